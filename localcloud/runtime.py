@@ -7,9 +7,9 @@ implement them with simulated vLLM servers, and tests implement them with nothin
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias, Union
+from typing import Protocol, TypeAlias
 
-Json: TypeAlias = Union[None, bool, int, float, str, list["Json"], dict[str, "Json"]]
+Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 class RevisionFailedError(Exception):
