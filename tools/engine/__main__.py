@@ -1,0 +1,52 @@
+"""`python -m tools.engine`: find or make the Pulumi engine and link it into the virtual environment."""
+
+import argparse
+import json
+import sys
+import time
+
+from tools.engine.model import EngineError, Source
+from tools.engine.setup import ensure, link
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run set-up; exit code 0 done, 1 no engine, 130 interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m tools.engine", description=__doc__)
+    parser.add_argument(
+        "--source",
+        choices=[source.value for source in Source],
+        action="append",
+        help="allow only this way; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    allowed = tuple(Source(name) for name in options.source) if options.source else tuple(Source)
+    started_s = time.monotonic()
+    try:
+        engine = ensure(allowed)
+        changed = link(engine)
+    except EngineError as error:
+        print(f"engine: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("engine: interrupted; run `make setup` again to go on", file=sys.stderr)
+        return 130
+    elapsed_s = time.monotonic() - started_s
+    host = "its own Python language host" if engine.language_exec is None else "the Python language host stand-in"
+    if options.json:
+        facts = {
+            "executable": str(engine.executable),
+            "version": engine.version,
+            "source": engine.source.value,
+            "changed": changed,
+            "languageHost": "own" if engine.language_exec is None else "stand-in",
+        }
+        print(json.dumps(facts))
+    else:
+        done = "ready" if changed else "nothing to do"
+        print(f"engine: {done}: Pulumi {engine.version} from {engine.source.value}, with {host} ({elapsed_s:.1f} s)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

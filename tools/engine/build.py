@@ -1,0 +1,112 @@
+"""Builds the real engine from its Go modules: about five minutes on two cores, once per version and user."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+from tools.engine.model import LANGUAGE_EXEC, VERSION, EngineError
+
+_MODULE = "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi"
+_SDK_MODULE = "github.com/pulumi/pulumi/sdk/v3"
+_VERSION_VARIABLE = "github.com/pulumi/pulumi/sdk/v3/go/common/version.Version"
+_BUILD_LIMIT_S = 45 * 60
+_REPORT_EVERY_S = 20.0
+_LINES_SHOWN = 12
+
+
+def build(into: Path) -> None:
+    """Build the engine and put it, and the file that runs Python programs, into a new folder `into`.
+
+    The folder appears whole or not at all. Raises EngineError without Go, or with the compiler's last lines.
+    """
+    go = shutil.which("go")
+    if go is None:
+        raise EngineError("There is no `go` on PATH to build the Pulumi engine with.")
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into.parent, prefix="building-") as folder:
+        module = Path(folder) / "module"
+        shutil.copytree(Path(__file__).with_name("golang"), module)
+        result = Path(folder) / "result"
+        result.mkdir()
+        _compile(go, module, result / "pulumi")
+        _take_language_exec(go, module, result / LANGUAGE_EXEC)
+        result.rename(into)
+
+
+def _environment() -> dict[str, str]:
+    # The module file is complete: nothing may be added or upgraded behind our back.
+    return {**os.environ, "GOFLAGS": "-mod=readonly -trimpath", "CGO_ENABLED": "0"}
+
+
+def _compile(go: str, module: Path, target: Path) -> None:
+    flags = f"-s -w -X {_VERSION_VARIABLE}=v{VERSION}"
+    command = [go, "build", "-o", str(target), "-ldflags", flags, _MODULE]
+    log = module.parent / "build.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            command, cwd=module, env=_environment(), stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
+        with _stopped_on_error(process):
+            _wait(process)
+    if process.returncode != 0:
+        last = "\n".join(log.read_text(errors="replace").splitlines()[-_LINES_SHOWN:])
+        raise EngineError(
+            f"Building the Pulumi engine with `{go}` failed with exit code {process.returncode}; its last lines were:\n{last}"
+        )
+
+
+@contextlib.contextmanager
+def _stopped_on_error(process: "subprocess.Popen[bytes]") -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
+def _wait(process: "subprocess.Popen[bytes]") -> None:
+    started_s = time.monotonic()
+    while True:
+        elapsed_s = time.monotonic() - started_s
+        if elapsed_s > _BUILD_LIMIT_S:
+            raise EngineError(
+                f"Building the Pulumi engine took longer than {_BUILD_LIMIT_S // 60} minutes and was stopped."
+            )
+        try:
+            process.wait(timeout=_REPORT_EVERY_S)
+        except subprocess.TimeoutExpired:
+            elapsed_s = time.monotonic() - started_s
+            print(
+                f"engine: still building, {elapsed_s:.0f} s so far (about 300 s on two cores)",
+                file=sys.stderr,
+                flush=True,
+            )
+        else:
+            return
+
+
+def _take_language_exec(go: str, module: Path, target: Path) -> None:
+    """Copy the file that runs Python programs out of the SDK module that the build has downloaded."""
+    answer = subprocess.run(
+        [go, "list", "-m", "-f", "{{.Dir}}", _SDK_MODULE],
+        cwd=module,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    source = Path(answer.stdout.strip()) / "python" / "cmd" / LANGUAGE_EXEC
+    if answer.returncode != 0 or not source.is_file():
+        raise EngineError(
+            f"The module {_SDK_MODULE} does not hold python/cmd/{LANGUAGE_EXEC}, without which Python programs cannot run."
+        )
+    shutil.copyfile(source, target)
+    target.chmod(0o755)

@@ -1,0 +1,257 @@
+"""A Python language host for engines that were built without one.
+
+The official `pulumi-language-python` is part of the official distribution; an engine built from its Go module comes without it. This server speaks the same
+protocol (`pulumirpc.LanguageRuntime`): it runs programs with the SDK's own `pulumi-language-python-exec`, and plugins (policy packs) with the interpreter
+that `runtime.options.virtualenv` names. It ends when the engine does.
+"""
+
+import argparse
+import json
+import os
+import platform
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+
+import grpc
+from google.protobuf import empty_pb2
+from google.protobuf.json_format import MessageToDict
+from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2
+
+EXIT_AFTER_MESSAGE = 32
+"""Exit code of the program's runner once it has shown the user what is wrong: the engine is then told to bail out quietly."""
+
+_MAX_MESSAGE_BYTES = 400 * 1024 * 1024
+_GRACE_S = 2.0
+_PARENT_CHECK_S = 1.0
+
+
+def interpreter(info: language_pb2.ProgramInfo) -> str:
+    """Return the interpreter to run with: that of `runtime.options.virtualenv`, seen from the project's folder, else our own."""
+    options = MessageToDict(info.options)
+    folder = options.get("virtualenv")
+    if isinstance(folder, str) and folder:
+        candidate = Path(info.root_directory or ".") / folder / "bin" / "python"
+        if candidate.exists():
+            return str(candidate)
+    return sys.executable
+
+
+class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
+    """Runs Pulumi programs and Python plugins as child processes."""
+
+    def __init__(self, engine_address: str, runner: Path) -> None:
+        self._engine_address = engine_address
+        self._runner = runner
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+
+    def Handshake(  # noqa: N802  names are the protocol's
+        self, request: language_pb2.LanguageHandshakeRequest, context: grpc.ServicerContext
+    ) -> language_pb2.LanguageHandshakeResponse:
+        """Take the engine's address."""
+        del context
+        self._engine_address = request.engine_address or self._engine_address
+        return language_pb2.LanguageHandshakeResponse()
+
+    def GetPluginInfo(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> plugin_pb2.PluginInfo:  # noqa: N802
+        """Say which SDK this host goes with."""
+        del request, context
+        return plugin_pb2.PluginInfo(version=metadata.version("pulumi"))
+
+    def GetRequiredPackages(  # noqa: N802
+        self, request: language_pb2.GetRequiredPackagesRequest, context: grpc.ServicerContext
+    ) -> language_pb2.GetRequiredPackagesResponse:
+        """Answer nothing: the engine then asks for a plugin when a resource needs it."""
+        del request, context
+        return language_pb2.GetRequiredPackagesResponse()
+
+    def GetRequiredPlugins(  # noqa: N802
+        self, request: language_pb2.GetRequiredPluginsRequest, context: grpc.ServicerContext
+    ) -> language_pb2.GetRequiredPluginsResponse:
+        """Answer nothing, as GetRequiredPackages does."""
+        del request, context
+        return language_pb2.GetRequiredPluginsResponse()
+
+    def About(self, request: language_pb2.AboutRequest, context: grpc.ServicerContext) -> language_pb2.AboutResponse:  # noqa: N802
+        """Describe the interpreter that programs run with."""
+        del context
+        return language_pb2.AboutResponse(
+            executable=interpreter(request.info),
+            version=platform.python_version(),
+            metadata={"host": "stand-in of tools.engine"},
+        )
+
+    def GetProgramDependencies(  # noqa: N802
+        self, request: language_pb2.GetProgramDependenciesRequest, context: grpc.ServicerContext
+    ) -> language_pb2.GetProgramDependenciesResponse:
+        """List the distributions that this environment holds."""
+        del request, context
+        found = {dist.metadata["Name"]: dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
+        return language_pb2.GetProgramDependenciesResponse(
+            dependencies=[
+                language_pb2.DependencyInfo(name=name, version=version) for name, version in sorted(found.items())
+            ]
+        )
+
+    def Run(self, request: language_pb2.RunRequest, context: grpc.ServicerContext) -> language_pb2.RunResponse:  # noqa: N802
+        """Run a program to its end."""
+        info = request.info
+        program = str(Path(info.program_directory or request.pwd or ".") / (info.entry_point or "."))
+        command = [
+            interpreter(info),
+            str(self._runner),
+            "--monitor",
+            request.monitor_address,
+            "--engine",
+            self._engine_address,
+            "--project",
+            request.project,
+            "--stack",
+            request.stack,
+            "--root_directory",
+            info.root_directory,
+            "--pwd",
+            request.pwd,
+            "--parallel",
+            str(request.parallel),
+            "--organization",
+            request.organization,
+            *(["--dry_run", "true"] if request.dryRun else []),
+            program,
+            *request.args,
+        ]
+        environment = {
+            "PULUMI_CONFIG": json.dumps(dict(request.config)),
+            "PULUMI_CONFIG_SECRET_KEYS": json.dumps(list(request.configSecretKeys)),
+        }
+        with self._child(command, environment, cwd=request.pwd, piped=False) as child:
+            context.add_callback(lambda: _stop(child))
+            code = child.wait()
+        if code == 0:
+            return language_pb2.RunResponse()
+        if code == EXIT_AFTER_MESSAGE:
+            return language_pb2.RunResponse(bail=True)
+        return language_pb2.RunResponse(error=f"the program ended with exit code {code}")
+
+    def RunPlugin(  # noqa: N802
+        self, request: language_pb2.RunPluginRequest, context: grpc.ServicerContext
+    ) -> Iterator[language_pb2.RunPluginResponse]:
+        """Run a plugin written in Python (a policy pack, a provider) and stream what it prints."""
+        folder = request.info.program_directory or request.program
+        start = (
+            ["-u", "-m", "pulumi.policy", *request.args, folder]
+            if request.kind == "analyzer"
+            else ["-u", folder, *request.args]
+        )
+        given = dict(pair.split("=", 1) for pair in request.env if "=" in pair)
+        with self._child([interpreter(request.info), *start], given, cwd=request.pwd or None, piped=True) as child:
+            context.add_callback(lambda: _stop(child))
+            yield from _output(child)
+            yield language_pb2.RunPluginResponse(exitcode=child.wait())
+
+    def Cancel(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> empty_pb2.Empty:  # noqa: N802
+        """Stop whatever runs."""
+        del request, context
+        self.stop()
+        return empty_pb2.Empty()
+
+    def stop(self) -> None:
+        """Stop all children."""
+        with self._lock:
+            children = list(self._children)
+        for child in children:
+            _stop(child)
+
+    def _child(
+        self, command: list[str], environment: Mapping[str, str], *, cwd: str | None, piped: bool
+    ) -> "subprocess.Popen[bytes]":
+        stream = subprocess.PIPE if piped else None
+        child = subprocess.Popen(
+            command, env={**os.environ, **environment}, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
+        )
+        with self._lock:
+            self._children = {known for known in self._children if known.poll() is None} | {child}
+        return child
+
+
+def _output(child: "subprocess.Popen[bytes]") -> Iterator[language_pb2.RunPluginResponse]:
+    """Yield both streams of a plugin as they come; the engine reads the plugin's port from the first line of stdout."""
+    chunks: queue.Queue[language_pb2.RunPluginResponse | None] = queue.Queue()
+
+    def pump(name: str) -> None:
+        stream = child.stdout if name == "stdout" else child.stderr
+        if stream is not None:
+            for line in stream:
+                chunks.put(
+                    language_pb2.RunPluginResponse(stdout=line)
+                    if name == "stdout"
+                    else language_pb2.RunPluginResponse(stderr=line)
+                )
+        chunks.put(None)
+
+    for name in ("stdout", "stderr"):
+        threading.Thread(target=pump, args=(name,), daemon=True).start()
+    ended = 0
+    while ended < len(("stdout", "stderr")):
+        chunk = chunks.get()
+        if chunk is None:
+            ended += 1
+        else:
+            yield chunk
+
+
+def _stop(child: "subprocess.Popen[bytes]") -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(timeout=_GRACE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+
+
+def serve(engine_address: str, runner: Path) -> None:
+    """Serve until SIGINT or SIGTERM comes or the engine is gone; prints the port on the first line of stdout."""
+    host = LanguageHost(engine_address, runner)
+    options = [
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+    ]
+    server = grpc.server(ThreadPoolExecutor(max_workers=16), options=options)
+    language_pb2_grpc.add_LanguageRuntimeServicer_to_server(host, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    ended = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        ended.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    server.start()
+    print(port, flush=True)
+    parent = os.getppid()
+    while not ended.wait(_PARENT_CHECK_S) and os.getppid() == parent:
+        pass
+    host.stop()
+    server.stop(grace=_GRACE_S).wait()
+
+
+def main() -> None:
+    """Entry point of `pulumi-language-python`: flags we do not know are the engine's, the first plain argument is its address."""
+    parser = argparse.ArgumentParser(prog="pulumi-language-python")
+    parser.add_argument("--exec", required=True, type=Path)
+    options, rest = parser.parse_known_args()
+    addresses = [argument for argument in rest if not argument.startswith("-")]
+    serve(addresses[0] if addresses else "", options.exec)
+
+
+if __name__ == "__main__":
+    main()

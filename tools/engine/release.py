@@ -1,0 +1,54 @@
+"""Installs the official release through the SDK's own installer, where the vendor's site can be reached."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import requests
+
+from tools.engine.model import VERSION, EngineError
+
+_SITE = "https://get.pulumi.com/"
+_REACH_S = 4.0
+"""How long to wait for the vendor's site to answer before going on to the next way."""
+_INSTALL_LIMIT_S = 600.0
+
+_INSTALL = (
+    "import sys; from semver import VersionInfo; from pulumi.automation import PulumiCommand; "
+    "PulumiCommand.install(root=sys.argv[1], version=VersionInfo.parse(sys.argv[2]))"
+)
+
+
+def install(into: Path) -> None:
+    """Install the official distribution so that `into` holds `pulumi` and its language hosts.
+
+    The folder appears whole or not at all. Raises EngineError where the site cannot be reached within seconds, or with the installer's last line.
+    """
+    try:
+        requests.head(_SITE, timeout=_REACH_S, allow_redirects=False)
+    except requests.RequestException as error:
+        raise EngineError(
+            f"The official release cannot be fetched: {_SITE} did not answer within {_REACH_S:.0f} s."
+        ) from error
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into.parent, prefix="installing-") as folder:
+        try:
+            answer = subprocess.run(
+                [sys.executable, "-c", _INSTALL, folder, VERSION],
+                capture_output=True,
+                text=True,
+                timeout=_INSTALL_LIMIT_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EngineError(
+                f"Installing the official release took longer than {_INSTALL_LIMIT_S:.0f} s and was stopped."
+            ) from error
+        binaries = Path(folder) / "bin"
+        if answer.returncode != 0 or not (binaries / "pulumi").is_file():
+            last = (answer.stderr.strip().splitlines() or ["no output"])[-1]
+            raise EngineError(f"Installing the official release {VERSION} failed: {last}")
+        shutil.move(binaries, into)

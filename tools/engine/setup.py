@@ -1,0 +1,158 @@
+"""Finds an engine or makes one, then links it into the virtual environment as `pulumi`."""
+
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.engine import build, release
+from tools.engine.model import (
+    LANGUAGE_EXEC,
+    LANGUAGE_HOST,
+    VERSION,
+    Engine,
+    EngineError,
+    Source,
+    cache_root,
+    new_enough,
+    project_root,
+    version_of,
+)
+
+_MARK = "# written by tools.engine"
+
+_NO_WAY = (
+    "No Pulumi engine could be had ({reasons}). Two ways out: install Pulumi from https://www.pulumi.com/docs/install/ so that `pulumi` is on PATH, "
+    "or install Go 1.26 or newer so that it can be built; then run `make setup` again."
+)
+
+
+def on_path() -> Engine | None:
+    """Return the engine that the user has on PATH, or None; our own link in the virtual environment does not count."""
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        candidate = Path(folder or ".") / "pulumi"
+        if not candidate.is_file() or not os.access(candidate, os.X_OK) or _is_ours(candidate):
+            continue
+        version = version_of(candidate)
+        if version is not None and new_enough(version):
+            engine = _described(candidate.resolve(), version, Source.PATH)
+            if engine is not None:
+                return engine
+    return None
+
+
+def cached(source: Source) -> Engine | None:
+    """Return the engine that an earlier set-up put into the user's cache folder, or None."""
+    executable = _folder(source) / "pulumi"
+    if not executable.is_file():
+        return None
+    # The folder is keyed by version and appears whole or not at all, so asking the binary again would only cost time.
+    return _described(executable, VERSION, source)
+
+
+def find() -> Engine | None:
+    """Return the engine that can be used at once, without any download or build."""
+    return on_path() or cached(Source.RELEASE) or cached(Source.BUILD)
+
+
+def ensure(allowed: Sequence[Source] = tuple(Source)) -> Engine:
+    """Return an engine, making one where there is none; `allowed` restricts the ways. Raises EngineError when none works."""
+    reasons: list[str] = []
+    if Source.PATH in allowed:
+        if (engine := on_path()) is not None:
+            return engine
+        reasons.append("none on PATH that is new enough and can run Python programs")
+    made = [source for source in (Source.RELEASE, Source.BUILD) if source in allowed]
+    for source in made:
+        if (engine := cached(source)) is not None:
+            return engine
+    makers: dict[Source, Callable[[Path], None]] = {Source.RELEASE: release.install, Source.BUILD: build.build}
+    for source in made:
+        try:
+            return _make(source, makers[source])
+        except EngineError as error:
+            reasons.append(str(error).rstrip("."))
+    raise EngineError(_NO_WAY.format(reasons="; ".join(reasons)))
+
+
+def link(engine: Engine) -> bool:
+    """Write `pulumi` (and the language host stand-in, where the engine has none) into the virtual environment; whether anything changed."""
+    binaries = Path(sys.prefix) / "bin"
+    wanted = {"pulumi": _script(f'PATH="{binaries}:$PATH" exec "{engine.executable}" "$@"')}
+    if engine.language_exec is not None:
+        run = f'PYTHONPATH="{project_root()}" exec "{binaries}/python" -m tools.engine.language_host --exec "{engine.language_exec}" "$@"'
+        wanted[LANGUAGE_HOST] = _script(run)
+    changed = False
+    for name in ("pulumi", LANGUAGE_HOST):
+        changed |= _write(binaries / name, wanted.get(name))
+    return changed
+
+
+def _script(line: str) -> str:
+    return f"#!/bin/sh\n{_MARK}\n{line}\n"
+
+
+def _write(path: Path, text: str | None) -> bool:
+    present = path.read_text() if path.is_file() and _is_ours(path) else None
+    if present == text:
+        return False
+    if text is None:
+        path.unlink(missing_ok=True)
+        return True
+    path.write_text(text)
+    path.chmod(0o755)
+    return True
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _MARK.encode() in file.read(200)
+
+
+def _folder(source: Source) -> Path:
+    return cache_root() / VERSION / source.value
+
+
+def _described(executable: Path, version: str, source: Source) -> Engine | None:
+    """Describe an engine, or return None where it cannot run Python programs: no language host came with it, and no runner for ours."""
+    on_path = shutil.which(LANGUAGE_HOST, path=_path_without_ours())
+    has_host = executable.with_name(LANGUAGE_HOST).is_file() or on_path is not None
+    runner = executable.with_name(LANGUAGE_EXEC)
+    if not has_host and not runner.is_file():
+        return None
+    return Engine(executable=executable, version=version, source=source, language_exec=None if has_host else runner)
+
+
+def _path_without_ours() -> str:
+    own = str(Path(sys.prefix) / "bin")
+    return os.pathsep.join(folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder != own)
+
+
+def _make(source: Source, maker: Callable[[Path], None]) -> Engine:
+    folder = _folder(source)
+    with _locked(cache_root() / VERSION):
+        if cached(source) is None:
+            verb = (
+                "fetching the official release"
+                if source is Source.RELEASE
+                else "building it from source, about 5 minutes, once per version"
+            )
+            print(f"engine: no Pulumi {VERSION} yet, {verb}", file=sys.stderr, flush=True)
+            maker(folder)
+    engine = cached(source)
+    if engine is None or version_of(engine.executable) != VERSION:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise EngineError(f"The engine made in {folder} does not say that it is {VERSION}, so it was removed.")
+    return engine
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Let one process at a time make an engine, so that two checkouts do not both build it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
