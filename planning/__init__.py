@@ -1,0 +1,62 @@
+"""Says before the first dollar whether a deployment fits, how long it starts, what it costs, and with which flags.
+
+Pure: no I/O, no network, no clock. `plan(Deployment(...))` answers in well under a millisecond; importing this package loads
+nothing until a name is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from planning.errors import PlanningError
+    from planning.planner import plan
+    from planning.recommended import recommended
+    from planning.types import (
+        CloudRunOptions,
+        CostPlan,
+        Deployment,
+        Finding,
+        MemoryPlan,
+        Plan,
+        StartupPlan,
+        StartupProbe,
+        ThroughputPlan,
+        TpuOptions,
+    )
+    from planning.vllm_args import VllmOptions, vllm_arguments, vllm_environment
+
+__all__ = [
+    "CloudRunOptions",
+    "CostPlan",
+    "Deployment",
+    "Finding",
+    "MemoryPlan",
+    "Plan",
+    "PlanningError",
+    "StartupPlan",
+    "StartupProbe",
+    "ThroughputPlan",
+    "TpuOptions",
+    "VllmOptions",
+    "plan",
+    "recommended",
+    "vllm_arguments",
+    "vllm_environment",
+]
+
+_HOME: Final = {
+    "PlanningError": "errors",
+    "VllmOptions": "vllm_args",
+    "plan": "planner",
+    "recommended": "recommended",
+    "vllm_arguments": "vllm_args",
+    "vllm_environment": "vllm_args",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a lazy module attribute can be anything in __all__
+    if name not in __all__:
+        raise AttributeError(f"module 'planning' has no attribute {name!r}")
+    return getattr(import_module(f"planning.{_HOME.get(name, 'types')}"), name)

@@ -1,0 +1,10 @@
+"""The planner's one error."""
+
+from __future__ import annotations
+
+
+class PlanningError(ValueError):
+    """A deployment that cannot be planned: an unknown name or a contradiction.
+
+    The message is one sentence for people: the key, the value, what is allowed.
+    """

@@ -1,0 +1,286 @@
+"""What goes into the planner and what comes out of it.
+
+Frozen, slotted, keyword-only dataclasses of the standard library alone, so that importing them costs next to nothing.
+Units stand in the names: `_s` seconds, `_gib` 2^30 bytes, `_usd` US dollars.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from planning.vllm_args import VllmOptions
+
+if TYPE_CHECKING:
+    from planning.model import ModelSpec
+    from planning.prices import PriceBook
+
+Platform = Literal["tpu-vm", "cloud-run", "gce"]
+Quantization = Literal["bf16", "fp8", "w4a16"]
+Severity = Literal["block", "warn", "info"]
+Verdict = Literal["fits", "oom", "blocked"]
+ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]
+TokenSource = Literal["none", "secret-manager", "environment", "metadata"]
+WeightsMode = Literal["hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image"]
+"""Where the server finds its weights when it starts.
+
+`hub`: downloaded from Hugging Face; `disk`: copied from the bucket to a local disk first; `memory`: copied from the bucket to
+shared memory first; `fuse`, `fuse-buffered`, `fuse-cached`: read through a Cloud Storage FUSE mount, plain, with buffered reads,
+or through a file cache with parallel downloads; `streamer`: vLLM's runai_streamer reads gs://; `image`: part of the image.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartupProbe:
+    """A Cloud Run startup probe; the container may take `budget_s` to answer."""
+
+    initial_delay_s: int = 0
+    period_s: int = 10
+    failure_threshold: int = 3
+    timeout_s: int = 1
+
+    @property
+    def budget_s(self) -> int:
+        """Seconds from the container's start until the last failed probe ends it."""
+        return self.initial_delay_s + self.period_s * self.failure_threshold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudRunOptions:
+    """What the Cloud Run service is configured with; None where it was not given."""
+
+    region: str | None = None
+    concurrency: int | None = None
+    """Requests that Cloud Run sends to one instance at a time."""
+    min_instances: int = 0
+    max_instances: int = 1
+    startup_probe: StartupProbe | None = None
+    gpu_quota: int | None = None
+    """GPUs that the region's quota allows, where it could be read."""
+    zonal_redundancy: bool = False
+    mount_uid: int | None = None
+    """Owner given to the files of a FUSE mount; None derives it from the image, which is always right."""
+    mount_gid: int | None = None
+    image_uid: int | None = None
+    """The user that the server's image runs as; None for the default image (root)."""
+    image_gid: int | None = None
+    cuda13_image: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpuOptions:
+    """What the TPU queued resource is configured with; None where it was not given."""
+
+    provisioning_model: ProvisioningModel = "flex-start"
+    max_run_duration_s: int | None = None
+    valid_until_s: int | None = None
+    """Longest wait for capacity in one zone."""
+    zones: tuple[str, ...] = ()
+    external_ip: bool = False
+    compile_cache_path: str | None = "/dev/shm/vllm_cache"  # noqa: S108 - shared memory inside the container, on purpose
+    """Where compiled XLA programs survive a restart of the server; None keeps nothing."""
+    compile_cache_warm: bool = False
+    """The cache is known to hold this very configuration, so that a start compiles nothing."""
+    allow_replace_active: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Everything that the planner looks at. Only `model` and `accelerator` are required.
+
+    Names (model, accelerator, platform, quantization) are accepted as people write them, without regard to case; `plan` resolves
+    them and raises `planning.PlanningError` with one sentence when a name is unknown or two settings contradict each other.
+    """
+
+    model: str
+    accelerator: str
+    platform: str | None = None
+    """None takes the only platform of the accelerator, or its usual one."""
+    quantization: str | None = None
+    """bf16, fp8 or w4a16; None takes what the checkpoint implies."""
+    vllm: VllmOptions = field(default_factory=VllmOptions)
+    """Options as given; the planner fills the rest with `planning.recommended`."""
+    weights_mode: WeightsMode | None = None
+    """None takes the platform's usual mode: hub on a TPU VM or GCE, fuse on Cloud Run."""
+    host_memory_gib: float | None = None
+    """Memory of the container or machine; None takes the platform's default for the accelerator."""
+    vcpu: float | None = None
+    tpu: TpuOptions = field(default_factory=TpuOptions)
+    cloud_run: CloudRunOptions = field(default_factory=CloudRunOptions)
+    public: bool = False
+    """The endpoint may be called by anyone."""
+    endpoint_url: str | None = None
+    """An endpoint that the user gave in the settings, if any."""
+    subnet_private_google_access: bool | None = None
+    """Of a subnet that the user gave: whether it has Private Google Access; None where the project makes the subnet or nobody could read it."""
+    token_source: TokenSource = "none"
+    measured_tok_per_s: float | None = None
+    """Output rate that this deployment showed, all requests together; used for the cost of a million tokens and nothing else."""
+    accept_findings: tuple[str, ...] = ()
+    """Ids of findings that the user has accepted; they are shown and stop nothing."""
+    model_spec: ModelSpec | None = None
+    """A model that is not in the catalog (`planning.hf_config.model_from_config`)."""
+    prices: PriceBook | None = None
+    """Prices that replace the list prices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that a person should know before the first dollar."""
+
+    id: str
+    severity: Severity
+    message: str
+    """The fact and its figure, one or two sentences."""
+    remedy: str
+    """What to change, with the price of each way out where it costs money."""
+    source: str
+    """Where the rule or the figure comes from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Memory of one device in GiB; tokens, blocks and concurrency of the whole deployment."""
+
+    usable_gib: float
+    """What the driver shows of one device, before `--gpu-memory-utilization`."""
+    budget_gib: float
+    """`usable_gib` x utilisation: what weights, activations, graphs and KV cache share."""
+    weights_gib: float
+    """Weights on one device after tensor parallelism and offload."""
+    offloaded_gib: float
+    activations_gib: float
+    graphs_gib: float
+    kv_gib: float
+    """What is left for the KV cache of one device; never below 0."""
+    kv_tokens: int
+    """As vLLM logs it: available KV over the KV of one longest request, times max-model-len."""
+    kv_blocks: int
+    """`num_gpu_blocks` as vLLM reports it."""
+    block_size: int
+    kv_bytes_per_token: int
+    """Bytes that one further token of a long request costs on one device."""
+    kv_request_gib: float
+    """KV of one request of max-model-len tokens on one device."""
+    max_concurrency: float
+    """Requests of max-model-len tokens that the KV cache holds at once."""
+    load_peak_device_gib: float
+    """Highest device memory while weights load."""
+    load_peak_host_gib: float
+    """Highest host memory while weights load."""
+    headroom_gib: float
+    """Device memory outside the budget, left to the driver and to allocations that nothing accounts for."""
+    largest_max_model_len: int
+    """Longest request that the KV cache holds once; 0 when nothing fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartupPlan:
+    """Seconds from the container's start to the first healthy answer."""
+
+    pull_s: float
+    load_s: float
+    compile_s: float
+    """Engine initialisation after the weights are loaded: compilation, graph capture, warm-up."""
+    total_s: float
+    probe_budget_s: int
+    """Startup-probe budget to configure: the predicted start with a margin."""
+    probe_limit_s: int | None
+    """The longest budget that the platform allows; None where there is none."""
+    restart_s: float
+    """Seconds for a restart of the server alone on the same machine, image pulled and compile cache warm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputPlan:
+    """Tokens per second. Estimates by a roofline, not promises."""
+
+    decode_tok_per_s: float
+    """One request alone."""
+    saturated_tok_per_s: float
+    """All requests together at the best batch that memory and max-num-seqs allow."""
+    saturated_low_tok_per_s: float
+    saturated_high_tok_per_s: float
+    bound: Literal["memory", "compute", "pcie", "overhead"]
+    """What limits a single request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostPlan:
+    """US dollars at the prices of `prices_as_of`."""
+
+    usd_per_hour: float
+    """One instance or slice, with all its parts."""
+    parts_usd_per_hour: tuple[tuple[str, float], ...]
+    max_usd: float
+    """The most this deployment can cost: the whole run duration of a TPU, or a month of max instances on Cloud Run."""
+    max_usd_basis: str
+    idle_usd_per_hour: float
+    """What it costs while nobody calls: min instances, or the whole slice."""
+    usd_per_million_tokens: float
+    prices_as_of: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the planner says about one deployment."""
+
+    fits: bool
+    verdict: Verdict
+    model: str
+    accelerator: str
+    platform: Platform
+    quantization: str
+    memory: MemoryPlan
+    startup: StartupPlan
+    throughput: ThroughputPlan
+    cost: CostPlan
+    findings: tuple[Finding, ...]
+    accepted: tuple[str, ...]
+    vllm: VllmOptions
+    """The options as they will be used: those given over the recommended ones."""
+    environment: tuple[tuple[str, str], ...]
+    """Environment variables of the server's container."""
+
+    @property
+    def stopping(self) -> tuple[Finding, ...]:
+        """Findings that stop preview and up: those that block and were not accepted."""
+        return tuple(f for f in self.findings if f.severity == "block" and f.id not in self.accepted)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as `scripts.plan --json` prints it; contains only JSON types."""
+        memory, startup, throughput, cost = self.memory, self.startup, self.throughput, self.cost
+        return {
+            "fits": self.fits,
+            "verdict": self.verdict,
+            "model": self.model,
+            "accelerator": self.accelerator,
+            "platform": self.platform,
+            "memory": {
+                "usable_gib": round(memory.usable_gib, 3),
+                "weights_gib": round(memory.weights_gib, 3),
+                "activations_gib": round(memory.activations_gib, 3),
+                "graphs_gib": round(memory.graphs_gib, 3),
+                "kv_gib": round(memory.kv_gib, 3),
+                "kv_tokens": memory.kv_tokens,
+                "kv_blocks": memory.kv_blocks,
+                "max_concurrency": round(memory.max_concurrency, 2),
+            },
+            "startup": {
+                "pull_s": round(startup.pull_s, 1),
+                "load_s": round(startup.load_s, 1),
+                "compile_s": round(startup.compile_s, 1),
+                "total_s": round(startup.total_s, 1),
+                "probe_budget_s": startup.probe_budget_s,
+            },
+            "throughput": {
+                "decode_tok_per_s": round(throughput.decode_tok_per_s, 2),
+                "saturated_tok_per_s": round(throughput.saturated_tok_per_s, 1),
+            },
+            "cost": {
+                "usd_per_hour": round(cost.usd_per_hour, 4),
+                "max_usd": round(cost.max_usd, 2),
+                "usd_per_million_tokens": round(cost.usd_per_million_tokens, 4),
+            },
+            "findings": [asdict(finding) for finding in self.findings],
+        }
