@@ -113,7 +113,7 @@ class Deployment:
     """An endpoint that the user gave in the settings, if any."""
     subnet_private_google_access: bool | None = None
     """Of a subnet that the user gave: whether it has Private Google Access; None where the project makes the subnet or nobody could read it."""
-    token_source: TokenSource = "none"
+    token_source: TokenSource = "none"  # noqa: S105 - names where a token comes from, not a token
     measured_tok_per_s: float | None = None
     """Output rate that this deployment showed, all requests together; used for the cost of a million tokens and nothing else."""
     accept_findings: tuple[str, ...] = ()
