@@ -24,6 +24,12 @@ from tools.engine.model import (
 
 _MARK = "# written by tools.engine"
 
+_LANGUAGE_HOST_LINE = (
+    'exec "${GEMMA_SERVING_PYTHON:?start pulumi through .venv/bin/pulumi}" -P "$GEMMA_SERVING_ROOT/tools/engine/language_host.py" '
+    '--exec "$(dirname "$0")/pulumi-language-python-exec" "$@"'
+)
+"""One engine serves many checkouts: which interpreter and which checkout, the link in the virtual environment says."""
+
 _NO_WAY = (
     "No Pulumi engine could be had ({reasons}). Two ways out: install Pulumi from https://www.pulumi.com/docs/install/ so that `pulumi` is on PATH, "
     "or install Go 1.26 or newer so that it can be built; then run `make setup` again."
@@ -79,15 +85,15 @@ def ensure(allowed: Sequence[Source] = tuple(Source)) -> Engine:
 
 
 def link(engine: Engine) -> bool:
-    """Write `pulumi` (and the language host stand-in, where the engine has none) into the virtual environment; whether anything changed."""
+    """Write `pulumi` into the virtual environment (and the language host stand-in beside an engine that has none); whether anything changed."""
     binaries = Path(sys.prefix) / "bin"
-    wanted = {"pulumi": _script(f'PATH="{binaries}:$PATH" exec "{engine.executable}" "$@"')}
+    variables = (
+        f'GEMMA_SERVING_PYTHON="{binaries}/python" GEMMA_SERVING_ROOT="{project_root()}" PATH="{binaries}:$PATH"'
+    )
+    changed = _write(binaries / "pulumi", _script(f'{variables} exec "{engine.executable}" "$@"'))
     if engine.language_exec is not None:
-        run = f'PYTHONPATH="{project_root()}" exec "{binaries}/python" -m tools.engine.language_host --exec "{engine.language_exec}" "$@"'
-        wanted[LANGUAGE_HOST] = _script(run)
-    changed = False
-    for name in ("pulumi", LANGUAGE_HOST):
-        changed |= _write(binaries / name, wanted.get(name))
+        # Beside the engine, not on PATH: the engine warns of every language host that it finds on PATH.
+        changed |= _write(engine.executable.with_name(LANGUAGE_HOST), _script(_LANGUAGE_HOST_LINE))
     return changed
 
 
@@ -95,13 +101,9 @@ def _script(line: str) -> str:
     return f"#!/bin/sh\n{_MARK}\n{line}\n"
 
 
-def _write(path: Path, text: str | None) -> bool:
-    present = path.read_text() if path.is_file() and _is_ours(path) else None
-    if present == text:
+def _write(path: Path, text: str) -> bool:
+    if path.is_file() and path.read_text(errors="replace") == text:
         return False
-    if text is None:
-        path.unlink(missing_ok=True)
-        return True
     path.write_text(text)
     path.chmod(0o755)
     return True
@@ -118,8 +120,9 @@ def _folder(source: Source) -> Path:
 
 def _described(executable: Path, version: str, source: Source) -> Engine | None:
     """Describe an engine, or return None where it cannot run Python programs: no language host came with it, and no runner for ours."""
-    on_path = shutil.which(LANGUAGE_HOST, path=_path_without_ours())
-    has_host = executable.with_name(LANGUAGE_HOST).is_file() or on_path is not None
+    beside = executable.with_name(LANGUAGE_HOST)
+    came_with_host = beside.is_file() and not _is_ours(beside)
+    has_host = came_with_host or shutil.which(LANGUAGE_HOST, path=_path_without_ours()) is not None
     runner = executable.with_name(LANGUAGE_EXEC)
     if not has_host and not runner.is_file():
         return None
