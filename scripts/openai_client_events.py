@@ -1,0 +1,164 @@
+"""What the pieces of an OpenAI-compatible answer mean: deltas, usage, errors.
+
+Pure functions over decoded JSON, shared by the smoke checks and the benchmark, so that both stop the clock at the same event.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DONE: Final = b"[DONE]"
+SIMULATED_HEADER: Final = "x-simulated"
+MESSAGE_LIMIT: Final = 300
+"""Characters of a server's message that are kept in reports."""
+
+
+def as_mapping(value: object) -> Mapping[str, object]:
+    """`value` where it is a JSON object, else an empty one."""
+    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """`value` where it is a JSON array, else an empty one."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def first_message(body: object) -> Mapping[str, object]:
+    """`choices[0].message` of a chat completion, empty where there is none."""
+    choices = as_list(as_mapping(body).get("choices"))
+    return as_mapping(as_mapping(choices[0]).get("message")) if choices else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts as the server states them; the only source of token counts here, because a stream chunk is not a token."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None = None
+    """Prompt tokens served from the prefix cache; None where the server does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What one stream event carries."""
+
+    text: str = ""
+    """New characters of the answer (`content`, or `text` of a completion)."""
+    reasoning: str = ""
+    """New characters of the reasoning (`reasoning`, or `reasoning_content` of older servers)."""
+    tool_call: bool = False
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    error: str | None = None
+
+    @property
+    def generated(self) -> bool:
+        """Whether the event carries output: the time to first token ends with the first such event, not with the role."""
+        return bool(self.text or self.reasoning or self.tool_call)
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def parse_usage(value: object) -> Usage | None:
+    """The `usage` object of an answer or an event; None where it is missing or makes no sense."""
+    usage = as_mapping(value)
+    prompt, completion = _int(usage.get("prompt_tokens")), _int(usage.get("completion_tokens"))
+    if prompt is None or completion is None:
+        return None
+    cached = _int(as_mapping(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+
+
+def error_message(value: object) -> str:
+    """The words of an error body: `error.message`, `message`, `detail`, or the body itself, shortened."""
+    found: object = value
+    if isinstance(value, dict):
+        body = cast("Mapping[str, object]", value)
+        error = body.get("error", body)
+        if isinstance(error, dict):
+            inner = cast("Mapping[str, object]", error)
+            found = inner.get("message") or inner.get("detail") or json.dumps(inner)
+        else:
+            found = error
+    text = " ".join(str(found).split())
+    return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
+
+
+def _text(mapping: Mapping[str, object], key: str) -> str:
+    value = mapping.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def parse_event(payload: bytes | str) -> Delta:
+    """One `data:` payload of a chat or text completion stream.
+
+    Raises ValueError when it is not a JSON object; `[DONE]` must be handled by the caller.
+    """
+    decoded: object = json.loads(payload)
+    if not isinstance(decoded, dict):
+        raise ValueError(f"a stream event must be a JSON object, got {type(decoded).__name__}")  # noqa: TRY004 - callers catch one kind
+    event = as_mapping(cast("object", decoded))
+    if "error" in event:
+        return Delta(error=error_message(event))
+    usage = parse_usage(event.get("usage"))
+    choices = as_list(event.get("choices"))
+    if not choices:
+        return Delta(usage=usage)
+    choice = as_mapping(choices[0])
+    finish = choice.get("finish_reason")
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        parts = cast("Mapping[str, object]", delta)
+        text = _text(parts, "content")
+        reasoning = _text(parts, "reasoning") or _text(parts, "reasoning_content")
+        tool_call = bool(parts.get("tool_calls"))
+    else:
+        text, reasoning, tool_call = _text(choice, "text"), "", False
+    return Delta(
+        text=text,
+        reasoning=reasoning,
+        tool_call=tool_call,
+        finish_reason=finish if isinstance(finish, str) else None,
+        usage=usage,
+    )
+
+
+class EventSplitter:
+    """Cuts a byte stream into the payloads of its server-sent events.
+
+    Events end with a blank line; line ends may be LF or CRLF; several `data:` lines of one event are joined with a line feed;
+    comments and other fields are ignored. Bytes may arrive cut anywhere.
+    """
+
+    __slots__ = ("_lines", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._lines: list[bytes] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Payloads that `data` completes, in order."""
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        found: list[bytes] = []
+        for raw in lines:
+            line = raw.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                self._lines.append(line[6:] if line.startswith(b"data: ") else line[5:])
+            elif not line and self._lines:
+                found.append(b"\n".join(self._lines))
+                self._lines = []
+        return found
+
+    @property
+    def pending(self) -> bool:
+        """Whether an event was begun and not ended: the stream was cut."""
+        return bool(self._rest.strip() or self._lines)

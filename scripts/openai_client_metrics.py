@@ -1,0 +1,91 @@
+"""Reads the Prometheus text that a vLLM server exports at /metrics.
+
+Names changed over vLLM's versions; the first name of a list that exists is taken.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+KV_USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+RUNNING: Final = ("vllm:num_requests_running",)
+WAITING: Final = ("vllm:num_requests_waiting",)
+PROMPT_TOKENS: Final = ("vllm:prompt_tokens_total", "vllm:prompt_tokens")
+GENERATION_TOKENS: Final = ("vllm:generation_tokens_total", "vllm:generation_tokens")
+PREEMPTIONS: Final = ("vllm:num_preemptions_total", "vllm:num_preemptions")
+PREFIX_QUERIES: Final = (
+    "vllm:prefix_cache_queries_total",
+    "vllm:gpu_prefix_cache_queries_total",
+    "vllm:prefix_cache_queries",
+)
+PREFIX_HITS: Final = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total", "vllm:prefix_cache_hits")
+CACHE_CONFIG: Final = ("vllm:cache_config_info",)
+
+_SAMPLE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?$")
+_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line of a scrape."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """All samples of one scrape, by metric name."""
+
+    samples: Mapping[str, tuple[Sample, ...]]
+
+    def total(self, names: tuple[str, ...]) -> float | None:
+        """Sum over all label sets of the first name that exists (data-parallel engines export one each); None where none does."""
+        for name in names:
+            found = self.samples.get(name)
+            if found:
+                return math.fsum(sample.value for sample in found)
+        return None
+
+    def highest(self, names: tuple[str, ...]) -> float | None:
+        """Largest value over all label sets of the first name that exists; for shares such as KV cache use."""
+        for name in names:
+            found = self.samples.get(name)
+            if found:
+                return max(sample.value for sample in found)
+        return None
+
+    def labels(self, names: tuple[str, ...]) -> Mapping[str, str] | None:
+        """Labels of the first sample; for `..._info` metrics, whose labels are the information."""
+        for name in names:
+            found = self.samples.get(name)
+            if found:
+                return found[0].labels
+        return None
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], text)
+
+
+def parse_metrics(text: str) -> Scrape:
+    """Parse the text format; lines that are no samples, and values that are no numbers, are left out."""
+    samples: dict[str, list[Sample]] = {}
+    for line in text.splitlines():
+        match = None if line.startswith("#") else _SAMPLE.match(line.strip())
+        if match is None:
+            continue
+        name, labels, raw = match.groups()
+        try:
+            value = float(raw)
+        except ValueError:
+            continue
+        if not math.isnan(value):
+            pairs = {key: _unescape(found) for key, found in _LABEL.findall(labels or "")}
+            samples.setdefault(name, []).append(Sample(pairs, value))
+    return Scrape({name: tuple(found) for name, found in samples.items()})

@@ -1,0 +1,345 @@
+"""An OpenAI-compatible server with known timing and faults on demand, on the standard library alone.
+
+Every request's first token leaves `--ttft-s` after its last byte arrived, and each further one `--tpot-s` after the one before, by one
+scheduler for all streams. A word is a token. It prints `{"port": N}` on its first line, and counts what it did at GET /control:
+its own lateness too, so that a measuring client can be told from a slow server. POST /control sets faults for the requests to come.
+
+It is an asyncio protocol and not a web framework, because at 1,024 streams the server must not be what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import heapq
+import json
+import os
+import socket
+import struct
+import sys
+from typing import Any
+
+TEMPLATE_TOKENS = 4
+WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
+
+
+class Scheduler:
+    """Calls streams when they are due: one timer for all of them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.due: list[tuple[float, int, Stream]] = []
+        self.count = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self.timer_at = float("inf")
+
+    def add(self, at: float, stream: Stream) -> None:
+        self.count += 1
+        heapq.heappush(self.due, (at, self.count, stream))
+        if at < self.timer_at:
+            self._arm(at)
+
+    def _arm(self, at: float) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer_at = at
+        self.timer = self.loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self.timer, self.timer_at = None, float("inf")
+        while self.due and self.due[0][0] <= self.loop.time():
+            at, _, stream = heapq.heappop(self.due)
+            stream.step(at)
+        if self.due:
+            self._arm(self.due[0][0])
+
+
+class State:
+    """Configuration, faults and counters of the whole server."""
+
+    def __init__(self, options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.scheduler = Scheduler(loop)
+        self.fault: dict[str, Any] = {}
+        self.prompts: set[str] = set()
+        self.counters: dict[str, float] = dict.fromkeys(
+            (
+                "requests", "completed", "duplicates", "open", "max_open", "connections", "prompt_tokens", "generation_tokens",
+                "late_sum_s", "late_max_s", "late_count", "ttft_sum_s", "ttft_count", "cached_hits", "cancelled", "faults",
+            ),
+            0,
+        )  # fmt: skip
+
+    def late(self, seconds: float) -> None:
+        self.counters["late_sum_s"] += seconds
+        self.counters["late_count"] += 1
+        self.counters["late_max_s"] = max(self.counters["late_max_s"], seconds)
+
+
+def event(obj: object) -> bytes:
+    data = b"data: " + json.dumps(obj, separators=(",", ":")).encode() + b"\n\n"
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def raw_event(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Stream:
+    """One streamed answer."""
+
+    def __init__(self, connection: Connection, tokens: int, prompt_tokens: int, fault: dict[str, Any], *, chat: bool) -> None:
+        self.connection, self.tokens, self.prompt_tokens, self.fault, self.chat = connection, tokens, prompt_tokens, fault, chat
+        self.state = connection.state
+        self.sent = 0
+        self.started_at = self.state.scheduler.loop.time()
+        self.alive = True
+        head = {"id": "x", "object": "chat.completion.chunk" if chat else "text_completion", "created": 1, "model": self.state.options.model}
+        self.head = head
+        if chat:
+            self.pieces = [event({**head, "choices": [{"index": 0, "delta": {"content": f" {word}"}, "logprobs": None, "finish_reason": None}]}) for word in WORDS]
+        else:
+            self.pieces = [event({**head, "choices": [{"index": 0, "text": f" {word}", "logprobs": None, "finish_reason": None}]}) for word in WORDS]
+        counters = self.state.counters
+        counters["open"] += 1
+        counters["max_open"] = max(counters["max_open"], counters["open"])
+
+    def start(self) -> None:
+        self.connection.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nx-simulated: timed\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        if self.chat:
+            self.connection.write(event({**self.head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}))
+        self.state.scheduler.add(self.started_at + self.state.options.ttft_s, self)
+
+    def step(self, due: float) -> None:
+        if not self.alive or self.connection.closed:
+            self.end(completed=False)
+            return
+        now = self.state.scheduler.loop.time()
+        self.state.late(now - due)
+        if self.fault and self.sent >= int(self.fault.get("after_tokens", 1)) and self.misbehave():
+            return
+        if self.sent == 0:
+            self.state.counters["ttft_sum_s"] += now - self.started_at
+            self.state.counters["ttft_count"] += 1
+        self.connection.write(self.pieces[self.sent % len(self.pieces)])
+        self.sent += 1
+        self.state.counters["generation_tokens"] += 1
+        if self.sent < self.tokens:
+            self.state.scheduler.add(due + self.state.options.tpot_s, self)
+            return
+        usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.tokens, "total_tokens": self.prompt_tokens + self.tokens}
+        last = [event({**self.head, "choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": "length"}]})]
+        if self.fault.get("kind") != "no_usage":
+            last.append(event({**self.head, "choices": [], "usage": usage}))
+        self.connection.write(b"".join([*last, raw_event(b"data: [DONE]\n\n"), b"0\r\n\r\n"]))
+        self.end(completed=True)
+
+    def misbehave(self) -> bool:
+        """Act out the fault; True where the stream is over or stalls by it."""
+        kind = self.fault["kind"]
+        if kind == "no_usage":
+            return False
+        self.state.counters["faults"] += 1
+        if kind == "malformed":
+            self.connection.write(raw_event(b"data: {not json\n\n"))
+        elif kind == "error_event":
+            self.connection.write(event({"error": {"message": "the engine died", "code": 500}}))
+        elif kind == "reset":
+            self.connection.reset()
+        elif kind == "close":
+            self.connection.close()
+        elif kind == "exit":
+            os._exit(3)
+        if kind in {"reset", "close", "stall"}:
+            self.end(completed=False)
+            return True
+        self.fault = {}
+        return False
+
+    def end(self, *, completed: bool) -> None:
+        if self.alive:
+            self.alive = False
+            self.state.counters["open"] -= 1
+            self.state.counters["completed" if completed else "cancelled"] += 1
+            self.connection.stream = None
+
+
+class Connection(asyncio.Protocol):
+    """One HTTP/1.1 connection."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.buffer = bytearray()
+        self.closed = False
+        self.stream: Stream | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        self.state.counters["connections"] += 1
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self.closed = True
+        if self.stream is not None:
+            self.stream.end(completed=False)
+
+    def write(self, data: bytes) -> None:
+        if not self.closed:
+            self.transport.write(data)
+
+    def close(self) -> None:
+        self.closed = True
+        self.transport.close()
+
+    def reset(self) -> None:
+        sock = self.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.closed = True
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        while True:
+            end = self.buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = bytes(self.buffer[:end]).decode("latin-1")
+            length = 0
+            headers = {}
+            for line in head.split("\r\n")[1:]:
+                name, _, value = line.partition(":")
+                headers[name.strip().lower()] = value.strip()
+            length = int(headers.get("content-length", "0"))
+            if len(self.buffer) < end + 4 + length:
+                return
+            body = bytes(self.buffer[end + 4 : end + 4 + length])
+            del self.buffer[: end + 4 + length]
+            method, path, _ = head.split("\r\n", 1)[0].split(" ", 2)
+            self.route(method, path, headers, body)
+
+    def answer(self, status: int, body: object, content_type: str = "application/json") -> None:
+        raw = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.write(
+            b"HTTP/1.1 %d X\r\ncontent-type: %b\r\nx-simulated: timed\r\ncontent-length: %d\r\n\r\n%b" % (status, content_type.encode(), len(raw), raw)
+        )
+
+    def route(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> None:
+        options, counters = self.state.options, self.state.counters
+        body = json.loads(raw) if raw else {}
+        if path == "/control":
+            if method == "POST":
+                self.state.fault = body
+            self.answer(200, {**counters, "prompts": len(self.state.prompts)})
+            return
+        needed = options.token
+        if needed and headers.get("authorization") != f"Bearer {needed}":
+            self.answer(401, {"error": {"message": "who are you?"}})
+            return
+        if path == "/health":
+            self.answer(200, "", "text/plain")
+        elif path == "/v1/models":
+            self.answer(200, {"data": [{"id": options.model, "max_model_len": options.max_model_len, "owned_by": "timed-simulated"}]})
+        elif path == "/metrics":
+            self.answer(200, self.metrics(), "text/plain")
+        elif path == "/tokenize" and not options.no_tokenize:
+            self.tokenize(body)
+        elif path in {"/v1/chat/completions", "/v1/completions"}:
+            self.generate(body, chat="chat" in path)
+        else:
+            self.answer(404, {"error": {"message": f"no route {path}"}})
+
+    def metrics(self) -> str:
+        counters = self.state.counters
+        return (
+            f'vllm:kv_cache_usage_perc{{engine="0"}} {min(1.0, counters["open"] / 100)}\nvllm:num_requests_running {counters["open"]}\n'
+            f"vllm:num_requests_waiting 0\nvllm:generation_tokens_total {counters['generation_tokens']}\n"
+            f"vllm:prompt_tokens_total {counters['prompt_tokens']}\nvllm:prefix_cache_queries_total {counters['prompt_tokens']}\n"
+            f"vllm:prefix_cache_hits_total {counters['cached_hits']}\nvllm:num_preemptions_total 0\n"
+            f'vllm:cache_config_info{{block_size="16",cache_dtype="fp8",gpu_memory_utilization="0.4",num_gpu_blocks="1000"}} 1.0\n'
+        )
+
+    def tokenize(self, body: dict[str, Any]) -> None:
+        words, template = prompt_words(body)
+        self.answer(200, {"count": words + template, "max_model_len": self.state.options.max_model_len, "tokens": []})
+
+    def generate(self, body: dict[str, Any], *, chat: bool) -> None:
+        options, counters = self.state.options, self.state.counters
+        words, template = prompt_words(body)
+        prompt_tokens, tokens = words + template, int(body.get("max_tokens", 16))
+        counters["requests"] += 1
+        if prompt_tokens + tokens > options.max_model_len:
+            self.answer(400, {"error": {"message": f"maximum context length is {options.max_model_len} tokens, asked for {prompt_tokens + tokens}"}})
+            return
+        if options.refuse_ignore_eos and "ignore_eos" in body:
+            self.answer(400, {"error": {"message": "unknown field ignore_eos"}})
+            return
+        text = json.dumps(body.get("messages", body.get("prompt")))
+        if text in self.state.prompts:
+            counters["duplicates"] += 1
+            counters["cached_hits"] += prompt_tokens
+        self.state.prompts.add(text)
+        counters["prompt_tokens"] += prompt_tokens
+        fault = self.state.fault if self.state.fault and counters["requests"] % int(self.state.fault.get("every", 1)) == 0 else {}
+        if fault.get("kind") == "status":
+            counters["faults"] += 1
+            self.answer(int(fault["status"]), {"error": {"message": "injected"}})
+        elif body.get("stream"):
+            self.stream = Stream(self, tokens, prompt_tokens, fault, chat=chat)
+            self.stream.start()
+        else:
+            done = asyncio.get_running_loop().call_later(options.ttft_s, self.whole, body, text, prompt_tokens, tokens)
+            del done
+
+    def whole(self, body: dict[str, Any], text: str, prompt_tokens: int, tokens: int) -> None:
+        message: dict[str, Any] = {"role": "assistant", "content": "Paris" if "France" in text else " ".join(WORDS)}
+        if body.get("tools"):
+            message = {"content": None, "tool_calls": [{"function": {"name": "get_weather", "arguments": '{"location": "Tokyo"}'}}]}
+        if body.get("response_format"):
+            message = {"content": '{"city": "Paris", "country": "France", "population": 2100000}'}
+        if body.get("chat_template_kwargs"):
+            message = {"content": "18", "reasoning": "It climbs one foot a day."}
+        completion = min(tokens, 8)
+        self.state.counters["generation_tokens"] += completion
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion, "total_tokens": prompt_tokens + completion}
+        self.answer(200, {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+
+
+def prompt_words(body: dict[str, Any]) -> tuple[int, int]:
+    """Words of the prompt and tokens of the template; a prompt of token ids counts its ids."""
+    if "messages" in body:
+        return sum(len(str(m.get("content", "")).split()) for m in body["messages"]), TEMPLATE_TOKENS
+    prompt = body.get("prompt", "")
+    return (len(prompt) if isinstance(prompt, list) else len(prompt.split())), 1
+
+
+async def serve(options: argparse.Namespace) -> None:
+    loop = asyncio.get_running_loop()
+    state = State(options, loop)
+    server = await loop.create_server(lambda: Connection(state), "127.0.0.1", options.port, backlog=4096)
+    print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
+    # The parent's end is the server's end, however the parent ends.
+    await asyncio.to_thread(sys.stdin.read)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--ttft-s", type=float, default=0.02)
+    parser.add_argument("--tpot-s", type=float, default=0.005)
+    parser.add_argument("--model", default="timed")
+    parser.add_argument("--max-model-len", type=int, default=4096)
+    parser.add_argument("--token", default="")
+    parser.add_argument("--no-tokenize", action="store_true")
+    parser.add_argument("--refuse-ignore-eos", action="store_true")
+    options = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve(options))
+
+
+if __name__ == "__main__":
+    main()
