@@ -83,6 +83,7 @@ class Publisher:
     progress_s: float = 2.0
     secrets: set[str] = field(default_factory=set[str])
     told: dict[str, str] = field(default_factory=dict[str, str])
+    _said: tuple[str, str, str] = ("starting", "", "")
     _told_at: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -96,6 +97,7 @@ class Publisher:
     def tell(self, phase: str, text_hash: str, detail: str = "") -> None:
         """Publish a phase. A reader never sees a new hash together with the phase of the document before it."""
         with self._lock:
+            self._said = (phase, text_hash, detail)
             if self.told.get("document-hash") != text_hash:
                 self._put("phase", "starting")
                 self._put("document-hash", text_hash)
@@ -113,8 +115,8 @@ class Publisher:
             self._told_at = time.monotonic()
 
     def repeat(self) -> None:
-        """Say the last thing again, as a sign of life."""
-        self.tell(self.told.get("phase", "starting"), self.told.get("document-hash", ""), self.told.get("detail", ""))
+        """Say the last thing again: as a sign of life, or because progress came too fast the first time."""
+        self.tell(*self._said)
 
     def _put(self, key: str, value: str) -> None:
         if self.told.get(key) == value:

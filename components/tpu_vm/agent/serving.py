@@ -67,19 +67,19 @@ class Agent:
     wanted: Wanted
     publisher: Publisher
     loopback: str = field(default_factory=lambda: setting("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
-    restart_delays_s: tuple[float, ...] = (5, 15, 45, 120)
+    restart_delays_s: tuple[float, ...] = (2, 10, 40, 120)
     """Pauses before the restarts of a server that ends; as many restarts as there are pauses."""
     steady_s: float = 600
     """After running for this long, a server gets all its restarts back."""
     health_lost_s: float = 120
     """A server that was ready and does not answer for this long is restarted."""
-    health_poll_s: float = 5.0
+    health_poll_s: float = 2.0
 
     def run(self) -> NoReturn:
         """Serve for ever."""
         version = 0
         while True:
-            if not self.wanted.wait_beyond(version, self.publisher.heartbeat_s):
+            if not self.wanted.wait_beyond(version, self.publisher.progress_s):
                 self.publisher.repeat()
                 continue
             version, text = self.wanted.latest()
@@ -148,7 +148,7 @@ class Agent:
         return secrets
 
     def _watch_server(self, version: int, document: Document, follower: LogFollower) -> NoReturn:
-        was_ready, lost_since, pause_s = False, 0.0, 0.2
+        was_ready, lost_since, pause_s = False, 0.0, 0.1
         while True:
             problem = self._health(document.port)
             if problem:
@@ -166,7 +166,7 @@ class Agent:
                     )
             else:
                 self.publisher.tell(follower.phase, document.text_hash, follower.detail)
-            pause_s = min(2.0, pause_s * 1.3) if problem else self.health_poll_s
+            pause_s = min(1.0, pause_s * 1.2) if problem else self.health_poll_s
             if self.wanted.wait_beyond(version, pause_s):
                 raise SupersededError
 
