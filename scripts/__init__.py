@@ -1,0 +1,1 @@
+"""What a person runs after or beside `pulumi up`."""

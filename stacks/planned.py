@@ -1,0 +1,106 @@
+"""From settings to the planner's question, and from its answer to the program's decision to go on."""
+
+from dataclasses import fields
+
+from planning.types import CloudRunOptions, Deployment, Plan, StartupProbe, TpuOptions, WeightsMode
+from planning.vllm_args import VllmOptions
+from stacks.settings import CloudRunSettings, ProbeSettings, Settings, TpuSettings
+
+_GPU_NAMES = {"nvidia-l4": "L4", "nvidia-rtx-pro-6000": "RTX PRO 6000"}
+
+
+class BlockedError(ValueError):
+    """The plan has findings that stop the stack; the message lists them with their remedies."""
+
+
+def to_deployment(settings: Settings) -> Deployment:
+    """Return the planner's view of the settings; nothing is lost that the planner could judge."""
+    tpu, run = settings.tpu, settings.cloud_run
+    return Deployment(
+        model=settings.model,
+        accelerator=tpu.accelerator_type if tpu else _GPU_NAMES[run.gpu] if run else "",
+        platform="tpu-vm" if tpu else "cloud-run",
+        quantization=settings.quantization,
+        vllm=to_vllm_options(settings),
+        weights_mode=_weights_mode(settings),
+        host_memory_gib=run.memory_mib / 1024 if run else None,
+        vcpu=run.cpu if run else None,
+        tpu=_tpu_options(tpu) if tpu else TpuOptions(),
+        cloud_run=_cloud_run_options(run, settings) if run else CloudRunOptions(),
+        public=run.public if run else False,
+        endpoint_url=settings.endpoint_url,
+        token_source="secret-manager" if settings.has_hf_token else "none",
+        accept_findings=tuple(settings.accept_findings),
+    )
+
+
+def to_vllm_options(settings: Settings) -> VllmOptions:
+    """Return the typed vLLM options as the settings give them."""
+    given = {
+        field.name: getattr(settings.vllm, field.name) for field in fields(VllmOptions) if field.name != "extra_args"
+    }
+    return VllmOptions(**given, extra_args=tuple(settings.vllm.extra_args))
+
+
+def to_probe(probe: ProbeSettings) -> StartupProbe:
+    """Return the planner's view of a startup probe."""
+    return StartupProbe(
+        initial_delay_s=probe.initial_delay_s,
+        period_s=probe.period_s,
+        failure_threshold=probe.failure_threshold,
+        timeout_s=probe.timeout_s,
+    )
+
+
+def require_unblocked(plan: Plan, stack: str) -> None:
+    """Raise BlockedError where the plan has findings that stop the stack and were not accepted."""
+    if not plan.stopping:
+        return
+    lines = [f"{finding.id}: {finding.message} {finding.remedy}" for finding in plan.stopping]
+    ids = ", ".join(finding.id for finding in plan.stopping)
+    hint = f"Nothing was declared. Change Pulumi.{stack}.yaml as said above, or accept with gemma-serving:acceptFindings: [{ids}]; "
+    raise BlockedError(
+        "\n".join(
+            [
+                f"The plan stops stack {stack}:",
+                *lines,
+                f"{hint}python -m scripts.plan --stack {stack} shows the figures.",
+            ]
+        )
+    )
+
+
+def _weights_mode(settings: Settings) -> WeightsMode:
+    if settings.weights == "hub":
+        return "hub"
+    if settings.weights == "prefetched-image":
+        return "image"
+    return settings.cloud_run.mount.mode if settings.cloud_run else "disk"
+
+
+def _tpu_options(tpu: TpuSettings) -> TpuOptions:
+    return TpuOptions(
+        provisioning_model=tpu.provisioning,
+        max_run_duration_s=tpu.max_run_duration_s,
+        valid_until_s=tpu.wait_per_zone_s,
+        zones=tuple(tpu.zones),
+        external_ip=False,
+        allow_replace_active=tpu.allow_replace_active,
+    )
+
+
+def _cloud_run_options(run: CloudRunSettings, settings: Settings) -> CloudRunOptions:
+    return CloudRunOptions(
+        region=run.region,
+        concurrency=run.concurrency,
+        min_instances=run.min_instances,
+        max_instances=run.max_instances,
+        startup_probe=to_probe(run.startup_probe) if run.startup_probe else None,
+        gpu_quota=run.gpu_quota,
+        zonal_redundancy=run.zonal_redundancy,
+        mount_uid=run.mount.uid,
+        mount_gid=run.mount.gid,
+        image_uid=settings.image.uid,
+        image_gid=settings.image.gid,
+        cuda13_image=run.gpu == "nvidia-l4",
+    )

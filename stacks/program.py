@@ -1,0 +1,45 @@
+"""The program's steps: settings, plan, resources. `__main__.py` calls them in this order and does nothing else."""
+
+import pulumi
+from pulumi.runtime import get_config_env, get_config_secret_keys_env
+
+from components.errors import ComponentError
+from components.ownership import Ownership
+from planning import PlanningError, plan
+from planning.types import Finding
+from stacks import cloud_run, loading, tpu
+from stacks.base import Context
+from stacks.loading import SettingsError
+from stacks.naming import Names, NamingError
+from stacks.planned import BlockedError, require_unblocked, to_deployment
+
+UserError = (SettingsError, PlanningError, NamingError, BlockedError, ComponentError)
+"""Mistakes of the user's: one clear sentence, no traceback."""
+
+
+def run() -> None:
+    """Declare the stack that is being previewed or deployed. Raises one of `UserError` before any resource is declared."""
+    stack = pulumi.get_stack()
+    settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
+    planned = plan(to_deployment(settings))
+    for finding in planned.findings:
+        _show(finding, accepted=finding.id in planned.accepted)
+    require_unblocked(planned, stack)
+    context = Context(
+        settings=settings,
+        plan=planned,
+        names=Names(project=settings.project, stack=stack),
+        ownership=Ownership(project=pulumi.get_project(), stack=stack),
+        token=pulumi.Config().require_secret(loading.TOKEN_KEY) if settings.has_hf_token else None,
+    )
+    deploy = tpu.deploy if settings.target == "tpu" else cloud_run.deploy
+    deploy(context)
+
+
+def _show(finding: Finding, *, accepted: bool) -> None:
+    """Show a finding in the preview; those that block and are not accepted come with the error that stops the program."""
+    text = f"{finding.id}{' (accepted)' if accepted else ''}: {finding.message} {finding.remedy}"
+    if finding.severity == "info":
+        pulumi.log.info(text)
+    elif accepted or finding.severity == "warn":
+        pulumi.log.warn(text)
