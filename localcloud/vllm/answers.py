@@ -1,0 +1,105 @@
+"""What the simulated model says: known answers where the question has one, harmless words of known length else."""
+
+import hashlib
+import random
+import re
+from collections.abc import Sequence
+from typing import Final
+
+# Words of three letters: with its space each is exactly one token of the simulator's tokenizer.
+_WORDS: Final = (
+    "the and for are but not you all any can had her was one our out day get has him his how man new now old see two "
+    "way who boy did its let put say she too use air act add age ago aid aim art ask bad bag bar bed big bit box bus "
+    "buy car cup cut dry due eat egg end eye far few fit fly fun gas hot ice job key law leg lie lot low map may mix"
+).split()
+
+_EXACTLY: Final = re.compile(
+    r"\b(?:reply|answer|respond|say|output|print)\s+(?:with\s+|only\s+)*(?:exactly|precisely|only|just)"
+    r"(?:\s+(?:this|the (?:word|text|phrase|string|number)))?\s*:?\s*(?P<text>\S.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_REPEAT: Final = re.compile(r"\brepeat(?:\s+after me)?\s*:\s*(?P<text>\S.*)", re.IGNORECASE | re.DOTALL)
+_ARITHMETIC: Final = re.compile(
+    r"(?<![\w.])(-?\d{1,12})\s*(\+|-|\N{MINUS SIGN}|\*|x|\N{MULTIPLICATION SIGN}|times|plus|minus)\s*(-?\d{1,12})(?![\w.]*\d)",
+    re.IGNORECASE,
+)
+_ASKS: Final = re.compile(
+    r"\b(what(?:'s| is| are)?|compute|calculate|solve|how much|evaluate)\b|=\s*\??\s*$", re.IGNORECASE
+)
+_NUMBER_ONLY: Final = re.compile(r"\bonly\b|\bjust\b|=\s*\??\s*$", re.IGNORECASE)
+_CAPITALS: Final = {
+    "france": "Paris",
+    "germany": "Berlin",
+    "italy": "Rome",
+    "spain": "Madrid",
+    "japan": "Tokyo",
+    "england": "London",
+    "the united kingdom": "London",
+}
+_CAPITAL: Final = re.compile(r"\bcapital of ([a-z ]+?)\s*(?:\?|\.|,|\bis\b|$)", re.IGNORECASE)
+
+NATURAL_TOKENS: Final = (48, 192)
+"""Answers without a known text are this long, in tokens, where the request does not limit or force their length."""
+
+
+def known_answer(question: str) -> str | None:
+    """Return the right answer to questions that have one here: arithmetic, `Reply with exactly: X`, a few capitals; else None."""
+    for pattern in (_EXACTLY, _REPEAT):
+        match = pattern.search(question)
+        if match is not None and not re.match(r"(?:the )?(?:number|answer|result)\b", match["text"], re.IGNORECASE):
+            return _unquoted(match["text"].strip())
+    sum_ = _ARITHMETIC.search(question)
+    if sum_ is not None and _ASKS.search(question):
+        result = _calculate(int(sum_[1]), sum_[2].lower(), int(sum_[3]))
+        if _NUMBER_ONLY.search(question):
+            return str(result)
+        return f"{sum_[1]} {sum_[2]} {sum_[3]} = {result}"
+    capital = _CAPITAL.search(question)
+    return None if capital is None else _CAPITALS.get(capital[1].strip().lower())
+
+
+def _unquoted(text: str) -> str:
+    first = text[0]
+    closing = {'"': '"', "'": "'", "`": "`", "\N{LEFT DOUBLE QUOTATION MARK}": "\N{RIGHT DOUBLE QUOTATION MARK}"}.get(
+        first
+    )
+    end = text.find(closing, 1) if closing else -1
+    return text[1:end] if end > 0 else text
+
+
+def _calculate(left: int, operator: str, right: int) -> int:
+    if operator in ("+", "plus"):
+        return left + right
+    if operator in ("-", "\N{MINUS SIGN}", "minus"):
+        return left - right
+    return left * right
+
+
+def seed_of(tokens: Sequence[int], seed: int | None) -> int:
+    """Return a number that is the same for the same prompt and seed, and spread out over prompts."""
+    text = f"{seed}|{len(tokens)}|{tokens[:64]}|{tokens[-256:]}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def natural_length(seed: int) -> int:
+    """Return how many tokens a free answer takes for this seed."""
+    low, high = NATURAL_TOKENS
+    return low + seed % (high - low + 1)
+
+
+def words(seed: int, tokens: int) -> list[bytes]:
+    """Return the pieces of an answer of exactly so many tokens: each piece is one token, the first without its space."""
+    # One draw a word, with replacement, is the same for a prefix of the answer whatever its whole length.
+    drawn = random.Random(seed).choices(_WORD_PIECES, k=tokens)  # noqa: S311 - filler text, no secret
+    if drawn:
+        drawn[0] = drawn[0][1:]
+    return drawn
+
+
+_WORD_PIECES: Final = [b" " + word.encode() for word in _WORDS]
+
+
+def thinking(question: str) -> str:
+    """Return a short line of reasoning about the question."""
+    subject = " ".join(question.split()[:12])
+    return f"The user asks: {subject}. I work it out and answer briefly."

@@ -1,0 +1,311 @@
+"""The HTTP side: vLLM's endpoints on the engine."""
+
+import asyncio
+import hmac
+import json
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+
+from aiohttp import web
+
+from localcloud.vllm import VERSION, tokens
+from localcloud.vllm.arguments import Arguments
+from localcloud.vllm.engine import Engine, Sequence
+from localcloud.vllm.faults import FaultError, Faults, Strikes
+from localcloud.vllm.generation import Abilities, Answer, answer
+from localcloud.vllm.memory import Capacity
+from localcloud.vllm.protocol import Request, RequestError, chat_prompt, check_length, parse
+from localcloud.vllm.stream import StreamReply, WholeReply
+
+_GUARDED: Final = ("/v1", "/v2", "/inference")
+_MAX_BODY_BYTES: Final = 64 * 2**20
+_CRASH_STATUS: Final = 139
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the application is made of."""
+
+    arguments: Arguments
+    capacity: Capacity
+    engine: Engine
+    faults: Faults
+    api_keys: tuple[str, ...]
+    created: int
+
+
+def make_app(parts: Parts) -> web.Application:
+    """Build the application; every response carries `x-simulated: vllm`."""
+    server = _Server(parts)
+    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[server.middleware])
+    app.add_routes(
+        [
+            web.get("/health", server.health),
+            web.get("/ping", server.health),
+            web.post("/ping", server.health),
+            web.get("/version", server.version),
+            web.get("/metrics", server.metrics),
+            web.get("/v1/models", server.models),
+            web.post("/v1/chat/completions", server.chat),
+            web.post("/v1/completions", server.completions),
+            web.post("/invocations", server.invocations),
+            web.post("/tokenize", server.tokenize),
+            web.post("/detokenize", server.detokenize),
+            web.get("/_sim/faults", server.get_faults),
+            web.post("/_sim/faults", server.set_faults),
+        ]
+    )
+    app.on_response_prepare.append(_mark)
+    return app
+
+
+async def _mark(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["x-simulated"] = "vllm"
+    response.headers["server"] = "uvicorn"
+
+
+class _Server:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        arguments = parts.arguments
+        self._abilities = Abilities(
+            auto_tools=arguments.enable_auto_tool_choice,
+            reasoning=arguments.reasoning_parser is not None,
+            template_kwargs=arguments.default_chat_template_kwargs,
+            seed=arguments.seed,
+        )
+        self._arrivals = 0
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Check the API key where vLLM does and word errors as it does."""
+        if request.path.startswith(_GUARDED) and not self._has_key(request):
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        try:
+            return await handler(request)
+        except RequestError as error:
+            return web.json_response(error.body(), status=error.status)
+        except web.HTTPException as error:
+            return web.json_response({"detail": error.reason}, status=error.status)
+
+    def _has_key(self, request: web.Request) -> bool:
+        keys = self._parts.api_keys
+        if not keys:
+            return True
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        matches = [hmac.compare_digest(given.encode(), key.encode()) for key in keys]
+        return scheme.lower() == "bearer" and any(matches)
+
+    async def health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def version(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": VERSION})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(
+            text=self._parts.engine.metrics_text(),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    async def models(self, _: web.Request) -> web.Response:
+        parts = self._parts
+        data = [
+            {
+                "id": name,
+                "object": "model",
+                "created": parts.created,
+                "owned_by": "vllm-simulated",
+                "root": parts.arguments.model,
+                "parent": None,
+                "max_model_len": parts.capacity.max_model_len,
+                "permission": [],
+            }
+            for name in parts.arguments.served_model_names
+        ]
+        return web.json_response({"object": "list", "data": data})
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._complete(request, await _body(request), is_chat=True)
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._complete(request, await _body(request), is_chat=False)
+
+    async def invocations(self, request: web.Request) -> web.StreamResponse:
+        body = await _body(request)
+        return await self._complete(request, body, is_chat=isinstance(body, dict) and "messages" in body)
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        if not isinstance(body, dict):
+            raise RequestError("{'loc': ('body',), 'msg': 'Input should be a valid dictionary'}")
+        self._check_model(body.get("model"))
+        if "messages" in body:
+            ids = list(chat_prompt(body)[0])
+        elif isinstance(body.get("prompt"), str):
+            bos = [] if body.get("add_special_tokens") is False else [tokens.BOS]
+            ids = bos + tokens.encode(body["prompt"])
+        else:
+            raise RequestError("Either prompt or messages must be provided.", param="prompt")
+        strings = [tokens.decode([token]) for token in ids] if body.get("return_token_strs") else None
+        length = self._parts.capacity.max_model_len
+        return web.json_response({"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": strings})
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        ids = body.get("tokens") if isinstance(body, dict) else None
+        if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
+            raise RequestError("{'loc': ('body', 'tokens'), 'msg': 'Input should be a valid list'}", param="tokens")
+        self._check_model(body.get("model"))
+        try:
+            return web.json_response({"prompt": tokens.decode(ids)})
+        except ValueError as error:
+            raise RequestError(f"{error}.", param="tokens") from error
+
+    async def get_faults(self, request: web.Request) -> web.Response:
+        _loopback_only(request)
+        return web.json_response({"faults": self._parts.faults.listed()})
+
+    async def set_faults(self, request: web.Request) -> web.Response:
+        _loopback_only(request)
+        body = await _body(request)
+        faults = body.get("faults") if isinstance(body, dict) else None
+        if not isinstance(faults, list):
+            raise RequestError('The body has to be {"faults": [...]}.', param="faults")
+        try:
+            self._parts.faults.replace(faults)
+        except FaultError as error:
+            raise RequestError(f"{error}.", param="faults") from error
+        return web.json_response({"faults": self._parts.faults.listed()})
+
+    def _check_model(self, model: str | None) -> None:
+        if model is not None and model not in self._parts.arguments.served_model_names:
+            raise RequestError(f"The model `{model}` does not exist.", status=404, kind="NotFoundError", param="model")
+
+    async def _complete(self, request: web.Request, body: Any, *, is_chat: bool) -> web.StreamResponse:  # noqa: ANN401
+        arrived_at = asyncio.get_running_loop().time()
+        strikes = self._parts.faults.strike()
+        if strikes.crash:
+            os._exit(_CRASH_STATUS)
+        if strikes.status is not None:
+            return _fault_response(strikes)
+        asked = parse(body, is_chat=is_chat)
+        self._check_model(asked.model)
+        most = check_length(asked, self._parts.capacity.max_model_len)
+        self._check_queue()
+        self._arrivals += 1
+        made = answer(asked, self._abilities, most=most, arrival=self._arrivals)
+        model = asked.model or self._parts.arguments.served_model_names[0]
+        if asked.stream:
+            return await self._stream(request, asked, made, model, strikes, most, arrived_at)
+        return await self._whole(request, asked, made, model, strikes, most, arrived_at)
+
+    def _check_queue(self) -> None:
+        limit = self._parts.arguments.max_queued_requests
+        engine = self._parts.engine
+        if limit is not None and engine.running + engine.waiting >= limit:
+            raise RequestError(
+                "The server is overloaded: too many requests are in flight. Please retry later.",
+                status=503,
+                kind="ServiceUnavailableError",
+            )
+
+    async def _whole(
+        self,
+        request: web.Request,
+        asked: Request,
+        made: Answer,
+        model: str,
+        strikes: Strikes,
+        most: int,
+        arrived_at: float,
+    ) -> web.StreamResponse:
+        details = self._parts.arguments.enable_prompt_tokens_details
+        reply = WholeReply(asked, made, model, cached_details=details, strikes=strikes)
+        reply.sequence = _sequence(asked, made, reply, strikes, most, arrived_at)
+        await self._run(reply.sequence, reply.finished)
+        if reply.reset:
+            transport = request.transport
+            if transport is not None:
+                transport.abort()
+        return web.json_response(reply.body())
+
+    async def _stream(
+        self,
+        request: web.Request,
+        asked: Request,
+        made: Answer,
+        model: str,
+        strikes: Strikes,
+        most: int,
+        arrived_at: float,
+    ) -> web.StreamResponse:
+        arguments = self._parts.arguments
+        reply = StreamReply(
+            asked,
+            made,
+            model,
+            cached_details=arguments.enable_prompt_tokens_details,
+            strikes=strikes,
+            force_usage=arguments.enable_force_include_usage,
+        )
+        reply.sequence = _sequence(asked, made, reply, strikes, most, arrived_at)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        transport = request.transport
+        if transport is not None:
+            reply.attach(transport)
+            await self._run(reply.sequence, reply.finished)
+        return response
+
+    async def _run(self, sequence: Sequence, finished: asyncio.Event) -> None:
+        """Run a sequence to its end; a client that goes away cancels this, which aborts it."""
+        engine = self._parts.engine
+        engine.submit(sequence)
+        try:
+            await finished.wait()
+        finally:
+            engine.abort(sequence)
+
+
+def _sequence(
+    asked: Request, made: Answer, reply: StreamReply | WholeReply, strikes: Strikes, most: int, arrived_at: float
+) -> Sequence:
+    return Sequence(
+        prompt=asked.prompt,
+        length=len(made.texts),
+        max_tokens=most,
+        finish_reason="stop" if made.finish_reason == "tool_calls" else made.finish_reason,
+        sink=reply,
+        arrived_at=arrived_at,
+        stall=strikes.stall,
+    )
+
+
+def _fault_response(strikes: Strikes) -> web.Response:
+    status = strikes.status or 503
+    words = {429: "Too Many Requests", 503: "Service Unavailable"}.get(status, "Injected fault")
+    error = RequestError(words, status=status, kind=words.replace(" ", ""))
+    headers = {} if strikes.retry_after_s is None else {"Retry-After": f"{strikes.retry_after_s:g}"}
+    return web.json_response(error.body(), status=status, headers=headers)
+
+
+async def _body(request: web.Request) -> Any:  # noqa: ANN401 - what the client sent
+    try:
+        return json.loads(await request.read())
+    except ValueError as error:
+        raise RequestError(
+            f"[{{'type': 'json_invalid', 'loc': ('body',), 'msg': 'JSON decode error: {error}'}}]"
+        ) from error
+
+
+def _loopback_only(request: web.Request) -> None:
+    remote = request.remote
+    if remote is None or not ip_address(remote).is_loopback or "X-Forwarded-For" in request.headers:
+        raise web.HTTPNotFound

@@ -1,0 +1,244 @@
+"""Reads vLLM's command line as vLLM does, and ends the process with argparse's words where vLLM would."""
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud.vllm import flags
+
+_MULTIPLIERS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+_SERVE_PREFIXES: tuple[tuple[str, ...], ...] = (("vllm", "serve"), ("serve",))
+_API_SERVER = "vllm.entrypoints.openai.api_server"
+
+
+class ArgumentError(Exception):
+    """A value that argparse accepts and vLLM's own checks refuse; vLLM ends with a traceback and exit code 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What the command line asks for; `None` where vLLM decides by itself.
+
+    `max_model_len` is in tokens (-1: as long as fits), `cpu_offload_gib` and `gpu_memory_utilization` as vLLM names them.
+    """
+
+    model: str
+    served_model_names: tuple[str, ...]
+    host: str | None
+    port: int
+    api_keys: tuple[str, ...]
+    max_model_len: int | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    block_size: int | None
+    tensor_parallel_size: int
+    gpu_memory_utilization: float
+    cpu_offload_gib: float
+    kv_cache_dtype: str
+    kv_cache_memory_bytes: int | None
+    num_gpu_blocks_override: int | None
+    enable_prefix_caching: bool
+    enforce_eager: bool
+    load_format: str
+    safetensors_load_strategy: str | None
+    reasoning_parser: str | None
+    tool_call_parser: str | None
+    enable_auto_tool_choice: bool
+    disable_chunked_mm_input: bool
+    language_model_only: bool
+    limit_mm_per_prompt: dict[str, Any]
+    default_chat_template_kwargs: dict[str, Any]
+    enable_prompt_tokens_details: bool
+    enable_force_include_usage: bool
+    max_queued_requests: int | None
+    seed: int
+
+
+def readable_int(text: str) -> int:
+    """Parse `16384`, `16k` (16,000), `16K` (16,384), `auto` (-1). Raises argparse.ArgumentTypeError."""
+    text = text.strip()
+    if text == "auto":
+        return -1
+    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kKmMgG])?", text)
+    if match is None or ("." in match[1] and match[2] is None):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid integer")
+    return int(float(match[1]) * _MULTIPLIERS[match[2]]) if match[2] else int(match[1])
+
+
+def _json(text: str) -> Any:  # noqa: ANN401 - JSON is any value
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"Value {text} cannot be converted to {json.loads}.") from error
+
+
+_json.__name__ = "loads"
+
+
+def build_parser(prog: str) -> argparse.ArgumentParser:
+    """Build the parser from the flag tables."""
+    parser = argparse.ArgumentParser(prog=prog, usage=f"{prog} [model_tag] [options]", add_help=True)
+    parser.add_argument("model_tag", nargs="?", default=None)
+
+    def add(name: str, **options: Any) -> None:  # noqa: ANN401 - argparse's own options
+        names = [f"--{name}"] + ([flags.ALIASES[name]] if name in flags.ALIASES else [])
+        parser.add_argument(*names, dest=name.replace("-", "_"), default=None, **options)
+
+    for name in sorted(flags.BOOLEANS):
+        add(name, action=argparse.BooleanOptionalAction)
+    for name in sorted(flags.INTEGERS):
+        add(name, type=int)
+    for name in sorted(flags.READABLE_INTEGERS):
+        add(name, type=readable_int)
+    for name in sorted(flags.FLOATS):
+        add(name, type=float)
+    for name in sorted(flags.STRINGS):
+        add(name, type=str, nargs="?" if name == "hf-token" else None)
+    for name in sorted(flags.LISTS):
+        add(name, nargs="+")
+    for name in sorted(flags.REPEATED):
+        add(name, action="append")
+    for name in sorted(flags.JSONS):
+        add(name, type=_json)
+    for name, choices in sorted(flags.CHOICES.items()):
+        add(name, choices=choices)
+    return parser
+
+
+def _normalise(argv: Sequence[str]) -> list[str]:
+    """Turn underscores of flag names into dashes and collect `--flag.key value` into one JSON object a flag."""
+    out: list[str] = []
+    dotted: dict[str, dict[str, Any]] = {}
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or word == "--":
+            out.append(f"-O={word[2:]}" if re.fullmatch(r"-O[0-3]", word) else word)
+            continue
+        name, equals, value = word.partition("=")
+        head, dot, path = name.partition(".")
+        head = head.replace("_", "-")
+        if dot and head[2:] in flags.JSONS:
+            if not equals:
+                value = rest.pop(0) if rest else ""
+            _set_dotted(dotted.setdefault(head, {}), path, value)
+        else:
+            out.append(head + dot + path + equals + value)
+    return [*out, *(f"{head}={json.dumps(value)}" for head, value in dotted.items())]
+
+
+def _set_dotted(target: dict[str, Any], path: str, value: str) -> None:
+    *parents, last = path.split(".")
+    for key in parents:
+        target = target.setdefault(key, {})
+    try:
+        target[last] = json.loads(value)
+    except json.JSONDecodeError:
+        target[last] = value
+
+
+def split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """Tell which of vLLM's entry points a command line is, and return its name for messages and its arguments.
+
+    Raises ArgumentError for a command that is neither `vllm serve` nor `python3 -m vllm.entrypoints.openai.api_server`.
+    """
+    words = list(argv)
+    for prefix in _SERVE_PREFIXES:
+        if tuple(words[: len(prefix)]) == prefix:
+            return "vllm serve", words[len(prefix) :]
+    if words[:1] == ["api_server"]:
+        return "api_server.py", words[1:]
+    if len(words) > 2 and re.fullmatch(r"(.*/)?python[\d.]*", words[0]) and words[1:3] == ["-m", _API_SERVER]:  # noqa: PLR2004
+        return "api_server.py", words[3:]
+    shown = " ".join(words[:4]) or "(empty)"
+    raise ArgumentError(
+        f"the simulated container runs `vllm serve MODEL ...` or `python3 -m {_API_SERVER} --model MODEL ...`, "
+        f"not `{shown}`"
+    )
+
+
+def parse(argv: Sequence[str]) -> Arguments:
+    """Parse a whole command line.
+
+    Raises SystemExit(2) with argparse's words on stderr for unknown flags and bad values, ArgumentError for what vLLM's later checks refuse.
+    """
+    prog, words = split_command(argv)
+    parser = build_parser(prog)
+    found, unknown = parser.parse_known_args(_normalise(words))
+    if unknown:
+        # vLLM's unknown flags surface in the outermost parser, whose name is `vllm`.
+        parser.prog = "vllm" if prog == "vllm serve" else prog
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return _arguments(found)
+
+
+def _arguments(found: argparse.Namespace) -> Arguments:
+    model = found.model_tag or found.model
+    if not model:
+        raise ArgumentError("the simulated server has no default model: name one, as in `vllm serve MODEL`")
+    if found.config:
+        raise ArgumentError("the simulated server does not read --config files: pass the flags themselves")
+    _check_parsers(found)
+    utilisation = 0.92 if found.gpu_memory_utilization is None else found.gpu_memory_utilization
+    if not 0 < utilisation <= 1:
+        raise ArgumentError(
+            "1 validation error for CacheConfig\ngpu_memory_utilization\n  "
+            f"Input should be greater than 0 and less than or equal to 1 [input_value={utilisation}]"
+        )
+    return Arguments(
+        model=model,
+        served_model_names=tuple(found.served_model_name or [model]),
+        host=found.host,
+        port=8000 if found.port is None else found.port,
+        api_keys=tuple(found.api_key or ()),
+        max_model_len=found.max_model_len,
+        max_num_seqs=_positive("max_num_seqs", found.max_num_seqs),
+        max_num_batched_tokens=_positive("max_num_batched_tokens", found.max_num_batched_tokens),
+        block_size=_positive("block_size", found.block_size),
+        tensor_parallel_size=_positive("tensor_parallel_size", found.tensor_parallel_size) or 1,
+        gpu_memory_utilization=utilisation,
+        cpu_offload_gib=found.cpu_offload_gb or 0.0,
+        kv_cache_dtype=found.kv_cache_dtype or "auto",
+        kv_cache_memory_bytes=found.kv_cache_memory_bytes,
+        num_gpu_blocks_override=found.num_gpu_blocks_override,
+        enable_prefix_caching=found.enable_prefix_caching is not False,
+        enforce_eager=bool(found.enforce_eager),
+        load_format=found.load_format or "auto",
+        safetensors_load_strategy=found.safetensors_load_strategy,
+        reasoning_parser=found.reasoning_parser,
+        tool_call_parser=found.tool_call_parser,
+        enable_auto_tool_choice=bool(found.enable_auto_tool_choice),
+        disable_chunked_mm_input=bool(found.disable_chunked_mm_input),
+        language_model_only=bool(found.language_model_only),
+        limit_mm_per_prompt=found.limit_mm_per_prompt or {},
+        default_chat_template_kwargs=found.default_chat_template_kwargs or {},
+        enable_prompt_tokens_details=bool(found.enable_prompt_tokens_details),
+        enable_force_include_usage=bool(found.enable_force_include_usage),
+        max_queued_requests=found.max_num_queued_reqs,
+        seed=found.seed or 0,
+    )
+
+
+def _positive(name: str, value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise ArgumentError(f"{name} must be greater than or equal to 1, got {value}")
+    return value
+
+
+def _check_parsers(found: argparse.Namespace) -> None:
+    """Refuse, as vLLM does before it starts the engine, parsers that it does not have."""
+    if found.enable_auto_tool_choice and not found.tool_call_parser:
+        raise ArgumentError("Error: --enable-auto-tool-choice requires --tool-call-parser")
+    if found.tool_call_parser and found.tool_call_parser not in flags.TOOL_PARSERS and not found.tool_parser_plugin:
+        known = ",".join(sorted(flags.TOOL_PARSERS))
+        raise ArgumentError(f"invalid tool call parser: {found.tool_call_parser} (chose from {{ {known} }})")
+    if (
+        found.reasoning_parser
+        and found.reasoning_parser not in flags.REASONING_PARSERS
+        and not found.reasoning_parser_plugin
+    ):
+        known = ",".join(sorted(flags.REASONING_PARSERS))
+        raise ArgumentError(f"invalid reasoning parser: {found.reasoning_parser} (chose from {{ {known} }})")

@@ -1,0 +1,135 @@
+"""Faults that a test or a person switches on, by the environment (VLLM_SIM_FAULTS) or `POST /_sim/faults` from the loopback address.
+
+A fault is `{"kind": ..., "after": N, "times": N, ...}`: it lets `after` requests pass, then strikes `times` of them (default: all).
+
+| kind | what happens | further keys |
+| --- | --- | --- |
+| `crash` | the process ends at once, without an answer | |
+| `status` | an error answer | `status` (429 or 503 or any other error), `retry_after_s` |
+| `stall` | the stream stops | `after_tokens`, `seconds` |
+| `reset` | the connection is reset | `after_tokens` |
+| `malformed` | one event of the stream is not JSON | `after_tokens` |
+| `no_usage` | usage is missing from the answer | |
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_KEYS: Final[dict[str, frozenset[str]]] = {
+    "crash": frozenset(),
+    "status": frozenset(("status", "retry_after_s")),
+    "stall": frozenset(("after_tokens", "seconds")),
+    "reset": frozenset(("after_tokens",)),
+    "malformed": frozenset(("after_tokens",)),
+    "no_usage": frozenset(),
+}
+_LOWEST_ERROR: Final = 400
+_HIGHEST_ERROR: Final = 599
+
+
+class FaultError(Exception):
+    """A fault is not described rightly; the message names the key, the value and what is allowed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Fault:
+    kind: str
+    after: int
+    times: int | None
+    options: Mapping[str, float]
+
+
+@dataclass(slots=True, kw_only=True)
+class Strikes:
+    """What strikes one request."""
+
+    crash: bool = False
+    status: int | None = None
+    retry_after_s: float | None = None
+    stall: tuple[int, float] | None = None
+    reset_after: int | None = None
+    malformed_after: int | None = None
+    no_usage: bool = False
+
+
+class Faults:
+    """The faults that are switched on."""
+
+    def __init__(self, described: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._faults: list[_Fault] = []
+        self.replace(described)
+
+    def replace(self, described: Iterable[Mapping[str, Any]]) -> None:
+        """Switch to these faults. Raises FaultError and then changes nothing."""
+        self._faults = [_read(item) for item in described]
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return the faults that are still on."""
+        return [
+            {"kind": item.kind, "after": item.after, "times": item.times, **item.options}
+            for item in self._faults
+            if item.times != 0
+        ]
+
+    def strike(self) -> Strikes:
+        """Count one request and return what strikes it."""
+        strikes = Strikes()
+        for fault in self._faults:
+            if fault.after > 0:
+                fault.after -= 1
+                continue
+            if fault.times == 0:
+                continue
+            if fault.times is not None:
+                fault.times -= 1
+            _apply(fault, strikes)
+        return strikes
+
+
+def _apply(fault: _Fault, strikes: Strikes) -> None:
+    options = fault.options
+    at = int(options.get("after_tokens", 1))
+    match fault.kind:
+        case "crash":
+            strikes.crash = True
+        case "status":
+            strikes.status = int(options.get("status", 503))
+            strikes.retry_after_s = options.get("retry_after_s")
+        case "stall":
+            strikes.stall = (at, options.get("seconds", 3600.0))
+        case "reset":
+            strikes.reset_after = at
+        case "malformed":
+            strikes.malformed_after = at
+        case _:
+            strikes.no_usage = True
+
+
+def _read(item: Any) -> _Fault:  # noqa: ANN401 - what a person wrote
+    if not isinstance(item, dict) or item.get("kind") not in _KEYS:
+        raise FaultError(f"each fault needs a kind, one of {', '.join(_KEYS)}; got {item!r}")
+    kind = item["kind"]
+    unknown = set(item) - {"kind", "after", "times"} - _KEYS[kind]
+    if unknown:
+        allowed = ", ".join(sorted({"after", "times", *_KEYS[kind]}))
+        raise FaultError(f"the fault {kind} has no key {sorted(unknown)[0]!r}; its keys are {allowed}")
+    for key, value in item.items():
+        if (
+            key != "kind"
+            and value is not None
+            and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0)
+        ):
+            raise FaultError(f"{key} of the fault {kind} is {value!r}, but it has to be a number that is not negative")
+    status = item.get("status", 503)
+    if kind == "status" and not _LOWEST_ERROR <= status <= _HIGHEST_ERROR:
+        raise FaultError(
+            f"status of the fault is {status}, but it has to be an error, {_LOWEST_ERROR} to {_HIGHEST_ERROR}"
+        )
+    times = item.get("times")
+    return _Fault(
+        kind=kind,
+        after=int(item.get("after", 0)),
+        times=None if times is None else int(times),
+        options={key: item[key] for key in _KEYS[kind] if item.get(key) is not None},
+    )

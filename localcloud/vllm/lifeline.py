@@ -1,0 +1,53 @@
+"""Ends this process when the one that started it is gone, however that happened."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from time import sleep
+from typing import Final
+
+_POLL_S: Final = 0.5
+
+
+def hold(lifeline: str, end: Callable[[], None] | None = None) -> None:
+    """Watch the parent from a thread.
+
+    `stdin`: standard input is a pipe whose other end the parent holds; its end is ours. `pid:N`: process N is looked for twice a second.
+    `""`: nothing is watched. `end` replaces the immediate exit.
+    """
+    stop = end or _exit
+    if lifeline == "stdin":
+        threading.Thread(target=_until_end_of_input, args=(stop,), daemon=True).start()
+    elif lifeline.startswith("pid:"):
+        threading.Thread(target=_until_gone, args=(int(lifeline[4:]), stop), daemon=True).start()
+
+
+def _exit() -> None:
+    os._exit(128 + signal.SIGHUP)
+
+
+def _until_end_of_input(end: Callable[[], None]) -> None:
+    descriptor = sys.stdin.fileno()
+    while True:
+        try:
+            if not os.read(descriptor, 1024):
+                break
+        except InterruptedError:
+            continue
+        except OSError:
+            break
+    end()
+
+
+def _until_gone(pid: int, end: Callable[[], None]) -> None:
+    while True:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            break
+        except PermissionError:
+            pass
+        sleep(_POLL_S)
+    end()

@@ -1,0 +1,203 @@
+"""How many tokens of KV cache are left: the simulator's own arithmetic, after vLLM's.
+
+On a GPU a request costs its length in the full-attention layers and at most a window and a batch in the sliding ones; on a TPU every layer
+holds every token and an fp8 KV dtype saves nothing, because the page layout pads it.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from localcloud.vllm.arguments import Arguments
+from localcloud.vllm.models import GIB, Accelerator, Model
+
+_TPU_WEIGHT_ONLY_DTYPES: Final = 2  # bytes an element takes in the TPU's padded pages, whatever the dtype
+_GPU_OVERHEAD_GIB: Final = 0.25
+"""Activations and CUDA graphs beside weights and KV cache. On the measured L4 (0.9 x 24 GB - 16.44 GB = 5.16 GB of KV) next to nothing was left."""
+
+
+class EngineError(Exception):
+    """The engine cannot start; the message is the last line of vLLM's traceback."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What the engine starts with. `tokens` is what vLLM logs as `GPU KV cache size`; `weights_gib` and `available_gib` are for one device."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    num_blocks: int
+    tokens: int
+    weights_gib: float
+    available_gib: float
+
+    @property
+    def concurrency(self) -> float:
+        """Return how many requests of the full length fit at once."""
+        return self.tokens / self.max_model_len
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Bytes that KV takes on one device: for each token at full length, and for each token within the window."""
+
+    global_bytes: int
+    sliding_bytes: int
+    sliding_tokens: int | None
+
+    def request_bytes(self, length: int, block_size: int) -> int:
+        """KV bytes of one request of `length` tokens, rounded up to whole blocks."""
+        full = _round_up(length, block_size)
+        window = full if self.sliding_tokens is None else _round_up(min(self.sliding_tokens, length), block_size)
+        return full * self.global_bytes + window * self.sliding_bytes
+
+
+def _round_up(tokens: int, block_size: int) -> int:
+    return -(-tokens // block_size) * block_size
+
+
+def capacity(arguments: Arguments, model: Model, accelerator: Accelerator) -> Capacity:
+    """Work out the KV cache, or raise EngineError with what vLLM would say."""
+    tp = arguments.tensor_parallel_size
+    if tp > accelerator.devices:
+        raise EngineError(
+            f"ValueError: World size ({tp}) is larger than the number of available devices ({accelerator.devices}) "
+            f"on {accelerator.name}. If this is intentional and you are using: ray, set "
+            "'--distributed-executor-backend ray'."
+        )
+    if model.is_w4a16 and accelerator.kind == "tpu":
+        raise EngineError("NotImplementedError: No compressed-tensors compatible scheme was found.")
+    batched = arguments.max_num_batched_tokens or accelerator.default_max_num_batched_tokens
+    _check_multimodal(arguments, batched)
+    block_size = arguments.block_size or accelerator.default_block_size
+    weights_gib = max(model.weights_gib - arguments.cpu_offload_gib, 0.0) / tp
+    _check_weights(weights_gib, accelerator)
+    layout = _layout(arguments, model, accelerator, batched)
+    available = _available_bytes(arguments, accelerator, weights_gib)
+    length = _max_model_len(arguments, model, layout, available, block_size)
+    needed = layout.request_bytes(length, block_size)
+    if needed > available:
+        longest = _longest(layout, available, block_size, length)
+        raise EngineError(
+            f"ValueError: To serve at least one request with the model's max seq len ({length}), "
+            f"({needed / GIB:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
+            f"({available / GIB:.2f} GiB). Based on the available memory, the estimated maximum model length is {longest}. "
+            "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+        )
+    tokens = available * length // needed
+    blocks = _num_blocks(model, layout, available, block_size)
+    if arguments.num_gpu_blocks_override is not None:
+        tokens = tokens * arguments.num_gpu_blocks_override // max(blocks, 1)
+        blocks = arguments.num_gpu_blocks_override
+    return Capacity(
+        max_model_len=length,
+        max_num_seqs=arguments.max_num_seqs or accelerator.default_max_num_seqs,
+        max_num_batched_tokens=batched,
+        block_size=block_size,
+        num_blocks=blocks,
+        tokens=tokens,
+        weights_gib=weights_gib,
+        available_gib=available / GIB,
+    )
+
+
+IMAGE_TOKENS: Final = 2496
+"""The most tokens that one image takes, at full resolution."""
+
+
+def _check_multimodal(arguments: Arguments, batched: int) -> None:
+    """Refuse, as vLLM does at start, a batch that is smaller than one whole image where images may not be split."""
+    images = arguments.limit_mm_per_prompt.get("image", 1)
+    if arguments.language_model_only or images == 0 or not arguments.disable_chunked_mm_input:
+        return
+    if batched < IMAGE_TOKENS:
+        raise EngineError(
+            "ValueError: Chunked MM input disabled but max_tokens_per_mm_item "
+            f"({IMAGE_TOKENS}) is larger than max_num_batched_tokens ({batched}). Please increase max_num_batched_tokens."
+        )
+
+
+def _check_weights(weights_gib: float, accelerator: Accelerator) -> None:
+    if weights_gib <= accelerator.total_gib:
+        return
+    if accelerator.kind == "tpu":
+        raise EngineError(
+            "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate "
+            f"{weights_gib:.2f}G. That was not possible. There are {accelerator.total_gib:.2f}G free.; (0x0x0_HBM0)"
+        )
+    raise EngineError(
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {(weights_gib - accelerator.total_gib) * 1024:.2f} MiB. "
+        f"GPU 0 has a total capacity of {accelerator.total_gib:.2f} GiB of which 0.00 MiB is free. "
+        f"Of the allocated memory {accelerator.total_gib:.2f} GiB is allocated by PyTorch."
+    )
+
+
+def _layout(arguments: Arguments, model: Model, accelerator: Accelerator, batched: int) -> _Layout:
+    tp = arguments.tensor_parallel_size
+    if accelerator.kind == "tpu":
+        size = _TPU_WEIGHT_ONLY_DTYPES
+        return _Layout(
+            global_bytes=model.global_bytes_per_token(size, tp) + model.sliding_bytes_per_token(size, tp),
+            sliding_bytes=0,
+            sliding_tokens=None,
+        )
+    size = 2 if arguments.kv_cache_dtype in ("auto", "float16", "bfloat16") else 1
+    return _Layout(
+        global_bytes=model.global_bytes_per_token(size, tp),
+        sliding_bytes=model.sliding_bytes_per_token(size, tp),
+        sliding_tokens=model.window - 1 + batched,
+    )
+
+
+def _available_bytes(arguments: Arguments, accelerator: Accelerator, weights_gib: float) -> int:
+    if arguments.kv_cache_memory_bytes is not None:
+        return arguments.kv_cache_memory_bytes
+    overhead = 0.0 if accelerator.kind == "tpu" else _GPU_OVERHEAD_GIB
+    available_gib = accelerator.total_gib * arguments.gpu_memory_utilization - weights_gib - overhead
+    if available_gib <= 0:
+        raise EngineError(
+            f"ValueError: No available memory for the cache blocks (Available KV cache memory: {available_gib:.2f} GiB). "
+            "Try increasing `gpu_memory_utilization` when initializing the engine."
+        )
+    return int(available_gib * GIB)
+
+
+def _max_model_len(arguments: Arguments, model: Model, layout: _Layout, available: int, block_size: int) -> int:
+    asked = arguments.max_model_len
+    if asked == -1:
+        return _longest(layout, available, block_size, model.max_position)
+    if asked is None:
+        return model.max_position
+    if asked > model.max_position:
+        raise EngineError(
+            f"ValueError: User-specified max_model_len ({asked}) is greater than the derived max_model_len "
+            f"(max_position_embeddings={model.max_position} or model_max_length=None in model's config.json). "
+            "To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
+        )
+    if asked < 1:
+        raise EngineError(f"ValueError: max_model_len must be a positive integer, got {asked}.")
+    return asked
+
+
+def _longest(layout: _Layout, available: int, block_size: int, limit: int) -> int:
+    """Return the largest length whose KV fits, at most `limit`, found by bisection; 0 where nothing fits."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if layout.request_bytes(middle, block_size) <= available:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _num_blocks(model: Model, layout: _Layout, available: int, block_size: int) -> int:
+    """Return `num_gpu_blocks`: pages of one group of layers where layers differ, whole tokens where they do not.
+
+    vLLM splits layers into groups of equal size (that of the smaller kind) whose pages are padded to the larger kind's.
+    """
+    if layout.sliding_tokens is None:
+        return available // (layout.global_bytes * block_size)
+    page = max(layout.global_bytes // model.global_layers, layout.sliding_bytes // model.sliding_layers) * block_size
+    return available // (page * min(model.global_layers, model.sliding_layers))

@@ -1,0 +1,268 @@
+"""Reads the bodies of the OpenAI-compatible endpoints and words the refusals as vLLM does."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from localcloud.vllm import tokens
+from localcloud.vllm.memory import IMAGE_TOKENS
+
+_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+_MAX_STOPS: Final = 16
+
+
+class RequestError(Exception):
+    """A request that is refused: HTTP status, vLLM's error type and parameter, and its sentence."""
+
+    def __init__(
+        self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None
+    ) -> None:
+        self.message = message
+        self.status = status
+        self.kind = kind
+        self.param = param
+        super().__init__(message)
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON error body."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A completion request, chat or text. `prompt` is in tokens; `question` is the last thing that the user said.
+
+    `constraint` is how the output is bound: None, ("json", schema), ("choice", list).
+    """
+
+    is_chat: bool
+    model: str | None
+    prompt: tuple[int, ...]
+    question: str
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    max_tokens: int | None
+    min_tokens: int
+    ignore_eos: bool
+    temperature: float
+    seed: int | None
+    stop: tuple[str, ...]
+    include_stop: bool
+    tools: tuple[Mapping[str, Any], ...]
+    tool_choice: str | None
+    constraint: tuple[str, Any] | None
+    template_kwargs: Mapping[str, Any]
+
+
+def _field(body: Mapping[str, Any], name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:  # noqa: ANN401
+    value = body.get(name)
+    if value is None:
+        return default
+    wrong_bool = isinstance(value, bool) and kinds is not bool
+    if wrong_bool or not isinstance(value, kinds):
+        names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+        raise RequestError(f"{{'loc': ('body', '{name}'), 'msg': 'Input should be a valid {names}'}}", param=name)
+    return value
+
+
+def _at_least(name: str, value: float | None, least: float) -> None:
+    if value is not None and value < least:
+        raise RequestError(f"{name} must be at least {least}, got {value}.", param=name)
+
+
+def parse(body: Any, *, is_chat: bool) -> Request:  # noqa: ANN401 - what the client sent
+    """Read a body. Raises RequestError."""
+    if not isinstance(body, dict):
+        raise RequestError("{'loc': ('body',), 'msg': 'Input should be a valid dictionary'}")
+    _refuse_unsupported(body)
+    if is_chat:
+        prompt, question = chat_prompt(body)
+    else:
+        prompt, question = _text_prompt(body)
+    options = _field(body, "stream_options", dict, {})
+    stream = _field(body, "stream", bool, default=False)
+    if options and not stream:
+        raise RequestError("Stream options can only be defined when `stream=True`.", param="stream_options")
+    max_tokens = _field(body, "max_completion_tokens", int) if is_chat else None
+    if max_tokens is None:
+        # OpenAI's text completions default to 16 tokens, and so does vLLM.
+        max_tokens = _field(body, "max_tokens", int, None if is_chat else 16)
+    _at_least("max_tokens", max_tokens, 1)
+    temperature = float(_field(body, "temperature", (int, float), 1.0))
+    _at_least("temperature", temperature, 0.0)
+    tools = tuple(_field(body, "tools", list, []))
+    return Request(
+        is_chat=is_chat,
+        model=_field(body, "model", str),
+        prompt=prompt,
+        question=question,
+        stream=stream,
+        include_usage=bool(options.get("include_usage")),
+        continuous_usage=bool(options.get("include_usage")) and bool(options.get("continuous_usage_stats")),
+        max_tokens=max_tokens,
+        min_tokens=_field(body, "min_tokens", int, 0),
+        ignore_eos=_field(body, "ignore_eos", bool, default=False),
+        temperature=temperature,
+        seed=_field(body, "seed", int),
+        stop=_stops(body),
+        include_stop=_field(body, "include_stop_str_in_output", bool, default=False),
+        tools=tools,
+        tool_choice=_tool_choice(body, tools),
+        constraint=_constraint(body),
+        template_kwargs=_field(body, "chat_template_kwargs", dict, {}),
+    )
+
+
+def _refuse_unsupported(body: Mapping[str, Any]) -> None:
+    for name in ("n", "best_of"):
+        if _field(body, name, int, 1) != 1:
+            raise RequestError(f"The simulated server answers with one choice only: {name} has to be 1.", param=name)
+    for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
+        if body.get(name) not in (None, False):
+            raise RequestError(f"The simulated server has no logits, so {name} is not supported.", param=name)
+    for name in ("echo", "suffix", "use_beam_search", "prompt_embeds"):
+        if body.get(name):
+            raise RequestError(f"The simulated server does not support {name}.", param=name)
+
+
+def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
+    stop = _field(body, "stop", (str, list), [])
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not all(isinstance(item, str) and item for item in stops):
+        raise RequestError("stop cannot contain an empty string.", param="stop")
+    if len(stops) > _MAX_STOPS:
+        raise RequestError(f"The simulated server takes at most {_MAX_STOPS} stop strings.", param="stop")
+    return stops
+
+
+def _text_prompt(body: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        bos = () if body.get("add_special_tokens") is False else (tokens.BOS,)
+        return (*bos, *tokens.encode(prompt)), prompt
+    if isinstance(prompt, list) and prompt and all(isinstance(item, int) for item in prompt):
+        try:
+            text = tokens.decode(prompt)
+        except ValueError as error:
+            raise RequestError(f"{error}.", param="prompt") from error
+        return tuple(prompt), text
+    if isinstance(prompt, list) and len(prompt) > 1:
+        raise RequestError("The simulated server takes one prompt a request.", param="prompt")
+    raise RequestError("Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
+
+
+def chat_prompt(body: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
+    """Return the tokens of a chat's messages and tools, and the last user message. Raises RequestError."""
+    messages = _field(body, "messages", list)
+    if not messages:
+        raise RequestError("{'loc': ('body', 'messages'), 'msg': 'List should have at least 1 item'}", param="messages")
+    turns: list[tuple[str, str, int]] = []
+    question = ""
+    for message in messages:
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            raise RequestError(f"Each message needs a role, one of {', '.join(_ROLES)}.", param="messages")
+        text, extra = _content(message.get("content"))
+        if message["role"] == "user":
+            question = text
+        if message["role"] == "tool":
+            question = ""
+        calls = message.get("tool_calls") or []
+        turns.append((message["role"], text + "".join(str(call) for call in calls), extra))
+    tools = body.get("tools") or []
+    if tools and body.get("tool_choice") != "none":
+        turns.insert(0, ("developer", str(tools), 0))
+    add = body.get("add_generation_prompt") is not False
+    return tuple(tokens.encode_chat(turns, add_generation_prompt=add)), question
+
+
+def _content(content: Any) -> tuple[str, int]:  # noqa: ANN401 - what the client sent
+    """Return a message's text and the tokens of its images and sounds."""
+    if content is None:
+        return "", 0
+    if isinstance(content, str):
+        return content, 0
+    texts: list[str] = []
+    extra = 0
+    for part in content if isinstance(content, Sequence) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text":
+            texts.append(str(part.get("text", "")))
+        elif kind in ("image_url", "input_audio", "audio_url", "video_url"):
+            extra += IMAGE_TOKENS if kind == "video_url" else 280
+        else:
+            raise RequestError(f"Unknown part type: {kind}", param="messages")
+    return "\n".join(texts), extra
+
+
+def _tool_choice(body: Mapping[str, Any], tools: Sequence[Any]) -> str | None:
+    """Return None, `auto`, `none`, `required` or the name of a function."""
+    choice = body.get("tool_choice")
+    if not tools:
+        if choice not in (None, "none", "auto"):
+            raise RequestError("When using `tool_choice`, `tools` must be set.", param="tool_choice")
+        return None
+    for tool in tools:
+        if not isinstance(tool, dict) or not isinstance((tool.get("function") or {}).get("name"), str):
+            raise RequestError("Each tool needs a function with a name.", param="tools")
+    if choice is None:
+        return "auto"
+    if isinstance(choice, dict):
+        name = (choice.get("function") or {}).get("name")
+        if name not in [tool["function"]["name"] for tool in tools]:
+            raise RequestError(
+                "The tool specified in `tool_choice` does not match any of the specified `tools`", param="tool_choice"
+            )
+        return str(name)
+    if choice not in ("auto", "none", "required"):
+        raise RequestError(f"Invalid value for `tool_choice`: {choice}!", param="tool_choice")
+    return str(choice)
+
+
+def _constraint(body: Mapping[str, Any]) -> tuple[str, Any] | None:
+    bound = _field(body, "structured_outputs", dict, {})
+    for kind in ("json", "choice"):
+        if bound.get(kind) is not None:
+            return kind, bound[kind]
+    if bound.get("json_object"):
+        return "json", {"type": "object", "properties": {"answer": {"type": "string"}}}
+    for kind in ("regex", "grammar", "structural_tag"):
+        if bound.get(kind) is not None:
+            raise RequestError(
+                f"The simulated server does not support {kind} in structured_outputs.", param="structured_outputs"
+            )
+    wanted = _field(body, "response_format", dict, {})
+    match wanted.get("type"):
+        case None | "text":
+            return None
+        case "json_object":
+            return "json", {"type": "object", "properties": {"answer": {"type": "string"}}}
+        case "json_schema":
+            schema = (wanted.get("json_schema") or {}).get("schema")
+            if schema is None:
+                raise RequestError(
+                    "When response_format type is 'json_schema', the 'json_schema' field must be provided.",
+                    param="response_format",
+                )
+            return "json", schema
+        case other:
+            raise RequestError(
+                f"The simulated server does not support response_format {other!r}.", param="response_format"
+            )
+
+
+def check_length(request: Request, max_model_len: int) -> int:
+    """Return how many tokens the answer may have, or refuse with vLLM's sentence."""
+    prompt, wanted = len(request.prompt), request.max_tokens
+    if prompt + (wanted or 1) <= max_model_len:
+        return wanted or max_model_len - prompt
+    asked = f"you requested {wanted} output tokens and your prompt" if wanted else "your prompt"
+    total = f", for a total of at least {prompt + wanted} tokens" if wanted else ""
+    raise RequestError(
+        f"This model's maximum context length is {max_model_len} tokens. However, {asked} contains at least "
+        f"{prompt} input tokens{total}. Please reduce the length of the input prompt or the number of requested "
+        "output tokens.",
+        param="input_tokens",
+    )

@@ -1,0 +1,189 @@
+"""The process: reads the command line, goes through the start, then serves until it is told to stop."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from aiohttp import web
+
+from localcloud.vllm import lifeline, settings
+from localcloud.vllm.app import Parts, make_app
+from localcloud.vllm.arguments import ArgumentError, Arguments, parse
+from localcloud.vllm.engine import Engine, timing
+from localcloud.vllm.faults import FaultError, Faults
+from localcloud.vllm.memory import Capacity, EngineError
+from localcloud.vllm.metrics import Metrics
+from localcloud.vllm.models import Model
+from localcloud.vllm.settings import Surroundings
+from localcloud.vllm.startup import KilledError, Start, Step, plan
+
+PLANNED_MARK: Final = "[simulated] start planned:"
+"""The first line of the log: a runtime reads from it when the process is up, which port the container serves and how long its start takes."""
+KILLED_MARK: Final = "[simulated] memory:"
+"""The last line of a container that exceeds its memory."""
+_BACKLOG: Final = 2048
+
+
+def _log(line: str, *, level: str = "INFO") -> None:
+    stamp = datetime.now().astimezone().strftime("%m-%d %H:%M:%S")
+    print(f"(APIServer pid=1) {level} {stamp} {line}", flush=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the server. Returns vLLM's exit codes: 2 for a wrong command line, 1 for a failed start, 0 after SIGTERM."""
+    try:
+        surroundings = settings.read(os.environ)
+        lifeline.hold(surroundings.lifeline)
+        faults = Faults(surroundings.faults)
+        arguments = parse(argv)
+        start = plan(arguments, surroundings)
+        listener = _bind(arguments, surroundings)
+    except (settings.SettingsError, FaultError) as error:
+        print(f"localcloud.vllm: {error}", file=sys.stderr)
+        return 2
+    except (ArgumentError, EngineError) as error:
+        _traceback(str(error))
+        return 1
+    except OSError as error:
+        _traceback(f"OSError: [Errno {error.errno}] {error.strerror}")
+        return 1
+    print(
+        f"{PLANNED_MARK} port {arguments.port}, {start.total_s:.1f} simulated seconds at {surroundings.clock_speed:g} a second. "
+        "This is not vLLM: no model is loaded and no answer means anything.",
+        flush=True,
+    )
+    # vLLM binds its port first and listens on it last, so that a connection is refused until the engine is up.
+    with listener:
+        try:
+            return asyncio.run(_run(arguments, surroundings, start, faults, listener))
+        except KeyboardInterrupt:
+            return 0
+
+
+def _traceback(message: str) -> None:
+    print("Traceback (most recent call last):\n  ...\n" + message, file=sys.stderr, flush=True)
+
+
+def _bind(arguments: Arguments, surroundings: Surroundings) -> socket.socket:
+    host = surroundings.bind_host or arguments.host or "127.0.0.1"
+    if surroundings.bind_host is None and host in ("0.0.0.0", "::", ""):
+        # A simulation is nobody else's business: what says "all interfaces" means the loopback one.
+        host = "127.0.0.1"
+    port = arguments.port if surroundings.bind_port is None else surroundings.bind_port
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+async def _run(
+    arguments: Arguments, surroundings: Surroundings, start: Start, faults: Faults, listener: socket.socket
+) -> int:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    if not await _start(start, surroundings, stopped):
+        return 0 if stopped.is_set() else 1
+    assert start.capacity is not None  # noqa: S101 - a start without an error has a capacity
+    assert start.model is not None  # noqa: S101
+    engine = _engine(arguments, surroundings, start, start.model, start.capacity)
+    keys = arguments.api_keys or ((surroundings.api_key,) if surroundings.api_key else ())
+    app = make_app(
+        Parts(
+            arguments=arguments,
+            capacity=start.capacity,
+            engine=engine,
+            faults=faults,
+            api_keys=keys,
+            created=int(time.time()),
+        )
+    )
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    site = web.SockSite(runner, listener, backlog=_BACKLOG)
+    _log(f"[api_server.py:1] Starting vLLM API server 0 on http://{arguments.host or '0.0.0.0'}:{arguments.port}")
+    await site.start()
+    print("INFO:     Started server process [1]", flush=True)
+    print("INFO:     Waiting for application startup.", flush=True)
+    print("INFO:     Application startup complete.", flush=True)
+    await stopped.wait()
+    print("INFO:     Shutting down", flush=True)
+    await runner.cleanup()
+    print("INFO:     Application shutdown complete.", flush=True)
+    return 0
+
+
+async def _start(start: Start, surroundings: Surroundings, stopped: asyncio.Event) -> bool:
+    """Go through the steps; tell whether the engine is up."""
+    begun = time.monotonic()
+    for step in start.steps:
+        left = step.at_s / surroundings.clock_speed - (time.monotonic() - begun)
+        if left > 0:
+            try:
+                await asyncio.wait_for(stopped.wait(), left)
+            except TimeoutError:
+                pass
+        if stopped.is_set() or not _take(step):
+            return False
+    return True
+
+
+def _take(step: Step) -> bool:
+    """Log one step, write its cache file, or fail as it says."""
+    if step.line.startswith("Loading safetensors"):
+        print(step.line, file=sys.stderr, flush=True)
+    elif step.line:
+        _log(step.line)
+    if step.cache_file is not None:
+        step.cache_file.parent.mkdir(parents=True, exist_ok=True)
+        step.cache_file.write_text("a compiled graph would be here\n", encoding="utf-8")
+    if isinstance(step.error, KilledError):
+        print(f"{KILLED_MARK} {step.error.used_mib} MiB used", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step.error is not None:
+        _log("[core.py:1] EngineCore failed to start.", level="ERROR")
+        _traceback(str(step.error))
+        return False
+    return True
+
+
+def _engine(arguments: Arguments, surroundings: Surroundings, start: Start, model: Model, capacity: Capacity) -> Engine:
+    accelerator = start.accelerator
+    pace = timing(
+        model,
+        accelerator,
+        tensor_parallel=arguments.tensor_parallel_size,
+        offload_gib=arguments.cpu_offload_gib,
+        speed=surroundings.speed,
+        ttft_s=surroundings.ttft_s,
+        tpot_s=surroundings.tpot_s,
+    )
+    cache_config = {
+        "block_size": capacity.block_size,
+        "cache_dtype": arguments.kv_cache_dtype,
+        "calculate_kv_scales": False,
+        "cpu_offload_gb": arguments.cpu_offload_gib,
+        "enable_prefix_caching": arguments.enable_prefix_caching,
+        "engine": 0,
+        "gpu_memory_utilization": arguments.gpu_memory_utilization,
+        "is_attention_free": False,
+        "num_cpu_blocks": None,
+        "num_gpu_blocks": capacity.num_blocks,
+        "num_gpu_blocks_override": arguments.num_gpu_blocks_override,
+        "prefix_caching_hash_algo": "sha256",
+        "sliding_window": None if accelerator.kind == "tpu" else model.window,
+        "swap_space": 4,
+    }
+    metrics = Metrics(arguments.served_model_names[0], cache_config)
+    return Engine(capacity=capacity, timing=pace, metrics=metrics, prefix_caching=arguments.enable_prefix_caching)

@@ -1,0 +1,142 @@
+"""What surrounds the simulated server: the environment by which a runtime or a person steers it."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class SettingsError(Exception):
+    """An environment variable of the simulator is wrong; the message names it, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A Cloud Storage volume in the container: `files` maps the names below `path` to their sizes in bytes."""
+
+    path: str
+    files: Mapping[str, int]
+    options: Mapping[str, str]
+    readable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The simulator's own environment; see docs/simulated-server.md for the variables.
+
+    `clock_speed`: simulated seconds of the start in one real second; `speed`: the same for serving; `ttft_s` and `tpot_s` fix the timing (real
+    seconds at speed 1); `memory_limit_mib`: the container's memory; `paths`: container paths and the real folders behind them.
+    """
+
+    accelerator: str
+    clock_speed: float
+    speed: float
+    ttft_s: float | None
+    tpot_s: float | None
+    bind_host: str | None
+    bind_port: int | None
+    memory_limit_mib: int | None
+    mounts: tuple[Mount, ...]
+    paths: Mapping[str, str]
+    lifeline: str
+    faults: tuple[Mapping[str, Any], ...]
+    cache_root: str | None
+    api_key: str | None
+
+    def real_path(self, container_path: str) -> Path | None:
+        """Return the real folder or file behind a container's path, or None where nothing is mounted there."""
+        for prefix in sorted(self.paths, key=len, reverse=True):
+            if container_path == prefix or container_path.startswith(prefix.rstrip("/") + "/"):
+                rest = container_path[len(prefix) :].lstrip("/")
+                return Path(self.paths[prefix]) / rest
+        return None
+
+
+def read(environment: Mapping[str, str]) -> Surroundings:
+    """Read the simulator's variables. Raises SettingsError."""
+    return Surroundings(
+        accelerator=environment.get("VLLM_SIM_ACCELERATOR", ""),
+        clock_speed=_positive(environment, "VLLM_SIM_CLOCK_SPEED", 200.0),
+        speed=_positive(environment, "VLLM_SIM_SPEED", 1.0),
+        ttft_s=_seconds(environment, "VLLM_SIM_TTFT_S"),
+        tpot_s=_seconds(environment, "VLLM_SIM_TPOT_S"),
+        bind_host=environment.get("VLLM_SIM_BIND_HOST"),
+        bind_port=_integer(environment, "VLLM_SIM_BIND_PORT"),
+        memory_limit_mib=_integer(environment, "VLLM_SIM_MEMORY_LIMIT_MIB"),
+        mounts=_mounts(environment),
+        paths=_object(environment, "VLLM_SIM_PATHS"),
+        lifeline=environment.get("VLLM_SIM_LIFELINE", ""),
+        faults=_faults(environment),
+        cache_root=environment.get("VLLM_XLA_CACHE_PATH") or environment.get("VLLM_CACHE_ROOT"),
+        api_key=environment.get("VLLM_API_KEY"),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str) -> float | None:
+    text = environment.get(name)
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise SettingsError(f"{name} is {text!r}, but it has to be a number that is not negative")
+    return value
+
+
+def _positive(environment: Mapping[str, str], name: str, default: float) -> float:
+    value = _number(environment, name)
+    if value == 0:
+        raise SettingsError(f"{name} is 0, but it has to be greater than 0")
+    return default if value is None else value
+
+
+def _seconds(environment: Mapping[str, str], name: str) -> float | None:
+    return _number(environment, name)
+
+
+def _integer(environment: Mapping[str, str], name: str) -> int | None:
+    value = _number(environment, name)
+    return None if value is None else int(value)
+
+
+def _load(environment: Mapping[str, str], name: str) -> Any:  # noqa: ANN401 - JSON is any value
+    text = environment.get(name)
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SettingsError(f"{name} is not JSON: {error}") from error
+
+
+def _object(environment: Mapping[str, str], name: str) -> Mapping[str, str]:
+    value = _load(environment, name) or {}
+    if not isinstance(value, dict):
+        raise SettingsError(f"{name} has to be a JSON object")
+    return value
+
+
+def _faults(environment: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
+    value = _load(environment, "VLLM_SIM_FAULTS") or []
+    if not isinstance(value, list):
+        raise SettingsError("VLLM_SIM_FAULTS has to be a JSON list of faults")
+    return tuple(value)
+
+
+def _mounts(environment: Mapping[str, str]) -> tuple[Mount, ...]:
+    """Read the mounts from the file that VLLM_SIM_MOUNTS_FILE names (a bucket's listing is too long for a variable)."""
+    path = environment.get("VLLM_SIM_MOUNTS_FILE")
+    if not path:
+        return ()
+    try:
+        listed = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise SettingsError(f"VLLM_SIM_MOUNTS_FILE names {path}, which cannot be read as JSON: {error}") from error
+    return tuple(
+        Mount(path=item["path"], files=item["files"], options=item["options"], readable=item["readable"])
+        for item in listed
+    )

@@ -1,0 +1,282 @@
+"""The start of the engine: where the weights come from, how long it takes, what it logs, and where it fails.
+
+Every rate and duration is a simulated one; its source stands beside it.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from localcloud.vllm import VERSION
+from localcloud.vllm.arguments import Arguments
+from localcloud.vllm.memory import Capacity, EngineError, capacity
+from localcloud.vllm.models import GIB, Accelerator, Model, find_accelerator, find_model
+from localcloud.vllm.settings import Mount, Surroundings
+
+_FUSE_MB_PER_S: Final = 24.8  # measured: 16.44 GB in 664.24 s over Cloud Storage FUSE with its defaults
+_FUSE_PREFETCH_MB_PER_S: Final = 53.0  # measured: the same 16.44 GB prefetched in 310 s
+_FUSE_BUFFERED_MB_PER_S: Final = 400.0  # assumed from published cold starts of 45-53 s with buffered reads
+_HUB_MB_PER_S: Final = 300.0  # assumed: a download from the hub and the load after it
+_DISK_MB_PER_S: Final = 500.0  # assumed: a balanced persistent disk
+_MEMORY_MB_PER_S: Final = 3000.0  # assumed: a tmpfs
+_HOST_OVERHEAD_GIB: Final = 1.46
+"""Host memory at the peak of a load beyond the weights' size: 16.77 GiB were measured for 16.44 GB of weights."""
+
+_IMPORT_S: Final = 12.0  # assumed: imports, argument checks, the model's configuration
+_COMPILE_GPU_S: Final = 98.93  # measured: torch.compile of the 26B-A4B QAT checkpoint on an L4
+_WARM_UP_GPU_S: Final = 4.03  # measured, same place
+_COMPILE_TPU_MOE_S: Final = 1440.0  # measured: 24 minutes of XLA compilation for the 26B-A4B on a v6e-4
+_COMPILE_TPU_DENSE_S: Final = 300.0  # assumed
+_COMPILE_CACHED_S: Final = 9.0  # assumed: reading graphs back
+_COMPILE_TINY_S: Final = 1.0
+
+
+class KilledError(Exception):
+    """The container exceeds its memory limit during the load; `used_mib` is what it had by then."""
+
+    def __init__(self, used_mib: int) -> None:
+        self.used_mib = used_mib
+        super().__init__(f"memory limit exceeded with {used_mib} MiB used")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the start: wait until `at_s` (simulated seconds from the beginning), then log `line`, then fail where there is an error."""
+
+    at_s: float
+    line: str = ""
+    error: EngineError | KilledError | None = None
+    cache_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A planned start. `capacity` is None where it will fail."""
+
+    steps: tuple[Step, ...]
+    capacity: Capacity | None
+    model: Model | None
+    accelerator: Accelerator
+
+    @property
+    def total_s(self) -> float:
+        """Return when the last step is due, in simulated seconds."""
+        return self.steps[-1].at_s if self.steps else 0.0
+
+
+def plan(arguments: Arguments, surroundings: Surroundings) -> Start:
+    """Plan the start: all its steps, the failing one last. Raises EngineError only for an accelerator that does not exist."""
+    accelerator = find_accelerator(surroundings.accelerator)
+    if accelerator is None:
+        raise EngineError(f"VLLM_SIM_ACCELERATOR is {surroundings.accelerator!r}, which the simulator does not know")
+    try:
+        weights = _find_weights(arguments, surroundings)
+        planned = capacity(arguments, weights.model, accelerator)
+    except EngineError as error:
+        step = Step(at_s=_IMPORT_S + 20.0 if isinstance(error, _LateError) else _IMPORT_S, error=error)
+        return Start(steps=(step,), capacity=None, model=None, accelerator=accelerator)
+    steps = list(_steps(arguments, surroundings, accelerator, weights, planned))
+    failed = any(step.error for step in steps)
+    return Start(steps=tuple(steps), capacity=None if failed else planned, model=weights.model, accelerator=accelerator)
+
+
+class _LateError(EngineError):
+    """An error that shows only when the weights are looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weights:
+    model: Model
+    size_bytes: int
+    mb_per_s: float
+
+
+def _find_weights(arguments: Arguments, surroundings: Surroundings) -> _Weights:
+    """Find the checkpoint: on a mount, on a disk, in a bucket by URI, or on the hub."""
+    name = arguments.model
+    if name.startswith("/"):
+        for mount in surroundings.mounts:
+            if name == mount.path or name.startswith(mount.path.rstrip("/") + "/"):
+                return _mounted_weights(arguments, mount)
+        return _disk_weights(arguments, surroundings)
+    model = find_model(name)
+    if model is None:
+        raise EngineError(_not_a_model(name))
+    rate = _FUSE_BUFFERED_MB_PER_S if name.startswith("gs://") else _HUB_MB_PER_S
+    return _Weights(model=model, size_bytes=int(model.weights_gib * GIB), mb_per_s=rate)
+
+
+def _not_a_model(name: str) -> str:
+    return (
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
+        f"  Value error, Invalid repository ID or local directory specified: '{name}'.\n"
+        "Please verify the following requirements:\n"
+        "1. Provide a valid Hugging Face repository ID.\n"
+        "2. Specify a local directory that contains a recognized configuration file.\n"
+    )
+
+
+def _mounted_weights(arguments: Arguments, mount: Mount) -> _Weights:
+    prefix = arguments.model[len(mount.path) :].strip("/")
+    below = {
+        name[len(prefix) :].lstrip("/"): size
+        for name, size in mount.files.items()
+        if not prefix or name.startswith(prefix + "/")
+    }
+    if below and not mount.readable:
+        raise EngineError(f"PermissionError: [Errno 13] Permission denied: '{arguments.model}/config.json'")
+    prefetch = arguments.safetensors_load_strategy == "prefetch"
+    buffered = mount.options.get("enable-buffered-read") == "true" or "cache-dir" in mount.options
+    rate = _FUSE_BUFFERED_MB_PER_S if buffered else _FUSE_PREFETCH_MB_PER_S if prefetch else _FUSE_MB_PER_S
+    return _folder_weights(arguments.model, below, rate)
+
+
+def _disk_weights(arguments: Arguments, surroundings: Surroundings) -> _Weights:
+    folder = surroundings.real_path(arguments.model) or (
+        Path(arguments.model) if not surroundings.paths and not surroundings.mounts else None
+    )
+    files: dict[str, int] = {}
+    if folder is not None and folder.is_dir():
+        files = {str(item.relative_to(folder)): item.stat().st_size for item in folder.rglob("*") if item.is_file()}
+    in_memory = arguments.model.startswith("/dev/shm/")  # noqa: S108 - a container's path, not ours
+    return _folder_weights(arguments.model, files, _MEMORY_MB_PER_S if in_memory else _DISK_MB_PER_S)
+
+
+def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> _Weights:
+    """Judge a folder as vLLM does: a configuration first, then weights.
+
+    A staged file may be a stand-in of a few bytes: the size that counts is then the checkpoint's known one.
+    """
+    if "config.json" not in files and "params.json" not in files:
+        raise EngineError(_not_a_model(name))
+    weights = {file: size for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
+    if not weights:
+        raise _LateError(f"RuntimeError: Cannot find any model weights with `{name}`")
+    model = find_model(name)
+    if model is None:
+        raise EngineError(
+            f"ValueError: the simulated server does not know the checkpoint in '{name}': "
+            "its folder has to be named like the checkpoint, as in gemma-4-E2B-it"
+        )
+    known = int(model.weights_gib * GIB)
+    total = sum(weights.values())
+    return _Weights(model=model, size_bytes=total if total > known // 10 else known, mb_per_s=mb_per_s)
+
+
+def _steps(
+    arguments: Arguments, surroundings: Surroundings, accelerator: Accelerator, weights: _Weights, planned: Capacity
+) -> Iterator[Step]:
+    model = weights.model
+    tiny = model.name == "tiny"
+    now = 0.0
+    yield Step(at_s=now, line=f"[api_server.py:1] vLLM API server version {VERSION}")
+    yield Step(at_s=now, line=f"[model.py:1] Resolved architecture: Gemma4ForConditionalGeneration ({model.name})")
+    yield Step(at_s=now, line=f"[model.py:1] Using max model len {planned.max_model_len}")
+    batched = planned.max_num_batched_tokens
+    yield Step(at_s=now, line=f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={batched}.")
+    now += 0.5 if tiny else _IMPORT_S
+    yield Step(at_s=now, line=f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {accelerator.name}")
+    yield Step(at_s=now, line=f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...")
+    load_s = weights.size_bytes / (weights.mb_per_s * 1e6)
+    for shard in range(1, model.shards + 1):
+        done = shard / model.shards
+        killed = _killed(surroundings, weights.size_bytes, (shard - 1) / model.shards, done)
+        if killed is not None:
+            at, error = killed
+            yield Step(at_s=now + load_s * at, error=error)
+            return
+        line = f"Loading safetensors checkpoint shards: {done:4.0%} Completed | {shard}/{model.shards}"
+        yield Step(at_s=now + load_s * done, line=line)
+    now += load_s
+    yield Step(at_s=now, line=f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds")
+    yield Step(
+        at_s=now,
+        line=f"[gpu_model_runner.py:1] Model loading took {planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
+    )
+    now, lines = _compile(arguments, surroundings, accelerator, model, now)
+    yield from lines
+    yield Step(at_s=now, line=f"[gpu_worker.py:1] Available KV cache memory: {planned.available_gib:.2f} GiB")
+    yield Step(at_s=now, line=f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens")
+    yield Step(
+        at_s=now,
+        line=f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: "
+        f"{planned.concurrency:.2f}x",
+    )
+    now += 0.5 if tiny else _WARM_UP_GPU_S
+    yield Step(
+        at_s=now, line=f"[core.py:1] init engine (profile, create kv cache, warmup model) took {now:.2f} seconds"
+    )
+
+
+def _killed(
+    surroundings: Surroundings, size_bytes: int, from_share: float, to_share: float
+) -> tuple[float, KilledError] | None:
+    """Tell at which share of the load, if between these two, the container exceeds its memory."""
+    limit = surroundings.memory_limit_mib
+    if limit is None:
+        return None
+    overhead_mib, size_mib = _HOST_OVERHEAD_GIB * 1024, size_bytes / 2**20
+    if overhead_mib + size_mib <= limit:
+        return None
+    share = max(limit - overhead_mib, 0.0) / size_mib
+    if not from_share <= share <= to_share:
+        return None
+    # The kernel acts on the allocation that crosses the limit, so what is reported lies a little above it.
+    used = min(int(limit * 1.025), int(overhead_mib + size_mib))
+    return share, KilledError(max(used, limit + 1))
+
+
+def _compile(
+    arguments: Arguments, surroundings: Surroundings, accelerator: Accelerator, model: Model, now: float
+) -> tuple[float, list[Step]]:
+    """Plan the compilation: nothing when eager, seconds when the cache has the key, the whole time else."""
+    if arguments.enforce_eager:
+        return now, [Step(at_s=now, line="[vllm.py:1] Enforce eager set, disabling torch.compile and CUDAGraphs.")]
+    cache = _cache_file(arguments, surroundings, accelerator, model)
+    if cache is not None and cache.is_file():
+        took = min(_COMPILE_CACHED_S, _full_compile_s(accelerator, model))
+        line = f"[backends.py:1] Directly load the compiled graph(s) from the cache, took {took:.3f} s"
+        return now + took, [Step(at_s=now + took, line=line)]
+    took = _full_compile_s(accelerator, model)
+    begun = Step(at_s=now, line="[backends.py:1] Compiling a graph for dynamic shape")
+    done = Step(at_s=now + took, line=f"[monitor.py:1] torch.compile takes {took:.2f} s in total", cache_file=cache)
+    return now + took, [begun, done]
+
+
+def _full_compile_s(accelerator: Accelerator, model: Model) -> float:
+    if model.name == "tiny":
+        return _COMPILE_TINY_S
+    if accelerator.kind == "tpu":
+        return _COMPILE_TPU_MOE_S if model.is_moe else _COMPILE_TPU_DENSE_S
+    return _COMPILE_GPU_S
+
+
+def _cache_file(
+    arguments: Arguments, surroundings: Surroundings, accelerator: Accelerator, model: Model
+) -> Path | None:
+    """Return the file that marks a compiled graph: keyed by all that changes one (version, model, devices, lengths, batch)."""
+    root = surroundings.cache_root
+    if root is None:
+        return None
+    folder = surroundings.real_path(root) or (
+        Path(root) if not surroundings.paths and not surroundings.mounts else None
+    )
+    if folder is None:
+        return None
+    key = json.dumps(
+        [
+            VERSION,
+            model.name,
+            accelerator.name,
+            arguments.tensor_parallel_size,
+            arguments.kv_cache_dtype,
+            arguments.max_model_len,
+            arguments.max_num_seqs,
+            arguments.max_num_batched_tokens,
+            arguments.block_size,
+        ]
+    )
+    return folder / f"simulated-{hashlib.sha256(key.encode()).hexdigest()[:16]}.graph"

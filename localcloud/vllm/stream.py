@@ -1,0 +1,218 @@
+"""Turns an answer's tokens into server-sent events or one JSON body, in vLLM's shapes."""
+
+import asyncio
+import json
+import time
+from typing import Any, Final
+from uuid import uuid4
+
+from localcloud.vllm.engine import Sequence
+from localcloud.vllm.faults import Strikes
+from localcloud.vllm.generation import Answer
+from localcloud.vllm.protocol import Request
+
+_DONE: Final = b"data: [DONE]\n\n"
+_MALFORMED: Final = b'data: {"choices": [{"delta": {"cont\n\n'
+
+
+class Reply:
+    """What both kinds of reply share: ids, names, counts."""
+
+    def __init__(self, request: Request, answer: Answer, model: str, *, cached_details: bool, strikes: Strikes) -> None:
+        self.request = request
+        self.answer = answer
+        self.model = model
+        self.cached_details = cached_details
+        self.strikes = strikes
+        self.created = int(time.time())
+        self.id = f"{'chatcmpl' if request.is_chat else 'cmpl'}-{uuid4().hex}"
+        self.tool_id = f"chatcmpl-tool-{uuid4().hex[:16]}"
+        self.sequence: Sequence | None = None
+
+    def usage(self, completion: int) -> dict[str, Any]:
+        """Return the usage after so many tokens of the answer."""
+        prompt = len(self.request.prompt)
+        cached = self.sequence.cached if self.sequence is not None else 0
+        details = {"cached_tokens": cached} if self.cached_details and cached else None
+        return {
+            "prompt_tokens": prompt,
+            "total_tokens": prompt + completion,
+            "completion_tokens": completion,
+            "prompt_tokens_details": details,
+        }
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """Return the fields that every body begins with."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+class WholeReply(Reply):
+    """Collects an answer; `finished` is set when its last token is due."""
+
+    def __init__(self, request: Request, answer: Answer, model: str, *, cached_details: bool, strikes: Strikes) -> None:
+        super().__init__(request, answer, model, cached_details=cached_details, strikes=strikes)
+        self.finished = asyncio.Event()
+        self.reset = False
+
+    def emit(self, start: int, end: int) -> None:
+        """Take tokens; nothing is sent before the last."""
+        del start
+        if self.strikes.reset_after is not None and end >= self.strikes.reset_after:
+            self.reset = True
+            self.finished.set()
+        if end == len(self.answer.texts):
+            self.finished.set()
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body."""
+        answer = self.answer
+        choice: dict[str, Any] = {"index": 0}
+        if self.request.is_chat:
+            tool = answer.tool
+            calls = (
+                []
+                if tool is None
+                else [
+                    {
+                        "id": self.tool_id,
+                        "type": "function",
+                        "function": {"name": tool.name, "arguments": answer.arguments()},
+                    }
+                ]
+            )
+            content = answer.content()
+            choice["message"] = {
+                "role": "assistant",
+                "content": content if content or not calls else None,
+                "refusal": None,
+                "annotations": None,
+                "audio": None,
+                "function_call": None,
+                "tool_calls": calls,
+                "reasoning": answer.reasoning() or None,
+            }
+        else:
+            choice["text"] = answer.content()
+        choice |= {"logprobs": None, "finish_reason": answer.finish_reason, "stop_reason": answer.stop_reason}
+        body = self.head("chat.completion" if self.request.is_chat else "text_completion")
+        body |= {"choices": [choice], "service_tier": None, "system_fingerprint": None}
+        if not self.strikes.no_usage:
+            body["usage"] = self.usage(len(answer.texts))
+        return body | {"prompt_logprobs": None, "kv_transfer_params": None}
+
+
+class StreamReply(Reply):
+    """Writes an answer's events to the connection as they are due.
+
+    The chunks are framed here and written to the transport, one write a call: a second layer for each token would be most of the cost.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        answer: Answer,
+        model: str,
+        *,
+        cached_details: bool,
+        strikes: Strikes,
+        force_usage: bool,
+    ) -> None:
+        super().__init__(request, answer, model, cached_details=cached_details, strikes=strikes)
+        self.finished = asyncio.Event()
+        self._transport: asyncio.Transport | None = None
+        self._usage_at_end = (request.include_usage or force_usage) and not strikes.no_usage
+        self._usage_always = request.continuous_usage and not strikes.no_usage
+        kind = "chat.completion.chunk" if request.is_chat else "text_completion"
+        head = json.dumps(self.head(kind))[:-1]
+        self._head = f'data: {head}, "choices": ['
+        self._opening = f'{self._head}{{"index": 0, ' + ('"delta": {"content": ' if request.is_chat else '"text": ')
+        closing = "}" if request.is_chat else ""
+        self._closing = f'{closing}, "logprobs": null, "finish_reason": null, "token_ids": null}}]'
+
+    def attach(self, transport: asyncio.Transport) -> None:
+        """Say where to write, once the headers are sent."""
+        self._transport = transport
+
+    def emit(self, start: int, end: int) -> None:
+        """Write the events of these tokens."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            self.finished.set()
+            return
+        strikes = self.strikes
+        if strikes.reset_after is not None and end >= strikes.reset_after:
+            transport.abort()
+            self.finished.set()
+            return
+        events = self._events(start, end)
+        if strikes.malformed_after is not None and end >= strikes.malformed_after:
+            strikes.malformed_after = None
+            events = _MALFORMED + events
+        if end == len(self.answer.texts):
+            events += self._last_events()
+            self.finished.set()
+        transport.write(b"%x\r\n%b\r\n" % (len(events), events))
+
+    def _events(self, start: int, end: int) -> bytes:
+        answer = self.answer
+        # The common case first: one token of content in the middle of a stream.
+        if start and answer.reasoning_end <= start and end <= answer.content_end and not self._usage_always:
+            texts = answer.texts
+            text = texts[start] if end - start == 1 else "".join(texts[start:end])
+            return f"{self._opening}{_quoted(text)}{self._closing}}}\n\n".encode() if text else b""
+        return "".join(self._uncommon_events(start, end)).encode()
+
+    def _uncommon_events(self, start: int, end: int) -> list[str]:
+        answer, texts = self.answer, self.answer.texts
+        out: list[str] = []
+        if start == 0 and self.request.is_chat:
+            out.append(self._event({"role": "assistant", "content": ""}, 0))
+        reasoning = "".join(texts[start : min(end, answer.reasoning_end)])
+        if reasoning:
+            out.append(self._event({"reasoning": reasoning}, end))
+        content = "".join(texts[max(start, answer.reasoning_end) : min(end, answer.content_end)])
+        if content:
+            out.append(self._event({"content": content} if self.request.is_chat else content, end))
+        if answer.tool is not None and end > answer.content_end:
+            out.extend(self._tool_events(max(start, answer.content_end), end))
+        return out
+
+    def _tool_events(self, start: int, end: int) -> list[str]:
+        answer, out = self.answer, list[str]()
+        if start == answer.content_end and answer.tool is not None:
+            call = {"id": self.tool_id, "type": "function", "index": 0}
+            named = {**call, "function": {"name": answer.tool.name, "arguments": ""}}
+            out.append(self._event({"tool_calls": [named]}, start))
+        arguments = "".join(answer.texts[start:end])
+        if arguments:
+            out.append(self._event({"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}, end))
+        return out
+
+    def _event(self, delta: dict[str, Any] | str, tokens: int, finish: str | None = None) -> str:
+        choice: dict[str, Any] = {"index": 0, "delta" if self.request.is_chat else "text": delta}
+        choice |= {"logprobs": None, "finish_reason": finish}
+        if finish is not None:
+            choice["stop_reason"] = self.answer.stop_reason
+        usage = f', "usage": {json.dumps(self.usage(tokens))}' if self._usage_always else ""
+        return f"{self._head}{json.dumps(choice)}]{usage}}}\n\n"
+
+    def _last_events(self) -> bytes:
+        total = len(self.answer.texts)
+        out = self._event({"content": ""} if self.request.is_chat else "", total, self.answer.finish_reason)
+        if self._usage_at_end:
+            out += f'{self._head}], "usage": {json.dumps(self.usage(total))}}}\n\n'
+        return out.encode() + _DONE
+
+
+_QUOTED: Final[dict[str, str]] = {}
+_QUOTED_MOST: Final = 4096
+
+
+def _quoted(text: str) -> str:
+    """Return text as JSON; the simulator's words repeat, so they are remembered."""
+    quoted = _QUOTED.get(text)
+    if quoted is None:
+        quoted = json.dumps(text)
+        if len(_QUOTED) < _QUOTED_MOST:
+            _QUOTED[text] = quoted
+    return quoted
