@@ -1,8 +1,7 @@
 """A stack's outputs, as docs/contracts.md (section 7) promises them."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -54,11 +53,21 @@ class StackOutputs(BaseModel):
     location: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackState:
-    """A stack as the backend knows it: its resources' types and ids, without the stack and the providers."""
+class StateResource(BaseModel):
+    """One resource of a state: its type and its URN; `id` is empty for components."""
 
-    resources: Sequence[tuple[str, str]]
+    model_config = _CONFIG
+    type: str
+    urn: str
+    id: str = ""
+
+
+class _Deployment(BaseModel):
+    resources: tuple[StateResource, ...] | None = None
+
+
+class _Checkpoint(BaseModel):
+    deployment: _Deployment | None = None
 
 
 def stack_outputs(stack: str) -> StackOutputs:
@@ -75,14 +84,10 @@ def stack_outputs(stack: str) -> StackOutputs:
         ) from None
 
 
-def stack_state(stack: str) -> StackState:
-    """Read which resources the backend's state still holds. Raises ScriptError where the stack is missing."""
-    deployment = json.loads(engine.query(["stack", "export", "--stack", stack])).get("deployment") or {}
-    resources = deployment.get("resources") or []
-    return StackState(
-        resources=[
-            (resource["type"], resource.get("id", ""))
-            for resource in resources
-            if not resource["type"].startswith(("pulumi:pulumi:", "pulumi:providers:"))
-        ]
+def stack_resources(stack: str) -> tuple[StateResource, ...]:
+    """Read which resources the backend's state holds, without the stack itself and its providers. Raises ScriptError where the stack is missing."""
+    checkpoint = _Checkpoint.model_validate_json(engine.query(["stack", "export", "--stack", stack]))
+    resources = (checkpoint.deployment.resources if checkpoint.deployment else None) or ()
+    return tuple(
+        resource for resource in resources if not resource.type.startswith(("pulumi:pulumi:", "pulumi:providers:"))
     )

@@ -1,0 +1,108 @@
+"""Reads Google's REST APIs with Application Default Credentials, at the usual endpoints or those that the environment names as gcloud does."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import google.auth
+import google.auth.exceptions
+import requests
+from google.auth.transport.requests import AuthorizedSession
+from google.auth.credentials import Credentials as BaseCredentials
+from google.oauth2.credentials import Credentials
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from scripts.errors import ScriptError
+
+CALL_LIMIT_S = 60.0
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_RETRIED = frozenset({429, 500, 502, 503, 504})
+_ATTEMPTS = 4
+
+
+class ApiError(Exception):
+    """Google refused or failed; `status` is the HTTP status, the message Google's own, `reason` Google's machine-readable word where it gave one."""
+
+    def __init__(self, status: int, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class _TransientError(Exception):
+    """Worth another try."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoogleApi:
+    """One authorised session for all APIs."""
+
+    session: requests.Session
+
+    def pages(self, api: str, path: str) -> Iterator[Mapping[str, object]]:
+        """Yield the pages of a list method. Raises ApiError, or ScriptError where the API cannot be reached."""
+        token = ""
+        while True:
+            page = self._get(endpoint(api) + path, {"pageToken": token} if token else {})
+            yield page
+            token = str(page.get("nextPageToken") or "")
+            if not token:
+                return
+
+    def _get(self, url: str, parameters: Mapping[str, str]) -> Mapping[str, object]:
+        try:
+            return self._attempt(url, parameters)
+        except _TransientError as error:
+            raise ScriptError(f"{url} did not answer after {_ATTEMPTS} tries ({error}); try again.") from None
+        except google.auth.exceptions.GoogleAuthError as error:
+            raise ScriptError(
+                f"The credentials were refused ({str(error).splitlines()[0]}); run `gcloud auth application-default login`."
+            ) from None
+
+    @retry(
+        retry=retry_if_exception_type(_TransientError),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential_jitter(initial=0.5, max=8),
+        reraise=True,
+    )
+    def _attempt(self, url: str, parameters: Mapping[str, str]) -> Mapping[str, object]:
+        try:
+            answer = self.session.get(url, params=dict(parameters), timeout=CALL_LIMIT_S)
+        except (requests.ConnectionError, requests.Timeout) as error:
+            raise _TransientError(type(error).__name__) from None
+        if answer.status_code in _RETRIED:
+            raise _TransientError(f"HTTP {answer.status_code}")
+        if not answer.ok:
+            raise _error(answer)
+        return cast("Mapping[str, object]", answer.json())
+
+
+def connect() -> GoogleApi:
+    """Return a session with the user's credentials; GOOGLE_OAUTH_ACCESS_TOKEN comes first, as it does for Pulumi. Raises ScriptError without any."""
+    token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
+    if token:
+        return GoogleApi(AuthorizedSession(Credentials(token=token)))
+    try:
+        found = cast("tuple[object, object]", google.auth.default(scopes=_SCOPES))  # pyright: ignore[reportUnknownMemberType]  the library is untyped
+    except google.auth.exceptions.DefaultCredentialsError:
+        raise ScriptError("There are no Google credentials; run `gcloud auth application-default login`.") from None
+    return GoogleApi(AuthorizedSession(cast("BaseCredentials", found[0])))
+
+
+def endpoint(api: str) -> str:
+    """Return an API's root URL with a slash at its end: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, else Google's."""
+    override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "")
+    return f"{override.rstrip('/')}/" if override else f"https://{api}.googleapis.com/"
+
+
+def _error(answer: requests.Response) -> ApiError:
+    message, reason = f"HTTP {answer.status_code}", ""
+    try:
+        error = cast("Mapping[str, object]", answer.json()["error"])
+        message = str(error.get("message") or message)
+        details = cast("list[Mapping[str, object]]", error.get("details") or [])
+        reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
+    except (ValueError, KeyError, TypeError):
+        pass  # not Google's error body: the status has to do
+    return ApiError(answer.status_code, message, reason)
