@@ -71,11 +71,11 @@ class QueuedResource(pulumi.CustomResource):
     def __init__(
         self, name: str, properties: Mapping[str, pulumi.Input[object] | None], opts: pulumi.ResourceOptions
     ) -> None:
-        outputs: dict[str, None] = {"zone": None, "nodeName": None, "state": None}
+        outputs: dict[str, None] = {"zone": None, "node_name": None, "state": None}
         super().__init__("gcp-tpu:index:QueuedResource", name, {**outputs, **properties}, opts)
 
     def translate_output_property(self, prop: str) -> str:
-        """Map the provider's names to Python's."""
+        """Map the provider's names to Python's, under which the outputs are declared."""
         return {"nodeName": "node_name"}.get(prop, prop)
 
 

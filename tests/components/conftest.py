@@ -1,0 +1,82 @@
+"""Components are declared against Pulumi's mocks; what they declare is recorded."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pulumi
+import pytest
+
+from components.ownership import Ownership
+
+
+@dataclass
+class Declared:
+    """One resource as a component declared it."""
+
+    type: str
+    name: str
+    inputs: dict
+
+
+@dataclass
+class Recorder(pulumi.runtime.Mocks):
+    """Answers every resource with its inputs and remembers it; computed outputs get readable values."""
+
+    declared: list[Declared] = field(default_factory=list)
+
+    def new_resource(self, args):
+        self.declared.append(Declared(args.typ, args.name, args.inputs))
+        computed = {
+            "gcp:serviceaccount/account:Account": {
+                "email": f"{args.inputs.get('accountId')}@my-project.iam.gserviceaccount.com"
+            },
+            "gcp:cloudrunv2/service:Service": {"uri": "https://gemma-x.a.run.app"},
+            "gcp:secretmanager/secretVersion:SecretVersion": {
+                "version": "1",
+                "name": f"{args.inputs.get('secret')}/versions/1",
+            },
+            "gcp-tpu:index:QueuedResource": {
+                "zone": "us-east5-b",
+                "nodeName": "projects/my-project/locations/us-east5-b/nodes/gemma-x-node",
+                "state": "ACTIVE",
+            },
+            "docker:index/image:Image": {"repoDigest": f"{args.inputs.get('imageName')}@sha256:{'b' * 64}"},
+        }
+        return f"{args.name}_id", {**args.inputs, **computed.get(args.typ, {})}
+
+    def call(self, args):
+        del args
+        return {}
+
+    def all(self, type_part):
+        return [resource for resource in self.declared if type_part in resource.type]
+
+    def one(self, type_part):
+        (resource,) = self.all(type_part)
+        return resource
+
+
+@pytest.fixture
+def ownership():
+    return Ownership(project="gemma-serving", stack="x")
+
+
+@pytest.fixture
+def declare():
+    """Run a function that declares components; returns what was declared and the resolved value of the output that it returned."""
+
+    def run(program):
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        recorder = Recorder()
+        pulumi.runtime.set_mocks(recorder, project="gemma-serving", stack="x")
+        resolved = []
+
+        @pulumi.runtime.test
+        def body():
+            result = program()
+            return pulumi.Output.from_input(result).apply(resolved.append)
+
+        body()
+        return recorder, resolved[0] if resolved else None
+
+    return run

@@ -1,0 +1,140 @@
+"""The Cloud Run service: private, within the platform's limits, refused before anything is declared."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from components.cloud_run_gpu_service import (
+    CloudRunGpuService,
+    CloudRunGpuServiceArgs,
+    DirectVpc,
+    GcsMount,
+    MemoryVolume,
+    SecretVariable,
+    check_startup_probe,
+    probe_for,
+)
+from components.errors import ComponentError
+from components.ownership import Ownership
+from planning.types import StartupProbe
+
+PROBE = StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
+ARGS = CloudRunGpuServiceArgs(
+    project="my-project",
+    location="us-east4",
+    service_name="gemma-x",
+    image="us-east4-docker.pkg.dev/my-project/gemma-x/vllm/vllm-openai@sha256:" + "a" * 64,
+    command=("vllm", "serve"),
+    arguments=("/mnt/models/m", "--port=8000"),
+    environment={"VLLM_LOGGING_LEVEL": "INFO"},
+    secret_variables=(SecretVariable(name="HF_TOKEN", secret_id="s", version="3"),),
+    port=8000,
+    gpu="nvidia-l4",
+    cpu=8,
+    memory_mib=32 * 1024,
+    concurrency=16,
+    min_instances=1,
+    max_instances=2,
+    request_timeout_s=3600,
+    startup_probe=PROBE,
+    service_account="a@my-project.iam.gserviceaccount.com",
+    ownership=Ownership(project="gemma-serving", stack="x"),
+    labels={"team": "ml"},
+    invokers=("user:a@example.com",),
+    public=False,
+    deletion_protection=False,
+    zonal_redundancy=False,
+    mount=GcsMount(bucket="b", path="/mnt/models", options=("uid=0", "gid=0")),
+    memory_volumes=(MemoryVolume(name="shm", path="/dev/shm", size_limit="8Gi"),),
+)
+
+
+def service(declare, **changes):
+    recorder, uri = declare(lambda: CloudRunGpuService("vllm", dataclasses.replace(ARGS, **changes)).uri)
+    return recorder, recorder.one("cloudrunv2/service:Service").inputs, uri
+
+
+def test_a_service_is_private_and_callable_by_its_invokers_alone(declare):
+    recorder, inputs, uri = service(declare)
+    assert uri == "https://gemma-x.a.run.app"
+    assert [grant.inputs["member"] for grant in recorder.all("serviceIamMember")] == ["user:a@example.com"]
+    assert inputs["deletionProtection"] is False
+    assert inputs["labels"]["gemma-serving-stack"] == "x"
+
+
+def test_a_public_service_grants_everybody(declare):
+    recorder, _, _ = service(declare, public=True)
+    assert [grant.inputs["member"] for grant in recorder.all("serviceIamMember")] == ["allUsers"]
+
+
+def test_the_container_has_its_gpu_its_probe_and_its_mounts(declare):
+    _, inputs, _ = service(declare)
+    template = inputs["template"]
+    (container,) = template["containers"]
+    assert container["resources"]["limits"] == {"cpu": "8", "memory": "32768Mi", "nvidia.com/gpu": "1"}
+    assert container["resources"]["cpuIdle"] is False
+    assert container["startupProbe"]["failureThreshold"] == 30
+    assert container["startupProbe"]["httpGet"] == {"path": "/health", "port": 8000}
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/dev/shm", "/mnt/models"]
+    assert template["gpuZonalRedundancyDisabled"] is True
+    assert template["nodeSelector"] == {"accelerator": "nvidia-l4"}
+    assert template["scaling"] == {"minInstanceCount": 1, "maxInstanceCount": 2}
+
+
+def test_a_secret_is_referred_to_by_its_version_and_never_written(declare):
+    _, inputs, _ = service(declare)
+    variables = {variable["name"]: variable for variable in inputs["template"]["containers"][0]["envs"]}
+    assert variables["HF_TOKEN"]["valueSource"] == {"secretKeyRef": {"secret": "s", "version": "3"}}
+    assert "value" not in variables["HF_TOKEN"]
+
+
+def test_direct_vpc_sends_all_traffic_through_the_subnet(declare):
+    _, inputs, _ = service(declare, direct_vpc=DirectVpc(network="n", subnetwork="s", tag="t"))
+    assert inputs["template"]["vpcAccess"]["egress"] == "ALL_TRAFFIC"
+
+
+REFUSED = [
+    ({"initial_delay_s": 241}, "startupProbe.initialDelay = 241s is more than Cloud Run allows: at most 240s."),
+    ({"period_s": 241}, "startupProbe.period = 241s is more than Cloud Run allows: at most 240s."),
+    ({"timeout_s": 61}, "startupProbe.timeout = 61s is more than Cloud Run allows: at most its period, 60s."),
+    (
+        {"failure_threshold": 31},
+        "startupProbe allows 31 x 60s = 1860s; Cloud Run allows failureThreshold x period of at most 1800s",
+    ),
+    ({"period_s": 0, "timeout_s": 0}, "startupProbe.period = 0 is less than Cloud Run allows: at least 1."),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), REFUSED)
+def test_a_probe_outside_the_platforms_limits_is_refused_before_anything_is_declared(declare, change, sentence):
+    """Incident PRB02."""
+    with pytest.raises(ComponentError) as caught:
+        service(declare, startup_probe=dataclasses.replace(PROBE, **change))
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"cpu": 2}, "cloudRun.cpu = 2: a nvidia-l4 on Cloud Run needs at least 4 vCPU."),
+        ({"memory_mib": 8192}, "needs at least 16Gi"),
+        ({"gpu": "nvidia-rtx-pro-6000"}, "needs at least 20 vCPU"),
+    ],
+)
+def test_less_than_the_gpu_needs_is_refused(declare, change, sentence):
+    with pytest.raises(ComponentError, match=sentence):
+        service(declare, **change)
+
+
+@given(st.integers(min_value=2, max_value=2040))
+def test_a_derived_probe_gives_at_least_the_budget_and_is_always_allowed(budget_s):
+    probe = probe_for(budget_s)
+    check_startup_probe(probe)
+    assert budget_s <= probe.budget_s <= budget_s + 60
+
+
+def test_a_budget_beyond_the_platform_is_refused():
+    with pytest.raises(ComponentError, match="needs 2041s and Cloud Run's startup probe allows 2040s at most"):
+        probe_for(2041)

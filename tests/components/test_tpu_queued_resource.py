@@ -1,0 +1,90 @@
+"""TPU capacity: a constant script, a document that can change, and limits that are checked first."""
+
+import dataclasses
+import json
+
+import pytest
+
+from components.errors import ComponentError
+from components.ownership import Ownership
+from components.serving_document import BucketWeights, ServingDocument
+from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, runtime_version
+from components.tpu_vm import startup_script
+
+DOCUMENT = ServingDocument(
+    image="us-docker.pkg.dev/p/r/vllm/vllm-tpu@sha256:" + "a" * 64,
+    command=("vllm", "serve"),
+    arguments=("google/gemma-4-E2B-it", "--port=8000"),
+    environment={"VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"},
+    secret_environment={"HF_TOKEN": "projects/1/secrets/s/versions/3"},
+    port=8000,
+    shm_size_gib=16,
+    weights=None,
+)
+ARGS = TpuQueuedResourceArgs(
+    project="my-project",
+    queued_resource_id="gemma-x",
+    zones=("us-east5-a", "us-east5-b"),
+    accelerator_type="v6e-4",
+    provisioning_model="flex-start",
+    document=DOCUMENT.text(),
+    network="projects/my-project/global/networks/gemma-x",
+    subnetwork="gemma-x",
+    service_account="a@my-project.iam.gserviceaccount.com",
+    ownership=Ownership(project="gemma-serving", stack="x"),
+    labels={"team": "ml"},
+    tags=("gemma-x",),
+    wait_per_zone_s=1800,
+    ready_timeout_s=3600,
+    max_run_duration_s=14400,
+)
+
+
+def declared(declare, **changes):
+    recorder, node = declare(lambda: TpuQueuedResource("capacity", dataclasses.replace(ARGS, **changes)).node_name)
+    return recorder.one("gcp-tpu:index:QueuedResource").inputs, node
+
+
+def test_capacity_and_serving_are_told_apart(declare):
+    inputs, node = declared(declare)
+    assert node.endswith("/nodes/gemma-x-node")
+    assert inputs["metadata"]["startup-script"] == startup_script()
+    assert json.loads(inputs["metadata"]["gemma-serving-document"])["args"][0] == "google/gemma-4-E2B-it"
+    other, _ = declared(declare, document=dataclasses.replace(DOCUMENT, arguments=("m", "--max-model-len=8192")).text())
+    assert {key for key in inputs if inputs[key] != other[key]} == {"metadata"}
+    assert inputs["metadata"]["startup-script"] == other["metadata"]["startup-script"]
+
+
+def test_the_machine_is_private_and_ours(declare):
+    inputs, _ = declared(declare)
+    assert inputs["enableExternalIps"] is False
+    assert inputs["labels"]["gemma-serving-stack"] == "x"
+    assert inputs["serviceAccount"]["email"] == "a@my-project.iam.gserviceaccount.com"
+    assert inputs["runtimeVersion"] == "v2-alpha-tpuv6e"
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(None, "is nothing"), (604801, "is 604801 s"), (0, "is 0 s")])
+def test_flex_start_without_a_limit_of_at_most_seven_days_is_refused(declare, seconds, words):
+    """Incident TPU02."""
+    with pytest.raises(
+        ComponentError, match=rf"tpu.maxRunDuration {words}; flex-start needs one, 604800 s \(7 days\) at most"
+    ):
+        declared(declare, max_run_duration_s=seconds)
+
+
+def test_an_unknown_generation_names_the_known_ones():
+    with pytest.raises(ComponentError, match="no runtime version is known for v9x"):
+        runtime_version("v9x-4")
+
+
+def test_the_document_is_deterministic_and_holds_no_secret():
+    text = DOCUMENT.text()
+    assert text == dataclasses.replace(DOCUMENT, environment=dict(reversed(DOCUMENT.environment.items()))).text()
+    assert json.loads(text)["secretEnv"] == {"HF_TOKEN": "projects/1/secrets/s/versions/3"}
+    assert json.loads(text)["weights"] == {"mode": "hub"}
+
+
+def test_weights_of_a_bucket_are_named_in_the_document():
+    weights = BucketWeights(uri="gs://b/m", path="/mnt/models/m")
+    document = json.loads(dataclasses.replace(DOCUMENT, weights=weights).text())
+    assert document["weights"] == {"mode": "bucket", "uri": "gs://b/m", "path": "/mnt/models/m"}

@@ -1,0 +1,36 @@
+"""Quantities carry their unit, and reading undoes writing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stacks.units import format_duration, format_memory, parse_duration_s, parse_memory_mib
+
+
+@given(st.integers(min_value=0, max_value=10**7))
+def test_a_duration_is_read_back_as_it_was_written(seconds):
+    assert parse_duration_s(format_duration(seconds)) == seconds
+
+
+@given(st.integers(min_value=1, max_value=10**6))
+def test_a_memory_size_is_read_back_as_it_was_written(mib):
+    assert parse_memory_mib(format_memory(mib)) == mib
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("4h", 14400), ("1h30m", 5400), ("7d", 604800)]
+)
+def test_durations_mean_what_people_mean(text, seconds):
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("wrong", [4, 4.5, "4", "4 h", "-4h", "4hours", "", None, "h4", True])
+def test_a_duration_without_a_known_unit_is_refused(wrong):
+    with pytest.raises(ValueError, match="needs its unit"):
+        parse_duration_s(wrong)
+
+
+@pytest.mark.parametrize("wrong", [32, "32", "32GB", "32G", "32gi", "", None])
+def test_a_memory_size_without_a_binary_unit_is_refused(wrong):
+    with pytest.raises(ValueError, match="needs its binary unit"):
+        parse_memory_mib(wrong)
