@@ -8,8 +8,8 @@ from typing import cast
 import google.auth
 import google.auth.exceptions
 import requests
-from google.auth.transport.requests import AuthorizedSession
 from google.auth.credentials import Credentials as BaseCredentials
+from google.auth.transport.requests import AuthorizedSession
 from google.oauth2.credentials import Credentials
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
@@ -79,15 +79,20 @@ class GoogleApi:
 
 
 def connect() -> GoogleApi:
-    """Return a session with the user's credentials; GOOGLE_OAUTH_ACCESS_TOKEN comes first, as it does for Pulumi. Raises ScriptError without any."""
+    """Return a session with the user's credentials. Raises ScriptError without any."""
+    return GoogleApi(AuthorizedSession(credentials()))
+
+
+def credentials() -> BaseCredentials:
+    """Return the user's credentials; GOOGLE_OAUTH_ACCESS_TOKEN comes first, as it does for Pulumi. Raises ScriptError without any."""
     token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
     if token:
-        return GoogleApi(AuthorizedSession(Credentials(token=token)))
+        return Credentials(token=token)
     try:
         found = cast("tuple[object, object]", google.auth.default(scopes=_SCOPES))  # pyright: ignore[reportUnknownMemberType]  the library is untyped
     except google.auth.exceptions.DefaultCredentialsError:
         raise ScriptError("There are no Google credentials; run `gcloud auth application-default login`.") from None
-    return GoogleApi(AuthorizedSession(cast("BaseCredentials", found[0])))
+    return cast("BaseCredentials", found[0])
 
 
 def endpoint(api: str) -> str:

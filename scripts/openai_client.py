@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from scripts.openai_client_events import DONE, SIMULATED_HEADER, EventSplitter, Usage, error_message, parse_event
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Gives the headers of the next request, so that a token that runs out is renewed in between."""

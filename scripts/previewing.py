@@ -1,0 +1,203 @@
+"""Previews of all stacks as data, and the comment that shows them."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+MARKER = "<!-- gemma-serving: preview of all stacks -->"
+"""Finds our comment again, so that it is updated in place."""
+
+_MAX_COMMENT_CHARACTERS = 60_000
+"""GitHub refuses comments of more than 65,536 characters."""
+
+_SIGNS = {
+    "create": "+",
+    "update": "~",
+    "delete": "-",
+    "replace": "±",
+    "create-replacement": "±",
+    "delete-replaced": "±",
+    "read": ">",
+}
+_REPLACING = frozenset({"replace", "create-replacement"})
+_SHOWN = frozenset({"create", "update", "delete", "replace", "read"})
+
+
+class _State(BaseModel):
+    type: str
+
+
+class _Step(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
+    op: str
+    urn: str
+    new_state: _State | None = None
+    old_state: _State | None = None
+    diff_reasons: tuple[str, ...] | None = None
+    replace_reasons: tuple[str, ...] | None = None
+
+
+class _Diagnostic(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    severity: str
+    message: str
+
+
+class EnginePreview(BaseModel):
+    """What `pulumi preview --json` prints, as far as it is used here."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
+    steps: tuple[_Step, ...] | None = None
+    diagnostics: tuple[_Diagnostic, ...] | None = None
+    change_summary: dict[str, int] | None = None
+
+
+class Change(BaseModel):
+    """One resource that would change; `properties` are those that differ, `forced_by` those that replace it."""
+
+    model_config = ConfigDict(frozen=True)
+    op: str
+    type: str
+    name: str
+    properties: tuple[str, ...] = ()
+    forced_by: tuple[str, ...] = ()
+
+
+class StackPreview(BaseModel):
+    """One stack's preview. `error` is set where it failed; `usd_per_hour` is the plan's figure, None where there is no plan."""
+
+    model_config = ConfigDict(frozen=True)
+    stack: str
+    changes: tuple[Change, ...] = ()
+    unchanged: int = 0
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+    usd_per_hour: float | None = None
+    simulated: bool = False
+    elapsed_s: float = Field(default=0.0)
+
+    @property
+    def replacements(self) -> tuple[Change, ...]:
+        """Resources that would be replaced: what a reviewer has to look at first."""
+        return tuple(change for change in self.changes if change.op in _REPLACING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counts:
+    create: int
+    update: int
+    replace: int
+    delete: int
+
+
+def from_engine(preview: EnginePreview) -> tuple[tuple[Change, ...], int, tuple[str, ...]]:
+    """Return the changes, the number of unchanged resources and the warnings of an engine's preview."""
+    changes = tuple(
+        _change(step) for step in preview.steps or () if step.op in _SHOWN and _type(step) != "pulumi:pulumi:Stack"
+    )
+    warnings = tuple(d.message.strip() for d in preview.diagnostics or () if d.severity == "warning")
+    return changes, (preview.change_summary or {}).get("same", 0), warnings
+
+
+def comment(previews: Iterable[StackPreview]) -> str:
+    """Return the Markdown comment for all stacks; the longest details are cut so that it can be posted."""
+    ordered = sorted(previews, key=lambda preview: preview.stack)
+    lines = [MARKER, "### Preview of all stacks", ""]
+    if any(preview.simulated for preview in ordered):
+        lines += [
+            "Previewed on the local cloud (simulated, from empty): there were no credentials for the real one.",
+            "",
+        ]
+    lines += [
+        "| stack | create | update | replace | delete | unchanged | USD/hour |",
+        "| --- | --: | --: | --: | --: | --: | --: |",
+    ]
+    lines += [_row(preview) for preview in ordered]
+    lines += [line for preview in ordered for line in _details(preview)]
+    text = "\n".join(lines) + "\n"
+    if len(text) > _MAX_COMMENT_CHARACTERS:
+        cut = text[:_MAX_COMMENT_CHARACTERS].rpartition("\n")[0]
+        text = f"{cut}\n```\n</details>\n\nCut here; run `pulumi preview --diff` for the rest.\n"
+    return text
+
+
+def write(folder: Path, preview: StackPreview) -> Path:
+    """Keep a stack's preview as a file, so that the comment can be made by a later step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{preview.stack}.json"
+    path.write_text(preview.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def read_all(folder: Path) -> Sequence[StackPreview]:
+    """Read the previews that `write` kept."""
+    return [
+        StackPreview.model_validate_json(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))
+    ]
+
+
+def report(previews: Sequence[StackPreview]) -> str:
+    """Return the previews as one JSON object."""
+    body: Mapping[str, object] = {"previews": [preview.model_dump() for preview in previews]}
+    return json.dumps(body)
+
+
+def _counts(preview: StackPreview) -> _Counts:
+    ops = [change.op for change in preview.changes]
+    return _Counts(
+        create=ops.count("create"),
+        update=ops.count("update"),
+        replace=len(preview.replacements),
+        delete=ops.count("delete"),
+    )
+
+
+def _row(preview: StackPreview) -> str:
+    cost = "" if preview.usd_per_hour is None else f"{preview.usd_per_hour:.2f}"
+    if preview.error is not None:
+        return f"| {preview.stack} | failed | | | | | {cost} |"
+    n = _counts(preview)
+    replaced = f"**{n.replace}**" if n.replace else "0"
+    return f"| {preview.stack} | {n.create} | {n.update} | {replaced} | {n.delete} | {preview.unchanged} | {cost} |"
+
+
+def _details(preview: StackPreview) -> Iterable[str]:
+    if preview.error is not None:
+        yield from ("", f"**{preview.stack} failed**", "", "```text", preview.error.strip(), "```")
+        return
+    if preview.replacements:
+        names = ", ".join(
+            f"`{change.name}` (forced by {', '.join(change.forced_by) or 'its type'})"
+            for change in preview.replacements
+        )
+        yield from ("", f"**{preview.stack} replaces {names}: what runs there is deleted first.**")
+    yield from (f"> {preview.stack}: {warning}" for warning in ("", *preview.warnings) if warning)
+    if preview.changes:
+        yield from ("", f"<details><summary>{preview.stack}: {len(preview.changes)} changes</summary>", "", "```diff")
+        yield from (_line(change) for change in preview.changes)
+        yield from ("```", "", "</details>")
+
+
+def _line(change: Change) -> str:
+    sign = {"create": "+", "delete": "-", "update": "!"}.get(change.op, "-")
+    what = f" [{', '.join(change.properties)}]" if change.properties else ""
+    return f"{sign} {_SIGNS.get(change.op, ' ')} {change.type} {change.name}{what}"
+
+
+def _type(step: _Step) -> str:
+    state = step.new_state or step.old_state
+    return state.type if state else ""
+
+
+def _change(step: _Step) -> Change:
+    return Change(
+        op=step.op,
+        type=_type(step),
+        name=step.urn.rpartition("::")[2],
+        properties=step.diff_reasons or (),
+        forced_by=step.replace_reasons or (),
+    )
