@@ -19,10 +19,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any, Final, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import urlsplit, urlunsplit
+
+from scripts.errors import REFUSED, ScriptError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
 Auth = Literal["id-token", "tunnel", "none"]
 
@@ -36,8 +40,25 @@ TOKEN_LIFE_S: Final = 3600.0
 """Google's identity tokens hold one hour."""
 
 
-class AccessError(Exception):
+class AccessError(ScriptError):
     """The server cannot be reached as the stack says; the message is one sentence with the way out."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, exit_code=REFUSED)
+
+
+class Tunnel(Protocol):
+    """The stack's output `tunnel`: a command, and the port of this machine that it forwards."""
+
+    @property
+    def argv(self) -> Sequence[str]:
+        """The command."""
+        ...
+
+    @property
+    def local_port(self) -> int:
+        """The local port that the command names."""
+        ...
 
 
 class IdTokenSource:
@@ -142,11 +163,11 @@ class Access:
 
 @contextlib.contextmanager
 def open_access(
-    *, endpoint: str, auth: Auth, tunnel: Mapping[str, object] | None = None, api_key: str | None = None
+    *, endpoint: str, auth: Auth, tunnel: Tunnel | None = None, api_key: str | None = None
 ) -> Generator[Access]:
     """Open the way that the stack's outputs `endpoint`, `auth` and `tunnel` describe, and close it at the end, whatever happens.
 
-    Raises AccessError when the tunnel does not open within TUNNEL_OPEN_LIMIT_S, or `auth` is none that we know.
+    Raises AccessError when the tunnel does not open within TUNNEL_OPEN_LIMIT_S.
     """
     if auth == "none":
         yield Access(base_url=endpoint.rstrip("/"), auth=auth, api_key=api_key)
@@ -154,24 +175,14 @@ def open_access(
         parts = urlsplit(endpoint)
         audience = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
         yield Access(base_url=endpoint.rstrip("/"), auth=auth, id_tokens=IdTokenSource(audience), api_key=api_key)
-    elif auth == "tunnel":
-        argv, port = _tunnel_command(tunnel)
-        free_port = _free_port()
-        with _running_tunnel(_with_local_port(argv, port, free_port), free_port):
-            yield Access(base_url=f"http://127.0.0.1:{free_port}", auth=auth, api_key=api_key)
     else:
-        raise AccessError(f"the stack's output auth is {auth!r}; it must be id-token, tunnel or none.")
-
-
-def _tunnel_command(tunnel: Mapping[str, object] | None) -> tuple[list[str], int]:
-    argv = (tunnel or {}).get("argv")
-    port = (tunnel or {}).get("localPort")
-    parts = cast("list[object]", argv) if isinstance(argv, list) else []
-    if not parts or not isinstance(port, int | float):
-        raise AccessError(
-            "the stack's output tunnel must hold argv and localPort; run `pulumi up` again with this version."
-        )
-    return [str(part) for part in parts], int(port)
+        if tunnel is None:
+            raise AccessError(
+                "the stack's output auth is tunnel, but its output tunnel is null; run `pulumi up` again."
+            )
+        free_port = _free_port()
+        with _running_tunnel(_with_local_port(tunnel.argv, tunnel.local_port, free_port), free_port):
+            yield Access(base_url=f"http://127.0.0.1:{free_port}", auth=auth, api_key=api_key)
 
 
 def _with_local_port(argv: Sequence[str], port: int, free_port: int) -> list[str]:

@@ -10,18 +10,23 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
-from typing import Annotated, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TextIO
 from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 
-from scripts.access import AccessError, open_access
+from scripts.access import open_access
+from scripts.errors import INTERRUPTED, REFUSED, ScriptError
 from scripts.smoking import render
-from scripts.smoking.results import EXIT_INTERRUPTED, EXIT_REFUSED, SmokeReport
 from scripts.smoking.run import run_smoke, smoke_stack
 from scripts.smoking.target import DEFAULT_BURST_REQUESTS, DEFAULT_READY_BUDGET_S, Target, Thresholds
+from scripts.stack import stack_outputs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scripts.smoking.results import SmokeReport
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 LOG_WIDTH: Final = 150
@@ -29,7 +34,7 @@ LOG_WIDTH: Final = 150
 
 def _refuse(message: str) -> NoReturn:
     print(f"smoke: {message}", file=sys.stderr)
-    raise typer.Exit(EXIT_REFUSED)
+    raise typer.Exit(REFUSED)
 
 
 def _say(text: str) -> None:
@@ -37,14 +42,7 @@ def _say(text: str) -> None:
 
 
 def _of_stack(stack: str, api_key: str | None) -> SmokeReport:
-    # Loaded here, so that --url works beside any server without an engine.
-    from scripts.stack import StackError, stack_outputs  # noqa: PLC0415
-
-    try:
-        outputs = stack_outputs(stack)
-    except StackError as error:
-        _refuse(str(error))
-    return smoke_stack(stack, outputs, outputs.tunnel, _say, api_key=api_key)
+    return smoke_stack(stack, stack_outputs(stack), _say, api_key=api_key)
 
 
 def _of_url(url: str, target: Target, api_key: str | None) -> SmokeReport:
@@ -113,11 +111,12 @@ def smoke(  # noqa: D103, PLR0917 - typer's options; the help text is the decora
                 expect_tool_calls=expect_tool_calls,
             )
             report = _of_url(str(url), target, api_key)
-    except AccessError as error:
-        _refuse(str(error))
+    except ScriptError as error:
+        print(f"smoke: {error}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
         print("smoke: interrupted before the first check.", file=sys.stderr)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     _publish(report, as_json=as_json, junit=junit)
     raise typer.Exit(report.exit_code)
 

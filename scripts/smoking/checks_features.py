@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
@@ -12,6 +11,8 @@ from scripts.openai_client_events import as_list, as_mapping, first_message, par
 from scripts.smoking.results import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scripts.smoking.context import Context
 
 FEATURE_LIMIT_S: Final = 180.0

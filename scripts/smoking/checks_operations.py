@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scripts.openai_client import UnreachableError
 from scripts.openai_client_metrics import (
@@ -18,6 +17,9 @@ from scripts.openai_client_metrics import (
 )
 from scripts.smoking.context import Context, percent_over
 from scripts.smoking.results import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CALL_LIMIT_S: Final = 30.0
 ROUNDING: Final = 1e-6

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+from scripts.errors import DONE, FAILED, INTERRUPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Verdict = Literal["passed", "failed", "warned", "skipped", "not run"]
 SCHEMA_VERSION: Final = 1
-
-EXIT_DONE: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_REFUSED: Final = 2
-EXIT_INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,5 +65,5 @@ class SmokeReport:
     def exit_code(self) -> int:
         """0 all well, 1 something fell short, 130 interrupted."""
         if self.interrupted:
-            return EXIT_INTERRUPTED
-        return EXIT_DONE if self.passed else EXIT_FAILED
+            return INTERRUPTED
+        return DONE if self.passed else FAILED

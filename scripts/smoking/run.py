@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scripts.access import Access, AccessError, open_access
 from scripts.openai_client import OpenAIClient, ServerError
-from scripts.openai_client_events import as_mapping
 from scripts.smoking import checks_basic, checks_features, checks_operations, checks_speed
 from scripts.smoking.context import Check, Context, Say
 from scripts.smoking.results import CheckResult, Outcome, SmokeReport
-from scripts.smoking.target import Outputs, Target, is_auth, target_from_outputs
+from scripts.smoking.target import Target, target_from_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scripts.stack import StackOutputs
 
 READY_SLACK_S: Final = 20.0
 """Over the readiness budget itself: the last probe may still be under way."""
@@ -83,19 +86,13 @@ def run_smoke(access: Access, target: Target, say: Say, *, checks: tuple[Check, 
     )
 
 
-def smoke_stack(stack: str, outputs: Outputs, tunnel: object, say: Say, *, api_key: str | None = None) -> SmokeReport:
+def smoke_stack(stack: str, outputs: StackOutputs, say: Say, *, api_key: str | None = None) -> SmokeReport:
     """Open the way to a stack's server, run all checks, close the way.
 
     Raises AccessError when the way cannot be opened.
     """
-    try:
-        auth = is_auth(outputs.auth)
-    except ValueError as error:
-        raise AccessError(str(error)) from error
-    target = target_from_outputs(stack, outputs)
-    description = as_mapping(tunnel) or None
-    with open_access(endpoint=outputs.endpoint, auth=auth, tunnel=description, api_key=api_key) as access:
-        return run_smoke(access, target, say)
+    with open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel, api_key=api_key) as access:
+        return run_smoke(access, target_from_outputs(stack, outputs), say)
 
 
 async def _run_all(access: Access, target: Target, say: Say, checks: tuple[Check, ...], known: _Known) -> None:
