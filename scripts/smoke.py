@@ -4,13 +4,12 @@ Prints a table of what was measured against what was wanted. Exit codes: 0 all w
 arguments, no such stack, no way to the server), 130 interrupted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TextIO
+from pathlib import Path
+from typing import Annotated, Final, NoReturn, TextIO
 from urllib.parse import urlsplit
 
 import typer
@@ -19,14 +18,10 @@ from rich.console import Console
 from scripts.access import open_access
 from scripts.errors import INTERRUPTED, REFUSED, ScriptError
 from scripts.smoking import render
+from scripts.smoking.results import SmokeReport
 from scripts.smoking.run import run_smoke, smoke_stack
 from scripts.smoking.target import DEFAULT_BURST_REQUESTS, DEFAULT_READY_BUDGET_S, Target, Thresholds
 from scripts.stack import stack_outputs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from scripts.smoking.results import SmokeReport
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 LOG_WIDTH: Final = 150
