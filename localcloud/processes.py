@@ -1,0 +1,133 @@
+"""Starts a simulated server as a process of its own and reads its output, with secrets removed before they reach a file."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import localcloud
+from localcloud.vllm.server import KILLED_MARK, PLANNED_MARK
+
+_ROOT: Final = Path(localcloud.__file__).resolve().parent.parent
+_STOP_GRACE_S: Final = 3.0
+_LAST_LINES: Final = 40
+_LINE_LIMIT_BYTES: Final = 1024 * 1024
+_PASSED_ON: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VLLM_SIM_FAULTS")
+"""Variables of the simulator that reach every server from the environment of the local cloud, unless a container sets its own."""
+
+
+def server_environment(container: Mapping[str, str], simulator: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a server: the container's own variables, what the interpreter needs, and the simulator's settings."""
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    needed = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
+    return {**passed, **container, **needed, **simulator}
+
+
+def server_command(words: Sequence[str]) -> list[str]:
+    """Return the real command line of a simulated server for a container's command line."""
+    # -P keeps the folder that it is started in off the module path.
+    return [sys.executable, "-P", "-m", "localcloud.vllm", *words]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What a server said when its process was up: the port that its container serves and how long its start takes, in simulated seconds."""
+
+    port: int
+    start_s: float
+
+
+class Server:
+    """One running server. Its lifeline is its standard input: when this process is gone, so is the server."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path, secrets: Sequence[str]) -> None:
+        self._process = process
+        self._log = log
+        self._secrets = sorted((secret for secret in secrets if secret), key=len, reverse=True)
+        self._up: asyncio.Future[Planned | None] = asyncio.get_running_loop().create_future()
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self.killed_with_mib: int | None = None
+        self._readers = [asyncio.create_task(self._read(stream)) for stream in (process.stdout, process.stderr)]
+        self._ended = asyncio.create_task(self._end())
+
+    @classmethod
+    async def start(
+        cls, words: Sequence[str], *, environment: Mapping[str, str], log: Path, secrets: Sequence[str] = ()
+    ) -> "Server":
+        """Start a server for a container's command line."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        process = await asyncio.create_subprocess_exec(
+            *server_command(words),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(environment),
+            limit=_LINE_LIMIT_BYTES,
+            start_new_session=True,
+        )
+        return cls(process, log, secrets)
+
+    @property
+    def running(self) -> bool:
+        """Tell whether the process lives."""
+        return self._process.returncode is None
+
+    async def up(self) -> Planned | None:
+        """Wait until the process has read its command line; None when it ended instead."""
+        return await asyncio.shield(self._up)
+
+    async def ended(self) -> int:
+        """Wait for the process's end and return its exit code (128 + n after signal n)."""
+        return await asyncio.shield(self._ended)
+
+    async def stop(self) -> None:
+        """End it, gently at first; a server that has ended is fine."""
+        if self.running:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(self.ended(), _STOP_GRACE_S)
+            except TimeoutError:
+                with suppress(ProcessLookupError):
+                    self._process.kill()
+        await self.ended()
+
+    async def _end(self) -> int:
+        code = await self._process.wait()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if not self._up.done():
+            self._up.set_result(None)
+        return 128 - code if code < 0 else code
+
+    async def _read(self, stream: asyncio.StreamReader | None) -> None:
+        if stream is None:
+            return
+        with self._log.open("a", encoding="utf-8") as log:
+            while line := await stream.readline():
+                text = self._clean(line.decode(errors="replace").rstrip())
+                log.write(text + "\n")
+                log.flush()
+                self._take(text)
+
+    def _clean(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "[removed]")
+        return text
+
+    def _take(self, text: str) -> None:
+        self.last_lines.append(text)
+        planned = re.match(re.escape(PLANNED_MARK) + r" port (\d+), ([\d.]+) simulated", text)
+        if planned is not None and not self._up.done():
+            self._up.set_result(Planned(port=int(planned[1]), start_s=float(planned[2])))
+        killed = re.match(re.escape(KILLED_MARK) + r" (\d+) MiB", text)
+        if killed is not None:
+            self.killed_with_mib = int(killed[1])
