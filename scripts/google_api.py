@@ -63,7 +63,7 @@ class GoogleApi:
     @retry(
         retry=retry_if_exception_type(_TransientError),
         stop=stop_after_attempt(_ATTEMPTS),
-        wait=wait_exponential_jitter(initial=0.5, max=8),
+        wait=wait_exponential_jitter(multiplier=0.5, max=8),
         reraise=True,
     )
     def _attempt(self, url: str, parameters: Mapping[str, str]) -> Mapping[str, object]:

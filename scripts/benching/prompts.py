@@ -1,0 +1,135 @@
+"""Prompts of exact length that no cache has seen.
+
+A prompt is a number of short common words. Each is one token under all tokenizers that we know of; `calibrate` asks the server's own
+tokenizer, drops words for which that does not hold, and finds what the chat template adds. A random head makes every prompt its own
+from the first cache block on; the rest is a random stretch of the point's word list.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+_POOL_TEXT: Final = (
+    "the and for are but not you all any can had her was one our out day get has him his how man new now old see two way who boy did"
+    " its let put say she too use air act add age ago aid aim art ask bad bag bar bed big bit box bus buy car cup cut dry due eat egg"
+    " end eye far few fit fly fun gas hot ice job key law leg lie lot low map may mix net off oil own pay per pop raw red rest run sea"
+    " set sit six sky son sun tax tea ten tie tip top toy try war web win yes yet arm bay bee bet cap cat cow dad dog ear fan fat fee"
+    " fix fox gap god gun guy hat hit ill jet kid lab led lip log lose mad met mom mud nor nut odd pan pen pet pie pig pin pit pot ray"
+    " rid rod row sad saw sex shy sin ski spy sum tap tax tea via wet why win won zoo"
+)
+POOL: Final = tuple(dict.fromkeys(_POOL_TEXT.split()))
+HEAD_WORDS: Final = 16
+"""Random words at the start of a prompt; vLLM's smallest cache block is 16 tokens."""
+BODY_SLACK: Final = 1009
+"""Words that a point's word list has more than its prompts, so that stretches start at many places."""
+FEWEST_WORDS: Final = 32
+ROUNDS: Final = 4
+_MULTIPLIER: Final = 2_654_435_761
+"""A prime (Knuth's): multiplying by it shuffles indexes without making two of them equal."""
+
+CountTokens = Callable[[str], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How to make the prompts of one point."""
+
+    words: tuple[str, ...]
+    count: int
+    """Words a prompt."""
+    seed: int
+
+
+class PromptMaker:
+    """Makes the prompts of one point: the same prompt for the same seed and index, in any process."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        body = max(0, recipe.count - HEAD_WORDS)
+        rng = random.Random(recipe.seed)  # noqa: S311 - filler text, no secret
+        self._body = rng.choices(recipe.words, k=body + BODY_SLACK) if body else []
+
+    def prompt(self, index: int) -> str:
+        """The prompt of request `index`."""
+        recipe = self._recipe
+        if recipe.count < HEAD_WORDS // 2:
+            return " ".join(self._digits(index))
+        rng = random.Random(f"{recipe.seed}/{index}")  # noqa: S311 - filler text, no secret
+        head = rng.choices(recipe.words, k=min(recipe.count, HEAD_WORDS))
+        start = rng.randrange(BODY_SLACK)
+        return " ".join([*head, *self._body[start : start + recipe.count - len(head)]])
+
+    def _digits(self, index: int) -> list[str]:
+        """Few words cannot be drawn without clashes: they count instead, in a shuffled order."""
+        recipe = self._recipe
+        base = len(recipe.words)
+        number = (index * _MULTIPLIER + recipe.seed) % base**recipe.count
+        words: list[str] = []
+        for _ in range(recipe.count):
+            number, digit = divmod(number, base)
+            words.append(recipe.words[digit])
+        return words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What is known of the server's way of counting."""
+
+    source: Literal["tokenize", "usage"]
+    """The tokenizer's endpoint, or the usage of requests of one output token."""
+    words: tuple[str, ...]
+    overhead_tokens: int
+    """What the template adds to the words."""
+    tokens_per_word: float
+    """1.0 where every word is one token; lengths are exact then."""
+
+    def words_for(self, input_tokens: int) -> int:
+        """Words of a prompt of `input_tokens` tokens; one at least."""
+        return max(1, round((input_tokens - self.overhead_tokens) / self.tokens_per_word))
+
+
+async def calibrate(count: CountTokens, source: Literal["tokenize", "usage"]) -> Calibration:
+    """Find the words that are one token each, and the template's tokens. Some ten questions to the server at most."""
+    pool = POOL
+    one = await count(pool[0])
+    two = await count(f"{pool[0]} {pool[1]}")
+    overhead = max(0, one - 1 if two == one + 1 else 2 * one - two)
+    kept = await _single_tokens(count, pool, overhead, ROUNDS)
+    if len(kept) >= FEWEST_WORDS:
+        return Calibration(source=source, words=tuple(kept), overhead_tokens=overhead, tokens_per_word=1.0)
+    whole = await count(" ".join(pool))
+    ratio = max(0.05, (whole - overhead) / len(pool))
+    return Calibration(source=source, words=pool, overhead_tokens=overhead, tokens_per_word=ratio)
+
+
+async def _single_tokens(count: CountTokens, words: Sequence[str], overhead: int, rounds: int) -> list[str]:
+    """The words of which a text of n has n tokens; halves that do not fit are looked at again `rounds` times, then dropped."""
+    if not words:
+        return []
+    if await count(" ".join(words)) - overhead == len(words):
+        return list(words)
+    if rounds == 0 or len(words) == 1:
+        return []
+    half = len(words) // 2
+    first = await _single_tokens(count, words[:half], overhead, rounds - 1)
+    return first + await _single_tokens(count, words[half:], overhead, rounds - 1)
+
+
+async def fit_recipe(
+    calibration: Calibration, count: CountTokens, *, input_tokens: int, seed: int
+) -> tuple[Recipe, int]:
+    """The recipe for prompts of `input_tokens`, and the length that the server counts for a sample of it.
+
+    The length differs from what was asked for where the template alone is longer, or the tokenizer is not one of words.
+    """
+    recipe = Recipe(words=calibration.words, count=calibration.words_for(input_tokens), seed=seed)
+    counted = await count(PromptMaker(recipe).prompt(0))
+    if counted != input_tokens and recipe.count + input_tokens - counted >= 1 and calibration.tokens_per_word == 1.0:
+        adjusted = Recipe(words=recipe.words, count=recipe.count + input_tokens - counted, seed=seed)
+        again = await count(PromptMaker(adjusted).prompt(0))
+        if abs(again - input_tokens) < abs(counted - input_tokens):
+            return adjusted, again
+    return recipe, counted

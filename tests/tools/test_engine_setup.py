@@ -1,0 +1,160 @@
+"""Set-up takes the first way that works, does nothing the second time, and says clearly when there is no way."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+
+from tools.engine import model, release, setup
+from tools.engine.__main__ import main
+from tools.engine.model import LANGUAGE_EXEC, LANGUAGE_HOST, VERSION, EngineError, Source
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def executable(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    """A machine with an empty cache, nothing on PATH, and a virtual environment to link into."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def complete(folder, version="3.300.0"):
+    """An official distribution: the CLI with its language host beside it."""
+    executable(folder / LANGUAGE_HOST, "exit 0")
+    return executable(folder / "pulumi", f"echo v{version}")
+
+
+def unreachable(*_, **__):
+    raise requests.ConnectionError
+
+
+def test_the_users_own_engine_comes_first(bare):
+    complete(bare / "bin")
+    engine = setup.ensure()
+    assert (engine.source, engine.version, engine.language_exec) == (Source.PATH, "3.300.0", None)
+
+
+@pytest.mark.parametrize("version", ["3.199.0", "2.0.0"])
+def test_an_engine_that_is_too_old_is_passed_over(bare, version, monkeypatch):
+    complete(bare / "bin", version)
+    monkeypatch.setattr(requests, "head", unreachable)
+    with pytest.raises(EngineError, match="none on PATH that is new enough"):
+        setup.ensure()
+
+
+def test_a_pulumi_that_does_not_answer_is_passed_over(bare):
+    executable(bare / "bin" / "pulumi", "exit 1")
+    assert setup.on_path() is None
+
+
+def test_an_engine_on_path_that_cannot_run_python_is_passed_over(bare):
+    executable(bare / "bin" / "pulumi", "echo v3.300.0")
+    assert setup.on_path() is None
+
+
+def test_our_own_link_is_not_taken_for_the_users_engine(bare, monkeypatch):
+    complete(bare / "bin")
+    setup.link(setup.ensure())
+    monkeypatch.setenv("PATH", f"{bare / 'venv' / 'bin'}{os.pathsep}{bare / 'bin'}")
+    engine = setup.on_path()
+    assert engine is not None
+    assert engine.executable == (bare / "bin" / "pulumi").resolve()
+
+
+def built(bare):
+    folder = model.cache_root() / VERSION / "build"
+    executable(folder / LANGUAGE_EXEC, "exit 0")
+    return executable(folder / "pulumi", f"echo v{VERSION}")
+
+
+def test_an_engine_of_an_earlier_set_up_is_found_again_with_the_stand_in_beside_it(bare):
+    path = built(bare)
+    engine = setup.ensure()
+    assert (engine.source, engine.executable) == (Source.BUILD, path)
+    assert engine.language_exec == path.with_name(LANGUAGE_EXEC)
+    assert setup.link(engine)
+    assert path.with_name(LANGUAGE_HOST).is_file()
+
+
+def test_linking_twice_changes_nothing_the_second_time(bare):
+    built(bare)
+    assert setup.link(setup.ensure())
+    assert not setup.link(setup.ensure())
+
+
+def test_the_link_runs_the_engine_with_its_arguments(bare):
+    executable(bare / "bin" / LANGUAGE_HOST, "exit 0")
+    executable(bare / "bin" / "pulumi", 'case "$1" in version) echo v3.300.0;; *) echo "got $@";; esac')
+    setup.link(setup.ensure())
+    answer = subprocess.run(
+        [str(bare / "venv" / "bin" / "pulumi"), "up", "a b"], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == "got up a b\n"
+
+
+def test_without_any_way_the_message_names_both_ways_out(bare, monkeypatch, capsys):
+    monkeypatch.setattr(requests, "head", unreachable)
+    assert main([]) == 1
+    said = capsys.readouterr().err
+    assert "install Pulumi from" in said
+    assert "or install Go 1.26" in said
+    assert "Traceback" not in said
+
+
+def test_a_site_that_cannot_be_reached_is_given_up_within_its_limit(bare, monkeypatch):
+    limits = []
+    monkeypatch.setattr(requests, "head", lambda _, timeout, **__: limits.append(timeout) or unreachable())
+    with pytest.raises(EngineError, match="did not answer"):
+        release.install(bare / "x")
+    assert limits[0] <= 5
+    assert not (bare / "x").exists()
+
+
+def test_a_build_that_does_not_compile_leaves_nothing_and_shows_the_compilers_words(bare, monkeypatch):
+    executable(bare / "bin" / "go", "echo 'cannot find module'; exit 3")
+    monkeypatch.setenv("PATH", f"{bare / 'bin'}:/usr/bin:/bin")
+    with pytest.raises(EngineError, match="cannot find module"):
+        setup.ensure([Source.BUILD])
+    assert not (model.cache_root() / VERSION / "build").exists()
+
+
+def test_a_result_that_says_another_version_is_removed(bare, monkeypatch):
+    def wrong(folder):
+        executable(folder / LANGUAGE_EXEC, "exit 0")
+        executable(folder / "pulumi", "echo v1.0.0")
+
+    monkeypatch.setattr(setup.build, "build", wrong)
+    with pytest.raises(EngineError, match="does not say that it is"):
+        setup.ensure([Source.BUILD])
+    assert not (model.cache_root() / VERSION / "build").exists()
+
+
+def test_the_json_report_is_one_object(bare, capsys):
+    complete(bare / "bin")
+    assert main(["--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["languageHost"] == "own"
+    assert report["changed"] is True
+
+
+def test_the_version_that_is_built_is_the_version_that_the_module_file_requires():
+    text = (ROOT / "tools" / "engine" / "golang" / "go.mod").read_text()
+    for module in ("pkg/v3", "sdk/v3"):
+        assert f"github.com/pulumi/pulumi/{module} v{VERSION}" in text
