@@ -164,6 +164,8 @@ class MemoryPlan:
     """KV of one request of max-model-len tokens on one device."""
     max_concurrency: float
     """Requests of max-model-len tokens that the KV cache holds at once."""
+    checkpoint_gib: float
+    """Size of the checkpoint's files."""
     load_peak_device_gib: float
     """Highest device memory while weights load."""
     load_peak_host_gib: float
@@ -201,6 +203,8 @@ class ThroughputPlan:
     """All requests together at the best batch that memory and max-num-seqs allow."""
     saturated_low_tok_per_s: float
     saturated_high_tok_per_s: float
+    saturated_batch: int
+    """Requests that run together at saturation."""
     bound: Literal["memory", "compute", "pcie", "overhead"]
     """What limits a single request."""
 
@@ -218,6 +222,8 @@ class CostPlan:
     idle_usd_per_hour: float
     """What it costs while nobody calls: min instances, or the whole slice."""
     usd_per_million_tokens: float
+    """Output tokens at the measured rate where one was given, else at the estimated rate of a single request: the worst case."""
+    usd_per_million_tokens_saturated: float
     prices_as_of: str
 
 

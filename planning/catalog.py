@@ -1,0 +1,167 @@
+"""The Gemma 4 family by its dimensions, and the names of its checkpoints.
+
+Dimensions from the checkpoints' config.json (google/gemma-4-*); totals agree with the model cards: 4.65, 7.52, 11.91, 25.23 (3.82
+active) and 30.70 billion parameters in the language model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from planning.model import Attention, Experts, LayerGroup, ModelSpec, VisionTower
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VOCAB: Final = 262_144
+HEAD_DIM: Final = 256
+GLOBAL_HEAD_DIM: Final = 512
+
+W4A16_EXPERT_TILE: Final = 128
+"""The w4a16 checkpoint of 26B-A4B pads each expert from 704 to 768 columns, six tiles of 128, for the 4-bit kernels: servers report
+an expert width of 768 for it and 1.1 GiB more than the unpadded arithmetic gives."""
+
+AUDIO_TOWER_PARAMS: Final = (
+    12 * (2 * 2 * 1_024 * 4_096 + 5 * 1_024**2 + 3 * 1_024**2 + 5 * 1_024)
+    + 1_024 * 1_024
+    + 1_024 * 1_536
+    + 1_536 * 1_536
+)
+"""Conformer of 12 layers, width 1,024: two feed-forward blocks, attention with relative positions and a convolution each, then the
+sub-sampling and the projections (transformers' Gemma4AudioConfig)."""
+
+UNIFIED_EMBEDDER_PARAMS: Final = (48**2 * 3) * 3_840 + 2 * 1_120 * 3_840 + 3_840 * 3_840 + 640 * 3_840
+"""Encoder-free vision and audio projections of the 12B (vLLM's gemma4_unified.py): patches of 48 x 48 pixels, two position tables."""
+
+_SMALL_VISION: Final = VisionTower(layers=16, hidden=768, intermediate=3_072)
+_LARGE_VISION: Final = VisionTower(layers=27, hidden=1_152, intermediate=4_304)
+
+
+def _groups(
+    *,
+    layers: int,
+    period: int,
+    heads: int,
+    kv_heads: int,
+    global_kv_heads: int,
+    window: int,
+    mlp: int,
+    shared: int = 0,
+    wide_shared: bool = False,
+    value_from_key: bool = False,
+    experts: Experts | None = None,
+) -> tuple[LayerGroup, ...]:
+    """Gemma's pattern: every `period`-th layer looks at everything, the others at a window; the last `shared` layers borrow KV."""
+    sliding = Attention(heads=heads, kv_heads=kv_heads, head_dim=HEAD_DIM, window=window)
+    full = Attention(heads=heads, kv_heads=global_kv_heads, head_dim=GLOBAL_HEAD_DIM, value_from_key=value_from_key)
+    own = layers - shared
+    counts = ((sliding, own - own // period, True), (full, own // period, True))
+    if shared:
+        borrowed_full = layers // period - own // period
+        counts += ((sliding, shared - borrowed_full, False), (full, borrowed_full, False))
+    return tuple(
+        LayerGroup(
+            count=count,
+            attention=attention,
+            mlp=mlp if owns or not wide_shared else 2 * mlp,
+            experts=experts,
+            owns_kv=owns,
+        )
+        for attention, count, owns in counts
+    )
+
+
+_E2B: Final = ModelSpec(
+    name="google/gemma-4-E2B-it",
+    hidden=1_536,
+    vocab=VOCAB,
+    groups=_groups(
+        layers=35, period=5, heads=8, kv_heads=1, global_kv_heads=1, window=512, mlp=6_144, shared=20, wide_shared=True
+    ),
+    layer_embedding_dim=256,
+    vision=_SMALL_VISION,
+    audio_params=AUDIO_TOWER_PARAMS,
+    max_positions=131_072,
+    rope_cache_dims=(HEAD_DIM, GLOBAL_HEAD_DIM),
+    is_gemma4=True,
+)
+_E4B: Final = replace(
+    _E2B,
+    name="google/gemma-4-E4B-it",
+    hidden=2_560,
+    groups=_groups(layers=42, period=6, heads=8, kv_heads=2, global_kv_heads=2, window=512, mlp=10_240, shared=18),
+)
+_31B: Final = ModelSpec(
+    name="google/gemma-4-31B-it",
+    hidden=5_376,
+    vocab=VOCAB,
+    groups=_groups(
+        layers=60, period=6, heads=32, kv_heads=16, global_kv_heads=4, window=1_024, mlp=21_504, value_from_key=True
+    ),
+    vision=_LARGE_VISION,
+    vision_bidirectional=True,
+    max_positions=262_144,
+    rope_cache_dims=(HEAD_DIM, GLOBAL_HEAD_DIM),
+    is_gemma4=True,
+)
+_12B: Final = replace(
+    _31B,
+    name="google/gemma-4-12B-it",
+    hidden=3_840,
+    groups=_groups(
+        layers=48, period=6, heads=16, kv_heads=8, global_kv_heads=1, window=1_024, mlp=15_360, value_from_key=True
+    ),
+    vision=None,
+    other_vision_params=UNIFIED_EMBEDDER_PARAMS,
+    tpu_torch_path=True,
+)
+_26B: Final = replace(
+    _31B,
+    name="google/gemma-4-26B-A4B-it",
+    hidden=2_816,
+    groups=_groups(
+        layers=30,
+        period=6,
+        heads=16,
+        kv_heads=8,
+        global_kv_heads=2,
+        window=1_024,
+        mlp=2_112,
+        value_from_key=True,
+        experts=Experts(count=128, active=8, intermediate=704),
+    ),
+)
+
+MODELS: Final[Mapping[str, ModelSpec]] = {m.name: m for m in (_E2B, _E4B, _12B, _26B, _31B)}
+"""The bf16 checkpoints, by Hugging Face id."""
+
+QAT_SUFFIX: Final = "-qat-w4a16-ct"
+
+MODEL_IDS: Final = (*MODELS, *(name + QAT_SUFFIX for name in MODELS))
+"""Every id that the planner knows, as Hugging Face spells it."""
+
+_BY_LOWER_CASE: Final[Mapping[str, str]] = {name.lower(): name for name in MODEL_IDS}
+
+
+def find_id(name: str) -> str | None:
+    """The id that a person's spelling means: case does not matter, and `google/` may be left out. None where there is none."""
+    lower = name.strip().lower()
+    return _BY_LOWER_CASE.get(lower) or _BY_LOWER_CASE.get(f"google/{lower}")
+
+
+@lru_cache(maxsize=32)
+def spec_of(model_id: str, quantization: str) -> ModelSpec:
+    """The architecture that a server of this checkpoint loads. `model_id` is one of `MODEL_IDS`."""
+    spec = MODELS[model_id.removesuffix(QAT_SUFFIX)]
+    if quantization != "w4a16":
+        return spec
+    return replace(spec, groups=tuple(_with_padded_experts(group) for group in spec.groups))
+
+
+def _with_padded_experts(group: LayerGroup) -> LayerGroup:
+    if group.experts is None:
+        return group
+    width = -(-group.experts.intermediate // W4A16_EXPERT_TILE) * W4A16_EXPERT_TILE
+    return replace(group, experts=replace(group.experts, intermediate=width))

@@ -1,0 +1,212 @@
+"""Accelerators and the platforms that rent them: memory, speed, limits, places. Prices are in `planning.prices`.
+
+Sources by block; `usable_gib` is what the driver shows to one process (torch.cuda.mem_get_info, or the TPU runtime's bytes_limit),
+which is less than the box says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Kind = Literal["gpu", "tpu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One device, and how many of them come together."""
+
+    name: str
+    kind: Kind
+    devices: int
+    usable_gib: float
+    """Of one device."""
+    bandwidth_gb_per_s: float
+    """Memory bandwidth of one device, 10^9 bytes a second."""
+    bf16_tflops: float
+    """Dense bf16 rate of one device."""
+    platforms: tuple[str, ...]
+    """The usual one first."""
+    host_link_gb_per_s: float = 0.0
+    """PCIe, one way, per device; 0 where weights cannot be offloaded."""
+    is_large: bool = False
+    """vLLM gives it larger batches: 70 GiB or more and not an A100."""
+
+    @property
+    def is_tpu(self) -> bool:
+        """Whether it is a TPU."""
+        return self.kind == "tpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The machine or container around the devices when nothing else was asked for."""
+
+    vcpu: float
+    memory_gib: float
+    max_memory_gib: float
+    min_vcpu: float = 0
+    min_memory_gib: float = 0
+    machine: str = ""
+
+
+# v5e: 16 GB, 819 GB/s, 197 TFLOPS; v6e: 32 GB, 1,638 GB/s, 918 TFLOPS (Cloud TPU documentation, system architecture). Usable memory
+# as the runtime reports it at start-up. Slices of 1, 4 and 8 chips are single hosts.
+_V5E: Final = {
+    "kind": "tpu",
+    "usable_gib": 15.75,
+    "bandwidth_gb_per_s": 819.0,
+    "bf16_tflops": 197.0,
+    "platforms": ("tpu-vm",),
+}
+_V6E: Final = {
+    "kind": "tpu",
+    "usable_gib": 31.24,
+    "bandwidth_gb_per_s": 1_638.0,
+    "bf16_tflops": 918.0,
+    "platforms": ("tpu-vm",),
+}
+
+
+def _tpu(generation: str, chips: int) -> Accelerator:
+    base = _V5E if generation == "v5e" else _V6E
+    return Accelerator(name=f"{generation}-{chips}", devices=chips, **base)  # pyright: ignore[reportArgumentType] - a table row
+
+
+def _l4(name: str, devices: int, platforms: tuple[str, ...]) -> Accelerator:
+    # NVIDIA L4 data sheet: 300 GB/s, 121 dense bf16 TFLOPS, PCIe 4.0 x16 (31.5 GB/s one way). On Cloud Run a process sees 21.96 GiB.
+    return Accelerator(
+        name=name,
+        kind="gpu",
+        devices=devices,
+        usable_gib=21.96,
+        bandwidth_gb_per_s=300.0,
+        bf16_tflops=121.0,
+        host_link_gb_per_s=31.5,
+        platforms=platforms,
+    )
+
+
+ACCELERATORS: Final[Mapping[str, Accelerator]] = {
+    a.name: a
+    for a in (
+        *(_tpu("v5e", chips) for chips in (1, 4, 8)),
+        *(_tpu("v6e", chips) for chips in (1, 4, 8)),
+        _l4("L4", 1, ("cloud-run", "gce")),
+        _l4("L4x2", 2, ("gce",)),
+        # RTX PRO 6000 Blackwell Server Edition: 96 GB GDDR7, 1,597 GB/s, 503 dense bf16 TFLOPS, PCIe 5.0 (NVIDIA data sheet).
+        Accelerator(
+            name="RTX PRO 6000",
+            kind="gpu",
+            devices=1,
+            usable_gib=94.97,
+            bandwidth_gb_per_s=1_597.0,
+            bf16_tflops=503.0,
+            host_link_gb_per_s=63.0,
+            platforms=("cloud-run", "gce"),
+            is_large=True,
+        ),
+        # A100 80 GB SXM: 2,039 GB/s, 312 TFLOPS; H100 SXM: 3,350 GB/s, 989 TFLOPS; H200: 4,800 GB/s, 989 TFLOPS (NVIDIA data sheets).
+        Accelerator(
+            name="A100-80GB",
+            kind="gpu",
+            devices=1,
+            usable_gib=79.25,
+            bandwidth_gb_per_s=2_039.0,
+            bf16_tflops=312.0,
+            host_link_gb_per_s=31.5,
+            platforms=("gce",),
+        ),
+        Accelerator(
+            name="H100",
+            kind="gpu",
+            devices=1,
+            usable_gib=79.18,
+            bandwidth_gb_per_s=3_350.0,
+            bf16_tflops=989.0,
+            host_link_gb_per_s=63.0,
+            platforms=("gce",),
+            is_large=True,
+        ),
+        Accelerator(
+            name="H200",
+            kind="gpu",
+            devices=1,
+            usable_gib=139.80,
+            bandwidth_gb_per_s=4_800.0,
+            bf16_tflops=989.0,
+            host_link_gb_per_s=63.0,
+            platforms=("gce",),
+            is_large=True,
+        ),
+    )
+}
+
+_ALIASES: Final[Mapping[str, str]] = {
+    "rtxpro6000": "RTX PRO 6000",
+    "nvidia-l4": "L4",
+    "nvidia-rtx-pro-6000": "RTX PRO 6000",
+    "a100": "A100-80GB",
+    "a100-80gb": "A100-80GB",
+    "h100-80gb": "H100",
+    "h200-141gb": "H200",
+}
+
+PLATFORMS: Final = ("tpu-vm", "cloud-run", "gce")
+
+
+def find_accelerator(name: str) -> Accelerator | None:
+    """The accelerator that a person's spelling means, without regard to case; None where there is none."""
+    spelled = " ".join(name.split()).lower()
+    for known in ACCELERATORS.values():
+        if known.name.lower() == spelled:
+            return known
+    alias = _ALIASES.get(spelled) or _ALIASES.get(spelled.replace(" ", "").replace("-", "").replace("_", ""))
+    return ACCELERATORS[alias] if alias else None
+
+
+# Cloud Run: GPU types (limits of vCPU and memory for each GPU); Compute Engine: accelerator-optimized machine families; Cloud TPU:
+# VM types of v5e and v6e (host vCPU and memory of a whole host).
+_HOSTS: Final[Mapping[tuple[str, str], Host]] = {
+    ("L4", "cloud-run"): Host(vcpu=8, memory_gib=32, max_memory_gib=32, min_vcpu=4, min_memory_gib=16),
+    ("RTX PRO 6000", "cloud-run"): Host(vcpu=20, memory_gib=80, max_memory_gib=176, min_vcpu=20, min_memory_gib=80),
+    ("L4", "gce"): Host(vcpu=8, memory_gib=32, max_memory_gib=128, machine="g2-standard-8"),
+    ("L4x2", "gce"): Host(vcpu=24, memory_gib=96, max_memory_gib=192, machine="g2-standard-24"),
+    ("RTX PRO 6000", "gce"): Host(vcpu=48, memory_gib=180, max_memory_gib=180, machine="g4-standard-48"),
+    ("A100-80GB", "gce"): Host(vcpu=12, memory_gib=170, max_memory_gib=170, machine="a2-ultragpu-1g"),
+    ("H100", "gce"): Host(vcpu=26, memory_gib=234, max_memory_gib=234, machine="a3-highgpu-1g"),
+    ("H200", "gce"): Host(vcpu=28, memory_gib=369, max_memory_gib=369, machine="a3-ultragpu-8g, one of eight"),
+    ("v5e-1", "tpu-vm"): Host(vcpu=24, memory_gib=44, max_memory_gib=44),
+    ("v5e-4", "tpu-vm"): Host(vcpu=112, memory_gib=188, max_memory_gib=188),
+    ("v5e-8", "tpu-vm"): Host(vcpu=224, memory_gib=376, max_memory_gib=376),
+    ("v6e-1", "tpu-vm"): Host(vcpu=44, memory_gib=176, max_memory_gib=176),
+    ("v6e-4", "tpu-vm"): Host(vcpu=180, memory_gib=720, max_memory_gib=720),
+    ("v6e-8", "tpu-vm"): Host(vcpu=180, memory_gib=1_440, max_memory_gib=1_440),
+}
+
+
+def host_of(accelerator: Accelerator, platform: str) -> Host:
+    """The machine or container that the accelerator comes with on this platform."""
+    return _HOSTS[accelerator.name, platform]
+
+
+L4_REGIONS: Final = ("us-east4", "europe-west1", "europe-west4", "asia-southeast1", "us-central1")
+RTX_PRO_6000_REGIONS: Final = ("us-central1", "europe-west4", "asia-southeast1")
+FLEX_START_V6E_ZONES: Final = (
+    "us-east5-a",
+    "us-east5-b",
+    "europe-west4-a",
+    "asia-northeast1-b",
+    "southamerica-west1-a",
+)
+"""Zones where flex-start v6e was granted or is documented; capacity at any moment is another matter."""
+
+CLOUD_RUN_MAX_INITIAL_DELAY_S: Final = 240
+CLOUD_RUN_MAX_PERIOD_S: Final = 240
+CLOUD_RUN_MAX_GPU_PROBE_S: Final = 1_800
+"""failureThreshold x periodSeconds of a service with a GPU (Cloud Run, container health checks)."""
+CLOUD_RUN_MAX_STARTUP_S: Final = CLOUD_RUN_MAX_INITIAL_DELAY_S + CLOUD_RUN_MAX_GPU_PROBE_S
+FLEX_START_MAX_RUN_S: Final = 7 * 86_400

@@ -1,0 +1,148 @@
+"""The KV cache as vLLM lays it out: pages, blocks, tokens, and how many of the longest requests it holds.
+
+GPU (vLLM 0.21 and later, v1/kv_cache_interface.py and v1/core/kv_cache_utils.py): full-attention layers hold max-model-len tokens of
+a request, sliding layers min(window - 1 + max-num-batched-tokens, max-model-len) and one block more, each rounded up to blocks. The
+page of the layer kind with the larger page is the page of all; the other kind gets longer blocks. Layers are put into groups of
+equal size, and a block is one page of each layer of one group. The tokens that vLLM logs are concurrency x max-model-len.
+
+TPU (tpu-inference, runner/kv_cache_manager.py and the ragged paged attention kernel): every layer that owns a cache holds the full
+length. KV heads are padded to the tensor-parallel size; the two numbers of each head are packed into 32-bit words, 2 of bf16 or 4 of
+fp8, so that fp8 saves nothing where a device has a single KV head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from planning.overheads import TPU_LANES, TPU_WORD_BITS
+from planning.units import align_to, ceil_div
+
+if TYPE_CHECKING:
+    from planning.model import LayerGroup
+    from planning.resolve import Resolved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How one device stores KV."""
+
+    block_bytes: int
+    """Bytes of one block as `num_gpu_blocks` counts them."""
+    block_size: int
+    """Tokens in a block of the kind with the larger page; what `cache_config_info` reports."""
+    bytes_per_token: int
+    """What one further token of a long request costs."""
+    kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Layers that hold the same number of tokens of a request, in groups."""
+
+    groups: int
+    block_size: int
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a given amount of memory holds."""
+
+    blocks: int
+    tokens: int
+    concurrency: float
+    request_bytes: int
+    """KV of one request of max-model-len on one device."""
+
+
+def layout_of(r: Resolved) -> Layout:
+    """The layout that vLLM would choose."""
+    return _tpu_layout(r) if r.is_tpu else _gpu_layout(r)
+
+
+def capacity_of(layout: Layout, available_bytes: float, *, max_model_len: int, max_num_batched_tokens: int) -> Capacity:
+    """Blocks, logged tokens and concurrency of `available_bytes` on one device."""
+    blocks = max(int(available_bytes // layout.block_bytes), 0)
+    per_request = blocks_per_request(layout, max_model_len=max_model_len, max_num_batched_tokens=max_num_batched_tokens)
+    concurrency = blocks / per_request
+    tokens = blocks * layout.block_size if _holds_full_length(layout) else int(concurrency * max_model_len)
+    return Capacity(
+        blocks=blocks, tokens=tokens, concurrency=concurrency, request_bytes=per_request * layout.block_bytes
+    )
+
+
+def blocks_per_request(layout: Layout, *, max_model_len: int, max_num_batched_tokens: int) -> int:
+    """Blocks that one request of `max_model_len` holds at most."""
+    total = 0
+    for kind in layout.kinds:
+        if kind.window is None:
+            total += kind.groups * ceil_div(max_model_len, kind.block_size)
+        else:
+            held = min(kind.window - 1 + max_num_batched_tokens, max_model_len)
+            total += kind.groups * (ceil_div(held, kind.block_size) + 1)
+    return max(total, 1)
+
+
+def largest_model_len(layout: Layout, available_bytes: float, *, max_num_batched_tokens: int, limit: int) -> int:
+    """The longest request, in whole blocks and at most `limit`, that `available_bytes` hold once; 0 where there is none."""
+    blocks = int(available_bytes // layout.block_bytes)
+    step = max((kind.block_size for kind in layout.kinds), default=1)
+    low, high = 0, ceil_div(limit, step)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if (
+            blocks_per_request(layout, max_model_len=middle * step, max_num_batched_tokens=max_num_batched_tokens)
+            <= blocks
+        ):
+            low = middle
+        else:
+            high = middle - 1
+    return min(low * step, limit)
+
+
+def _holds_full_length(layout: Layout) -> bool:
+    return len(layout.kinds) == 1 and layout.kinds[0].window is None
+
+
+def _owners(r: Resolved) -> list[LayerGroup]:
+    return [group for group in r.spec.groups if group.owns_kv and group.count > 0]
+
+
+def _gpu_layout(r: Resolved) -> Layout:
+    counts: dict[tuple[int | None, int], int] = {}
+    for group in _owners(r):
+        a = group.attention
+        token_bytes = 2 * max(1, a.kv_heads // r.tp) * a.head_dim * r.kv_bytes
+        counts[a.window, token_bytes] = counts.get((a.window, token_bytes), 0) + group.count
+    growing = sum(count * token_bytes for (window, token_bytes), count in counts.items() if window is None)
+    windows = {window for window, _ in counts}
+    if len(windows) == 1:
+        # All layers hold the same tokens: one group, one block of it is a page of every layer.
+        per_token = sum(count * token_bytes for (_, token_bytes), count in counts.items())
+        kind = Kind(groups=1, block_size=r.block_size, window=windows.pop())
+        return Layout(
+            block_bytes=per_token * r.block_size, block_size=r.block_size, bytes_per_token=per_token, kinds=(kind,)
+        )
+    page = r.block_size * max(token_bytes for _, token_bytes in counts)
+    smallest, largest = min(counts.values()), max(counts.values())
+    # vLLM: the smaller kind sets the size of a group, unless the kinds are nearly equal in number.
+    group_size = largest if largest < smallest * 1.5 else smallest
+    kinds = tuple(
+        Kind(groups=ceil_div(count, group_size), block_size=page // token_bytes, window=window)
+        for (window, token_bytes), count in counts.items()
+    )
+    return Layout(block_bytes=page * group_size, block_size=r.block_size, bytes_per_token=growing, kinds=kinds)
+
+
+def _tpu_layout(r: Resolved) -> Layout:
+    packing = TPU_WORD_BITS // (8 * r.kv_bytes)
+    per_token = 0
+    for group in _owners(r):
+        a = group.attention
+        heads = ceil_div(max(a.kv_heads, r.tp), r.tp)
+        per_token += group.count * align_to(2 * heads, packing) * align_to(a.head_dim, TPU_LANES) * r.kv_bytes
+    kind = Kind(groups=1, block_size=r.block_size, window=None)
+    return Layout(
+        block_bytes=per_token * r.block_size, block_size=r.block_size, bytes_per_token=per_token, kinds=(kind,)
+    )

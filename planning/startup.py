@@ -1,0 +1,121 @@
+"""From the container's start to the first healthy answer: image, weights, compilation.
+
+Each part is a size or a count from the architecture times a constant of `planning.overheads`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from planning import overheads
+from planning.hardware import CLOUD_RUN_MAX_GPU_PROBE_S, CLOUD_RUN_MAX_STARTUP_S
+from planning.memory import captured_graphs
+from planning.types import StartupPlan
+from planning.weights import weights_of
+
+if TYPE_CHECKING:
+    from planning.resolve import Resolved
+
+_PROBE_STEP_S: Final = 60
+_MIN_PROBE_S: Final = 120
+
+_STREAM_RATES: Final = {
+    "fuse-buffered": overheads.FUSE_BUFFERED_BYTES_PER_S,
+    "fuse-cached": overheads.FUSE_CACHED_BYTES_PER_S,
+    "streamer": overheads.STREAMER_BYTES_PER_S,
+}
+
+
+def startup_plan(r: Resolved) -> StartupPlan:
+    """The start of a resolved deployment, in seconds."""
+    pull_s = _pull_s(r)
+    load_s = _load_s(r)
+    compile_s = compile_s_of(r, warm=r.deployment.tpu.compile_cache_warm)
+    total_s = pull_s + load_s + compile_s
+    process_s = overheads.TPU_PROCESS_START_S if r.is_tpu else overheads.GPU_PROCESS_START_S
+    kept_cache = r.is_tpu and r.deployment.tpu.compile_cache_path is not None
+    budget_s = max(math.ceil(total_s * overheads.PROBE_MARGIN / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
+    limit_s = CLOUD_RUN_MAX_STARTUP_S if r.platform == "cloud-run" else None
+    # A start that the platform allows gets all the margin that the platform allows, and no more.
+    if limit_s is not None and total_s <= limit_s:
+        budget_s = min(budget_s, CLOUD_RUN_MAX_GPU_PROBE_S if total_s <= CLOUD_RUN_MAX_GPU_PROBE_S else limit_s)
+    return StartupPlan(
+        pull_s=pull_s,
+        load_s=load_s,
+        compile_s=compile_s,
+        total_s=total_s,
+        probe_budget_s=budget_s,
+        probe_limit_s=limit_s,
+        restart_s=process_s + _reload_s(r) + compile_s_of(r, warm=kept_cache),
+    )
+
+
+def _pull_s(r: Resolved) -> float:
+    if r.platform == "cloud-run":
+        return overheads.CLOUD_RUN_CONTAINER_START_S + overheads.GPU_PROCESS_START_S
+    process_s = overheads.TPU_PROCESS_START_S if r.is_tpu else overheads.GPU_PROCESS_START_S
+    return overheads.VM_IMAGE_PULL_S + process_s
+
+
+def _load_s(r: Resolved) -> float:
+    size = weights_of(r).checkpoint
+    mode = r.weights_mode
+    if mode == "fuse":
+        reads = overheads.FUSE_PREFETCH_READS if r.vllm.safetensors_load_strategy == "prefetch" else 1
+        return size * reads / overheads.FUSE_BYTES_PER_S
+    if mode in _STREAM_RATES:
+        return size / _STREAM_RATES[mode]
+    fetch = {
+        "hub": overheads.HUB_BYTES_PER_S,
+        "disk": overheads.BUCKET_COPY_BYTES_PER_S,
+        "memory": overheads.BUCKET_COPY_BYTES_PER_S,
+    }
+    # `image`: the layers are streamed or already on the machine's disk, then read like local files.
+    fetched_s = size / fetch[mode] if mode in fetch else size / overheads.STREAMER_BYTES_PER_S
+    return fetched_s + _reload_s(r)
+
+
+def _reload_s(r: Resolved) -> float:
+    """Reading weights that are on the machine already."""
+    rate = overheads.DISK_TO_DEVICE_BYTES_PER_S if r.is_tpu else overheads.PAGE_CACHE_TO_GPU_BYTES_PER_S
+    return weights_of(r).checkpoint / rate
+
+
+def compile_s_of(r: Resolved, *, warm: bool) -> float:
+    """Compilation, graph capture and warm-up."""
+    if r.is_tpu:
+        return overheads.XLA_CACHED_S if warm else xla_programs(r) * _xla_program_s(r)
+    if r.eager:
+        return overheads.GPU_EAGER_WARM_UP_S
+    factor = 1.0 if r.platform == "cloud-run" else overheads.GPU_DEDICATED_COMPILE_FACTOR
+    compile_s = overheads.GPU_COMPILE_BASE_S + overheads.GPU_COMPILE_S_PER_LAYER * r.spec.layers
+    return factor * compile_s + captured_graphs(r) * overheads.GPU_GRAPH_CAPTURE_S + overheads.GPU_EAGER_WARM_UP_S
+
+
+def token_buckets(max_tokens: int, padding_gap: int) -> int:
+    """Batch sizes that vLLM on TPU compiles for: doubling from 16 until the gap, then by the gap (tpu-inference's token paddings)."""
+    buckets, size = 1, overheads.XLA_MIN_BUCKET
+    while size < max_tokens:
+        size = size * 2 if padding_gap == 0 or size < padding_gap else size + padding_gap
+        buckets += 1
+    return buckets
+
+
+def xla_programs(r: Resolved) -> int:
+    """Programs of the model that a cold start compiles: one a bucket, and one more with embeddings as input where it sees."""
+    from planning.vllm_args import TPU_BUCKET_PADDING_GAP  # noqa: PLC0415 - TPU only
+
+    buckets = token_buckets(r.max_num_batched_tokens, TPU_BUCKET_PADDING_GAP if r.spec.is_moe else 0)
+    return buckets * (2 if r.spec.is_multimodal else 1)
+
+
+def _xla_program_s(r: Resolved) -> float:
+    per_layer = overheads.XLA_S_PER_LAYER
+    if r.spec.layer_embedding_dim:
+        per_layer = overheads.XLA_S_PER_LAYER_WITH_LAYER_EMBEDDINGS
+    if r.spec.is_moe:
+        per_layer = overheads.XLA_S_PER_MOE_LAYER
+    slower = overheads.XLA_V5E_FACTOR if r.accelerator.name.startswith("v5e") else 1.0
+    speculation = overheads.XLA_SPECULATION_FACTOR if r.speculative_tokens else 1.0
+    return per_layer * r.spec.layers * slower * speculation

@@ -1,0 +1,122 @@
+"""Decode speed by a roofline: the bytes that one step reads over the memory's bandwidth, plus what a step costs that reads nothing.
+
+One request alone reads every active weight once a token. At larger batches a mixture of experts touches more of its experts, and KV
+and arithmetic come on top. Estimates, good to about 30 % for one request and to a factor of two at saturation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from planning import overheads
+from planning.model import active_params
+from planning.types import MemoryPlan, ThroughputPlan
+from planning.units import from_gib
+from planning.weights import Weights, weights_of
+
+if TYPE_CHECKING:
+    from planning.resolve import Resolved
+
+_GIGA: Final = 1e9
+_TERA: Final = 1e12
+_FLOP_PER_PARAM: Final = 2
+_SHORT_REQUEST_TOKENS: Final = 256
+"""Context of the single request that the decode estimate is about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The time of one decoding step, in seconds, by cause."""
+
+    memory_s: float
+    compute_s: float
+    link_s: float
+    fixed_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Memory and arithmetic overlap; the link and the fixed part do not."""
+        return max(self.memory_s, self.compute_s) + self.link_s + self.fixed_s
+
+
+def throughput_plan(r: Resolved, memory: MemoryPlan) -> ThroughputPlan:
+    """Single-request and saturated output rates of a resolved deployment."""
+    weights = weights_of(r)
+    alone = step_of(r, weights, memory, batch=1, tokens=_SHORT_REQUEST_TOKENS)
+    batch = saturation_batch(r, memory)
+    full = step_of(r, weights, memory, batch=batch, tokens=min(overheads.TYPICAL_SEQUENCE_TOKENS, r.max_model_len))
+    decode = 1 / alone.total_s
+    saturated = max(batch / full.total_s, decode)
+    return ThroughputPlan(
+        decode_tok_per_s=decode,
+        saturated_tok_per_s=saturated,
+        saturated_low_tok_per_s=max(saturated * overheads.SATURATION_LOW, decode),
+        saturated_high_tok_per_s=saturated * overheads.SATURATION_HIGH,
+        saturated_batch=batch,
+        bound=_bound(alone),
+    )
+
+
+def saturation_batch(r: Resolved, memory: MemoryPlan) -> int:
+    """Requests of typical length that run together: as many as max-num-seqs and the KV cache allow."""
+    length = min(overheads.TYPICAL_SEQUENCE_TOKENS, r.max_model_len)
+    held = _kv_bytes(r, length)
+    return max(1, min(r.max_num_seqs, int(from_gib(memory.kv_gib) // held) if held else r.max_num_seqs))
+
+
+def step_of(r: Resolved, weights: Weights, memory: MemoryPlan, *, batch: int, tokens: int) -> Step:
+    """One decoding step of `batch` requests that hold `tokens` tokens each."""
+    a = r.accelerator
+    efficiency = overheads.TPU_BANDWIDTH_EFFICIENCY if r.is_tpu else overheads.GPU_BANDWIDTH_EFFICIENCY
+    offloaded = from_gib(memory.offloaded_gib)
+    dense = weights.read_per_token - weights.expert_read
+    experts = weights.experts * (1 - (1 - weights.expert_read / weights.experts) ** batch) if weights.experts else 0.0
+    read = dense + experts
+    # Offload takes layers as they come, so what it takes is read as often as the average layer.
+    linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
+    local = max(read - linked, 0.0) + batch * _kv_bytes(r, tokens)
+    flops = _FLOP_PER_PARAM * active_params(r.spec) * batch / r.tp
+    link_rate = a.host_link_gb_per_s * _GIGA * overheads.ZERO_COPY_EFFICIENCY
+    return Step(
+        memory_s=local / (a.bandwidth_gb_per_s * _GIGA * efficiency),
+        compute_s=flops / (a.bf16_tflops * _TERA * overheads.COMPUTE_EFFICIENCY),
+        link_s=linked / link_rate if linked and link_rate else 0.0,
+        fixed_s=_fixed_s(r, batch),
+    )
+
+
+def _kv_bytes(r: Resolved, tokens: int) -> float:
+    """KV that one request of `tokens` tokens holds on one device: windows cap what sliding layers read, on TPU too."""
+    total = 0.0
+    for group in r.spec.groups:
+        a = group.attention
+        held = min(tokens, a.window) if a.window else tokens
+        total += group.count * 2 * max(1, a.kv_heads // r.tp) * a.head_dim * r.kv_bytes * held
+    return total
+
+
+def _fixed_s(r: Resolved, batch: int) -> float:
+    layers = r.spec.layers
+    if r.is_tpu:
+        per_layer = overheads.TPU_LAYER_S + (
+            overheads.ALL_REDUCES_PER_LAYER * overheads.TPU_ALL_REDUCE_S if r.tp > 1 else 0.0
+        )
+        factor = overheads.TPU_V5E_SEQUENCE_FACTOR if r.accelerator.name.startswith("v5e") else 1.0
+        return layers * per_layer + overheads.TPU_STEP_S + (batch - 1) * overheads.TPU_SEQUENCE_S * factor
+    per_layer = overheads.GPU_EAGER_LAYER_S if r.eager else overheads.GPU_LAYER_S
+    if r.spec.is_moe:
+        per_layer += overheads.GPU_MOE_LAYER_S
+    if r.tp > 1:
+        per_layer += overheads.ALL_REDUCES_PER_LAYER * overheads.GPU_ALL_REDUCE_S
+    return layers * per_layer + overheads.GPU_STEP_S + (batch - 1) * overheads.GPU_SEQUENCE_S
+
+
+def _bound(step: Step) -> Literal["memory", "compute", "pcie", "overhead"]:
+    parts: dict[Literal["memory", "compute", "pcie", "overhead"], float] = {
+        "memory": step.memory_s,
+        "compute": step.compute_s,
+        "pcie": step.link_s,
+        "overhead": step.fixed_s,
+    }
+    return max(parts, key=lambda name: parts[name])

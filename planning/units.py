@@ -1,0 +1,53 @@
+"""Units of memory and time, and whole-number helpers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+HOUR_S: Final = 3_600
+DAY_S: Final = 86_400
+MONTH_H: Final = 730
+"""Hours in a month, as cloud price lists count them."""
+
+
+def to_gib(size_bytes: float) -> float:
+    """Bytes as GiB (2^30 bytes)."""
+    return size_bytes / GIB
+
+
+def from_gib(size_gib: float) -> float:
+    """GiB (2^30 bytes) as bytes."""
+    return size_gib * GIB
+
+
+def ceil_div(dividend: int, divisor: int) -> int:
+    """The quotient of two positive whole numbers, rounded up."""
+    return -(-dividend // divisor)
+
+
+def align_to(value: int, step: int) -> int:
+    """`value` rounded up to a multiple of `step`."""
+    return ceil_div(value, step) * step
+
+
+def next_power_of_two(value: int) -> int:
+    """The smallest power of two that is not below `value` (at least 1)."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 45 s, 12 min 48 s, 7 d."""
+    whole = round(seconds)
+    if whole < 2 * 60:
+        return f"{whole} s"
+    if whole < 2 * HOUR_S:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    if whole < 2 * DAY_S:
+        hours, rest = divmod(whole, HOUR_S)
+        return f"{hours} h {rest // 60} min" if rest >= 60 else f"{hours} h"  # noqa: PLR2004 - a minute
+    return f"{whole / DAY_S:g} d" if whole % DAY_S == 0 else f"{whole / DAY_S:.1f} d"

@@ -1,0 +1,118 @@
+"""Bytes of weights: in the checkpoint, on one device, and read for one token.
+
+Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
+- Linear layers, experts, embeddings and the output head are divided over the tensor-parallel devices; norms, routers and the small
+  per-layer gates of E2B and E4B are whole on each; key and value projections are divided by KV heads and copied where a device
+  would get less than one.
+- vLLM on GPU keeps a value projection where the checkpoint has none (k_eq_v), position tables for the model's full length, and a
+  buffer for per-layer embeddings; it leaves towers out whose modalities are limited to 0, and, while building the model, allocates an
+  output head before it ties it to the embeddings.
+- vLLM on TPU (JAX) loads no audio tower and keeps no copies; models without a JAX implementation (12B) go through its PyTorch path,
+  which keeps the copies and an output head of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from planning.model import Tensor, tensors
+from planning.quantization import FULL_BYTES
+
+if TYPE_CHECKING:
+    from planning.model import ModelSpec
+    from planning.quantization import Scheme
+    from planning.resolve import Resolved, Runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Bytes; `device` and what follows are of one device, before offload."""
+
+    checkpoint: float
+    device: float
+    layers: float
+    """The part of `device` that offload can move: the decoder layers."""
+    read_per_token: float
+    """What one decoded token reads at batch 1."""
+    expert_read: float
+    """The part of `read_per_token` that belongs to active experts."""
+    experts: float
+    """All experts on one device."""
+    load_extra: float
+    """Allocated on top of `device` while the model is built."""
+    tables: float
+    """Position tables and buffers, counted in `device`."""
+
+
+def weights_of(r: Resolved) -> Weights:
+    """The weights of a resolved deployment."""
+    return _weights(
+        r.spec,
+        r.scheme,
+        r.runtime,
+        r.tp,
+        r.max_num_batched_tokens if r.spec.layer_embedding_dim else 0,
+        r.sees or r.is_tpu,
+        r.hears,
+    )
+
+
+@lru_cache(maxsize=256)
+def _weights(
+    spec: ModelSpec, scheme: Scheme, runtime: Runtime, tp: int, batched_tokens: int, with_vision: bool, with_audio: bool
+) -> Weights:
+    inventory = tensors(spec)
+    stored = {tensor: tensor.params * _bytes(tensor, scheme) for tensor in inventory}
+    checkpoint = sum(size for tensor, size in stored.items() if not tensor.copy)
+    scale = spec.checkpoint_bytes / checkpoint if spec.checkpoint_bytes else 1.0
+    device = layers = read = expert_read = experts = 0.0
+    for tensor, size in stored.items():
+        if not _is_loaded(tensor, runtime, with_vision=with_vision, with_audio=with_audio):
+            continue
+        share = size * scale * _share(tensor, tp)
+        device += share
+        read += share * tensor.active_share
+        if tensor.role in {"attention", "mlp", "experts", "router"}:
+            layers += share
+        if tensor.role == "experts":
+            experts += share
+            expert_read += share * tensor.active_share
+    head = spec.vocab * spec.hidden * FULL_BYTES / tp if spec.tied_embeddings else 0.0
+    tables = 0.0
+    if runtime != "tpu-jax":
+        tables += sum(spec.rope_cache_dims) * spec.max_positions * FULL_BYTES
+    if runtime == "cuda" and spec.layer_embedding_dim:
+        tables += batched_tokens * spec.layers * spec.layer_embedding_dim * FULL_BYTES
+    own_head = head if runtime == "tpu-torch" else 0.0
+    return Weights(
+        checkpoint=checkpoint * scale,
+        device=device + tables + own_head,
+        layers=layers,
+        read_per_token=read,
+        expert_read=expert_read,
+        experts=experts,
+        load_extra=head if runtime == "cuda" else 0.0,
+        tables=tables,
+    )
+
+
+def _bytes(tensor: Tensor, scheme: Scheme) -> float:
+    return scheme.linear_bytes if tensor.quantizable else FULL_BYTES
+
+
+def _is_loaded(tensor: Tensor, runtime: Runtime, *, with_vision: bool, with_audio: bool) -> bool:
+    if tensor.role == "audio":
+        return with_audio and runtime == "cuda"
+    if tensor.role == "vision":
+        return with_vision
+    return not (tensor.copy and runtime == "tpu-jax")
+
+
+def _share(tensor: Tensor, tp: int) -> float:
+    if tensor.placement == "split":
+        return 1 / tp
+    if tensor.placement == "kv":
+        return 1 / min(tp, tensor.kv_heads)
+    return 1.0
