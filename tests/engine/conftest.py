@@ -1,0 +1,147 @@
+"""The real CLI on a local cloud: a copy of the project, a cloud of its own, and the environment that goes with it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import requests
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("components", "localcloud", "planning", "provider", "scripts", "stacks", "tools")
+LIMIT_S = 240
+
+
+@dataclass
+class Answer:
+    """What a command printed and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self):
+        return self.out + self.err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@dataclass
+class Workspace:
+    """A copy of the project beside a running local cloud."""
+
+    folder: Path
+    environment: dict
+    transcript: list = field(default_factory=list)
+
+    def run(self, *command, stdin="", expect=0, environment=None):
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=self.folder / "project",
+            env={**self.environment, **(environment or {})},
+            capture_output=True,
+            text=True,
+            input=stdin,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        answer = Answer(done.returncode, done.stdout, done.stderr)
+        self.transcript.append(answer.text)
+        if expect is not None:
+            assert answer.code == expect, f"{command}: exit code {answer.code}\n{answer.text[-4000:]}"
+        return answer
+
+    def pulumi(self, *arguments, **options):
+        return self.run(self.engine, *arguments, "--non-interactive", **options)
+
+    def script(self, name, *arguments, **options):
+        return self.run(sys.executable, "-m", f"scripts.{name}", *arguments, **options)
+
+    @property
+    def engine(self):
+        return Path(sys.executable).with_name("pulumi")
+
+    def admin(self, path):
+        answer = requests.get(f"{self.environment['LOCALCLOUD_URL']}/admin/{path}", timeout=10)
+        answer.raise_for_status()
+        return answer.json()
+
+    def get(self, api, path):
+        base = self.environment[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}"]
+        headers = {"Authorization": f"Bearer {self.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"}
+        answer = requests.get(base + path, headers=headers, timeout=10)
+        answer.raise_for_status()
+        return answer.json()
+
+    def state(self, stack):
+        """The state file itself, as the engine wrote it."""
+        return (self.folder / "cloud" / "pulumi" / ".pulumi" / "stacks" / "gemma-serving" / f"{stack}.json").read_text()
+
+    def stage_nothing(self, stack):
+        """Stage a checkpoint without weights: the simulated server knows its size by name."""
+        checkpoint = self.folder / "checkpoint"
+        checkpoint.mkdir(exist_ok=True)
+        (checkpoint / "config.json").write_text("{}")
+        (checkpoint / "model.safetensors").write_bytes(b"\0" * 64)
+        self.script("stage_model", "--stack", stack, "--from", checkpoint)
+
+
+def copy_project(target):
+    target.mkdir(parents=True)
+    for pattern in ("*.yaml", "*.txt", "*.toml", "__main__.py"):
+        for path in ROOT.glob(pattern):
+            shutil.copy2(path, target / path.name)
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, target / room, ignore=shutil.ignore_patterns("__pycache__"))
+    (target / ".venv").symlink_to(Path(sys.prefix))
+
+
+def cloud_environment(folder):
+    """Ask the running cloud for its environment, as a person would with `eval`."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        done = subprocess.run(
+            [sys.executable, "-m", "localcloud", "env", "--state", str(folder / "cloud"), "--json"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        time.sleep(0.2)
+    raise AssertionError(f"the local cloud did not come up: {done.stderr}")
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """One cloud for the tests of a module; they use different stacks or follow one another."""
+    folder = tmp_path_factory.mktemp("workspace")
+    copy_project(folder / "project")
+    with (folder / "serve.log").open("w") as log:
+        cloud = subprocess.Popen(
+            [sys.executable, "-m", "localcloud", "serve", "--state", str(folder / "cloud")],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
+        base = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+        yield Workspace(folder, {**base, **cloud_environment(folder)})
+    finally:
+        cloud.send_signal(signal.SIGINT)
+        try:
+            cloud.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            cloud.kill()

@@ -1,0 +1,88 @@
+"""The life of the Cloud Run stack, with the real CLI: a real startup probe, private, changed in place, nothing left."""
+
+import json
+
+import pytest
+import requests
+
+STACK = "l4-qat"
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("cloud-run")]
+
+
+@pytest.fixture(scope="module")
+def deployed(workspace):
+    workspace.pulumi("stack", "init", STACK)
+    workspace.stage_nothing(STACK)
+    workspace.pulumi("up", "--yes", "--stack", STACK)
+    return json.loads(workspace.pulumi("stack", "output", "--json", "--stack", STACK).out)
+
+
+def service(workspace):
+    return workspace.get("run", f"v2/projects/local-project/locations/us-east4/services/gemma-{STACK}")
+
+
+def test_the_outputs_are_those_that_the_scripts_read(deployed):
+    assert (deployed["target"], deployed["auth"], deployed["tunnel"]) == ("cloud-run", "id-token", None)
+    assert "@sha256:" in deployed["image"]
+    assert deployed["labels"]["gemma-serving-stack"] == STACK
+
+
+def test_nothing_changes_right_after_up_and_after_a_refresh(workspace, deployed):
+    workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
+    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
+
+
+def test_nobody_gets_in_without_an_identity(deployed):
+    assert requests.get(f"{deployed['endpoint']}/v1/models", timeout=10).status_code in {401, 403}
+
+
+def test_the_server_passes_its_smoke_checks(workspace, deployed):
+    assert workspace.script("smoke", "--stack", STACK, "--json").json["passed"] is True
+
+
+def test_a_start_longer_than_the_probes_budget_is_stopped_in_the_preview(workspace, deployed):
+    """Incident PRB01."""
+    original = (workspace.folder / "project" / f"Pulumi.{STACK}.yaml").read_text()
+    workspace.pulumi(
+        "config", "set", "--path", "gemma-serving:cloudRun.startupProbe.failureThreshold", "2", "--stack", STACK
+    )
+    refused = workspace.pulumi("preview", "--stack", STACK, expect=None)
+    (workspace.folder / "project" / f"Pulumi.{STACK}.yaml").write_text(original)
+    assert refused.code != 0
+    assert "PRB01" in refused.text
+    assert "Traceback" not in refused.text
+
+
+def test_an_accepted_finding_lets_the_probe_really_fail_and_the_old_revision_goes_on(workspace, deployed):
+    path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
+    original = path.read_text()
+    before = service(workspace)["latestReadyRevision"]
+    workspace.pulumi(
+        "config", "set", "--path", "gemma-serving:cloudRun.startupProbe.failureThreshold", "2", "--stack", STACK
+    )
+    workspace.pulumi("config", "set", "--path", "gemma-serving:acceptFindings[0]", "PRB01", "--stack", STACK)
+    failed = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=None)
+    assert failed.code != 0
+    assert "startup probe" in failed.text
+    assert service(workspace)["latestReadyRevision"] == before
+    path.write_text(original)
+    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    assert workspace.script("smoke", "--stack", STACK, "--json").json["passed"] is True
+
+
+def test_a_serving_flag_makes_a_new_revision_of_the_same_service(workspace, deployed):
+    before = service(workspace)
+    workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "8192", "--stack", STACK)
+    workspace.pulumi("up", "--yes", "--stack", STACK)
+    after = service(workspace)
+    assert before["createTime"] == after["createTime"]
+    assert before["latestReadyRevision"] != after["latestReadyRevision"]
+    assert "--max-model-len=8192" in after["template"]["containers"][0]["args"]
+    assert workspace.script("smoke", "--stack", STACK, "--json").json["passed"] is True
+
+
+def test_teardown_leaves_nothing(workspace, deployed):
+    assert workspace.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True
+    names = [resource["name"] for resource in workspace.admin("resources")["resources"]]
+    assert not [name for name in names if f"gemma-{STACK}" in name]

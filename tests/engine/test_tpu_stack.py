@@ -1,0 +1,143 @@
+"""The life of the TPU stack, with the real CLI: nothing lost, nothing replaced, nothing left, and the token nowhere in clear."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+STACK = "tpu-v6e4"
+CANARY = "hf_canaryCanaryCANARY0123456789"
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("tpu")]
+
+
+class ProcessWatch:
+    """Reads every process's arguments and environment as fast as it can, looking for the canary in the arguments."""
+
+    def __init__(self):
+        self.seen = []
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self):
+        while not self.ended.is_set():
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    if CANARY.encode() in path.read_bytes():
+                        self.seen.append(str(path))
+                except OSError:
+                    continue
+            time.sleep(0.05)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+
+def capacity(workspace):
+    found = {}
+    for zone in ("us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a"):
+        for kind in ("queuedResources", "nodes"):
+            listed = workspace.get("tpu", f"v2alpha1/projects/local-project/locations/{zone}/{kind}")
+            found.update({item["name"]: item for item in listed.get(kind, [])})
+    return found
+
+
+def served_model_length(workspace):
+    """Ask the running server itself, through the tunnel that the stack names."""
+    report = workspace.script("smoke", "--stack", STACK, "--json").json
+    assert report["simulated"] is True
+    return report
+
+
+@pytest.fixture(scope="module")
+def deployed(workspace):
+    """The stack, up, with a token; `up` ran under a watch of all processes' arguments."""
+    workspace.pulumi("stack", "init", STACK)
+    workspace.pulumi("config", "set", "--secret", "hfToken", "--stack", STACK, stdin=CANARY)
+    # Something that is not ours, beside it.
+    base = workspace.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"]
+    headers = {"Authorization": f"Bearer {workspace.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"}
+    theirs = requests.post(
+        f"{base}v1/projects/local-project/secrets?secretId=theirs",
+        json={"replication": {"automatic": {}}, "labels": {"managed-by": "somebody"}},
+        headers=headers,
+        timeout=10,
+    )
+    theirs.raise_for_status()
+    with ProcessWatch() as watch:
+        preview = workspace.pulumi("preview", "--diff", "--stack", STACK)
+        up = workspace.pulumi("up", "--yes", "--stack", STACK)
+    return {"preview": preview, "up": up, "watch": watch}
+
+
+def test_the_preview_of_a_change_from_nothing_names_the_capacity(deployed):
+    assert "gcp-tpu:index:QueuedResource" in deployed["preview"].text
+
+
+def test_the_state_file_holds_the_real_thing(workspace, deployed):
+    resources = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
+    (queued,) = [resource for resource in resources if resource["type"] == "gcp-tpu:index:QueuedResource"]
+    assert "gemma-tpu-v6e4" in queued["id"]
+    assert queued["outputs"]["state"] == "ACTIVE"
+
+
+def test_nothing_changes_right_after_up_and_after_a_refresh(workspace, deployed):
+    workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
+    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
+
+
+def test_the_server_passes_its_smoke_checks(workspace, deployed):
+    assert served_model_length(workspace)["passed"] is True
+
+
+def test_a_serving_flag_changes_in_place_and_the_capacity_stays(workspace, deployed):
+    before = capacity(workspace)
+    workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "8192", "--stack", STACK)
+    changes = workspace.pulumi("preview", "--json", "--stack", STACK).json["changeSummary"]
+    assert set(changes) <= {"same", "update"}
+    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    after = capacity(workspace)
+    assert len(before) == 2
+    assert {name: item["createTime"] for name, item in before.items()} == {
+        name: item["createTime"] for name, item in after.items()
+    }
+    node = next(item for name, item in after.items() if "/nodes/" in name)
+    assert "--max-model-len=8192" in node["metadata"]["gemma-serving-document"]
+    outputs = json.loads(workspace.pulumi("stack", "output", "--json", "--stack", STACK).out)
+    assert outputs["smoke"]["maxModelLen"] == 8192
+    assert served_model_length(workspace)["passed"] is True
+
+
+def test_the_token_is_found_nowhere_in_clear(workspace, deployed):
+    """Incident SEC01: state, metadata, start-up script, logs, previews, exceptions, process arguments."""
+    assert deployed["watch"].seen == []
+    assert all(CANARY not in text for text in workspace.transcript)
+    assert CANARY not in workspace.state(STACK)
+    for item in capacity(workspace).values():
+        assert CANARY not in json.dumps(item)
+    files = (
+        path
+        for path in workspace.folder.rglob("*")
+        if path.is_file() and not path.is_symlink() and ".venv" not in path.parts
+    )
+    clear = [path.relative_to(workspace.folder).as_posix() for path in files if CANARY.encode() in path.read_bytes()]
+    # The simulated Secret Manager keeps the token's value, as the real one does; nothing else may.
+    assert [name for name in clear if not name.startswith("cloud/") or "secret" not in name] == []
+
+
+def test_teardown_leaves_nothing_of_ours_and_everything_of_others(workspace, deployed):
+    report = workspace.script("teardown", "--stack", STACK, "--yes", "--json").json
+    assert report["clean"] is True
+    assert report["state"] == []
+    assert capacity(workspace) == {}
+    names = [resource["name"] for resource in workspace.admin("resources")["resources"]]
+    assert any(name.endswith("/secrets/theirs") for name in names)
+    assert not [name for name in names if "gemma-tpu-v6e4" in name]

@@ -1,0 +1,90 @@
+"""Wrong input is one clear sentence, an exit code other than 0, and nothing created."""
+
+import pytest
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("cloud-run")]
+
+STACK = "tpu-v6e4"
+
+
+@pytest.fixture(scope="module")
+def stack(workspace):
+    workspace.pulumi("stack", "init", STACK)
+    return workspace
+
+
+@pytest.fixture
+def settings(stack):
+    """The stack's settings file, as it was before and after each test."""
+    path = stack.folder / "project" / f"Pulumi.{STACK}.yaml"
+    text = path.read_text()
+    yield path
+    path.write_text(text)
+
+
+def made(workspace):
+    return [resource["name"] for resource in workspace.admin("resources")["resources"] if "gemma-" in resource["name"]]
+
+
+def refused(workspace, sentence, environment=None):
+    for command in (("preview",), ("up", "--yes", "--skip-preview")):
+        answer = workspace.pulumi(*command, "--stack", STACK, expect=None, environment=environment)
+        assert answer.code != 0, answer.text
+        assert sentence in answer.text, answer.text
+        assert "Traceback" not in answer.text
+    assert made(workspace) == []
+
+
+CHANGES = [
+    (
+        "maxModelLen: 16384",
+        "maxModelLength: 16384",
+        "gemma-serving:vllm.maxModelLength is not a known setting; did you mean maxModelLen.",
+    ),
+    ("maxRunDuration: 4h", "maxRunDuration: 4", "gemma-serving:tpu.maxRunDuration = 4: a duration needs its unit"),
+    ("us-east5-a", "us-east9-a", "us-east9-a"),
+    ("target: tpu", "target: cloud-run", "target cloud-run needs the block cloudRun"),
+    ("tensorParallelSize: 4", "tensorParallelSize: 8", "TPU01"),
+    ("model: google/gemma-4-E2B-it", "model: google/gemma-9-E2B-it", "google/gemma-9-E2B-it"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "sentence"), CHANGES, ids=[change[1] for change in CHANGES])
+def test_a_mistake_in_the_settings(stack, settings, old, new, sentence):
+    text = settings.read_text()
+    assert old in text
+    settings.write_text(text.replace(old, new, 1))
+    refused(stack, sentence)
+
+
+def test_a_missing_project(stack):
+    bare = {"GOOGLE_CLOUD_PROJECT": "", "GOOGLE_PROJECT": "", "CLOUDSDK_CORE_PROJECT": ""}
+    refused(stack, "gcp:project is not set and neither is GOOGLE_CLOUD_PROJECT", bare)
+
+
+def test_a_project_that_is_not_ours(stack):
+    answer = stack.pulumi(
+        "up",
+        "--yes",
+        "--skip-preview",
+        "--stack",
+        STACK,
+        expect=None,
+        environment={"GOOGLE_CLOUD_PROJECT": "not-our-project"},
+    )
+    assert answer.code != 0
+    assert "not-our-project" in answer.text
+    assert made(stack) == []
+
+
+def test_a_wrong_passphrase(stack):
+    refused(stack, "incorrect passphrase", {"PULUMI_CONFIG_PASSPHRASE": "wrong"})
+
+
+def test_a_dead_endpoint_of_the_backend(stack):
+    refused(stack, "error:", {"PULUMI_BACKEND_URL": "http://127.0.0.1:9", "PULUMI_ACCESS_TOKEN": "x"})
+
+
+def test_a_token_in_clear(stack, settings):
+    settings.write_text(settings.read_text().replace("config:", "config:\n  gemma-serving:hfToken: hf_in_clear", 1))
+    refused(stack, "gemma-serving:hfToken is stored in clear")
