@@ -1,0 +1,37 @@
+"""Models of the services: one module or a few for each API. A module's `handlers(cloud)` maps method ids of the discovery documents to functions."""
+
+from localcloud.call import Handler
+from localcloud.cloud import Cloud
+from localcloud.services import (
+    artifactregistry,
+    compute,
+    iam,
+    logs,
+    monitoring,
+    projects,
+    run,
+    secretmanager,
+    serviceusage,
+    storage,
+    tpu,
+)
+
+
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """All methods that are modelled."""
+    found: dict[str, Handler] = {}
+    for module in (
+        artifactregistry,
+        compute,
+        iam,
+        logs,
+        monitoring,
+        projects,
+        run,
+        secretmanager,
+        serviceusage,
+        storage,
+        tpu,
+    ):
+        found.update(module.handlers(cloud))
+    return found

@@ -1,0 +1,276 @@
+"""Compute Engine's networks, subnetworks, firewalls and routers: what they look like once created, and what may refer to what."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from localcloud.cloud import REGIONS, Cloud, fingerprint
+from localcloud.errors import CloudError, JsonObject
+
+NETWORKS, SUBNETWORKS, FIREWALLS, ROUTERS = (
+    "compute.networks",
+    "compute.subnetworks",
+    "compute.firewalls",
+    "compute.routers",
+)
+_AUTO_RANGE = "10.128.0.0/9"
+"""Where auto mode networks take their /20 ranges from (Virtual Private Cloud's documentation)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a resource is: project, and region for regional ones."""
+
+    project: str
+    region: str | None
+
+    def name(self, collection: str, short: str) -> str:
+        """The full name."""
+        scope = "global" if self.region is None else f"regions/{self.region}"
+        return f"projects/{self.project}/{scope}/{collection}/{short}"
+
+
+def add_default(cloud: Cloud, project: str) -> None:
+    """The network `default` that every new project has, with a subnetwork in each region."""
+    stamp = cloud.timeline.stamp()
+    network = Place(project=project, region=None).name("networks", "default")
+    cloud.store.put(
+        NETWORKS,
+        network,
+        {
+            **new_network({"name": "default", "autoCreateSubnetworks": True}),
+            "id": _plain_id(network),
+            "creationTimestamp": stamp,
+        },
+    )
+    add_auto_subnetworks(cloud, project, "default")
+
+
+def add_auto_subnetworks(cloud: Cloud, project: str, network: str) -> None:
+    """A subnetwork in each region for an auto mode network."""
+    ranges = ipaddress.ip_network(_AUTO_RANGE).subnets(new_prefix=20)
+    for region, block in zip(sorted(REGIONS), ranges, strict=False):
+        place = Place(project=project, region=region)
+        body: JsonObject = {
+            "name": network,
+            "network": Place(project=project, region=None).name("networks", network),
+            "ipCidrRange": str(block),
+            "_auto": True,
+        }
+        name = place.name("subnetworks", network)
+        document = {
+            **new_subnetwork(cloud, place, body),
+            "id": _plain_id(name),
+            "creationTimestamp": cloud.timeline.stamp(),
+        }
+        cloud.store.put(SUBNETWORKS, name, document)
+
+
+def _plain_id(name: str) -> str:
+    return str(10**18 + int.from_bytes(name.encode()[-6:], "big"))
+
+
+def new_network(body: JsonObject) -> JsonObject:
+    """A network with its defaults."""
+    routing = {"routingMode": "REGIONAL", **(body.get("routingConfig") or {})}
+    return {
+        "autoCreateSubnetworks": True,
+        "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
+        "mtu": 1460,
+        **body,
+        "routingConfig": routing,
+    }
+
+
+def new_subnetwork(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
+    """A subnetwork with its defaults; its range must be a proper one that overlaps no other of the network."""
+    network = reference(cloud, place.project, NETWORKS, body.get("network"), "resource.network")
+    block = _block(body.get("ipCidrRange"))
+    for other, document in cloud.store.under(SUBNETWORKS, f"projects/{place.project}/"):
+        if document["network"] == network and ipaddress.ip_network(document["ipCidrRange"]).overlaps(block):
+            raise CloudError.invalid(
+                f"Invalid IPCidrRange: {block} conflicts with existing subnetwork '{other.rpartition('/')[2]}' in region '{document['region']}'."
+            )
+    if body.get("region") and str(body["region"]).rpartition("/")[2] != place.region:
+        raise CloudError.field(
+            "region",
+            f"Invalid value for field 'resource.region': '{body['region']}'. It does not match the region in the path, '{place.region}'.",
+        )
+    return {
+        "privateIpGoogleAccess": False,
+        "purpose": "PRIVATE",
+        "stackType": "IPV4_ONLY",
+        "privateIpv6GoogleAccess": "DISABLE_GOOGLE_ACCESS",
+        "logConfig": {"enable": False},
+        **body,
+        "network": network,
+        "region": place.region,
+        "gatewayAddress": str(next(block.hosts())),
+    }
+
+
+def _block(text: object) -> ipaddress.IPv4Network:
+    try:
+        block = ipaddress.IPv4Network(str(text))
+    except ValueError:
+        raise CloudError.field(
+            "ipCidrRange",
+            f"Invalid value for field 'resource.ipCidrRange': '{text}'. Must be a CIDR address range that is contained by valid subnetwork ranges.",
+        ) from None
+    if block.prefixlen > 29:  # noqa: PLR2004 - the smallest subnetwork is a /29
+        raise CloudError.field(
+            "ipCidrRange",
+            f"Invalid value for field 'resource.ipCidrRange': '{text}'. A subnetwork needs at least a /29.",
+        )
+    return block
+
+
+def new_firewall(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
+    """A firewall rule with its defaults."""
+    check_firewall(body)
+    given = body.get("network") or f"projects/{place.project}/global/networks/default"
+    document: JsonObject = {
+        "direction": "INGRESS",
+        "priority": 1000,
+        "disabled": False,
+        "logConfig": {"enable": False},
+        **body,
+        "network": reference(cloud, place.project, NETWORKS, given, "resource.network"),
+    }
+    if document["direction"] == "INGRESS" and not any(
+        document.get(key) for key in ("sourceRanges", "sourceTags", "sourceServiceAccounts")
+    ):
+        document["sourceRanges"] = ["0.0.0.0/0"]
+    if document["direction"] == "EGRESS" and not document.get("destinationRanges"):
+        document["destinationRanges"] = ["0.0.0.0/0"]
+    return document
+
+
+def check_firewall(body: JsonObject) -> None:
+    """What a firewall rule must and must not hold."""
+    if bool(body.get("allowed")) == bool(body.get("denied")):
+        raise CloudError.invalid(
+            "Invalid value for field 'resource.allowed[]': ''. Exactly one of allowed and denied must be specified."
+        )
+    if body.get("direction") == "EGRESS" and (body.get("sourceRanges") or body.get("sourceTags")):
+        raise CloudError.invalid(
+            "Invalid value for field 'resource.sourceRanges': an EGRESS rule takes destinationRanges, not sourceRanges or sourceTags."
+        )
+    for field in ("sourceRanges", "destinationRanges"):
+        for index, text in enumerate(body.get(field) or []):
+            try:
+                ipaddress.ip_network(text)
+            except ValueError:
+                raise CloudError.field(
+                    field,
+                    f"Invalid value for field 'resource.{field}[{index}]': '{text}'. Must be a CIDR address range.",
+                ) from None
+
+
+def new_router(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
+    """A router with its defaults."""
+    document = {
+        **body,
+        "network": reference(cloud, place.project, NETWORKS, body.get("network"), "resource.network"),
+        "region": place.region,
+    }
+    return with_nats(document)
+
+
+_NAT_DEFAULTS: JsonObject = {
+    "enableEndpointIndependentMapping": False,
+    "enableDynamicPortAllocation": False,
+    "endpointTypes": ["ENDPOINT_TYPE_VM"],
+    "type": "PUBLIC",
+    "udpIdleTimeoutSec": 30,
+    "icmpIdleTimeoutSec": 30,
+    "tcpEstablishedIdleTimeoutSec": 1200,
+    "tcpTransitoryIdleTimeoutSec": 30,
+    "tcpTimeWaitTimeoutSec": 120,
+    "autoNetworkTier": "PREMIUM",
+}
+"""Cloud NAT's defaults (Compute Engine's RouterNat reference)."""
+
+
+def with_nats(document: JsonObject) -> JsonObject:
+    """The router with the defaults of its NATs filled in; empty lists are left out, as in Google's answers."""
+    nats: list[JsonObject] = []
+    for nat in document.get("nats") or []:
+        if nat.get("sourceSubnetworkIpRangesToNat") is None:
+            raise CloudError.required("Required field 'resource.nats[0].sourceSubnetworkIpRangesToNat' not specified")
+        filled = {**_NAT_DEFAULTS, **{key: value for key, value in nat.items() if value not in (None, [])}}
+        nats.append(filled)
+    names = [nat.get("name") for nat in nats]
+    if len(set(names)) != len(names):
+        raise CloudError.invalid(
+            f"Invalid value for field 'resource.nats': the names {names} are not unique within the router."
+        )
+    shown = {key: value for key, value in document.items() if key != "nats"}
+    return {**shown, "nats": nats} if nats else shown
+
+
+def reference(cloud: Cloud, project: str, kind: str, given: object, field: str) -> str:
+    """The full name that a URL or partial URL refers to; 400 where it is malformed or leads to nothing."""
+    collection = kind.partition(".")[2]
+    text = re.sub(r"^https?://[^/]+/(compute/)?[a-z0-9]+/(?=projects/)", "", str(given or ""))
+    scope = "global" if kind == NETWORKS else "regions/[^/]+"
+    found = re.fullmatch(rf"(?:projects/(?P<project>[^/]+)/)?(?P<rest>{scope}/{collection}/[^/]+)", text)
+    if found is None:
+        raise CloudError.field(field, f"Invalid value for field '{field}': '{given or ''}'. The URL is malformed.")
+    owner = found["project"] or project
+    name = f"projects/{cloud.project_id(owner) or owner}/{found['rest']}"
+    if not cloud.store.has(kind, name):
+        raise CloudError.field(
+            field,
+            f"Invalid value for field '{field}': '{given}'. The referenced {collection.removesuffix('s')} resource cannot be found.",
+        )
+    return name
+
+
+def users_of(cloud: Cloud, name: str) -> list[str]:
+    """Names of what uses a network or subnetwork."""
+    users: list[str] = []
+    for kind in (SUBNETWORKS, FIREWALLS, ROUTERS):
+        users.extend(
+            user
+            for user, document in cloud.store.under(kind)
+            if document.get("network") == name and not document.get("_auto")
+        )
+    for kind in ("run.services", "tpu.nodes"):
+        users.extend(user for user, document in cloud.store.under(kind) if name in document.get("_networks", []))
+    return users
+
+
+def resolve_pair(cloud: Cloud, project: str, region: str, network: str | None, subnetwork: str | None) -> list[str]:
+    """Full names of a network and subnetwork given by name or URL, as Cloud Run and Cloud TPU take them; 404 where one is missing."""
+    resolved: list[str] = []
+    if network:
+        name = (
+            network
+            if network.startswith("projects/")
+            else f"projects/{project}/global/networks/{network.rpartition('/')[2]}"
+        )
+        resolved.append(_needed(cloud, NETWORKS, name, "network"))
+    if subnetwork:
+        name = (
+            subnetwork
+            if subnetwork.startswith("projects/")
+            else f"projects/{project}/regions/{region}/subnetworks/{subnetwork.rpartition('/')[2]}"
+        )
+        resolved.append(_needed(cloud, SUBNETWORKS, name, "subnetwork"))
+    if not network and not subnetwork:
+        name = f"projects/{project}/global/networks/default"
+        resolved.append(_needed(cloud, NETWORKS, name, "network"))
+    return resolved
+
+
+def _needed(cloud: Cloud, kind: str, name: str, what: str) -> str:
+    if not cloud.store.has(kind, name):
+        raise CloudError.not_found(f"The {what} '{name}' was not found.")
+    return name
+
+
+def stamped(document: JsonObject) -> JsonObject:
+    """The document with a fresh fingerprint."""
+    plain = {key: value for key, value in document.items() if key != "fingerprint"}
+    return {**plain, "fingerprint": fingerprint(plain)}

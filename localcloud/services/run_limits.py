@@ -1,0 +1,376 @@
+"""What Cloud Run accepts in a revision template, with messages in the form of its own: `Violation in CreateServiceRequest.service.template...`.
+
+Limits: Cloud Run's pages on health checks, GPUs, CPU and memory, concurrency and request timeout.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud.errors import CloudError, JsonObject
+from localcloud.scenario import Run
+from localcloud.timeline import seconds
+
+MAX_PROBE_DELAY_S = 240
+MAX_STARTUP_PERIOD_S = 240
+MAX_LIVENESS_PERIOD_S = 3600
+MAX_STARTUP_BUDGET_S = 600
+MAX_STARTUP_BUDGET_WITH_GPU_S = 1800
+MAX_REQUEST_TIMEOUT_S = 3600
+MAX_CONCURRENCY = 1000
+DEFAULT_MAX_INSTANCES = 100
+GPU_LIMIT = "nvidia.com/gpu"
+_GIB = 1 << 30
+_UNITS = {
+    "": 1,
+    "k": 1000,
+    "M": 1000**2,
+    "G": 1000**3,
+    "T": 1000**4,
+    "Ki": 1 << 10,
+    "Mi": 1 << 20,
+    "Gi": 1 << 30,
+    "Ti": 1 << 40,
+}
+_CPU_FOR_MEMORY = ((24, 8.0), (16, 6.0), (8, 4.0), (4, 2.0))
+"""More than so many GiB of memory need at least so many CPUs (Cloud Run's page on memory limits)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuType:
+    """What a GPU asks of its container: CPUs and memory at least, CPUs and memory at most."""
+
+    min_cpu: float
+    min_memory_gib: float
+    max_cpu: float
+    max_memory_gib: float
+
+
+GPU_TYPES = {
+    "nvidia-l4": GpuType(min_cpu=4, min_memory_gib=16, max_cpu=8, max_memory_gib=32),
+    "nvidia-rtx-pro-6000": GpuType(min_cpu=20, min_memory_gib=80, max_cpu=44, max_memory_gib=176),
+}
+_NO_GPU = GpuType(min_cpu=0, min_memory_gib=0, max_cpu=8, max_memory_gib=32)
+
+
+def gpu_of(template: JsonObject) -> str | None:
+    """The GPU type of a template, or None."""
+    return (template.get("nodeSelector") or {}).get("accelerator") or None
+
+
+def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, request: str) -> None:
+    """Refuse a template (defaults filled in) that Cloud Run would refuse. `gpus_left` is the quota left for its GPU type in the region."""
+    checker = _Template(template=template, path=f"{request}.service.template")
+    checker.containers()
+    checker.volumes()
+    checker.numbers()
+    checker.gpu(region, world, gpus_left)
+
+
+def cpus(text: str) -> float | None:
+    """CPUs of a quantity such as `8` or `4000m`; None for something else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(m?)", text)
+    return None if found is None else float(found[1]) / (1000 if found[2] else 1)
+
+
+def memory_gib(text: str) -> float | None:
+    """GiB of a quantity such as `32Gi` or `512Mi`; None for something else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]|Ki|Mi|Gi|Ti)?", text)
+    return None if found is None else float(found[1]) * _UNITS[found[2] or ""] / _GIB
+
+
+def _violation(path: str, text: str) -> CloudError:
+    return CloudError.field(path.partition(".")[2], f"Violation in {path}: {text}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Template:
+    template: JsonObject
+    path: str
+
+    def containers(self) -> None:
+        containers: list[JsonObject] = self.template.get("containers") or []
+        if not containers:
+            raise _violation(f"{self.path}.containers", "at least one container must be given.")
+        with_ports = [container for container in containers if container.get("ports")]
+        if len(with_ports) != 1:
+            raise _violation(
+                f"{self.path}.containers", f"exactly one container must have a port; {len(with_ports)} have one."
+            )
+        names = [container.get("name") for container in containers if container.get("name")]
+        if len(set(names)) != len(names):
+            raise _violation(
+                f"{self.path}.containers", f"container names must be unique; given are {', '.join(names)}."
+            )
+        for index, container in enumerate(containers):
+            self._container(container, f"{self.path}.containers[{index}]")
+
+    def _container(self, container: JsonObject, path: str) -> None:
+        if not container.get("image"):
+            raise _violation(
+                f"{path}.image", "expected a container image path of form [hostname/]repo-path[:tag and/or @digest]."
+            )
+        seen: set[str] = set()
+        for index, env in enumerate(container.get("env") or []):
+            if not env.get("name") or env["name"] in seen:
+                raise _violation(f"{path}.env[{index}].name", f"'{env.get('name', '')}' is empty or given twice.")
+            if env["name"] in {"PORT", "K_SERVICE", "K_REVISION", "K_CONFIGURATION"}:
+                raise _violation(
+                    f"{path}.env[{index}].name", f"the name '{env['name']}' is reserved; it is set by Cloud Run."
+                )
+            if env.get("value") and env.get("valueSource"):
+                raise _violation(f"{path}.env[{index}]", "value and value_source cannot both be given.")
+            seen.add(env["name"])
+        for index, mount in enumerate(container.get("volumeMounts") or []):
+            known = {volume.get("name") for volume in self.template.get("volumes") or []}
+            if mount.get("name") not in known:
+                raise _violation(
+                    f"{path}.volume_mounts[{index}].name", f"no volume is named '{mount.get('name', '')}'."
+                )
+            if not str(mount.get("mountPath", "")).startswith("/") or ":" in mount["mountPath"]:
+                raise _violation(
+                    f"{path}.volume_mounts[{index}].mount_path",
+                    f"'{mount.get('mountPath', '')}' must be an absolute path without ':'.",
+                )
+        gpu = gpu_of(self.template) is not None
+        if container.get("startupProbe"):
+            _startup_probe(container["startupProbe"], f"{path}.startup_probe", gpu=gpu)
+        if container.get("livenessProbe"):
+            _liveness_probe(container["livenessProbe"], f"{path}.liveness_probe")
+        self._resources(container, path)
+
+    def _resources(self, container: JsonObject, path: str) -> None:
+        limits: dict[str, str] = (container.get("resources") or {}).get("limits") or {}
+        for key in limits:
+            if key not in {"cpu", "memory", GPU_LIMIT}:
+                raise _violation(
+                    f"{path}.resources.limits", f"'{key}' is not a limit; cpu, memory and {GPU_LIMIT} are."
+                )
+        cpu, memory = cpus(limits.get("cpu", "1")), memory_gib(limits.get("memory", "512Mi"))
+        if cpu is None or cpu <= 0 or (cpu > 1 and cpu != int(cpu)):
+            raise _violation(
+                f"{path}.resources.limits[cpu]",
+                f"'{limits.get('cpu')}' is not a number of CPUs; whole numbers, or less than 1, are allowed.",
+            )
+        if memory is None or memory < 0.125:  # noqa: PLR2004 - Cloud Run's smallest second-generation sidecar
+            raise _violation(
+                f"{path}.resources.limits[memory]",
+                f"'{limits.get('memory')}' is not an amount of memory of at least 128Mi.",
+            )
+        most = GPU_TYPES.get(gpu_of(self.template) or "", _NO_GPU)
+        if cpu > most.max_cpu:
+            raise _violation(
+                f"{path}.resources.limits[cpu]",
+                f"Invalid value specified for cpu. Maximum {most.max_cpu:g} CPU allowed; given {limits.get('cpu')}.",
+            )
+        if memory > most.max_memory_gib:
+            raise _violation(
+                f"{path}.resources.limits[memory]",
+                f"Invalid value specified for memory. Maximum {most.max_memory_gib:g}Gi allowed; given {limits.get('memory')}.",
+            )
+        for above_gib, needed in _CPU_FOR_MEMORY:
+            if memory > above_gib and cpu < needed:
+                raise _violation(
+                    f"{path}.resources.limits[cpu]",
+                    f"Invalid value specified for cpu. For the specified memory ({limits.get('memory')}), at least {needed:g} CPU are needed; given {limits.get('cpu', '1')}.",
+                )
+
+    def volumes(self) -> None:
+        names: set[str] = set()
+        for index, volume in enumerate(self.template.get("volumes") or []):
+            path = f"{self.path}.volumes[{index}]"
+            if not volume.get("name") or volume["name"] in names:
+                raise _violation(f"{path}.name", f"'{volume.get('name', '')}' is empty or given twice.")
+            names.add(volume["name"])
+            kinds = [key for key in volume if key != "name"]
+            if len(kinds) != 1:
+                raise _violation(path, f"exactly one source must be given; given are {', '.join(kinds) or 'none'}.")
+            if kinds[0] == "gcs" and self.template.get("executionEnvironment") == "EXECUTION_ENVIRONMENT_GEN1":
+                raise _violation(path, "Cloud Storage volumes need the second generation execution environment.")
+
+    def numbers(self) -> None:
+        concurrency = int(self.template.get("maxInstanceRequestConcurrency", 1))
+        if not 0 <= concurrency <= MAX_CONCURRENCY:
+            raise _violation(
+                f"{self.path}.max_instance_request_concurrency",
+                f"must be from 1 to {MAX_CONCURRENCY}; given {concurrency}.",
+            )
+        timeout_s = seconds(self.template.get("timeout", "300s"))
+        if not 0 < timeout_s <= MAX_REQUEST_TIMEOUT_S:
+            raise _violation(
+                f"{self.path}.timeout",
+                f"must be from 1s to {MAX_REQUEST_TIMEOUT_S}s; given {self.template['timeout']}.",
+            )
+        scaling = self.template.get("scaling") or {}
+        if scaling.get("minInstanceCount", 0) > scaling.get("maxInstanceCount", DEFAULT_MAX_INSTANCES):
+            raise _violation(
+                f"{self.path}.scaling",
+                f"min_instance_count {scaling['minInstanceCount']} is above max_instance_count {scaling['maxInstanceCount']}.",
+            )
+
+    def gpu(self, region: str, world: Run, gpus_left: int) -> None:
+        kind = gpu_of(self.template)
+        asking = [
+            container
+            for container in self.template["containers"]
+            if (container.get("resources") or {}).get("limits", {}).get(GPU_LIMIT, "0") != "0"
+        ]
+        if kind is None:
+            if asking:
+                raise _violation(
+                    f"{self.path}.node_selector",
+                    f"a limit of {GPU_LIMIT} needs a node selector with an accelerator such as nvidia-l4.",
+                )
+            return
+        if kind not in GPU_TYPES:
+            raise _violation(
+                f"{self.path}.node_selector.accelerator", f"'{kind}' is not a GPU type; {' and '.join(GPU_TYPES)} are."
+            )
+        if len(asking) != 1:
+            raise _violation(
+                f"{self.path}.containers",
+                f"exactly one container must have a limit of {GPU_LIMIT}; {len(asking)} have one.",
+            )
+        if region not in world.gpu_regions.get(kind, ()):
+            raise _violation(
+                f"{self.path}.node_selector.accelerator",
+                f"GPU type {kind} is not available in region {region}; it is in {', '.join(world.gpu_regions.get(kind, ()))}.",
+            )
+        self._gpu_container(kind, asking[0])
+        count = int((self.template.get("scaling") or {}).get("maxInstanceCount", DEFAULT_MAX_INSTANCES))
+        if gpus_left <= 0 and count > 0:
+            redundancy = "without" if self.template.get("gpuZonalRedundancyDisabled") else "with"
+            raise _violation(
+                f"{self.path}.node_selector",
+                f"You do not have quota for using GPUs {redundancy} zonal redundancy ({kind} in {region}: none left). Set gpu_zonal_redundancy_disabled, or ask for quota.",
+            )
+        if count > gpus_left:
+            raise _violation(
+                f"{self.path}.scaling.max_instance_count",
+                f"Max instances must be set to {gpus_left} or fewer in order to set GPU requirements; given {count} ({kind} in {region}).",
+            )
+
+    def _gpu_container(self, kind: str, container: JsonObject) -> None:
+        need, resources = GPU_TYPES[kind], container["resources"]
+        path = f"{self.path}.containers[{self.template['containers'].index(container)}].resources"
+        limits: dict[str, str] = resources["limits"]
+        if limits[GPU_LIMIT] != "1":
+            raise _violation(
+                f"{path}.limits[{GPU_LIMIT}]", f"one GPU an instance is allowed; given {limits[GPU_LIMIT]}."
+            )
+        cpu, memory = cpus(limits.get("cpu", "1")) or 0, memory_gib(limits.get("memory", "512Mi")) or 0
+        if cpu < need.min_cpu:
+            raise _violation(
+                f"{path}.limits[cpu]",
+                f"GPU type {kind} needs at least {need.min_cpu:g} CPU; given {limits.get('cpu', '1')}.",
+            )
+        if memory < need.min_memory_gib:
+            raise _violation(
+                f"{path}.limits[memory]",
+                f"GPU type {kind} needs at least {need.min_memory_gib:g}Gi of memory; given {limits.get('memory', '512Mi')}.",
+            )
+        if resources.get("cpuIdle"):
+            raise _violation(f"{path}.cpu_idle", "must be false with a GPU: GPU services are billed by instance.")
+        if self.template.get("executionEnvironment") == "EXECUTION_ENVIRONMENT_GEN1":
+            raise _violation(
+                f"{self.path}.execution_environment", "GPUs need the second generation execution environment."
+            )
+
+
+def _range(probe: JsonObject, key: str, path: str, low: int, high: int) -> int:
+    value = int(probe.get(key, 0))
+    if not low <= value <= high:
+        raise _violation(
+            f"{path}.{re.sub('([A-Z])', lambda found: '_' + found[1].lower(), key)}",
+            f"must be from {low} to {high}; given {value}.",
+        )
+    return value
+
+
+def _kinds(probe: JsonObject, path: str, allowed: tuple[str, ...]) -> None:
+    given = [key for key in ("httpGet", "tcpSocket", "grpc") if key in probe]
+    if len(given) != 1 or given[0] not in allowed:
+        raise _violation(
+            path, f"exactly one of {', '.join(allowed)} must be given; given are {', '.join(given) or 'none'}."
+        )
+
+
+def _timeout(probe: JsonObject, path: str, period_s: int, high: int) -> None:
+    timeout_s = _range(probe, "timeoutSeconds", path, 1, high)
+    if timeout_s > period_s:
+        raise _violation(
+            f"{path}.timeout_seconds", f"must not be greater than period_seconds; given {timeout_s} against {period_s}."
+        )
+
+
+def _startup_probe(probe: JsonObject, path: str, *, gpu: bool) -> None:
+    _kinds(probe, path, ("httpGet", "tcpSocket", "grpc"))
+    _range(probe, "initialDelaySeconds", path, 0, MAX_PROBE_DELAY_S)
+    period_s = _range(probe, "periodSeconds", path, 1, MAX_STARTUP_PERIOD_S)
+    _timeout(probe, path, period_s, MAX_STARTUP_PERIOD_S)
+    failures = _range(probe, "failureThreshold", path, 1, MAX_STARTUP_BUDGET_WITH_GPU_S)
+    most_s = MAX_STARTUP_BUDGET_WITH_GPU_S if gpu else MAX_STARTUP_BUDGET_S
+    if failures * period_s > most_s:
+        with_gpu = " with a GPU" if gpu else ""
+        raise _violation(
+            f"{path}.failure_threshold",
+            f"failure_threshold x period_seconds must not exceed {most_s} seconds{with_gpu}; given {failures} x {period_s} = {failures * period_s}.",
+        )
+
+
+def _liveness_probe(probe: JsonObject, path: str) -> None:
+    _kinds(probe, path, ("httpGet", "grpc"))
+    _range(probe, "initialDelaySeconds", path, 0, MAX_PROBE_DELAY_S)
+    period_s = _range(probe, "periodSeconds", path, 1, MAX_LIVENESS_PERIOD_S)
+    _timeout(probe, path, period_s, MAX_LIVENESS_PERIOD_S)
+    _range(probe, "failureThreshold", path, 1, MAX_STARTUP_BUDGET_WITH_GPU_S)
+
+
+def with_defaults(template: JsonObject, *, default_account: str, gpu_max_instances: int) -> JsonObject:
+    """The template with what Cloud Run fills in."""
+    scaling = {**(template.get("scaling") or {})}
+    scaling.setdefault("maxInstanceCount", gpu_max_instances if gpu_of(template) else DEFAULT_MAX_INSTANCES)
+    filled: JsonObject = {
+        "timeout": "300s",
+        "serviceAccount": default_account,
+        "maxInstanceRequestConcurrency": 80,
+        **template,
+        "scaling": scaling,
+    }
+    containers: list[JsonObject] = [dict(container) for container in template.get("containers") or []]
+    if len(containers) == 1 and not containers[0].get("ports"):
+        containers[0]["ports"] = [{"containerPort": 8080}]
+    filled["containers"] = [_container_with_defaults(container) for container in containers]
+    return filled
+
+
+def _container_with_defaults(container: JsonObject) -> JsonObject:
+    filled = dict(container)
+    given: JsonObject = container.get("resources") or {"cpuIdle": True, "startupCpuBoost": True}
+    limits = {"cpu": "1000m", "memory": "512Mi", **(given.get("limits") or {})}
+    filled["resources"] = {**{key: value for key, value in given.items() if value is not False}, "limits": limits}
+    port: int | None = None
+    if container.get("ports"):
+        port = int(container["ports"][0].get("containerPort", 8080))
+        filled["ports"] = [{"name": container["ports"][0].get("name") or "http1", "containerPort": port}]
+    if container.get("startupProbe"):
+        filled["startupProbe"] = _probe_with_defaults(container["startupProbe"], port)
+    elif port is not None:
+        filled["startupProbe"] = {
+            "timeoutSeconds": 240,
+            "periodSeconds": 240,
+            "failureThreshold": 1,
+            "tcpSocket": {"port": port},
+        }
+    if container.get("livenessProbe"):
+        filled["livenessProbe"] = _probe_with_defaults(container["livenessProbe"], port)
+    return filled
+
+
+def _probe_with_defaults(probe: JsonObject, port: int | None) -> JsonObject:
+    filled: dict[str, Any] = {"timeoutSeconds": 1, "periodSeconds": 10, "failureThreshold": 3, **probe}
+    for kind in ("httpGet", "tcpSocket", "grpc"):
+        if kind in probe:
+            defaults: JsonObject = {"path": "/"} if kind == "httpGet" else {}
+            filled[kind] = {**defaults, **({"port": port} if port else {}), **(probe[kind] or {})}
+    return filled

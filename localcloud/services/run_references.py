@@ -1,0 +1,151 @@
+"""What a Cloud Run revision refers to, checked when it is deployed: images, secrets, buckets, networks. Failures end the deployment as Cloud Run's own do."""
+
+import re
+from dataclasses import dataclass
+
+from localcloud.cloud import Cloud, project_policy
+from localcloud.errors import CloudError, JsonObject
+from localcloud.services import networks
+from localcloud.services.secretmanager import SECRETS, version_name
+
+_REGISTRY = re.compile(r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev/(?P<project>[^/]+)/(?P<repository>[^/]+)/.+")
+
+
+class DeploymentFailedError(Exception):
+    """A deployment that ends in failure: message, Cloud Run's condition reason, google.rpc.Code number."""
+
+    def __init__(self, message: str, *, reason: str, code: int) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """Checks one template for one service."""
+
+    cloud: Cloud
+    service: str
+    template: JsonObject
+
+    @property
+    def _project(self) -> str:
+        return self.service.split("/")[1]
+
+    def account(self) -> None:
+        """The service account must exist: refused with the request itself."""
+        email = str(self.template.get("serviceAccount", ""))
+        found = re.fullmatch(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com", email)
+        if (
+            found is not None
+            and self.cloud.store.has("projects", found[1])
+            and not self.cloud.store.has("iam.serviceAccounts", email)
+        ):
+            raise CloudError.denied(
+                f"Permission 'iam.serviceaccounts.actAs' denied on service account {email} (or it may not exist)."
+            )
+
+    def networks(self) -> list[str]:
+        """Full names of the networks and subnetworks of Direct VPC egress; DeploymentFailedError where one is missing."""
+        names: list[str] = []
+        for interface in (self.template.get("vpcAccess") or {}).get("networkInterfaces") or []:
+            try:
+                names += networks.resolve_pair(
+                    self.cloud,
+                    self._project,
+                    self.service.split("/")[3],
+                    interface.get("network"),
+                    interface.get("subnetwork"),
+                )
+            except CloudError as error:
+                raise DeploymentFailedError(
+                    f"VPC network access: {error.message}", reason="VPC_NETWORK_NOT_FOUND", code=5
+                ) from None
+        return names
+
+    def images(self) -> None:
+        """Images of Artifact Registry repositories of a project that lives here need their repository."""
+        for container in self.template["containers"]:
+            found = _REGISTRY.fullmatch(container["image"])
+            if found is None or not self.cloud.store.has("projects", found["project"]):
+                continue
+            name = f"projects/{found['project']}/locations/{found['location']}/repositories/{found['repository']}"
+            if not self.cloud.store.has("artifactregistry.repositories", name):
+                raise DeploymentFailedError(
+                    f"Image '{container['image']}' not found.", reason="CONTAINER_MISSING", code=5
+                )
+
+    def secrets(self) -> None:
+        """Secrets of environment variables and volumes must exist, and the revision's account must be allowed to read them."""
+        wanted = [
+            (
+                env["valueSource"]["secretKeyRef"].get("secret", ""),
+                env["valueSource"]["secretKeyRef"].get("version") or "latest",
+            )
+            for container in self.template["containers"]
+            for env in container.get("env") or []
+            if (env.get("valueSource") or {}).get("secretKeyRef")
+        ]
+        for volume in self.template.get("volumes") or []:
+            source = volume.get("secret")
+            if source:
+                wanted += [
+                    (source.get("secret", ""), item.get("version") or "latest") for item in source.get("items") or [{}]
+                ]
+        for secret, version in wanted:
+            self._secret(secret, version)
+
+    def _secret(self, secret: str, version: str) -> None:
+        parts = secret.split("/")
+        project = self.cloud.project_id(parts[1]) or parts[1] if len(parts) > 1 else self._project
+        name = f"projects/{project}/secrets/{parts[-1]}"
+        full = f"{name}/versions/{version}"
+        if not self._may(
+            "secretmanager.versions.access", [f"//secretmanager.googleapis.com/{name}", project_policy(project)]
+        ):
+            raise DeploymentFailedError(
+                f"Permission denied on secret: {full} for Revision service account {self.template['serviceAccount']}. The service account used must be granted the "
+                "'Secret Manager Secret Accessor' role (roles/secretmanager.secretAccessor) at the secret, project or higher level.",
+                reason="SECRETS_ACCESS_CHECK_FAILED",
+                code=7,
+            )
+        try:
+            document = self.cloud.store.get("secretmanager.versions", version_name(self.cloud, full)) or {}
+        except CloudError:
+            raise DeploymentFailedError(
+                f"Secret {full} was not found", reason="SECRETS_ACCESS_CHECK_FAILED", code=5
+            ) from None
+        if document["state"] != "ENABLED" or not self.cloud.store.has(SECRETS, name):
+            raise DeploymentFailedError(
+                f"Secret {full} is in state {document['state']} and cannot be read",
+                reason="SECRETS_ACCESS_CHECK_FAILED",
+                code=9,
+            )
+
+    def buckets(self) -> None:
+        """Buckets of Cloud Storage volumes must exist, and the revision's account must be allowed to list them."""
+        for volume in self.template.get("volumes") or []:
+            bucket = (volume.get("gcs") or {}).get("bucket")
+            if not bucket:
+                continue
+            document = self.cloud.store.get("storage.buckets", bucket)
+            if document is None:
+                raise DeploymentFailedError(
+                    f"Mounting volume {volume['name']} failed: the bucket '{bucket}' does not exist.",
+                    reason="CONTAINER_MISSING",
+                    code=9,
+                )
+            if not self._may(
+                "storage.objects.list", [f"//storage.googleapis.com/{bucket}", project_policy(document["_project"])]
+            ):
+                raise DeploymentFailedError(
+                    f"Mounting volume {volume['name']} failed: {self.template['serviceAccount']} does not have storage.objects.list access to the bucket '{bucket}'.",
+                    reason="CONTAINER_PERMISSION_DENIED",
+                    code=9,
+                )
+
+    def _may(self, permission: str, resources: list[str]) -> bool:
+        account = str(self.template["serviceAccount"])
+        if account.endswith("-compute@developer.gserviceaccount.com"):
+            return True
+        return self.cloud.policies.allows(account, permission, resources)

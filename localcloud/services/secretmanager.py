@@ -1,0 +1,208 @@
+"""Secret Manager v1: secrets, versions, payloads, IAM. Names in answers carry the project's number, as Google's do."""
+
+import base64
+
+import google_crc32c
+
+from localcloud import filters
+from localcloud.call import Call, Handler, check_id, masked, page
+from localcloud.cloud import Cloud
+from localcloud.errors import CloudError, JsonObject
+from localcloud.services.common import check_labels, policy_handlers, visible, with_token
+
+SECRETS, VERSIONS = "secretmanager.secrets", "secretmanager.versions"
+_MAX_PAYLOAD_BYTES = 65_536
+_UPDATABLE = {
+    "labels",
+    "annotations",
+    "topics",
+    "expireTime",
+    "ttl",
+    "rotation",
+    "versionAliases",
+    "versionDestroyTtl",
+    "customerManagedEncryption",
+    "tags",
+}
+
+
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """Methods of secrets and versions."""
+    service = _Secrets(cloud)
+    prefix = "secretmanager.projects.secrets"
+    return {
+        f"{prefix}.create": service.create,
+        f"{prefix}.get": service.read,
+        f"{prefix}.list": service.listed,
+        f"{prefix}.patch": service.patch,
+        f"{prefix}.delete": service.delete,
+        f"{prefix}.addVersion": service.add_version,
+        f"{prefix}.versions.get": service.read_version,
+        f"{prefix}.versions.list": service.list_versions,
+        f"{prefix}.versions.access": service.access,
+        f"{prefix}.versions.enable": service.enable,
+        f"{prefix}.versions.disable": service.disable,
+        f"{prefix}.versions.destroy": service.destroy,
+        **policy_handlers(cloud, prefix, service.exists),
+    }
+
+
+def version_name(cloud: Cloud, name: str) -> str:
+    """The full name of a version, `latest` and aliases resolved; 404 where there is none."""
+    secret, _, number = name.rpartition("/versions/")
+    document = cloud.store.get(SECRETS, secret)
+    if document is None:
+        raise CloudError.not_found(f"Secret [{secret}] not found or has no versions.")
+    if number == "latest":
+        numbers = [int(found.rpartition("/")[2]) for found, _ in cloud.store.under(VERSIONS, secret + "/versions/")]
+        if not numbers:
+            raise CloudError.not_found(f"Secret [{secret}] not found or has no versions.")
+        number = str(max(numbers))
+    number = str(document.get("versionAliases", {}).get(number, number))
+    full = f"{secret}/versions/{number}"
+    if not cloud.store.has(VERSIONS, full):
+        raise CloudError.not_found(f"Secret Version [{full}] not found.")
+    return full
+
+
+class _Secrets:
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._store = cloud.store
+
+    def exists(self, call: Call) -> None:
+        self._secret(call.name)
+
+    def create(self, call: Call) -> JsonObject:
+        secret_id = check_id(call.query.get("secretId"), "secretId", "[a-zA-Z0-9_-]{1,255}")
+        name = f"{call.name}/secrets/{secret_id}"
+        if self._store.has(SECRETS, name):
+            raise CloudError.already_exists(f"Secret [{self._numbered(name)}] already exists.")
+        replication = call.body.get("replication") or {}
+        if len(replication) != 1:
+            raise CloudError.field(
+                "secret.replication", "Secret.replication must be set, to either automatic or user_managed."
+            )
+        check_labels(call.body.get("labels"), "secret.labels")
+        document = {**call.body, "createTime": self._cloud.timeline.stamp(), "etag": self._cloud.ids.etag()}
+        document.pop("name", None)
+        return self._shown(name, self._store.put(SECRETS, name, document))
+
+    def read(self, call: Call) -> JsonObject:
+        return self._shown(call.name, self._secret(call.name))
+
+    def listed(self, call: Call) -> JsonObject:
+        found = [
+            (name, self._shown(name, document))
+            for name, document in self._store.under(SECRETS, call.name + "/secrets/")
+        ]
+        found = filters.chosen(found, call.query.get("filter"))
+        secrets, following = page(
+            found, size=call.query.get("pageSize"), token=call.query.get("pageToken"), maximum=25_000
+        )
+        return {**with_token({"secrets": secrets}, following), "totalSize": len(found)}
+
+    def patch(self, call: Call) -> JsonObject:
+        document = self._secret(call.name)
+        mask = call.query.get("updateMask")
+        if not mask:
+            raise CloudError.field("update_mask", "The update mask is required and must not be empty.")
+        self._same_etag(call.body, document)
+        check_labels(call.body.get("labels"), "secret.labels")
+        updated = masked(document, call.body, mask, allowed=_UPDATABLE)
+        updated["etag"] = self._cloud.ids.etag()
+        return self._shown(call.name, self._store.put(SECRETS, call.name, updated))
+
+    def delete(self, call: Call) -> JsonObject:
+        self._same_etag(call.query, self._secret(call.name))
+        for version, _ in self._store.under(VERSIONS, call.name + "/versions/"):
+            self._store.delete(VERSIONS, version)
+        self._store.delete(SECRETS, call.name)
+        self._store.delete("counters", call.name)
+        self._cloud.policies.forget(f"//secretmanager.googleapis.com/{call.name}")
+        return {}
+
+    def add_version(self, call: Call) -> JsonObject:
+        self._secret(call.name)
+        payload = call.body.get("payload") or {}
+        data = base64.b64decode(
+            payload.get("data", ""), altchars=b"-_" if set(payload.get("data", "")) & {"-", "_"} else None
+        )
+        if len(data) > _MAX_PAYLOAD_BYTES:
+            raise CloudError.field(
+                "payload.data", f"The payload has {len(data)} bytes; at most {_MAX_PAYLOAD_BYTES} are allowed."
+            )
+        checksum = google_crc32c.value(data)
+        if "dataCrc32c" in payload and int(payload["dataCrc32c"]) != checksum:
+            raise CloudError.field("payload.data_crc32c", "The checksum of the payload does not match its data.")
+        name = f"{call.name}/versions/{self._store.count_up(call.name)}"
+        document: JsonObject = {
+            "createTime": self._cloud.timeline.stamp(),
+            "state": "ENABLED",
+            "replicationStatus": {"automatic": {}},
+            "etag": self._cloud.ids.etag(),
+            "clientSpecifiedPayloadChecksum": "dataCrc32c" in payload,
+            "_data": base64.b64encode(data).decode(),
+            "_crc32c": str(checksum),
+        }
+        return self._shown(name, self._store.put(VERSIONS, name, document))
+
+    def read_version(self, call: Call) -> JsonObject:
+        name = version_name(self._cloud, call.name)
+        return self._shown(name, self._store.get(VERSIONS, name) or {})
+
+    def list_versions(self, call: Call) -> JsonObject:
+        self._secret(call.name)
+        documents = self._store.under(VERSIONS, call.name + "/versions/")
+        documents.sort(key=lambda pair: -int(pair[0].rpartition("/")[2]))
+        found = [(f"{index:09}", self._shown(name, document)) for index, (name, document) in enumerate(documents)]
+        found = filters.chosen(found, call.query.get("filter"))
+        versions, following = page(
+            found, size=call.query.get("pageSize"), token=call.query.get("pageToken"), maximum=25_000
+        )
+        return {**with_token({"versions": versions}, following), "totalSize": len(found)}
+
+    def access(self, call: Call) -> JsonObject:
+        name = version_name(self._cloud, call.name)
+        document = self._store.get(VERSIONS, name) or {}
+        if document["state"] != "ENABLED":
+            raise CloudError.precondition(f"Secret Version [{self._numbered(name)}] is in {document['state']} state.")
+        return {"name": self._numbered(name), "payload": {"data": document["_data"], "dataCrc32c": document["_crc32c"]}}
+
+    def enable(self, call: Call) -> JsonObject:
+        return self._turn(call, "ENABLED")
+
+    def disable(self, call: Call) -> JsonObject:
+        return self._turn(call, "DISABLED")
+
+    def destroy(self, call: Call) -> JsonObject:
+        return self._turn(call, "DESTROYED")
+
+    def _turn(self, call: Call, state: str) -> JsonObject:
+        name = version_name(self._cloud, call.name)
+        document = self._store.get(VERSIONS, name) or {}
+        if document["state"] == "DESTROYED" and state != "DESTROYED":
+            raise CloudError.precondition(f"Secret Version [{self._numbered(name)}] is in DESTROYED state.")
+        if state == "DESTROYED" and document["state"] != state:
+            document.update(destroyTime=self._cloud.timeline.stamp(), _data="", _crc32c="0")
+        document["state"] = state
+        return self._shown(name, self._store.put(VERSIONS, name, document))
+
+    def _secret(self, name: str) -> JsonObject:
+        document = self._store.get(SECRETS, name)
+        if document is None:
+            raise CloudError.not_found(f"Secret [{self._numbered(name)}] not found.")
+        return document
+
+    def _same_etag(self, given: JsonObject, document: JsonObject) -> None:
+        if given.get("etag") and given["etag"] != document["etag"]:
+            raise CloudError.precondition(
+                f"The etag '{given['etag']}' does not match the current one, '{document['etag']}'."
+            )
+
+    def _numbered(self, name: str) -> str:
+        project, rest = name.split("/", 2)[1:]
+        return f"projects/{self._cloud.project_number(project)}/{rest}"
+
+    def _shown(self, name: str, document: JsonObject) -> JsonObject:
+        return {"name": self._numbered(name), **visible(document)}

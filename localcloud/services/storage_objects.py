@@ -1,0 +1,292 @@
+"""Cloud Storage v1: objects, live ones only. Content lies in files of the state folder, metadata in the store."""
+
+import base64
+import hashlib
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import google_crc32c
+from aiohttp import web
+
+from localcloud.call import Call, Handler, merged, page
+from localcloud.cloud import Cloud
+from localcloud.errors import CloudError, JsonObject
+
+OBJECTS = "storage.objects"
+SETTABLE = (
+    "contentType",
+    "cacheControl",
+    "contentDisposition",
+    "contentEncoding",
+    "contentLanguage",
+    "customTime",
+    "metadata",
+    "storageClass",
+    "temporaryHold",
+    "eventBasedHold",
+)
+_CHUNK_BYTES = 1 << 20
+_NOT_HELD = "At least one of the pre-conditions you specified did not hold."
+
+
+def etag(number: int) -> str:
+    """The etag of a metageneration: base64 of a one-field protocol buffer message, such as CAE= for 1."""
+    data, rest = bytearray([8]), number
+    while True:
+        data.append((rest & 0x7F) | (0x80 if rest > 0x7F else 0))  # noqa: PLR2004 - seven bits a byte
+        rest >>= 7
+        if not rest:
+            return base64.b64encode(bytes(data)).decode()
+
+
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """Methods of objects but for uploads."""
+    objects = Objects(cloud)
+    return {
+        "storage.objects.get": objects.read,
+        "storage.objects.list": objects.listed,
+        "storage.objects.patch": objects.patch,
+        "storage.objects.update": objects.update,
+        "storage.objects.delete": objects.delete,
+        "storage.objects.copy": objects.copy,
+        "storage.objects.rewrite": objects.rewrite,
+        "storage.objects.compose": objects.compose,
+    }
+
+
+class Objects:
+    """Objects of all buckets."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._store = cloud.store
+        self._folder = cloud.state / "objects"
+        self._folder.mkdir(exist_ok=True)
+
+    def content(self, document: JsonObject) -> Path:
+        """Where an object's bytes lie."""
+        return self._folder / str(document["_file"])
+
+    def new_file(self) -> Path:
+        """A fresh file for content."""
+        return self._folder / f"{time.time_ns():x}-{self._store.count_up('storage.files')}"
+
+    def read(self, call: Call) -> JsonObject | web.StreamResponse:
+        """Metadata, or the content where alt=media or the download path asks for it."""
+        document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
+        check_conditions(call.query, document)
+        if call.media != "download":
+            return self.shown(document)
+        headers = {
+            "Content-Type": document.get("contentType", "application/octet-stream"),
+            "X-Goog-Hash": f"crc32c={document['crc32c']},md5={document['md5Hash']}",
+            "X-Goog-Generation": document["generation"],
+            "X-Goog-Metageneration": document["metageneration"],
+            "X-Goog-Stored-Content-Length": document["size"],
+            "X-Goog-Storage-Class": document["storageClass"],
+        }
+        return web.FileResponse(self.content(document), headers=headers, chunk_size=_CHUNK_BYTES)
+
+    def listed(self, call: Call) -> JsonObject:
+        """Objects and, with a delimiter, the prefixes below which more lie."""
+        bucket, query = call.path["bucket"], call.query
+        self._bucket(bucket)
+        if query.get("matchGlob") or query.get("softDeleted"):
+            raise CloudError.unimplemented(
+                "storage.objects.list: matchGlob and softDeleted are not modelled by the local cloud."
+            )
+        prefix, delimiter = query.get("prefix") or "", query.get("delimiter") or ""
+        start, end = query.get("startOffset") or "", query.get("endOffset")
+        entries: dict[str, JsonObject] = {}
+        for full, document in self._store.under(OBJECTS, f"{bucket}/{prefix}"):
+            name = full.split("/", 1)[1]
+            if name < start or (end and name >= end):
+                continue
+            below = name.find(delimiter, len(prefix)) if delimiter else -1
+            if below >= 0:
+                common = name[: below + len(delimiter)]
+                entries[common] = {"_prefix": common}
+            else:
+                entries[name] = self.shown(document)
+        found, following = page(
+            sorted(entries.items()), size=query.get("maxResults"), token=query.get("pageToken"), default=1000
+        )
+        answer: JsonObject = {"kind": "storage#objects", "items": [item for item in found if "_prefix" not in item]}
+        prefixes = [item["_prefix"] for item in found if "_prefix" in item]
+        return {
+            **answer,
+            **({"prefixes": prefixes} if prefixes else {}),
+            **({"nextPageToken": following} if following else {}),
+        }
+
+    def patch(self, call: Call) -> JsonObject:
+        """Change metadata; null removes."""
+        document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
+        return self._change(
+            call, document, merged(document, {key: value for key, value in call.body.items() if key in SETTABLE})
+        )
+
+    def update(self, call: Call) -> JsonObject:
+        """Replace metadata."""
+        document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
+        kept = {key: value for key, value in document.items() if key not in SETTABLE or key == "storageClass"}
+        return self._change(
+            call, document, {**kept, **{key: value for key, value in call.body.items() if key in SETTABLE}}
+        )
+
+    def delete(self, call: Call) -> web.Response:
+        """Delete the live object."""
+        document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
+        check_conditions(call.query, document)
+        self._store.delete(OBJECTS, f"{document['bucket']}/{document['name']}")
+        self.content(document).unlink(missing_ok=True)
+        return web.Response(status=204)
+
+    def copy(self, call: Call) -> JsonObject:
+        """Copy an object."""
+        source = self.found(call.path["sourceBucket"], call.path["sourceObject"], call.query.get("sourceGeneration"))
+        target = self.new_file()
+        shutil.copyfile(self.content(source), target)
+        metadata = {
+            **{key: source[key] for key in SETTABLE if key in source},
+            **{key: value for key, value in call.body.items() if key in SETTABLE},
+        }
+        return self.put(call.path["destinationBucket"], call.path["destinationObject"], target, metadata, call.query)
+
+    def rewrite(self, call: Call) -> JsonObject:
+        """Rewrite, which here is always done at once."""
+        resource = self.copy(call)
+        size = resource["size"]
+        return {
+            "kind": "storage#rewriteResponse",
+            "totalBytesRewritten": size,
+            "objectSize": size,
+            "done": True,
+            "resource": resource,
+        }
+
+    def compose(self, call: Call) -> JsonObject:
+        """Join up to 32 objects of one bucket."""
+        sources: list[JsonObject] = call.body.get("sourceObjects", [])
+        if not 1 <= len(sources) <= 32:  # noqa: PLR2004 - Cloud Storage's limit
+            raise CloudError.invalid(f"The number of source components provided ({len(sources)}) must be from 1 to 32.")
+        bucket = call.path["destinationBucket"]
+        documents = [self.found(bucket, source["name"], source.get("generation")) for source in sources]
+        target = self.new_file()
+        with target.open("wb") as out:
+            for document in documents:
+                with self.content(document).open("rb") as part:
+                    shutil.copyfileobj(part, out)
+        metadata = {key: value for key, value in (call.body.get("destination") or {}).items() if key in SETTABLE}
+        shown = self.put(bucket, call.path["destinationObject"], target, metadata, call.query)
+        return {**shown, "componentCount": len(sources)}
+
+    def put(
+        self,
+        bucket: str,
+        name: str,
+        content: Path,
+        metadata: JsonObject,
+        conditions: Mapping[str, Any],
+        given: JsonObject | None = None,
+    ) -> JsonObject:
+        """Make `content` the object; conditions and given checksums are held first, and the file is removed where they fail."""
+        try:
+            self._bucket(bucket)
+            _check_name(name)
+            old = self._store.get(OBJECTS, f"{bucket}/{name}")
+            check_conditions(conditions, old)
+            md5, crc32c, size = digests(content)
+            for key, value in (("md5Hash", md5), ("crc32c", crc32c)):
+                if (given or {}).get(key) not in (None, value):
+                    raise CloudError.invalid(
+                        f"Provided {key} '{(given or {})[key]}' doesn't match calculated {key} '{value}'."
+                    )
+        except CloudError:
+            content.unlink(missing_ok=True)
+            raise
+        now = self._cloud.timeline.stamp()
+        document: JsonObject = {
+            "contentType": "application/octet-stream",
+            "storageClass": self._bucket(bucket)["storageClass"],
+            **metadata,
+            "name": name,
+            "bucket": bucket,
+            "generation": str(max(time.time_ns() // 1000, int(old["generation"]) + 1 if old else 0)),
+            "metageneration": "1",
+            "size": str(size),
+            "md5Hash": md5,
+            "crc32c": crc32c,
+            "timeCreated": now,
+            "updated": now,
+            "timeStorageClassUpdated": now,
+            "_file": content.name,
+        }
+        self._store.put(OBJECTS, f"{bucket}/{name}", document)
+        if old is not None:
+            self.content(old).unlink(missing_ok=True)
+        return self.shown(document)
+
+    def found(self, bucket: str, name: str, generation: int | str | None) -> JsonObject:
+        """An object's document; 404 where there is none, or none of that generation."""
+        self._bucket(bucket)
+        document = self._store.get(OBJECTS, f"{bucket}/{name}")
+        if document is None or (generation is not None and str(generation) != document["generation"]):
+            raise CloudError.not_found(f"No such object: {bucket}/{name}")
+        return document
+
+    def shown(self, document: JsonObject) -> JsonObject:
+        """The object as the API shows it."""
+        bucket, path = document["bucket"], quote(document["name"], safe="")
+        return {
+            "kind": "storage#object",
+            "id": f"{bucket}/{document['name']}/{document['generation']}",
+            "selfLink": f"{self._cloud.base_url}/storage/storage/v1/b/{bucket}/o/{path}",
+            "mediaLink": f"{self._cloud.base_url}/download/storage/v1/b/{bucket}/o/{path}?generation={document['generation']}&alt=media",
+            "etag": etag(int(document["metageneration"])),
+            **{key: value for key, value in document.items() if not key.startswith("_")},
+        }
+
+    def _bucket(self, name: str) -> JsonObject:
+        document = self._store.get("storage.buckets", name)
+        if document is None:
+            raise CloudError.not_found("The specified bucket does not exist.")
+        return document
+
+    def _change(self, call: Call, document: JsonObject, updated: JsonObject) -> JsonObject:
+        check_conditions(call.query, document)
+        updated["metageneration"] = str(int(document["metageneration"]) + 1)
+        updated["updated"] = self._cloud.timeline.stamp()
+        return self.shown(self._store.put(OBJECTS, f"{document['bucket']}/{document['name']}", updated))
+
+
+def check_conditions(query: Mapping[str, Any], document: JsonObject | None) -> None:
+    """ifGenerationMatch and its kin: 412 where one does not hold. Generation 0 means that there is no live object."""
+    generation = int(document["generation"]) if document else 0
+    metageneration = int(document["metageneration"]) if document else 0
+    for key, current in (("ifGeneration", generation), ("ifMetageneration", metageneration)):
+        wanted, unwanted = query.get(f"{key}Match"), query.get(f"{key}NotMatch")
+        if (wanted is not None and int(wanted) != current) or (unwanted is not None and int(unwanted) == current):
+            raise CloudError.condition_not_met(_NOT_HELD)
+
+
+def digests(content: Path) -> tuple[str, str, int]:
+    """MD5 and CRC32C of a file as Cloud Storage writes them, and its size in bytes."""
+    md5, crc32c, size = hashlib.md5(usedforsecurity=False), google_crc32c.Checksum(), 0
+    with content.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            md5.update(chunk)
+            crc32c.update(chunk)
+            size += len(chunk)
+    return base64.b64encode(md5.digest()).decode(), base64.b64encode(crc32c.digest()).decode(), size
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise CloudError.required("Required")
+    if len(name.encode()) > 1024 or "\r" in name or "\n" in name or name in {".", ".."}:  # noqa: PLR2004 - Cloud Storage's limit in bytes
+        raise CloudError.invalid(f"Invalid object name: '{name[:80]}'.")

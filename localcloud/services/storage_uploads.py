@@ -1,0 +1,182 @@
+"""Cloud Storage v1: uploads, simple (media), multipart and resumable. Content goes to a file as it arrives."""
+
+import json
+import re
+import secrets
+from pathlib import Path
+from typing import cast
+
+from aiohttp import web
+
+from localcloud import validation
+from localcloud.call import Call
+from localcloud.cloud import Cloud
+from localcloud.errors import CloudError, JsonObject
+from localcloud.services.storage_objects import SETTABLE, Objects, check_conditions
+
+_SESSIONS = "storage.uploads"
+_CHUNK_BYTES = 1 << 20
+_RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+)|\*)/(?P<total>\d+|\*)")
+_CONDITIONS = ("ifGenerationMatch", "ifGenerationNotMatch", "ifMetagenerationMatch", "ifMetagenerationNotMatch")
+
+
+class Uploads:
+    """The method storage.objects.insert in its three forms."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._objects = Objects(cloud)
+
+    async def insert(self, call: Call) -> JsonObject | web.StreamResponse:
+        """Route by uploadType; a PUT continues a resumable session."""
+        if call.media != "upload":
+            raise CloudError.invalid("Uploads go to /upload/storage/v1/b/BUCKET/o with an uploadType.")
+        if call.http.query.get("upload_id"):
+            return await self._continue(call)
+        kind = call.http.query.get("uploadType")
+        if kind == "media":
+            return await self._media(call)
+        if kind == "multipart":
+            return await self._multipart(call)
+        if kind == "resumable":
+            return await self._begin(call)
+        raise CloudError.invalid(f"Invalid upload type '{kind}': media, multipart and resumable are allowed.")
+
+    async def _media(self, call: Call) -> JsonObject:
+        target = self._objects.new_file()
+        await _receive(call, target)
+        metadata = {"contentType": call.http.headers.get("Content-Type", "application/octet-stream")}
+        return self._objects.put(call.path["bucket"], str(call.query.get("name") or ""), target, metadata, call.query)
+
+    async def _multipart(self, call: Call) -> JsonObject:
+        metadata, content_type, content = _parts(call.http.headers.get("Content-Type", ""), await call.http.read())
+        body = self._checked(call, metadata)
+        target = self._objects.new_file()
+        target.write_bytes(content)
+        chosen = {"contentType": content_type, **{key: body[key] for key in SETTABLE if key in body}}
+        return self._objects.put(
+            call.path["bucket"],
+            str(call.query.get("name") or body.get("name") or ""),
+            target,
+            chosen,
+            call.query,
+            given=body,
+        )
+
+    async def _begin(self, call: Call) -> web.Response:
+        text = await call.http.read()
+        body = self._checked(call, text or b"{}")
+        bucket, name = call.path["bucket"], str(call.query.get("name") or body.get("name") or "")
+        if not self._cloud.store.has("storage.buckets", bucket):
+            raise CloudError.not_found("The specified bucket does not exist.")
+        if not name:
+            raise CloudError.required("Required")
+        check_conditions(call.query, self._cloud.store.get("storage.objects", f"{bucket}/{name}"))
+        content_type = call.http.headers.get("X-Upload-Content-Type", "application/octet-stream")
+        upload_id = secrets.token_urlsafe(24)
+        file = self._objects.new_file()
+        file.touch()
+        session: JsonObject = {
+            "bucket": bucket,
+            "name": name,
+            "metadata": {"contentType": content_type, **{key: body[key] for key in SETTABLE if key in body}},
+            "given": {key: body[key] for key in ("md5Hash", "crc32c") if key in body},
+            "conditions": {key: call.query[key] for key in _CONDITIONS if key in call.query},
+            "file": file.name,
+        }
+        self._cloud.store.put(_SESSIONS, upload_id, session)
+        location = f"{call.http.scheme}://{call.http.host}{call.http.rel_url.raw_path}?uploadType=resumable&upload_id={upload_id}"
+        return web.Response(status=200, headers={"Location": location, "X-GUploader-UploadID": upload_id})
+
+    async def _continue(self, call: Call) -> JsonObject | web.StreamResponse:
+        upload_id = call.http.query["upload_id"]
+        session = self._cloud.store.get(_SESSIONS, upload_id)
+        if session is None:
+            raise CloudError.not_found(
+                f"No upload session '{upload_id[:12]}...'; it is unknown, finished or cancelled."
+            )
+        target = self._objects.content({"_file": session["file"]})
+        header = call.http.headers.get("Content-Range")
+        if header is None:
+            total = await _receive(call, target)
+            return self._finish(upload_id, session, target, total)
+        found = _RANGE.fullmatch(header.strip())
+        if found is None:
+            raise CloudError.invalid(f"Invalid Content-Range '{header}'.")
+        have = target.stat().st_size
+        if found["first"] is not None:
+            first = int(found["first"])
+            if first > have:
+                raise CloudError(
+                    503,
+                    "UNAVAILABLE",
+                    f"The chunk begins at byte {first}, but {have} bytes have been received.",
+                    reason="backendError",
+                )
+            have = await _receive(call, target, at=first)
+        if found["total"] != "*" and have == int(found["total"]):
+            return self._finish(upload_id, session, target, have)
+        headers = {"Range": f"bytes=0-{have - 1}"} if have else {}
+        return web.Response(status=308, headers=headers)
+
+    def _finish(self, upload_id: str, session: JsonObject, target: Path, _size: int) -> JsonObject:
+        self._cloud.store.delete(_SESSIONS, upload_id)
+        return self._objects.put(
+            session["bucket"],
+            session["name"],
+            target,
+            session["metadata"],
+            session["conditions"],
+            given=session["given"],
+        )
+
+    def _checked(self, call: Call, text: bytes) -> JsonObject:
+        try:
+            body = json.loads(text)
+        except ValueError:
+            raise CloudError.invalid("Parse Error: the object's metadata is not JSON.") from None
+        return validation.request_body(call.document, call.method, body)
+
+
+async def _receive(call: Call, target: Path, *, at: int = 0) -> int:
+    """Write the request's content from byte `at` on; returns the file's size."""
+    with target.open("r+b" if target.exists() else "w+b") as out:
+        out.seek(at)
+        async for chunk in call.http.content.iter_chunked(_CHUNK_BYTES):
+            out.write(chunk)
+        out.truncate()
+        return out.tell()
+
+
+def _parts(content_type: str, data: bytes) -> tuple[bytes, str, bytes]:
+    """Metadata, content type and content of a multipart/related body."""
+    found = re.search(r'boundary="?([^";]+)"?', content_type)
+    if not content_type.startswith("multipart/") or found is None:
+        raise CloudError.invalid(
+            f"Invalid multipart request: the content type is '{content_type}', multipart/related with a boundary is needed."
+        )
+    mark = b"--" + found[1].encode()
+    pieces = (b"\r\n" + data).split(b"\r\n" + mark)
+    if len(pieces) != 4 or not pieces[3].startswith(b"--"):  # noqa: PLR2004 - preamble, metadata, content, end
+        raise CloudError.invalid(
+            f"Invalid multipart request with {max(len(pieces) - 2, 0)} mime parts; two are needed."
+        )
+    metadata, content = (_headers_and_body(piece) for piece in pieces[1:3])
+    return metadata[1], content[0].get("content-type", "application/octet-stream"), content[1]
+
+
+def _headers_and_body(piece: bytes) -> tuple[dict[str, str], bytes]:
+    piece = piece.removeprefix(b"\r\n")
+    head, body = (
+        (b"", piece[2:])
+        if piece.startswith(b"\r\n")
+        else piece.split(b"\r\n\r\n", 1)
+        if b"\r\n\r\n" in piece
+        else (piece, b"")
+    )
+    headers = dict(
+        cast("tuple[str, str]", tuple(part.strip() for part in line.split(":", 1)))
+        for line in head.decode("latin-1").split("\r\n")
+        if ":" in line
+    )
+    return {key.lower(): value for key, value in headers.items()}, body

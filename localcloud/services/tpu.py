@@ -1,0 +1,388 @@
+"""Cloud TPU v2alpha1: queued resources, nodes, catalogs. The queue moves on the accelerated clock; nodes boot through the machine runtime."""
+
+import asyncio
+import hashlib
+import json
+from collections import defaultdict
+from dataclasses import asdict
+from typing import Any
+
+from localcloud.call import Call, Handler, check_id, page
+from localcloud.cloud import Cloud
+from localcloud.errors import CloudError, JsonObject
+from localcloud.runtime import MachineFailedError, MachineSpec
+from localcloud.scenario import TpuDurations
+from localcloud.services import tpu_nodes, tpu_queue, tpu_requests
+from localcloud.services.common import operation_handlers, visible, with_token
+from localcloud.services.tpu_nodes import NODES, Nodes, metadata_of
+from localcloud.services.tpu_queue import Deed, Queued, State, Surroundings
+from localcloud.services.tpu_requests import accelerator_of, chips_of
+from localcloud.timeline import seconds
+
+QUEUED = "tpu.queuedResources"
+_TICK_S = 0.02
+_IDLE_TICK_S = 0.25
+_REQUESTS = "tpu.requests"
+_INSTANT = TpuDurations(
+    creating=0, accepted=0, waiting_for_resources=0, provisioning=0, suspending=0, deleting=0, node_update=0
+)
+
+
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """Methods of queued resources, nodes and catalogs."""
+    queue = Queue(cloud)
+    prefix = "tpu.projects.locations"
+    return {
+        f"{prefix}.queuedResources.create": queue.create,
+        f"{prefix}.queuedResources.get": queue.read,
+        f"{prefix}.queuedResources.list": queue.listed,
+        f"{prefix}.queuedResources.delete": queue.delete,
+        **tpu_nodes.handlers(cloud, queue.advance_all, queue.suspend),
+        **tpu_nodes.catalog_handlers(cloud),
+        **operation_handlers(cloud, "tpu", "tpu.projects.locations.operations"),
+    }
+
+
+def resume(cloud: Cloud) -> None:
+    """Begin to move the queue; after a restart, boot the machines that ran."""
+    queue = Queue(cloud)
+    for name, document in cloud.store.under(NODES):
+        if document["state"] == "READY":
+            queue.boot(name)
+    cloud.spawn(queue.run())
+
+
+def preempt(cloud: Cloud, node: str) -> bool:
+    """The capacity is taken back: the node is PREEMPTED, its queued resource goes to SUSPENDED. False where there is no such running node."""
+    return Queue(cloud).preempt(node)
+
+
+class Queue:
+    """Queued resources of all zones."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._store = cloud.store
+        self._nodes = Nodes(cloud)
+
+    # Methods of the API
+
+    def create(self, call: Call) -> JsonObject:
+        parent = call.name
+        tpu_requests.zone_of(self._cloud, parent)
+        queued_id = check_id(
+            call.query.get("queuedResourceId") or f"queued-resource-{self._store.count_up('tpu.ids')}",
+            "queuedResourceId",
+            tpu_requests.QUEUED_ID,
+        )
+        name = f"{parent}/queuedResources/{queued_id}"
+        known = self._repeated(call, name)
+        if known is not None:
+            return known
+        if self._store.has(QUEUED, name):
+            raise CloudError.already_exists(f"Resource '{name}' already exists.")
+        nodes = tpu_requests.check(self._cloud, parent, call.body)
+        timeline = self._cloud.timeline
+        after_s, until_s = tpu_requests.validity(
+            call.body.get("queueingPolicy") or {}, simulated_s=timeline.simulated_s(), now=timeline.now()
+        )
+        run = (call.body.get("runDuration") or {}).get("maxRunDuration")
+        machine = Queued(
+            state=State.CREATING,
+            since_s=timeline.simulated_s(),
+            valid_after_s=after_s,
+            valid_until_s=until_s,
+            run_duration_s=None if run is None else self._lifetime_s(run),
+            initiator="USER",
+        )
+        document: JsonObject = {**call.body, "name": name, "createTime": timeline.stamp(), "_nodes": dict(nodes)}
+        self._save(name, document, machine)
+        metadata = self._metadata("create", name)
+        response = {"@type": "type.googleapis.com/google.cloud.tpu.v2alpha1.QueuedResource", **self._shown(document)}
+        operation = self._cloud.operations.timed(
+            "tpu", parent, duration_s=self._durations().creating, response=response, metadata=metadata
+        )
+        self._remember(call, name, operation)
+        self._cloud.changed.set()
+        return operation
+
+    def read(self, call: Call) -> JsonObject:
+        self.advance_all()
+        return self._shown(self._found(call.name))
+
+    def listed(self, call: Call) -> JsonObject:
+        self.advance_all()
+        prefix = call.name + "/queuedResources/"
+        if call.name.endswith("/locations/-"):
+            prefix = call.name.removesuffix("-")
+        else:
+            tpu_requests.zone_of(self._cloud, call.name)
+        found = [(name, self._shown(document)) for name, document in self._store.under(QUEUED, prefix)]
+        resources, following = page(found, size=call.query.get("pageSize"), token=call.query.get("pageToken"))
+        return with_token({"queuedResources": resources}, following)
+
+    def delete(self, call: Call) -> JsonObject:
+        self.advance_all()
+        known = self._repeated(call, call.name)
+        if known is not None:
+            return known
+        document = self._found(call.name)
+        machine = _machine(document)
+        if machine.state is State.DELETING:
+            raise CloudError.precondition(f"The queued resource '{call.name}' is being deleted already.")
+        if machine.state not in tpu_queue.DELETABLE and not call.query.get("force"):
+            allowed = ", ".join(sorted(state.value for state in tpu_queue.DELETABLE))
+            raise CloudError.precondition(
+                f"The queued resource '{call.name}' is in state {machine.state.value}; without force it can be deleted in {allowed} only."
+            )
+        parent = call.name.rpartition("/queuedResources/")[0]
+        operation = self._cloud.operations.pending("tpu", parent, metadata=self._metadata("delete", call.name))
+        document["_deletion"] = operation["name"]
+        self._apply(call.name, document, *tpu_queue.delete(machine, self._cloud.timeline.simulated_s()))
+        self._remember(call, call.name, operation)
+        self._cloud.changed.set()
+        return operation
+
+    # Time
+
+    async def run(self) -> None:
+        """Move the queue for as long as the cloud runs."""
+        while True:
+            self.advance_all()
+            moving = any(
+                _machine(document).state not in tpu_queue.RESTING | {State.ACTIVE}
+                for _, document in self._store.under(QUEUED)
+            )
+            self._cloud.changed.clear()
+            try:
+                await asyncio.wait_for(self._cloud.changed.wait(), _TICK_S if moving else _IDLE_TICK_S)
+            except TimeoutError:
+                continue
+
+    def advance_all(self) -> None:
+        """Do everything that is due."""
+        for name, _ in self._store.under(QUEUED):
+            while self._advance(name):
+                pass
+
+    def _advance(self, name: str) -> bool:
+        document = self._store.get(QUEUED, name)
+        if document is None:
+            return False
+        machine = _machine(document)
+        around = Surroundings(
+            durations=self._durations(),
+            quota_error=self._quota_error(name, document) if machine.state is State.ACCEPTED else None,
+            capacity=self._capacity(name, document) if machine.state is State.WAITING else False,
+            now_s=self._cloud.timeline.simulated_s(),
+            life_s=self._life_s(),
+        )
+        moved, deeds = tpu_queue.step(machine, around)
+        if moved == machine and not deeds:
+            return False
+        self._apply(name, document, moved, deeds)
+        return Deed.FORGET not in deeds
+
+    def suspend(self, node: str) -> None:
+        """A user deleted a node: its queued resource ends with it."""
+        self._end(node, initiator="USER")
+
+    def preempt(self, node: str) -> bool:
+        """The capacity of a running node is taken back."""
+        document = self._store.get(NODES, node)
+        if document is None or document["state"] != "READY":
+            return False
+        self._store.put(NODES, node, {**document, "state": "PREEMPTED"})
+        self._end(node, initiator="SERVICE")
+        return True
+
+    def _end(self, node: str, *, initiator: str) -> None:
+        owner = (self._store.get(NODES, node) or {}).get("queuedResource")
+        document = self._store.get(QUEUED, owner) if owner else None
+        if owner is not None and document is not None and _machine(document).state is State.ACTIVE:
+            self._apply(
+                owner,
+                document,
+                *tpu_queue.suspend(_machine(document), self._cloud.timeline.simulated_s(), initiator=initiator),
+            )
+            self._cloud.changed.set()
+
+    # What transitions do
+
+    def _apply(self, name: str, document: JsonObject, machine: Queued, deeds: list[Deed]) -> None:
+        self._save(name, document, machine)
+        parent = name.rpartition("/queuedResources/")[0]
+        nodes = [f"{parent}/nodes/{node_id}" for node_id in document["_nodes"]]
+        for deed in deeds:
+            match deed:
+                case Deed.CREATE_NODES:
+                    for node_id, node in document["_nodes"].items():
+                        self._nodes.create(f"{parent}/nodes/{node_id}", name, node, document)
+                case Deed.BOOT_NODES:
+                    for node in nodes:
+                        self._nodes.ready(node, run_duration_s=self._run_duration_s(document))
+                        self.boot(node)
+                case Deed.STOP_NODES:
+                    for node in nodes:
+                        self._nodes.going(node, owner=name)
+                        self._stop(node, owner=name)
+                case Deed.DELETE_NODES:
+                    for node in nodes:
+                        self._nodes.forget(node, owner=name)
+                case Deed.FORGET:
+                    self._store.delete(QUEUED, name)
+                    self._cloud.operations.finish("tpu", document["_deletion"])
+
+    def boot(self, node: str) -> None:
+        """Boot the machine of a node, after whatever is under way for it."""
+        self._cloud.spawn(self._boot(node))
+
+    async def _boot(self, node: str) -> None:
+        async with _locks[(id(self._cloud), node)]:
+            document = self._store.get(NODES, node)
+            if document is None or document["state"] != "READY":
+                return
+            project, zone = node.split("/")[1], node.split("/")[3]
+            account = (document.get("serviceAccount") or {}).get("email")
+            spec = MachineSpec(
+                name=node,
+                project=project,
+                zone=zone,
+                accelerator_type=document["acceleratorType"],
+                metadata=metadata_of(document),
+                service_account=account
+                or f"{self._cloud.project_number(project)}-compute@developer.gserviceaccount.com",
+            )
+            try:
+                await self._cloud.runtimes.machines.boot(spec)
+            except MachineFailedError as error:
+                self._store.put(
+                    NODES, node, {**document, "health": "UNHEALTHY_TENSORFLOW", "healthDescription": str(error)}
+                )
+
+    def _stop(self, node: str, *, owner: str) -> None:
+        """Power the machine off, if the node is this queued resource's."""
+        document = self._store.get(NODES, node)
+        if document is not None and document["queuedResource"] == owner:
+            self._cloud.spawn(self._power_off(node))
+
+    async def _power_off(self, node: str) -> None:
+        async with _locks[(id(self._cloud), node)]:
+            await self._cloud.runtimes.machines.stop(node)
+
+    # What decides
+
+    def _durations(self) -> TpuDurations:
+        return _INSTANT if self._cloud.scenario.operations.instant else self._cloud.scenario.tpu.durations_s
+
+    def _life_s(self) -> float:
+        timeline = self._cloud.timeline
+        return timeline.simulated_s() if self._cloud.scenario.tpu.accelerate_run_duration else timeline.life_s()
+
+    def _lifetime_s(self, duration: str) -> float:
+        return seconds(duration)
+
+    def _run_duration_s(self, document: JsonObject) -> float | None:
+        return document["_machine"]["run_duration_s"]
+
+    def _quota_error(self, name: str, document: JsonObject) -> JsonObject | None:
+        """Chips of every queued resource that has been accepted count, dead ones too until they are deleted."""
+        parent = name.rpartition("/queuedResources/")[0]
+        zone, facts = tpu_requests.zone_of(self._cloud, name)
+        wants_preemptible = tpu_requests.preemptible(document)
+        used: dict[bool, int] = defaultdict(int)
+        for other, record in self._store.under(QUEUED, parent + "/queuedResources/"):
+            if other != name and record["_machine"]["state"] not in {"CREATING", "ACCEPTED"}:
+                used[tpu_requests.preemptible(record)] += _chips(record)
+        limit = facts.preemptible_quota_chips if wants_preemptible else facts.quota_chips
+        if used[wants_preemptible] + _chips(document) <= limit:
+            return None
+        accelerator = accelerator_of(next(iter(document["_nodes"].values())))
+        quota = tpu_requests.quota_name(accelerator, preemptible=wants_preemptible)
+        message = f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}; in use: {used[wants_preemptible]}, asked for: {_chips(document)}."
+        return {"code": 8, "message": message}
+
+    def _capacity(self, name: str, document: JsonObject) -> bool:
+        parent = name.rpartition("/queuedResources/")[0]
+        _, facts = tpu_requests.zone_of(self._cloud, name)
+        running: dict[str, int] = defaultdict(int)
+        zone = parent.split("/")[3]
+        for other, node in self._store.under(NODES):
+            if other.split("/")[3] == zone:
+                running[node["acceleratorType"]] += 1
+        for node in document["_nodes"].values():
+            running[accelerator_of(node)] += 1
+        wanted = {accelerator_of(node) for node in document["_nodes"].values()}
+        return all(running[kind] <= facts.capacity[kind] for kind in wanted if kind in facts.capacity)
+
+    # Storing and showing
+
+    def _save(self, name: str, document: JsonObject, machine: Queued) -> None:
+        document["_machine"] = {**asdict(machine), "state": machine.state.value}
+        self._store.put(QUEUED, name, document)
+
+    def _found(self, name: str) -> JsonObject:
+        tpu_requests.zone_of(self._cloud, name)
+        document = self._store.get(QUEUED, name)
+        if document is None:
+            raise CloudError.not_found(f"Resource '{name}' was not found.")
+        return document
+
+    def _shown(self, document: JsonObject) -> JsonObject:
+        machine = _machine(document)
+        state: JsonObject = {"state": machine.state.value, "stateInitiator": machine.initiator}
+        details = {State.WAITING: None, State.FAILED: {"error": machine.error}}.get(machine.state, {})
+        if details is not None:
+            state[f"{machine.state.value.lower()}Data"] = details
+        return {**visible(document), "state": state}
+
+    def _metadata(self, verb: str, target: str) -> JsonObject:
+        return operation_metadata(self._cloud, verb, target)
+
+    def _repeated(self, call: Call, name: str) -> JsonObject | None:
+        """The operation of an earlier call with the same requestId; 409 where that one asked for something else."""
+        known = self._store.get(_REQUESTS, f"{name}/{call.query['requestId']}") if call.query.get("requestId") else None
+        if known is None:
+            return None
+        if known["digest"] != _digest(call):
+            raise CloudError.already_exists(
+                f"The requestId '{call.query['requestId']}' was used before for another request."
+            )
+        return self._cloud.operations.get("tpu", known["operation"])
+
+    def _remember(self, call: Call, name: str, operation: JsonObject) -> None:
+        if call.query.get("requestId"):
+            self._store.put(
+                _REQUESTS,
+                f"{name}/{call.query['requestId']}",
+                {"digest": _digest(call), "operation": operation["name"]},
+            )
+
+
+_locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+"""One lock a machine, so that power off never overtakes boot."""
+
+
+def operation_metadata(cloud: Cloud, verb: str, target: str) -> JsonObject:
+    """Metadata of an operation of Cloud TPU."""
+    return {
+        "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
+        "createTime": cloud.timeline.stamp(),
+        "target": target,
+        "verb": verb,
+        "cancelRequested": False,
+        "apiVersion": "v2alpha1",
+    }
+
+
+def _machine(document: JsonObject) -> Queued:
+    fields: dict[str, Any] = dict(document["_machine"])
+    return Queued(**{**fields, "state": State(fields["state"])})
+
+
+def _chips(document: JsonObject) -> int:
+    return sum(chips_of(accelerator_of(node)) for node in document["_nodes"].values())
+
+
+def _digest(call: Call) -> str:
+    return hashlib.sha256(json.dumps([call.method.id, call.body], sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,140 @@
+"""The state machine of queued resources, pure: a record and the time in, the next record and what has to be done out.
+
+States and their order: Cloud TPU's documentation of queued resources. CREATING, ACCEPTED, WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE;
+then SUSPENDING, SUSPENDED where the nodes end (run duration, deletion, preemption); FAILED; DELETING.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from localcloud.errors import JsonObject
+from localcloud.scenario import TpuDurations
+
+
+class State(Enum):
+    """States of a queued resource, as the API names them."""
+
+    CREATING = "CREATING"
+    ACCEPTED = "ACCEPTED"
+    WAITING = "WAITING_FOR_RESOURCES"
+    PROVISIONING = "PROVISIONING"
+    ACTIVE = "ACTIVE"
+    SUSPENDING = "SUSPENDING"
+    SUSPENDED = "SUSPENDED"
+    FAILED = "FAILED"
+    DELETING = "DELETING"
+
+
+DELETABLE = {State.ACCEPTED, State.WAITING, State.SUSPENDED, State.FAILED}
+"""States in which a delete without force is taken."""
+WITH_NODES = {State.PROVISIONING, State.ACTIVE, State.SUSPENDING}
+"""States in which the nodes exist (DELETING too, while they are taken down)."""
+RESTING = {State.SUSPENDED, State.FAILED}
+"""States that time does not change."""
+
+
+class Deed(Enum):
+    """What a transition asks of the surroundings."""
+
+    CREATE_NODES = "create nodes"
+    BOOT_NODES = "boot nodes"
+    STOP_NODES = "stop nodes"
+    DELETE_NODES = "delete nodes"
+    FORGET = "forget the queued resource"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """What the state machine knows of one queued resource. Times are simulated seconds, lifetimes real ones (see `localcloud.timeline`)."""
+
+    state: State
+    since_s: float
+    valid_after_s: float = 0.0
+    valid_until_s: float | None = None
+    run_duration_s: float | None = None
+    active_since_life_s: float | None = None
+    initiator: str = "SERVICE"
+    error: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What decides about transitions: durations of the states, whether there is quota and capacity now."""
+
+    durations: TpuDurations
+    quota_error: JsonObject | None
+    capacity: bool
+    now_s: float
+    life_s: float
+
+
+_TOO_LATE: JsonObject = {
+    "code": 4,
+    "message": "The queued resource could not be provisioned within its validity: there was no capacity before its valid-until time.",
+}
+
+
+def step(queued: Queued, around: Surroundings) -> tuple[Queued, list[Deed]]:
+    """One transition at most; the same record and no deed where nothing is due."""
+    lengths = {
+        State.CREATING: around.durations.creating,
+        State.ACCEPTED: around.durations.accepted,
+        State.WAITING: around.durations.waiting_for_resources,
+        State.PROVISIONING: around.durations.provisioning,
+        State.SUSPENDING: around.durations.suspending,
+        State.DELETING: around.durations.deleting,
+    }
+    if queued.state is State.ACTIVE:
+        return _end_of_run(queued, around)
+    if queued.state in RESTING:
+        return queued, []
+    due_s = queued.since_s + lengths[queued.state]
+    if queued.state is State.WAITING:
+        return _wait(queued, around, max(due_s, queued.valid_after_s))
+    if around.now_s < due_s:
+        return queued, []
+    match queued.state:
+        case State.CREATING:
+            return replace(queued, state=State.ACCEPTED, since_s=due_s), []
+        case State.ACCEPTED:
+            if around.quota_error is not None:
+                return replace(queued, state=State.FAILED, since_s=due_s, error=around.quota_error), []
+            return replace(queued, state=State.WAITING, since_s=due_s), []
+        case State.PROVISIONING:
+            return replace(queued, state=State.ACTIVE, since_s=due_s, active_since_life_s=around.life_s), [
+                Deed.BOOT_NODES
+            ]
+        case State.SUSPENDING:
+            return replace(queued, state=State.SUSPENDED, since_s=due_s), [Deed.DELETE_NODES]
+        case _:
+            return queued, [Deed.DELETE_NODES, Deed.FORGET]
+
+
+def _wait(queued: Queued, around: Surroundings, due_s: float) -> tuple[Queued, list[Deed]]:
+    """Provision once it is due and there is capacity, but not after the end of validity."""
+    end_s = queued.valid_until_s
+    if around.capacity and around.now_s >= due_s and (end_s is None or due_s <= end_s):
+        return replace(queued, state=State.PROVISIONING, since_s=around.now_s), [Deed.CREATE_NODES]
+    if end_s is not None and around.now_s >= end_s:
+        return replace(queued, state=State.FAILED, since_s=end_s, error=_TOO_LATE), []
+    return queued, []
+
+
+def _end_of_run(queued: Queued, around: Surroundings) -> tuple[Queued, list[Deed]]:
+    if (
+        queued.run_duration_s is None
+        or queued.active_since_life_s is None
+        or around.life_s < queued.active_since_life_s + queued.run_duration_s
+    ):
+        return queued, []
+    return suspend(queued, around.now_s, initiator="SERVICE")
+
+
+def suspend(queued: Queued, now_s: float, *, initiator: str) -> tuple[Queued, list[Deed]]:
+    """The nodes end: by the run duration, a user's deletion, a preemption."""
+    return replace(queued, state=State.SUSPENDING, since_s=now_s, initiator=initiator), [Deed.STOP_NODES]
+
+
+def delete(queued: Queued, now_s: float) -> tuple[Queued, list[Deed]]:
+    """The queued resource is going; whether it may is for the caller to say."""
+    return replace(queued, state=State.DELETING, since_s=now_s, initiator="USER"), [Deed.STOP_NODES]

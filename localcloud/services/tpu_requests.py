@@ -1,0 +1,244 @@
+"""What Cloud TPU accepts in a request for a queued resource, and what its catalogs say."""
+
+import re
+from datetime import datetime
+
+from localcloud.cloud import Cloud
+from localcloud.errors import CloudError, JsonObject
+from localcloud.scenario import TpuZone
+from localcloud.services import networks
+from localcloud.services.common import check_labels
+from localcloud.timeline import seconds
+
+QUEUED_ID = r"[A-Za-z0-9_.~+%-]{1,128}"
+_MAX_DESCRIPTION = 512
+_MAX_METADATA_VALUE_BYTES = 256 * 1024
+_MAX_METADATA_BYTES = 512 * 1024
+_TIERS = ("spot", "guaranteed", "bestEffort")
+_TOPOLOGIES = {"1": "1x1", "4": "2x2", "8": "2x4"}
+_FAMILIES = {"v6e": "V6E", "v5litepod": "V5LITE_POD"}
+_QUOTA_NAMES = {"v6e": "TPUV6E", "v5litepod": "TPUV5sLitepod"}
+
+
+def zone_of(cloud: Cloud, name: str) -> tuple[str, TpuZone]:
+    """Name and facts of the zone in `projects/P/locations/Z...`; refused as Google does where there is none."""
+    zone = name.split("/")[3]
+    found = cloud.scenario.tpu.zones.get(zone)
+    if found is None:
+        raise CloudError.denied(f"Permission denied on 'locations/{zone}' (or it may not exist).")
+    return zone, found
+
+
+def chips_of(accelerator_type: str) -> int:
+    """Chips of a type such as v6e-4 (its number counts chips for v5e and v6e)."""
+    return int(accelerator_type.rpartition("-")[2])
+
+
+def accelerator_of(node: JsonObject) -> str:
+    """The accelerator type of a node, given by name or by version and topology."""
+    if node.get("acceleratorType"):
+        return str(node["acceleratorType"])
+    config = node.get("acceleratorConfig") or {}
+    family = next((key for key, value in _FAMILIES.items() if value == config.get("type")), "")
+    chips = 1
+    for side in str(config.get("topology", "0")).split("x"):
+        chips *= int(side) if side.isdigit() else 0
+    return f"{family}-{chips}"
+
+
+def accelerator_document(zone_name: str, accelerator_type: str) -> JsonObject:
+    """An AcceleratorType as the catalog shows it. `zone_name` is projects/P/locations/Z."""
+    family, _, count = accelerator_type.rpartition("-")
+    config = {"type": _FAMILIES.get(family, "TYPE_UNSPECIFIED"), "topology": _TOPOLOGIES.get(count, f"1x{count}")}
+    return {
+        "name": f"{zone_name}/acceleratorTypes/{accelerator_type}",
+        "type": accelerator_type,
+        "acceleratorConfigs": [config],
+    }
+
+
+def quota_name(accelerator_type: str, *, preemptible: bool) -> str:
+    """The quota id that a node of this type draws on."""
+    family = _QUOTA_NAMES.get(accelerator_type.rpartition("-")[0], "TPU")
+    return f"{family}{'Preemptible' if preemptible else ''}PerProjectPerZoneForTPUAPI"
+
+
+def preemptible(body: JsonObject) -> bool:
+    """Whether a queued resource draws on preemptible quota: spot and flex-start do."""
+    return body.get("provisioningModel") in {"SPOT", "FLEX_START"} or "spot" in body or "bestEffort" in body
+
+
+def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonObject]]:
+    """Refuse what Cloud TPU refuses; returns the nodes to make, as pairs of id and Node."""
+    zone, facts = zone_of(cloud, parent)
+    specs: list[JsonObject] = (body.get("tpu") or {}).get("nodeSpec") or []
+    if not specs:
+        raise CloudError.field(
+            "queued_resource.tpu.node_spec", "Field 'queued_resource.tpu.node_spec' must hold at least one node."
+        )
+    tiers = [tier for tier in _TIERS if tier in body]
+    if len(tiers) > 1 or (
+        tiers and body.get("provisioningModel", "PROVISIONING_MODEL_UNSPECIFIED") != "PROVISIONING_MODEL_UNSPECIFIED"
+    ):
+        raise CloudError.field("queued_resource", f"Only one of provisioning_model, {', '.join(_TIERS)} may be given.")
+    _check_run(cloud, zone, facts, body)
+    nodes: list[tuple[str, JsonObject]] = []
+    for index, spec in enumerate(specs):
+        nodes += _nodes_of(cloud, parent, spec, f"queued_resource.tpu.node_spec[{index}]")
+    ids = [node_id for node_id, _ in nodes]
+    if len(set(ids)) != len(ids):
+        raise CloudError.field("queued_resource.tpu.node_spec", f"The node ids {', '.join(ids)} are not unique.")
+    for node_id, node in nodes:
+        _check_node(cloud, parent, facts, node)
+        if cloud.store.has("tpu.nodes", f"{parent}/nodes/{node_id}") or node_id in _claimed(cloud, parent):
+            raise CloudError.already_exists(f"Resource '{parent}/nodes/{node_id}' already exists.")
+    return nodes
+
+
+def _claimed(cloud: Cloud, parent: str) -> set[str]:
+    """Node ids that queued resources of the zone have asked for and may still get."""
+    waiting = (document for _, document in cloud.store.under("tpu.queuedResources", parent + "/queuedResources/"))
+    return {
+        node_id
+        for document in waiting
+        if document["_machine"]["state"] not in {"SUSPENDED", "FAILED", "DELETING"}
+        for node_id in document["_nodes"]
+    }
+
+
+def _check_run(cloud: Cloud, zone: str, facts: TpuZone, body: JsonObject) -> None:
+    flex = body.get("provisioningModel") == "FLEX_START"
+    run = body.get("runDuration") or {}
+    path = "queued_resource.run_duration.max_run_duration"
+    if not flex:
+        if run:
+            raise CloudError.field(
+                "queued_resource.run_duration", "run_duration is supported with the provisioning model FLEX_START only."
+            )
+        return
+    if not facts.flex_start:
+        raise CloudError.field("queued_resource.provisioning_model", f"Flex-start is not supported in zone {zone}.")
+    if "maxRunDuration" not in run:
+        raise CloudError.field(path, "max_run_duration must be specified for the provisioning model FLEX_START.")
+    most_s = cloud.scenario.tpu.max_flex_start_run_s
+    given_s = seconds(run["maxRunDuration"])
+    if not 0 < given_s <= most_s:
+        raise CloudError.field(
+            path,
+            f"max_run_duration must be greater than 0 and at most {most_s:.0f}s (7 days) for FLEX_START; given {run['maxRunDuration']}.",
+        )
+
+
+def _nodes_of(cloud: Cloud, parent: str, spec: JsonObject, path: str) -> list[tuple[str, JsonObject]]:
+    given = str(spec.get("parent", "")).split("/")
+    if len(given) > 1:
+        given[1] = cloud.project_id(given[1]) or given[1]
+    if "/".join(given) != parent:
+        raise CloudError.field(
+            f"{path}.parent",
+            f"The parent of a node must be the queued resource's own, '{parent}'; given '{spec.get('parent', '')}'.",
+        )
+    if not spec.get("node"):
+        raise CloudError.field(f"{path}.node", f"Field '{path}.node' must be given.")
+    many = spec.get("multiNodeParams")
+    if many and spec.get("nodeId"):
+        raise CloudError.field(path, "node_id and multi_node_params cannot both be given.")
+    if many:
+        prefix = many.get("nodeIdPrefix") or "node"
+        return [(f"{prefix}-{index}", spec["node"]) for index in range(int(many.get("nodeCount", 0)))]
+    if re.fullmatch(QUEUED_ID, str(spec.get("nodeId", ""))) is None:
+        raise CloudError.field(
+            f"{path}.node_id", f"Invalid node id '{spec.get('nodeId', '')}': it must match '{QUEUED_ID}'."
+        )
+    return [(str(spec["nodeId"]), spec["node"])]
+
+
+def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> None:
+    zone, project = parent.split("/")[3], parent.split("/")[1]
+    if bool(node.get("acceleratorType")) == bool(node.get("acceleratorConfig")):
+        raise CloudError.field(
+            "node.accelerator_type", "Exactly one of accelerator_type and accelerator_config must be specified."
+        )
+    accelerator = accelerator_of(node)
+    if accelerator not in facts.accelerator_types:
+        raise CloudError.field(
+            "node.accelerator_type",
+            f"Accelerator type '{accelerator}' not found in zone {zone}; available are {', '.join(facts.accelerator_types)}.",
+        )
+    if node.get("runtimeVersion") not in cloud.scenario.tpu.runtime_versions:
+        raise CloudError.field(
+            "node.runtime_version",
+            f"Runtime version '{node.get('runtimeVersion', '')}' not found in zone {zone}; available are {', '.join(cloud.scenario.tpu.runtime_versions)}.",
+        )
+    check_changeable(node)
+    if node.get("networkConfig") and node.get("networkConfigs"):
+        raise CloudError.field("node.network_config", "network_config and network_configs are mutually exclusive.")
+    account = str((node.get("serviceAccount") or {}).get("email", ""))
+    found = re.fullmatch(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com", account)
+    if (
+        found is not None
+        and cloud.store.has("projects", found[1])
+        and not cloud.store.has("iam.serviceAccounts", account)
+    ):
+        raise CloudError.denied(
+            f"Permission 'iam.serviceAccounts.actAs' denied on service account {account} (or it may not exist)."
+        )
+    networks_of(cloud, project, zone, node)
+
+
+def networks_of(cloud: Cloud, project: str, zone: str, node: JsonObject) -> list[str]:
+    """Full names of the networks and subnetworks of a node; 404 where one is missing."""
+    configs: list[JsonObject] = node.get("networkConfigs") or [node.get("networkConfig") or {}]
+    names: list[str] = []
+    for config in configs:
+        names += networks.resolve_pair(
+            cloud, project, zone.rpartition("-")[0], config.get("network"), config.get("subnetwork")
+        )
+    return names
+
+
+def check_changeable(node: JsonObject) -> None:
+    """What a node's description, labels and metadata may be: at creation and in a patch."""
+    if len(node.get("description") or "") > _MAX_DESCRIPTION:
+        raise CloudError.field(
+            "node.description",
+            f"The description has {len(node['description'])} characters; at most {_MAX_DESCRIPTION} are allowed.",
+        )
+    check_labels(node.get("labels"), "node.labels")
+    total = 0
+    for key, value in (node.get("metadata") or {}).items():
+        size = len(str(value).encode())
+        total += size + len(key)
+        if size > _MAX_METADATA_VALUE_BYTES:
+            raise CloudError.field(
+                "node.metadata",
+                f"The metadata value of '{key}' has {size} bytes; at most {_MAX_METADATA_VALUE_BYTES} are allowed.",
+            )
+    if total > _MAX_METADATA_BYTES:
+        raise CloudError.field(
+            "node.metadata", f"The metadata has {total} bytes in all; at most {_MAX_METADATA_BYTES} are allowed."
+        )
+
+
+def validity(policy: JsonObject, *, simulated_s: float, now: datetime) -> tuple[float, float | None]:
+    """Simulated seconds from when on and until when resources may be given."""
+
+    def at(text: str) -> float:
+        return simulated_s + (datetime.fromisoformat(text) - now).total_seconds()
+
+    interval = policy.get("validInterval") or {}
+    after, until = simulated_s, None
+    if "validAfterDuration" in policy:
+        after = simulated_s + seconds(policy["validAfterDuration"])
+    if "validAfterTime" in policy or "startTime" in interval:
+        after = at(policy.get("validAfterTime") or interval["startTime"])
+    if "validUntilDuration" in policy:
+        until = simulated_s + seconds(policy["validUntilDuration"])
+    if "validUntilTime" in policy or "endTime" in interval:
+        until = at(policy.get("validUntilTime") or interval["endTime"])
+    if until is not None and until <= max(after, simulated_s):
+        raise CloudError.field(
+            "queued_resource.queueing_policy",
+            "The queueing policy's valid-until time must lie after its valid-after time and after now.",
+        )
+    return after, until
