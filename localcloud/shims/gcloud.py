@@ -1,0 +1,182 @@
+"""`gcloud` for people who work against the local cloud: tunnels to TPU machines, tokens, and nothing else.
+
+Known: `compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`, `auth print-identity-token [--audiences=]`,
+`auth print-access-token`.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in; it knows tunnels to TPU machines and tokens."
+_GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
+"""The audience of an identity token that gcloud prints for a user: its own client id."""
+_TUNNEL: Final = ("compute", "tpus", "tpu-vm", "ssh")
+_LIMIT_S: Final = 30.0
+
+
+class CommandError(Exception):
+    """What the stand-in cannot do; `code` is the exit code."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tunnel:
+    """A forward of a local port to a port of a node."""
+
+    node: str
+    local_host: str
+    local_port: int
+    remote_port: int
+
+
+def _base_url() -> str:
+    url = os.environ.get("LOCALCLOUD_URL")
+    if not url:
+        raise CommandError(
+            "LOCALCLOUD_URL is not set: run this under `python -m localcloud run` or after `python -m localcloud env`."
+        )
+    return url.rstrip("/")
+
+
+def _ask(path: str, *, body: dict[str, Any] | None = None, token: str | None = None) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(_base_url() + path, data=data, headers=headers)  # noqa: S310 - the local cloud
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=_LIMIT_S) as response:
+            return json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            text = error.read().decode(errors="replace")
+        try:
+            message = str(json.loads(text)["error"]["message"])
+        except (ValueError, KeyError, TypeError):
+            message = text[:300]
+        raise CommandError(f"{error.code} {message}") from None
+    except (OSError, ValueError) as error:
+        raise CommandError(f"the local cloud at {_base_url()} does not answer: {error}") from None
+
+
+def parse_tunnel(words: Sequence[str]) -> Tunnel:
+    """Read what follows `compute tpus tpu-vm ssh`. Raises CommandError."""
+    at = words.index("--") if "--" in words else len(words)
+    before, after = words[:at], words[at + 1 :]
+    options: dict[str, str] = {}
+    for word in before:
+        if word.startswith("--"):
+            name, _, value = word.removeprefix("--").partition("=")
+            options[name] = value
+    names = [word for word in before if not word.startswith("--")]
+    project = options.get("project") or os.environ.get("GOOGLE_CLOUD_PROJECT", "")
+    zone = options.get("zone", "")
+    if len(names) != 1 or not zone or not project:
+        raise CommandError("the stand-in needs one NODE with --project=PROJECT and --zone=ZONE, each in one word.", 2)
+    forward = re.search(
+        r"(?:^|\s)-L\s*(?:(?P<host>[\w.]+):)?(?P<local>\d+):(?P<target>[\w.]+):(?P<remote>\d+)(?:\s|$)", " ".join(after)
+    )
+    if forward is None or "-N" not in after:
+        raise CommandError(
+            "the stand-in opens tunnels only: end the command with `-- -N -L LOCAL_PORT:127.0.0.1:PORT`.", 2
+        )
+    node = names[0].rpartition("@")[2]
+    return Tunnel(
+        node=f"projects/{project}/locations/{zone}/nodes/{node}",
+        local_host=forward["host"] or "127.0.0.1",
+        local_port=int(forward["local"]),
+        remote_port=int(forward["remote"]),
+    )
+
+
+async def _run_tunnel(tunnel: Tunnel) -> int:
+    token = str(_ask("/admin/tokens", body={})["accessToken"])
+    _ask(f"/tpu/v2alpha1/{tunnel.node}", token=token)
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        server = await asyncio.start_server(
+            lambda reader, writer: _forward(tunnel, reader, writer), tunnel.local_host, tunnel.local_port
+        )
+    except OSError as error:
+        raise CommandError(f"bind [{tunnel.local_host}]:{tunnel.local_port}: {error.strerror}") from error
+    parent = os.getppid()
+    async with server:
+        # A tunnel whose owner was killed has nobody to close it.
+        while os.getppid() == parent and not stopped.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), 0.5)
+        server.close()
+    return 0 if not stopped.is_set() else 130
+
+
+async def _forward(tunnel: Tunnel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Carry one connection; what nobody listens for is refused, as a forward over ssh is."""
+    query = urllib.parse.urlencode({"node": tunnel.node, "port": tunnel.remote_port})
+    try:
+        where = await asyncio.to_thread(_ask, f"/admin/tunnel?{query}")
+        far_reader, far_writer = await asyncio.open_connection(where["host"], where["port"])
+    except (CommandError, OSError) as error:
+        print(f"channel 1: open failed: connect failed: {error}", file=sys.stderr)
+        writer.transport.abort()
+        return
+    await asyncio.gather(_carry(reader, far_writer), _carry(far_reader, writer))
+    for end in (writer, far_writer):
+        end.close()
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+        return
+    writer.transport.abort()
+
+
+def _run(words: Sequence[str]) -> int:
+    if tuple(words[: len(_TUNNEL)]) == _TUNNEL:
+        return asyncio.run(_run_tunnel(parse_tunnel(words[len(_TUNNEL) :])))
+    if words[:2] == ["auth", "print-access-token"]:
+        print(_ask("/admin/tokens", body={})["accessToken"])
+        return 0
+    if words[:2] == ["auth", "print-identity-token"]:
+        audience = next((word.partition("=")[2] for word in words if word.startswith("--audiences=")), _GCLOUD_CLIENT)
+        print(_ask("/admin/tokens", body={"audience": audience})["idToken"])
+        return 0
+    raise CommandError(
+        f"the stand-in does not know `gcloud {' '.join(words)}`; use the real gcloud with a real project.", 2
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line; exit code 2 for what the stand-in does not know."""
+    print(_NOTICE, file=sys.stderr)
+    try:
+        return _run([word for word in argv if word not in ("--quiet", "-q")])
+    except CommandError as error:
+        print(f"ERROR: (gcloud) {error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""The machine that a command runs on: its folder, where containers, units and images are written down."""
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+FOLDER_VARIABLE: Final = "LOCALCLOUD_MACHINE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine's constants, written at its boot. `clock_speed`: simulated seconds in one real second."""
+
+    folder: Path
+    address: str
+    accelerator: str
+    clock_speed: float
+    base_url: str
+    warden_pid: int
+    paths: dict[str, str]
+
+    @property
+    def containers(self) -> Path:
+        """Where containers are written down: NAME.json and NAME.log."""
+        return self.folder / "containers"
+
+    @property
+    def units(self) -> Path:
+        """Where systemd's units are written down: NAME.json and NAME.log."""
+        return self.folder / "units"
+
+    @property
+    def images(self) -> Path:
+        """Where the pulled images are listed."""
+        return self.folder / "images.json"
+
+
+def this_machine() -> Machine:
+    """Read the machine that the environment names; ends the process with one sentence where there is none."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        sys.exit(f"{FOLDER_VARIABLE} is not set: this command stands in for another on a simulated machine only.")
+    document = read_json(Path(folder) / "machine.json")
+    if document is None:
+        sys.exit(f"{folder} holds no machine: it has been powered off.")
+    return Machine(
+        folder=Path(folder),
+        address=str(document["address"]),
+        accelerator=str(document["accelerator"]),
+        clock_speed=float(document["clockSpeed"]),
+        base_url=str(document["baseUrl"]),
+        warden_pid=int(document["wardenPid"]),
+        paths=dict(document["paths"]),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None where there is no file."""
+    try:
+        return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write a JSON object, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    part.write_text(json.dumps(document), encoding="utf-8")
+    part.replace(path)
+
+
+def documents(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (name, document) of what is written down in a folder."""
+    for path in sorted(folder.glob("*.json")):
+        document = read_json(path)
+        if document is not None:
+            yield path.stem, document
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process exists and is not merely waiting to be collected."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[:1] != ["Z"]
