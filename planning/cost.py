@@ -46,7 +46,12 @@ def hourly_parts(r: Resolved) -> tuple[tuple[str, float], ...]:
     if r.platform == "tpu-vm":
         generation, provisioning = accelerator.name.partition("-")[0], r.deployment.tpu.provisioning_model
         chip = prices.tpu_chip_hour_usd(generation, provisioning)
-        return ((f"{accelerator.devices} {generation} chips, {provisioning}", accelerator.devices * chip),)
+        return (
+            (
+                f"{accelerator.devices} {generation} chip{'s' if accelerator.devices > 1 else ''}, {provisioning}",
+                accelerator.devices * chip,
+            ),
+        )
     return ((r.host.machine or accelerator.name, prices.gce_hour_usd(accelerator.name)),)
 
 

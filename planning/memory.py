@@ -108,7 +108,7 @@ def captured_graphs(r: Resolved) -> int:
 
 
 def _sizes_up_to(largest: int) -> int:
-    """vLLM's capture sizes: 1, 2, 4, then every 8 below 256, then every 16."""
+    """Capture sizes of vLLM: 1, 2, 4, then every 8 below 256, then every 16."""
     few = sum(1 for size in (1, 2, 4) if size <= largest)
     small = max(min(largest, _GRAPH_STEP_CHANGE - _GRAPH_STEP_SMALL) // _GRAPH_STEP_SMALL, 0)
     large = max((largest - _GRAPH_STEP_CHANGE) // _GRAPH_STEP_LARGE + 1, 0)

@@ -203,11 +203,10 @@ def _weights_mode(deployment: Deployment, platform: str) -> WeightsMode:
 
 
 def _default_batch(spec: ModelSpec, accelerator: Accelerator) -> int:
-    """vLLM's own max-num-batched-tokens (engine/arg_utils.py), raised where one item has to fit into one step."""
-    if accelerator.is_tpu:
-        batch = 1_024 if accelerator.name.startswith("v6e") else 512
-    else:
-        batch = 8_192 if accelerator.is_large else 2_048
+    """The max-num-batched-tokens of vLLM itself (engine/arg_utils.py), raised where one item has to fit into one step."""
+    tpu_batch = 1_024 if accelerator.name.startswith("v6e") else 512
+    gpu_batch = 8_192 if accelerator.is_large else 2_048
+    batch = tpu_batch if accelerator.is_tpu else gpu_batch
     return max(batch, overheads.VIDEO_TOKENS) if spec.vision_bidirectional else batch
 
 

@@ -53,15 +53,22 @@ def weights_of(r: Resolved) -> Weights:
         r.scheme,
         r.runtime,
         r.tp,
-        r.max_num_batched_tokens if r.spec.layer_embedding_dim else 0,
-        r.sees or r.is_tpu,
-        r.hears,
+        batched_tokens=r.max_num_batched_tokens if r.spec.layer_embedding_dim else 0,
+        with_vision=r.sees or r.is_tpu,
+        with_audio=r.hears,
     )
 
 
 @lru_cache(maxsize=256)
 def _weights(
-    spec: ModelSpec, scheme: Scheme, runtime: Runtime, tp: int, batched_tokens: int, with_vision: bool, with_audio: bool
+    spec: ModelSpec,
+    scheme: Scheme,
+    runtime: Runtime,
+    tp: int,
+    *,
+    batched_tokens: int,
+    with_vision: bool,
+    with_audio: bool,
 ) -> Weights:
     inventory = tensors(spec)
     stored = {tensor: tensor.params * _bytes(tensor, scheme) for tensor in inventory}
