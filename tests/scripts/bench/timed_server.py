@@ -55,6 +55,33 @@ class Scheduler:
             self._arm(self.due[0][0])
 
 
+def frames(model: str, *, chat: bool) -> tuple[dict[str, Any], bytes, list[bytes]]:
+    """What all streams send alike: made once, so that a thousand requests at once cost little."""
+    head = {"id": "x", "object": "chat.completion.chunk" if chat else "text_completion", "created": 1, "model": model}
+    opening = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nx-simulated: timed\r\ntransfer-encoding: chunked\r\n\r\n"
+    if chat:
+        opening += event(
+            {**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+        )
+    pieces = [
+        event(
+            {
+                **head,
+                "choices": [
+                    {
+                        "index": 0,
+                        **({"delta": {"content": f" {word}"}} if chat else {"text": f" {word}"}),
+                        "logprobs": None,
+                        "finish_reason": None,
+                    }
+                ],
+            }
+        )
+        for word in WORDS
+    ]
+    return head, opening, pieces
+
+
 class State:
     """Configuration, faults and counters of the whole server."""
 
@@ -70,6 +97,8 @@ class State:
             ),
             0,
         )  # fmt: skip
+
+        self.frames = {chat: frames(options.model, chat=chat) for chat in (False, True)}
 
     def late(self, seconds: float) -> None:
         self.counters["late_sum_s"] += seconds
@@ -89,28 +118,27 @@ def raw_event(data: bytes) -> bytes:
 class Stream:
     """One streamed answer."""
 
-    def __init__(self, connection: Connection, tokens: int, prompt_tokens: int, fault: dict[str, Any], *, chat: bool) -> None:
-        self.connection, self.tokens, self.prompt_tokens, self.fault, self.chat = connection, tokens, prompt_tokens, fault, chat
+    def __init__(
+        self, connection: Connection, tokens: int, prompt_tokens: int, fault: dict[str, Any], *, chat: bool
+    ) -> None:
+        self.connection, self.tokens, self.prompt_tokens, self.fault, self.chat = (
+            connection,
+            tokens,
+            prompt_tokens,
+            fault,
+            chat,
+        )
         self.state = connection.state
         self.sent = 0
         self.started_at = self.state.scheduler.loop.time()
         self.alive = True
-        head = {"id": "x", "object": "chat.completion.chunk" if chat else "text_completion", "created": 1, "model": self.state.options.model}
-        self.head = head
-        if chat:
-            self.pieces = [event({**head, "choices": [{"index": 0, "delta": {"content": f" {word}"}, "logprobs": None, "finish_reason": None}]}) for word in WORDS]
-        else:
-            self.pieces = [event({**head, "choices": [{"index": 0, "text": f" {word}", "logprobs": None, "finish_reason": None}]}) for word in WORDS]
+        self.head, self.opening, self.pieces = self.state.frames[chat]
         counters = self.state.counters
         counters["open"] += 1
         counters["max_open"] = max(counters["max_open"], counters["open"])
 
     def start(self) -> None:
-        self.connection.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nx-simulated: timed\r\ntransfer-encoding: chunked\r\n\r\n"
-        )
-        if self.chat:
-            self.connection.write(event({**self.head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}))
+        self.connection.write(self.opening)
         self.state.scheduler.add(self.started_at + self.state.options.ttft_s, self)
 
     def step(self, due: float) -> None:
@@ -130,7 +158,11 @@ class Stream:
         if self.sent < self.tokens:
             self.state.scheduler.add(due + self.state.options.tpot_s, self)
             return
-        usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.tokens, "total_tokens": self.prompt_tokens + self.tokens}
+        usage = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.tokens,
+            "total_tokens": self.prompt_tokens + self.tokens,
+        }
         last = [event({**self.head, "choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": "length"}]})]
         if self.fault.get("kind") != "no_usage":
             last.append(event({**self.head, "choices": [], "usage": usage}))
@@ -225,7 +257,8 @@ class Connection(asyncio.Protocol):
     def answer(self, status: int, body: object, content_type: str = "application/json") -> None:
         raw = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         self.write(
-            b"HTTP/1.1 %d X\r\ncontent-type: %b\r\nx-simulated: timed\r\ncontent-length: %d\r\n\r\n%b" % (status, content_type.encode(), len(raw), raw)
+            b"HTTP/1.1 %d X\r\ncontent-type: %b\r\nx-simulated: timed\r\ncontent-length: %d\r\n\r\n%b"
+            % (status, content_type.encode(), len(raw), raw)
         )
 
     def route(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> None:
@@ -243,7 +276,14 @@ class Connection(asyncio.Protocol):
         if path == "/health":
             self.answer(200, "", "text/plain")
         elif path == "/v1/models":
-            self.answer(200, {"data": [{"id": options.model, "max_model_len": options.max_model_len, "owned_by": "timed-simulated"}]})
+            self.answer(
+                200,
+                {
+                    "data": [
+                        {"id": options.model, "max_model_len": options.max_model_len, "owned_by": "timed-simulated"}
+                    ]
+                },
+            )
         elif path == "/metrics":
             self.answer(200, self.metrics(), "text/plain")
         elif path == "/tokenize" and not options.no_tokenize:
@@ -273,7 +313,14 @@ class Connection(asyncio.Protocol):
         prompt_tokens, tokens = words + template, int(body.get("max_tokens", 16))
         counters["requests"] += 1
         if prompt_tokens + tokens > options.max_model_len:
-            self.answer(400, {"error": {"message": f"maximum context length is {options.max_model_len} tokens, asked for {prompt_tokens + tokens}"}})
+            self.answer(
+                400,
+                {
+                    "error": {
+                        "message": f"maximum context length is {options.max_model_len} tokens, asked for {prompt_tokens + tokens}"
+                    }
+                },
+            )
             return
         if options.refuse_ignore_eos and "ignore_eos" in body:
             self.answer(400, {"error": {"message": "unknown field ignore_eos"}})
@@ -284,7 +331,11 @@ class Connection(asyncio.Protocol):
             counters["cached_hits"] += prompt_tokens
         self.state.prompts.add(text)
         counters["prompt_tokens"] += prompt_tokens
-        fault = self.state.fault if self.state.fault and counters["requests"] % int(self.state.fault.get("every", 1)) == 0 else {}
+        fault = (
+            self.state.fault
+            if self.state.fault and counters["requests"] % int(self.state.fault.get("every", 1)) == 0
+            else {}
+        )
         if fault.get("kind") == "status":
             counters["faults"] += 1
             self.answer(int(fault["status"]), {"error": {"message": "injected"}})
@@ -298,14 +349,21 @@ class Connection(asyncio.Protocol):
     def whole(self, body: dict[str, Any], text: str, prompt_tokens: int, tokens: int) -> None:
         message: dict[str, Any] = {"role": "assistant", "content": "Paris" if "France" in text else " ".join(WORDS)}
         if body.get("tools"):
-            message = {"content": None, "tool_calls": [{"function": {"name": "get_weather", "arguments": '{"location": "Tokyo"}'}}]}
+            message = {
+                "content": None,
+                "tool_calls": [{"function": {"name": "get_weather", "arguments": '{"location": "Tokyo"}'}}],
+            }
         if body.get("response_format"):
             message = {"content": '{"city": "Paris", "country": "France", "population": 2100000}'}
         if body.get("chat_template_kwargs"):
             message = {"content": "18", "reasoning": "It climbs one foot a day."}
         completion = min(tokens, 8)
         self.state.counters["generation_tokens"] += completion
-        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion, "total_tokens": prompt_tokens + completion}
+        usage = {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion,
+            "total_tokens": prompt_tokens + completion,
+        }
         self.answer(200, {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
 
 

@@ -1,4 +1,4 @@
-"""Components are declared against Pulumi's mocks; what they declare is recorded."""
+"""Programs and components are declared against Pulumi's mocks; what they declare is recorded."""
 
 import asyncio
 from dataclasses import dataclass, field

@@ -1,0 +1,111 @@
+"""The whole program against mocks: the plan stops it first, and every stack declares what its target needs."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stacks.naming import NamingError
+from stacks.planned import BlockedError
+from stacks.program import run
+
+ROOT = Path(__file__).resolve().parents[2]
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+
+
+@pytest.fixture
+def configured(monkeypatch):
+    """Hand a stack's settings to the program as the engine does."""
+
+    def configure(stack, **changes):
+        config = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
+        config = {**config, "gcp:project": "my-project"}
+        for path, value in changes.items():
+            block, _, key = path.partition("__")
+            if key:
+                config[f"gemma-serving:{block}"][key] = value
+            else:
+                config[f"gemma-serving:{block}"] = value
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
+        monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
+        monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", "[]")
+
+    return configure
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_stack_declares_its_server_and_an_identity_without_keys(configured, declare, stack):
+    configured(stack)
+    recorder, _ = declare(run)
+    servers = recorder.all("cloudrunv2/service:Service") + recorder.all("gcp-tpu:index:QueuedResource")
+    assert len(servers) == 1
+    assert len(recorder.all("serviceaccount/account:Account")) == 1
+    assert recorder.all("serviceaccount/key") == []
+    assert len(recorder.all("pulumi:providers:gcp")) == 1
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_no_grant_of_any_stack_reaches_everybody_or_owns_the_project(configured, declare, stack):
+    configured(stack)
+    recorder, _ = declare(run)
+    grants = recorder.all("IamMember") + recorder.all("iAMMember") + recorder.all("IAMMember")
+    assert grants
+    for grant in grants:
+        assert grant.inputs["member"] not in {"allUsers", "allAuthenticatedUsers"}
+        assert grant.inputs["role"] not in {"roles/owner", "roles/editor", "roles/storage.admin"}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_everything_that_can_carry_labels_carries_ours(configured, declare, stack):
+    configured(stack)
+    recorder, _ = declare(run)
+    labelled = (
+        "cloudrunv2/service:Service",
+        "gcp-tpu:index:QueuedResource",
+        "storage/bucket:Bucket",
+        "repository:Repository",
+        "secretmanager/secret:Secret",
+    )
+    for kind in labelled:
+        for resource in recorder.all(kind):
+            assert resource.inputs["labels"]["managed-by"] == "gemma-serving"
+
+
+def test_a_plan_that_blocks_stops_before_anything_is_declared(configured, declare):
+    configured("tpu-v6e4", vllm__tensorParallelSize=8)
+    caught = {}
+
+    def program():
+        with pytest.raises(BlockedError) as error:
+            run()
+        caught["message"] = str(error.value)
+
+    recorder, _ = declare(program)
+    assert recorder.declared == []
+    assert "TPU01" in caught["message"]
+    assert "acceptFindings: [TPU01]" in caught["message"]
+
+
+def test_an_accepted_finding_lets_the_program_go_on(configured, declare):
+    configured(
+        "l4-qat",
+        cloudRun__startupProbe={"initialDelay": "60s", "period": "60s", "failureThreshold": 2, "timeout": "50s"},
+        acceptFindings=["PRB01"],
+    )
+    recorder, _ = declare(run)
+    assert recorder.one("cloudrunv2/service:Service")
+
+
+def test_a_stacks_name_that_cannot_be_part_of_names_is_one_sentence(configured, declare, monkeypatch):
+    configured("tpu-v6e4")
+    monkeypatch.setattr("stacks.program.pulumi.get_stack", lambda: "My_Stack")
+    caught = {}
+
+    def program():
+        with pytest.raises(NamingError) as error:
+            run()
+        caught["message"] = str(error.value)
+
+    declare(program)
+    assert '"My_Stack" becomes part of resource names' in caught["message"]
