@@ -33,6 +33,8 @@ _MUTABLE = {
 }  # fmt: skip
 _NOT_OF_THE_REVISION = ("revision", "client", "clientVersion")
 _MAX_WAIT_S = 300.0
+GCLOUD_CLIENT = "32555940559.apps.googleusercontent.com"
+"""The audience of `gcloud auth print-identity-token` for people, which Cloud Run takes beside a service's own URLs."""
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -67,7 +69,9 @@ def authorizer(cloud: Cloud) -> Authorize:
         if token is None:
             return Access.FORBIDDEN
         claims = cloud.tokens.id_token(token)
-        audiences = {url.rstrip("/") for url in [*document.get("urls", []), *document.get("customAudiences", [])]}
+        audiences = {
+            url.rstrip("/") for url in [*document.get("urls", []), *document.get("customAudiences", []), GCLOUD_CLIENT]
+        }
         if claims is None or claims.audience.rstrip("/") not in audiences:
             return Access.UNAUTHENTICATED
         if claims.email == cloud.operator or cloud.policies.allows(claims.email, "run.routes.invoke", resources):

@@ -1,0 +1,233 @@
+"""`python -m localcloud run|serve|env`: a local cloud for one command, one that stays open, and the environment of that one."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from localcloud import environment
+from localcloud.providers import serve as serve_providers
+from localcloud.scenario import Scenario, ScenarioError
+from localcloud.scenario import load as load_scenario
+from localcloud.server import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
+from localcloud.shims import install
+from localcloud.simulated import simulated_runtimes
+from localcloud.state import StateError, StateLock, describe, description, undescribe
+
+EXIT_REFUSED = 2
+_INTERRUPTED = 130
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A cloud with its provider stand-ins, and the variables that lead to it."""
+
+    cloud: OpenCloud
+    variables: dict[str, str]
+
+
+class RefusedError(Exception):
+    """The command line cannot be followed; the message is one sentence."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command line; returns the exit code."""
+    own, command = _split(list(arguments))
+    options = _parser().parse_args(own)
+    try:
+        if options.what == "env":
+            return _env(options)
+        if options.what == "run" and not command:
+            raise RefusedError("No command to run: python -m localcloud run [options] -- CMD...")
+        if options.what == "serve" and command:
+            raise RefusedError(f"serve takes no command, but got: {' '.join(command)}; use run for that.")
+        return asyncio.run(_run(options, command) if options.what == "run" else _serve(options))
+    except (RefusedError, StateError, ScenarioError) as error:
+        print(f"localcloud: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Own arguments and the command after `--`."""
+    if "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m localcloud", description="A simulated Google Cloud on this machine; see docs/local-cloud.md."
+    )
+    commands = parser.add_subparsers(dest="what", required=True, metavar="run|serve|env")
+    run = commands.add_parser(
+        "run",
+        help="start a cloud, run a command in its environment, stop the cloud",
+        usage="python -m localcloud run [options] -- CMD...",
+    )
+    serve = commands.add_parser("serve", help="start a cloud and keep it open until it is interrupted")
+    for command in (run, serve):
+        command.add_argument(
+            "--providers",
+            choices=("standin", "real"),
+            default="standin",
+            help="Pulumi provider plugins: our stand-ins, or the installed pulumi-gcp (default: standin)",
+        )
+        command.add_argument(
+            "--speed",
+            type=_positive,
+            default=DEFAULT_SPEED,
+            help=f"simulated seconds that pass in one real second (default: {DEFAULT_SPEED:g})",
+        )
+        command.add_argument(
+            "--scenario", type=Path, help="YAML or JSON file with capacity, quota, durations and faults"
+        )
+        command.add_argument("--project", help=f"project id (default: GOOGLE_CLOUD_PROJECT, else {DEFAULT_PROJECT})")
+        command.add_argument(
+            "--port",
+            type=int,
+            default=0,
+            help="port of the API (default: the one of the last run on the same state, else any)",
+        )
+    run.add_argument(
+        "--state",
+        type=Path,
+        help="folder that keeps everything between runs (default: a temporary one, removed at the end)",
+    )
+    serve.add_argument(
+        "--state",
+        type=Path,
+        default=Path(".localcloud"),
+        help="folder that keeps everything between runs (default: .localcloud)",
+    )
+    env = commands.add_parser("env", help="print the environment of a cloud that runs with `serve`")
+    env.add_argument("--state", type=Path, default=Path(".localcloud"), help="its state folder (default: .localcloud)")
+    env.add_argument("--json", action="store_true", help="one JSON object instead of export lines")
+    return parser
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _env(options: argparse.Namespace) -> int:
+    found: dict[str, str] = description(options.state.resolve())["environment"]
+    print(json.dumps(found, indent=1) if options.json else environment.exports(found))
+    return 0
+
+
+async def _run(options: argparse.Namespace, command: list[str]) -> int:
+    with contextlib.ExitStack() as stack:
+        state = options.state or Path(
+            stack.enter_context(TemporaryDirectory(prefix="localcloud-", ignore_cleanup_errors=True))
+        )
+        async with _opened(state.resolve(), options) as opened:
+            print(_notice(opened), file=sys.stderr, flush=True)
+            return await _child(command, opened.variables)
+
+
+async def _serve(options: argparse.Namespace) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    state = options.state.resolve()
+    async with _opened(state, options) as opened:
+        print(_notice(opened), file=sys.stderr)
+        print(
+            f'Use it in another terminal:  eval "$({Path(sys.executable).name} -m localcloud env --state {state})"',
+            file=sys.stderr,
+        )
+        print(f"Admin API: {opened.cloud.base_url}/admin/   State: {state}   Stop: Ctrl-C", file=sys.stderr, flush=True)
+        await stop.wait()
+    return 0
+
+
+def _notice(opened: Opened) -> str:
+    return f"localcloud: everything here is SIMULATED on this machine ({opened.cloud.base_url}); no Google Cloud account is used and nothing is billed."
+
+
+@contextlib.asynccontextmanager
+async def _opened(state: Path, options: argparse.Namespace) -> AsyncIterator[Opened]:
+    """Lock the state, open the cloud and the stand-ins; everything is closed in the opposite order."""
+    scenario = load_scenario(options.scenario) if options.scenario else Scenario()
+    project = options.project or os.environ.get("GOOGLE_CLOUD_PROJECT") or DEFAULT_PROJECT
+    lock = StateLock.take(state)
+    try:
+        commands = install(state / "bin")
+        (state / "pulumi").mkdir(exist_ok=True)
+        wanted = Options(project=project, speed=options.speed, scenario=scenario, port=options.port)
+        try:
+            cloud = await open_cloud(state, wanted, simulated_runtimes)
+        except OSError as error:
+            raise RefusedError(
+                f"Port {options.port} on 127.0.0.1 cannot be listened on ({error.strerror}); choose another with --port."
+            ) from None
+        try:
+            token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=365 * 24 * 3600)
+            async with serve_providers(cloud.base_url, token=token) as ports:
+                found = environment.variables(
+                    base_url=cloud.base_url,
+                    state=state,
+                    project=project,
+                    access_token=token,
+                    credentials=cloud.credentials,
+                    commands=commands,
+                    debug_providers=ports.debug_providers if options.providers == "standin" else None,
+                )
+                describe(state, {"pid": os.getpid(), "url": cloud.base_url, "environment": found})
+                yield Opened(cloud=cloud, variables=found)
+        finally:
+            undescribe(state)
+            await cloud.close()
+    finally:
+        lock.release()
+
+
+async def _child(command: list[str], variables: dict[str, str]) -> int:
+    """Run the command; signals go on to it, and its exit code comes back (128 + N where signal N ended it)."""
+    surroundings = {key: value for key, value in os.environ.items() if key != "PULUMI_DEBUG_PROVIDERS"}
+    try:
+        child = await asyncio.create_subprocess_exec(*command, env={**surroundings, **variables})
+    except FileNotFoundError:
+        print(f"localcloud: there is no command '{command[0]}' on PATH.", file=sys.stderr)
+        return _NOT_FOUND
+    except PermissionError:
+        print(f"localcloud: '{command[0]}' cannot be executed.", file=sys.stderr)
+        return _NOT_EXECUTABLE
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, _forward, child, number)
+    try:
+        code = await child.wait()
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+    return code if code >= 0 else 128 - code
+
+
+def _forward(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Pass a signal on, unless the terminal has sent it to the child already: a Ctrl-C goes to the whole foreground group."""
+    from_terminal = (
+        number == signal.SIGINT
+        and sys.stdin is not None
+        and sys.stdin.isatty()
+        and os.getpgid(child.pid) == os.getpgrp() == os.tcgetpgrp(sys.stdin.fileno())
+    )
+    if not from_terminal:
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(number)

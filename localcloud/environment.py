@@ -1,0 +1,79 @@
+"""The environment that points Pulumi, Google's clients and this project at a running local cloud."""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+API_OVERRIDES = (
+    "TPU",
+    "RUN",
+    "SECRETMANAGER",
+    "STORAGE",
+    "ARTIFACTREGISTRY",
+    "COMPUTE",
+    "IAM",
+    "CLOUDRESOURCEMANAGER",
+    "SERVICEUSAGE",
+    "MONITORING",
+    "LOGGING",
+)
+"""APIs for which gcloud's endpoint override variables are set."""
+
+_REAL_PLUGIN_ENDPOINTS = {
+    "GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT": "run/v2/",
+    "GOOGLE_STORAGE_CUSTOM_ENDPOINT": "storage/storage/v1/",
+    "GOOGLE_SECRET_MANAGER_CUSTOM_ENDPOINT": "secretmanager/v1/",
+    "GOOGLE_ARTIFACT_REGISTRY_CUSTOM_ENDPOINT": "artifactregistry/v1/",
+    "GOOGLE_COMPUTE_CUSTOM_ENDPOINT": "compute/compute/beta/",
+    "GOOGLE_MONITORING_CUSTOM_ENDPOINT": "monitoring/",
+    "GOOGLE_LOGGING_CUSTOM_ENDPOINT": "logging/v2/",
+    "GOOGLE_SERVICE_USAGE_CUSTOM_ENDPOINT": "serviceusage/v1beta1/",
+    "GOOGLE_RESOURCE_MANAGER_CUSTOM_ENDPOINT": "cloudresourcemanager/v1/",
+    "GOOGLE_RESOURCE_MANAGER_V3_CUSTOM_ENDPOINT": "cloudresourcemanager/v3/",
+    "GOOGLE_IAM_CUSTOM_ENDPOINT": "iam/v1/",
+    "GOOGLE_IAM_BETA_CUSTOM_ENDPOINT": "iam/v1/",
+    "GOOGLE_TPU_V2_CUSTOM_ENDPOINT": "tpu/v2alpha1/",
+}
+"""Variables that the real pulumi-gcp plugin honours, with the paths that it expects below the base URL."""
+
+
+def variables(
+    *,
+    base_url: str,
+    state: Path,
+    project: str,
+    access_token: str,
+    credentials: Path,
+    commands: Path,
+    debug_providers: str | None,
+    inherited: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The variables to set. `debug_providers` None stands for the real plugins; `commands` is the folder with the gcloud stand-in."""
+    given = os.environ if inherited is None else inherited
+    found = {
+        "PULUMI_BACKEND_URL": f"file://{state / 'pulumi'}",
+        "PULUMI_CONFIG_PASSPHRASE": given.get("PULUMI_CONFIG_PASSPHRASE", "local"),
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+        "GOOGLE_OAUTH_ACCESS_TOKEN": access_token,
+        "GOOGLE_APPLICATION_CREDENTIALS": str(credentials),
+        "GOOGLE_CLOUD_PROJECT": project,
+        "GOOGLE_PROJECT": project,
+        "LOCALCLOUD_URL": base_url,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(commands), given.get("PATH", os.defpath)]),
+    }
+    for name in ("NO_PROXY", "no_proxy"):
+        found[name] = ",".join(part for part in (given.get(name), "127.0.0.1", "localhost") if part)
+    for api in API_OVERRIDES:
+        found[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}"] = f"{base_url}/{api.lower()}/"
+    if debug_providers is not None:
+        found["PULUMI_DEBUG_PROVIDERS"] = debug_providers
+    else:
+        found.update({name: f"{base_url}/{path}" for name, path in _REAL_PLUGIN_ENDPOINTS.items()})
+    return found
+
+
+def exports(values: Mapping[str, str]) -> str:
+    """Lines for a shell to evaluate."""
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(values.items()))
