@@ -318,7 +318,8 @@ def with_property(inputs: dict[str, Any], path: str, value: Any) -> dict[str, An
     if value is None:
         at.pop(last)
     else:
-        at[last] = camel_value(value)
+        # Keys of labels are the program's own words.
+        at[last] = value if str(last).lower().endswith("labels") else camel_value(value)
     return changed
 
 

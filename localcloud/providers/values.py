@@ -1,0 +1,270 @@
+"""Property values as the stand-ins see them, and how they travel in the engine's protobuf structs.
+
+Secrets are taken off on the way in (`plain`) and put back on the way out (`conceal`), so that the resource tables deal with ordinary values.
+Nothing in this module prints or formats a value: an exception here never carries one.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias, TypeGuard, cast
+
+from google.protobuf import struct_pb2
+
+
+class Unknown(Enum):
+    """The value that is not known before the resource that computes it exists."""
+
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asset:
+    """A file or text handed over as a value; exactly one of `text` and `path` is set."""
+
+    text: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Concealed:
+    """A value that the engine encrypts in the state and hides in its output. Its repr does not show it."""
+
+    value: "Value"
+
+    def __repr__(self) -> str:
+        return "Concealed(...)"
+
+
+Value: TypeAlias = None | bool | int | float | str | Unknown | Asset | Concealed | list["Value"] | dict[str, "Value"]
+Properties: TypeAlias = dict[str, Value]
+Path: TypeAlias = tuple[str | int, ...]
+
+UNKNOWN: Final = Unknown.UNKNOWN
+
+# Signatures of the Pulumi wire format (github.com/pulumi/pulumi, sdk/go/common/resource/sig and plugin/rpc.go).
+_SIGNATURE: Final = "4dabf18193072939515e22adb298388d"
+_SECRET: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - the wire format's marker of a secret, not one itself
+_ASSET: Final = "c44067f5952c0a294b673a41bacd8c17"
+_ARCHIVE: Final = "0def7320c3a5731c473e5ecbe6d01bc7"
+_RESOURCE: Final = "5cf8f73096256a8f31e491e813e4eb8e"
+_OUTPUT: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
+_UNKNOWN_OUT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+_UNKNOWNS: Final = frozenset(
+    {
+        _UNKNOWN_OUT,
+        "1c4a061d-8072-4f0a-a4cb-0ff528b18fe7",
+        "3eeb2bf0-c639-47a8-9e75-3b44932eb421",
+        "6a19a0b0-7e62-4c92-b797-7f8e31da9cc2",
+        "030794c1-77ac-496b-92df-f27374a8bd58",
+        "e48ece36-62e2-4504-bad9-02848725956a",
+        "dd056dcd-154b-4c76-9bd3-c8f88648b5ff",
+    }
+)
+
+# Shorter texts are hidden by their place only: marking every "1" or "on" would hide half of the state.
+_MIN_SECRET_LENGTH: Final = 6
+
+
+class UnsupportedValueError(Exception):
+    """The engine sent a kind of value that the stand-ins do not take."""
+
+
+def is_object(value: Value) -> TypeGuard[dict[str, Value]]:
+    """Tell whether a value is an object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: Value) -> TypeGuard[list[Value]]:
+    """Tell whether a value is a list."""
+    return isinstance(value, list)
+
+
+def from_struct(struct: struct_pb2.Struct) -> Properties:
+    """Read a protobuf struct: integral numbers become ints, unknowns and secrets their own types, nulls are left out."""
+    fields = {name: _from_value(value) for name, value in struct.fields.items()}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def to_struct(properties: Properties) -> struct_pb2.Struct:
+    """Write properties as a protobuf struct; the opposite of `from_struct`."""
+    return struct_pb2.Struct(fields={name: _to_value(value) for name, value in properties.items()})
+
+
+def _from_value(value: struct_pb2.Value) -> Value:
+    match value.WhichOneof("kind"):
+        case "bool_value":
+            return value.bool_value
+        case "number_value":
+            number = value.number_value
+            return int(number) if number.is_integer() else number
+        case "string_value":
+            return UNKNOWN if value.string_value in _UNKNOWNS else value.string_value
+        case "list_value":
+            return [_from_value(item) for item in value.list_value.values]
+        case "struct_value":
+            return _from_object(value.struct_value)
+        case _:
+            return None
+
+
+def _from_object(struct: struct_pb2.Struct) -> Value:
+    if _SIGNATURE not in struct.fields:
+        return cast("Value", from_struct(struct))
+    signature = struct.fields[_SIGNATURE].string_value
+    if signature == _SECRET:
+        return Concealed(_from_value(struct.fields["value"]))
+    if signature == _OUTPUT:
+        inner = _from_value(struct.fields["value"]) if "value" in struct.fields else UNKNOWN
+        return Concealed(inner) if struct.fields["secret"].bool_value else inner
+    if signature == _ASSET:
+        return _from_asset(struct)
+    if signature == _RESOURCE:
+        return struct.fields["id"].string_value if "id" in struct.fields else UNKNOWN
+    kind = "an archive" if signature == _ARCHIVE else "a value of a kind that is not known here"
+    raise UnsupportedValueError(
+        f"the stand-in providers do not take {kind}; pass a file or a text asset, or plain values"
+    )
+
+
+def _from_asset(struct: struct_pb2.Struct) -> Asset:
+    if struct.fields["path"].string_value:
+        return Asset(path=struct.fields["path"].string_value)
+    if struct.fields["uri"].string_value:
+        raise UnsupportedValueError("the stand-in providers do not fetch remote assets; use a file or a text asset")
+    return Asset(text=struct.fields["text"].string_value)
+
+
+def _to_value(value: Value) -> struct_pb2.Value:  # noqa: PLR0911 - one answer a kind of value
+    match value:
+        case None:
+            return struct_pb2.Value(null_value=struct_pb2.NULL_VALUE)
+        case bool():
+            return struct_pb2.Value(bool_value=value)
+        case int() | float():
+            return struct_pb2.Value(number_value=float(value))
+        case str():
+            return struct_pb2.Value(string_value=value)
+        case Unknown():
+            return struct_pb2.Value(string_value=_UNKNOWN_OUT)
+        case Asset():
+            return struct_pb2.Value(struct_value=_asset_struct(value))
+        case Concealed():
+            fields = {_SIGNATURE: struct_pb2.Value(string_value=_SECRET), "value": _to_value(value.value)}
+            return struct_pb2.Value(struct_value=struct_pb2.Struct(fields=fields))
+        case list():
+            return struct_pb2.Value(list_value=struct_pb2.ListValue(values=[_to_value(item) for item in value]))
+        case dict():
+            return struct_pb2.Value(struct_value=to_struct(value))
+
+
+def _asset_struct(asset: Asset) -> struct_pb2.Struct:
+    fields = {_SIGNATURE: struct_pb2.Value(string_value=_ASSET)}
+    name, text = ("path", asset.path) if asset.path is not None else ("text", asset.text)
+    fields[name] = struct_pb2.Value(string_value=text or "")
+    return struct_pb2.Struct(fields=fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Where secrets were found in a set of properties, and what they were. Its repr shows neither."""
+
+    paths: frozenset[Path] = frozenset()
+    texts: frozenset[str] = frozenset()
+
+    def __or__(self, other: "Secrets") -> "Secrets":
+        return Secrets(self.paths | other.paths, self.texts | other.texts)
+
+    def __repr__(self) -> str:
+        return f"Secrets({len(self.paths)} places)"
+
+
+def plain(properties: Properties) -> tuple[Properties, Secrets]:
+    """Take the secret marks off: the bare properties, and where the marks were."""
+    paths: set[Path] = set()
+    texts: set[str] = set()
+
+    def strip(value: Value, path: Path) -> Value:
+        match value:
+            case Concealed():
+                paths.add(path)
+                bare = strip(value.value, path)
+                texts.update(text for text in _texts(bare) if len(text) >= _MIN_SECRET_LENGTH)
+                return bare
+            case list():
+                return [strip(item, (*path, index)) for index, item in enumerate(value)]
+            case dict():
+                return {name: strip(item, (*path, name)) for name, item in value.items()}
+            case _:
+                return value
+
+    bare = {name: strip(value, (name,)) for name, value in properties.items()}
+    return bare, Secrets(frozenset(paths), frozenset(texts))
+
+
+def conceal(properties: Properties, secrets: Secrets) -> Properties:
+    """Put secret marks back: at the places where they were, and on every text that equals one of the secrets."""
+
+    def mark(value: Value, path: Path) -> Value:
+        if path in secrets.paths:
+            return Concealed(value)
+        match value:
+            case str():
+                return Concealed(value) if value in secrets.texts else value
+            case list():
+                return [mark(item, (*path, index)) for index, item in enumerate(value)]
+            case dict():
+                return {name: mark(item, (*path, name)) for name, item in value.items()}
+            case _:
+                return value
+
+    return {name: mark(value, (name,)) for name, value in properties.items()}
+
+
+def has_unknown(value: Value) -> bool:
+    """Tell whether anything inside is not known yet."""
+    match value:
+        case Unknown():
+            return True
+        case list():
+            return any(has_unknown(item) for item in value)
+        case dict():
+            return any(has_unknown(item) for item in value.values())
+        case Concealed():
+            return has_unknown(value.value)
+        case _:
+            return False
+
+
+def text_of(properties: Properties, name: str) -> str:
+    """Return a text property, or the empty string where it is absent or not a text."""
+    value = properties.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def render_path(path: Iterable[str | int]) -> str:
+    """Write a property path as the engine does: `template.containers[0].image`, `labels["managed-by"]`."""
+    rendered = ""
+    for step in path:
+        if isinstance(step, int):
+            rendered += f"[{step}]"
+        elif step.replace("_", "a").replace("$", "a").isalnum() and not step[0].isdigit():
+            rendered += f".{step}" if rendered else step
+        else:
+            quoted = step.replace("\\", "\\\\").replace('"', '\\"')
+            rendered += f'["{quoted}"]'
+    return rendered
+
+
+def _texts(value: Value) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case list():
+            for item in value:
+                yield from _texts(item)
+        case dict():
+            for item in value.values():
+                yield from _texts(item)
+        case _:
+            return
