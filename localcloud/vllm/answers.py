@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Final
 
 # Words of three letters: with its space each is exactly one token of the simulator's tokenizer.
-_WORDS: Final = (
-    "the and for are but not you all any can had her was one our out day get has him his how man new now old see two "
-    "way who boy did its let put say she too use air act add age ago aid aim art ask bad bag bar bed big bit box bus "
-    "buy car cup cut dry due eat egg end eye far few fit fly fun gas hot ice job key law leg lie lot low map may mix"
-).split()
+_WORDS: Final = """
+the and for are but not you all any can had her was one our out day get has him his how man new now old see
+two way who boy did its let put say she too use air act add age ago aid aim art ask bad bag bar bed big bit
+box bus buy car cup cut dry due eat egg end eye far few fit fly fun gas hot ice job key law leg lie lot low
+map may mix
+"""
 
 _EXACTLY: Final = re.compile(
     r"\b(?:reply|answer|respond|say|output|print)\s+(?:with\s+|only\s+)*(?:exactly|precisely|only|just)"
@@ -96,7 +97,7 @@ def words(seed: int, tokens: int) -> list[bytes]:
     return drawn
 
 
-_WORD_PIECES: Final = [b" " + word.encode() for word in _WORDS]
+_WORD_PIECES: Final = [b" " + word for word in _WORDS.encode().split()]
 
 
 def thinking(question: str) -> str:

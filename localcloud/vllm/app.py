@@ -7,10 +7,11 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp import web
 
+from localcloud.jsonread import as_list, as_object
 from localcloud.vllm import VERSION, tokens
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.engine import Engine, Sequence
@@ -115,7 +116,7 @@ class _Server:
 
     async def models(self, _: web.Request) -> web.Response:
         parts = self._parts
-        data = [
+        data: list[dict[str, Any]] = [
             {
                 "id": name,
                 "object": "model",
@@ -138,12 +139,10 @@ class _Server:
 
     async def invocations(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
-        return await self._complete(request, body, is_chat=isinstance(body, dict) and "messages" in body)
+        return await self._complete(request, body, is_chat="messages" in as_object(body))
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        body = await _body(request)
-        if not isinstance(body, dict):
-            raise RequestError("{'loc': ('body',), 'msg': 'Input should be a valid dictionary'}")
+        body = as_object(await _body(request))
         self._check_model(body.get("model"))
         if "messages" in body:
             ids = list(chat_prompt(body)[0])
@@ -157,9 +156,9 @@ class _Server:
         return web.json_response({"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": strings})
 
     async def detokenize(self, request: web.Request) -> web.Response:
-        body = await _body(request)
-        ids = body.get("tokens") if isinstance(body, dict) else None
-        if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
+        body = as_object(await _body(request))
+        ids = as_list(body.get("tokens"))
+        if not isinstance(body.get("tokens"), list) or not all(isinstance(token, int) for token in ids):
             raise RequestError("{'loc': ('body', 'tokens'), 'msg': 'Input should be a valid list'}", param="tokens")
         self._check_model(body.get("model"))
         try:
@@ -173,12 +172,11 @@ class _Server:
 
     async def set_faults(self, request: web.Request) -> web.Response:
         _loopback_only(request)
-        body = await _body(request)
-        faults = body.get("faults") if isinstance(body, dict) else None
+        faults = as_object(await _body(request)).get("faults")
         if not isinstance(faults, list):
             raise RequestError('The body has to be {"faults": [...]}.', param="faults")
         try:
-            self._parts.faults.replace(faults)
+            self._parts.faults.replace(as_list(cast("object", faults)))
         except FaultError as error:
             raise RequestError(f"{error}.", param="faults") from error
         return web.json_response({"faults": self._parts.faults.listed()})
@@ -199,11 +197,16 @@ class _Server:
         most = check_length(asked, self._parts.capacity.max_model_len)
         self._check_queue()
         self._arrivals += 1
-        made = answer(asked, self._abilities, most=most, arrival=self._arrivals)
-        model = asked.model or self._parts.arguments.served_model_names[0]
-        if asked.stream:
-            return await self._stream(request, asked, made, model, strikes, most, arrived_at)
-        return await self._whole(request, asked, made, model, strikes, most, arrived_at)
+        call = _Call(
+            request=request,
+            asked=asked,
+            made=answer(asked, self._abilities, most=most, arrival=self._arrivals),
+            model=asked.model or self._parts.arguments.served_model_names[0],
+            strikes=strikes,
+            most=most,
+            arrived_at=arrived_at,
+        )
+        return await (self._stream(call) if asked.stream else self._whole(call))
 
     def _check_queue(self) -> None:
         limit = self._parts.arguments.max_queued_requests
@@ -215,50 +218,30 @@ class _Server:
                 kind="ServiceUnavailableError",
             )
 
-    async def _whole(
-        self,
-        request: web.Request,
-        asked: Request,
-        made: Answer,
-        model: str,
-        strikes: Strikes,
-        most: int,
-        arrived_at: float,
-    ) -> web.StreamResponse:
+    async def _whole(self, call: "_Call") -> web.StreamResponse:
         details = self._parts.arguments.enable_prompt_tokens_details
-        reply = WholeReply(asked, made, model, cached_details=details, strikes=strikes)
-        reply.sequence = _sequence(asked, made, reply, strikes, most, arrived_at)
+        reply = WholeReply(call.asked, call.made, call.model, cached_details=details, strikes=call.strikes)
+        reply.sequence = call.sequence(reply)
         await self._run(reply.sequence, reply.finished)
-        if reply.reset:
-            transport = request.transport
-            if transport is not None:
-                transport.abort()
+        if reply.reset and call.request.transport is not None:
+            call.request.transport.abort()
         return web.json_response(reply.body())
 
-    async def _stream(
-        self,
-        request: web.Request,
-        asked: Request,
-        made: Answer,
-        model: str,
-        strikes: Strikes,
-        most: int,
-        arrived_at: float,
-    ) -> web.StreamResponse:
+    async def _stream(self, call: "_Call") -> web.StreamResponse:
         arguments = self._parts.arguments
         reply = StreamReply(
-            asked,
-            made,
-            model,
+            call.asked,
+            call.made,
+            call.model,
             cached_details=arguments.enable_prompt_tokens_details,
-            strikes=strikes,
+            strikes=call.strikes,
             force_usage=arguments.enable_force_include_usage,
         )
-        reply.sequence = _sequence(asked, made, reply, strikes, most, arrived_at)
+        reply.sequence = call.sequence(reply)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         response.enable_chunked_encoding()
-        await response.prepare(request)
-        transport = request.transport
+        await response.prepare(call.request)
+        transport = call.request.transport
         if transport is not None:
             reply.attach(transport)
             await self._run(reply.sequence, reply.finished)
@@ -274,18 +257,29 @@ class _Server:
             engine.abort(sequence)
 
 
-def _sequence(
-    asked: Request, made: Answer, reply: StreamReply | WholeReply, strikes: Strikes, most: int, arrived_at: float
-) -> Sequence:
-    return Sequence(
-        prompt=asked.prompt,
-        length=len(made.texts),
-        max_tokens=most,
-        finish_reason="stop" if made.finish_reason == "tool_calls" else made.finish_reason,
-        sink=reply,
-        arrived_at=arrived_at,
-        stall=strikes.stall,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One request on its way: what was asked, what will be answered, with at most how many tokens, and since when."""
+
+    request: web.Request
+    asked: Request
+    made: Answer
+    model: str
+    strikes: Strikes
+    most: int
+    arrived_at: float
+
+    def sequence(self, reply: StreamReply | WholeReply) -> Sequence:
+        finish = self.made.finish_reason
+        return Sequence(
+            prompt=self.asked.prompt,
+            length=len(self.made.texts),
+            max_tokens=self.most,
+            finish_reason="stop" if finish == "tool_calls" else finish,
+            sink=reply,
+            arrived_at=self.arrived_at,
+            stall=self.strikes.stall,
+        )
 
 
 def _fault_response(strikes: Strikes) -> web.Response:

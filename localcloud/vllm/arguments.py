@@ -87,22 +87,20 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         names = [f"--{name}"] + ([flags.ALIASES[name]] if name in flags.ALIASES else [])
         parser.add_argument(*names, dest=name.replace("-", "_"), default=None, **options)
 
-    for name in sorted(flags.BOOLEANS):
-        add(name, action=argparse.BooleanOptionalAction)
-    for name in sorted(flags.INTEGERS):
-        add(name, type=int)
-    for name in sorted(flags.READABLE_INTEGERS):
-        add(name, type=readable_int)
-    for name in sorted(flags.FLOATS):
-        add(name, type=float)
-    for name in sorted(flags.STRINGS):
-        add(name, type=str, nargs="?" if name == "hf-token" else None)
-    for name in sorted(flags.LISTS):
-        add(name, nargs="+")
-    for name in sorted(flags.REPEATED):
-        add(name, action="append")
-    for name in sorted(flags.JSONS):
-        add(name, type=_json)
+    typed: tuple[tuple[frozenset[str], dict[str, Any]], ...] = (
+        (flags.BOOLEANS, {"action": argparse.BooleanOptionalAction}),
+        (flags.INTEGERS, {"type": int}),
+        (flags.READABLE_INTEGERS, {"type": readable_int}),
+        (flags.FLOATS, {"type": float}),
+        (flags.STRINGS - {"hf-token"}, {"type": str}),
+        (frozenset(("hf-token",)), {"type": str, "nargs": "?"}),
+        (flags.LISTS, {"nargs": "+"}),
+        (flags.REPEATED, {"action": "append"}),
+        (flags.JSONS, {"type": _json}),
+    )
+    for names, options in typed:
+        for name in sorted(names):
+            add(name, **options)
     for name, choices in sorted(flags.CHOICES.items()):
         add(name, choices=choices)
     return parser

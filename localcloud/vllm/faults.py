@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from localcloud.jsonread import as_object
+
 _KEYS: Final[dict[str, frozenset[str]]] = {
     "crash": frozenset(),
     "status": frozenset(("status", "retry_after_s")),
@@ -106,14 +108,15 @@ def _apply(fault: _Fault, strikes: Strikes) -> None:
             strikes.no_usage = True
 
 
-def _read(item: Any) -> _Fault:  # noqa: ANN401 - what a person wrote
-    if not isinstance(item, dict) or item.get("kind") not in _KEYS:
-        raise FaultError(f"each fault needs a kind, one of {', '.join(_KEYS)}; got {item!r}")
-    kind = item["kind"]
+def _read(given: object) -> _Fault:
+    item = as_object(given)
+    kind = item.get("kind")
+    if kind not in _KEYS:
+        raise FaultError(f"each fault needs a kind, one of {', '.join(_KEYS)}; got {given!r}")
     unknown = set(item) - {"kind", "after", "times"} - _KEYS[kind]
     if unknown:
         allowed = ", ".join(sorted({"after", "times", *_KEYS[kind]}))
-        raise FaultError(f"the fault {kind} has no key {sorted(unknown)[0]!r}; its keys are {allowed}")
+        raise FaultError(f"the fault {kind} has no key {min(unknown)!r}; its keys are {allowed}")
     for key, value in item.items():
         if (
             key != "kind"

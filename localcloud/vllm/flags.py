@@ -6,7 +6,12 @@ Flags that vLLM leaves open to plug-ins (load format, tokenizer mode, executor b
 
 from typing import Final
 
-BOOLEANS: Final[frozenset[str]] = frozenset(
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+BOOLEANS: Final[frozenset[str]] = _names(
     """
     trust-remote-code skip-tokenizer-init enable-prompt-embeds enforce-eager enable-return-routed-experts
     return-sampling-mask use-fp64-gumbel enable-trace-replay disable-sliding-window disable-cascade-attn
@@ -29,10 +34,10 @@ BOOLEANS: Final[frozenset[str]] = frozenset(
     enable-log-deltas cohere-is-reasoning-model log-error-stack disable-uvicorn-access-log allow-credentials
     enable-ssl-refresh enable-request-id-headers disable-fastapi-docs enable-offline-docs
     enable-flash-late-interaction headless
-    """.split()
+    """
 )
 
-INTEGERS: Final[frozenset[str]] = frozenset(
+INTEGERS: Final[frozenset[str]] = _names(
     """
     seed max-logprobs safetensors-prefetch-num-threads safetensors-prefetch-block-size max-cudagraph-capture-size
     pipeline-parallel-size master-port nnodes node-rank distributed-timeout-seconds cpu-distributed-timeout-seconds
@@ -47,7 +52,7 @@ INTEGERS: Final[frozenset[str]] = frozenset(
     mamba-cache-philox-rounds stream-interval shutdown-timeout max-log-len port data-parallel-supervisor-port
     dp-supervisor-probe-failure-threshold ssl-cert-reqs h11-max-incomplete-event-size h11-max-header-count
     api-server-count
-    """.split()
+    """
 )
 
 READABLE_INTEGERS: Final[frozenset[str]] = frozenset(
@@ -55,15 +60,15 @@ READABLE_INTEGERS: Final[frozenset[str]] = frozenset(
 )
 """Whole numbers that vLLM also takes as `16k` (thousands) or `16K` (1,024s); `max-model-len` also as `auto` or -1."""
 
-FLOATS: Final[frozenset[str]] = frozenset(
+FLOATS: Final[frozenset[str]] = _names(
     """
     cpu-offload-gb gpu-memory-utilization mm-processor-cache-gb mm-encoder-fp8-scale-save-margin video-pruning-rate
     mm-ipc-gpu-memory-gb watermark kv-cache-metrics-sample kv-offloading-size dp-supervisor-probe-interval-s
     dp-supervisor-probe-timeout-s swap-space
-    """.split()
+    """
 )
 
-STRINGS: Final[frozenset[str]] = frozenset(
+STRINGS: Final[frozenset[str]] = _names(
     """
     model model-weights tokenizer tokenizer-mode hf-config-path revision code-revision tokenizer-revision hf-token
     allowed-local-media-path quantization config-format generation-config model-impl io-processor-plugin load-format
@@ -75,22 +80,22 @@ STRINGS: Final[frozenset[str]] = frozenset(
     attention-backend mamba-backend mamba-ssu-algorithm chat-template response-role tool-call-parser
     tool-parser-plugin tool-server log-config-file cohere-format fingerprint-value host uds
     disable-access-log-for-endpoints ssl-keyfile ssl-certfile ssl-ca-certs ssl-ciphers root-path config
-    """.split()
+    """
 )
 
-LISTS: Final[frozenset[str]] = frozenset(
+LISTS: Final[frozenset[str]] = _names(
     """
     served-model-name allowed-media-domains cudagraph-capture-sizes numa-bind-nodes numa-bind-cpus device-ids
     cpu-offload-params offload-params lora-target-modules ignore-patterns collect-detailed-traces
     kv-cache-dtype-skip-layers logits-processors lora-modules api-key
-    """.split()
+    """
 )
 """Flags that take one or more values."""
 
 REPEATED: Final[frozenset[str]] = frozenset(("middleware",))
 """Flags that may be given several times, one value each."""
 
-JSONS: Final[frozenset[str]] = frozenset(
+JSONS: Final[frozenset[str]] = _names(
     """
     hf-overrides model-class-overrides quantization-config override-generation-config pooler-config
     model-loader-extra-config structured-outputs-config eplb-config limit-mm-per-prompt media-io-kwargs
@@ -98,7 +103,7 @@ JSONS: Final[frozenset[str]] = frozenset(
     mamba-config kernel-config ir-op-priority profiler-config kv-transfer-config kv-events-config ec-transfer-config
     ec-manager-config reasoning-config additional-config fault-tolerance-config weight-transfer-config
     default-chat-template-kwargs allowed-origins allowed-methods allowed-headers
-    """.split()
+    """
 )
 """Flags that take JSON, and (objects) single keys as `--flag.key value`."""
 
@@ -165,16 +170,16 @@ ALIASES: Final[dict[str, str]] = {
     "api-server-count": "-asc",
 }
 
-REASONING_PARSERS: Final[frozenset[str]] = frozenset(
+REASONING_PARSERS: Final[frozenset[str]] = _names(
     """
     deepseek_r1 deepseek_v3 ernie45 gemma4 glm45 openai_gptoss granite holo2 hunyuan_a13b kimi_k2 minimax_m2 mistral
     nemotron_v3 olmo3 qwen3 seed_oss step3
-    """.split()
+    """
 )
-TOOL_PARSERS: Final[frozenset[str]] = frozenset(
+TOOL_PARSERS: Final[frozenset[str]] = _names(
     """
     deepseek_v3 deepseek_v31 deepseek_v32 ernie45 functiongemma gemma4 glm45 glm47 granite hermes hunyuan_a13b
     internlm jamba kimi_k2 llama3_json llama4_json llama4_pythonic minimax_m2 mistral olmo3 openai phi4_mini_json
     pythonic qwen3_coder qwen3_xml seed_oss step3 xlam
-    """.split()
+    """
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from localcloud.jsonread import as_list, as_object
 from localcloud.vllm import answers, tokens
 from localcloud.vllm.protocol import Request, RequestError
 from localcloud.vllm.schema import SchemaError, fitting_value
@@ -127,7 +128,8 @@ def _tool_to_call(request: Request, abilities: Abilities) -> Mapping[str, Any] |
 
 
 def _arguments(tool: Mapping[str, Any], request: Request) -> str:
-    schema = tool["function"].get("parameters") or {"type": "object", "properties": {}}
+    parameters = as_object(as_object(tool["function"]).get("parameters"))
+    schema = parameters or {"type": "object", "properties": {}}
     return _fitting(schema, request, param="tools")
 
 
@@ -136,10 +138,11 @@ def _bound_text(request: Request) -> str | None:
         return None
     kind, value = request.constraint
     if kind == "choice":
-        if not isinstance(value, list) or not value:
+        choices = [str(item) for item in as_list(value)]
+        if not choices:
             raise RequestError("structured_outputs.choice has to be a list of strings.", param="structured_outputs")
-        named = [item for item in value if str(item).lower() in request.question.lower()]
-        return str((named or value)[0])
+        named = [item for item in choices if item.lower() in request.question.lower()]
+        return (named or choices)[0]
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -154,8 +157,8 @@ def _fitting(schema: Any, request: Request, *, param: str) -> str:  # noqa: ANN4
     except (SchemaError, TypeError, ValueError, AttributeError) as error:
         raise RequestError(f"The simulated server cannot fill this JSON schema: {error}.", param=param) from error
     known = answers.known_answer(request.question)
-    if isinstance(value, dict) and known is not None and isinstance(value.get("answer"), str):
-        value["answer"] = known
+    if known is not None and isinstance(as_object(value).get("answer"), str):
+        value = {**as_object(value), "answer": known}
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from localcloud.jsonread import as_list, as_object
 from localcloud.vllm import tokens
 from localcloud.vllm.memory import IMAGE_TOKENS
 
@@ -55,7 +56,7 @@ class Request:
     template_kwargs: Mapping[str, Any]
 
 
-def _field(body: Mapping[str, Any], name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:  # noqa: ANN401
+def _field(body: Mapping[str, Any], name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:  # noqa: ANN401 - as the body has it
     value = body.get(name)
     if value is None:
         return default
@@ -71,16 +72,17 @@ def _at_least(name: str, value: float | None, least: float) -> None:
         raise RequestError(f"{name} must be at least {least}, got {value}.", param=name)
 
 
-def parse(body: Any, *, is_chat: bool) -> Request:  # noqa: ANN401 - what the client sent
+def parse(given: object, *, is_chat: bool) -> Request:
     """Read a body. Raises RequestError."""
-    if not isinstance(body, dict):
+    if not isinstance(given, dict):
         raise RequestError("{'loc': ('body',), 'msg': 'Input should be a valid dictionary'}")
+    body = as_object(cast("object", given))
     _refuse_unsupported(body)
     if is_chat:
         prompt, question = chat_prompt(body)
     else:
         prompt, question = _text_prompt(body)
-    options = _field(body, "stream_options", dict, {})
+    options = as_object(_field(body, "stream_options", dict))
     stream = _field(body, "stream", bool, default=False)
     if options and not stream:
         raise RequestError("Stream options can only be defined when `stream=True`.", param="stream_options")
@@ -91,7 +93,7 @@ def parse(body: Any, *, is_chat: bool) -> Request:  # noqa: ANN401 - what the cl
     _at_least("max_tokens", max_tokens, 1)
     temperature = float(_field(body, "temperature", (int, float), 1.0))
     _at_least("temperature", temperature, 0.0)
-    tools = tuple(_field(body, "tools", list, []))
+    tools = tuple(as_list(_field(body, "tools", list)))
     return Request(
         is_chat=is_chat,
         model=_field(body, "model", str),
@@ -110,7 +112,7 @@ def parse(body: Any, *, is_chat: bool) -> Request:  # noqa: ANN401 - what the cl
         tools=tools,
         tool_choice=_tool_choice(body, tools),
         constraint=_constraint(body),
-        template_kwargs=_field(body, "chat_template_kwargs", dict, {}),
+        template_kwargs=as_object(_field(body, "chat_template_kwargs", dict)),
     )
 
 
@@ -137,19 +139,21 @@ def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _text_prompt(body: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
+    prompt: object = body.get("prompt")
+    listed = as_list(prompt)
+    if len(listed) == 1 and isinstance(listed[0], str | list):
+        prompt = cast("object", listed[0])
+        listed = as_list(prompt)
     if isinstance(prompt, str):
         bos = () if body.get("add_special_tokens") is False else (tokens.BOS,)
         return (*bos, *tokens.encode(prompt)), prompt
-    if isinstance(prompt, list) and prompt and all(isinstance(item, int) for item in prompt):
+    if listed and all(isinstance(item, int) for item in listed):
         try:
-            text = tokens.decode(prompt)
+            text = tokens.decode(listed)
         except ValueError as error:
             raise RequestError(f"{error}.", param="prompt") from error
-        return tuple(prompt), text
-    if isinstance(prompt, list) and len(prompt) > 1:
+        return tuple(listed), text
+    if len(listed) > 1:
         raise RequestError("The simulated server takes one prompt a request.", param="prompt")
     raise RequestError("Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
 
@@ -161,24 +165,24 @@ def chat_prompt(body: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
         raise RequestError("{'loc': ('body', 'messages'), 'msg': 'List should have at least 1 item'}", param="messages")
     turns: list[tuple[str, str, int]] = []
     question = ""
-    for message in messages:
-        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+    for message in map(as_object, messages):
+        if message.get("role") not in _ROLES:
             raise RequestError(f"Each message needs a role, one of {', '.join(_ROLES)}.", param="messages")
         text, extra = _content(message.get("content"))
         if message["role"] == "user":
             question = text
         if message["role"] == "tool":
             question = ""
-        calls = message.get("tool_calls") or []
-        turns.append((message["role"], text + "".join(str(call) for call in calls), extra))
-    tools = body.get("tools") or []
+        calls = "".join(str(call) for call in as_list(message.get("tool_calls")))
+        turns.append((message["role"], text + calls, extra))
+    tools = as_list(body.get("tools"))
     if tools and body.get("tool_choice") != "none":
         turns.insert(0, ("developer", str(tools), 0))
     add = body.get("add_generation_prompt") is not False
     return tuple(tokens.encode_chat(turns, add_generation_prompt=add)), question
 
 
-def _content(content: Any) -> tuple[str, int]:  # noqa: ANN401 - what the client sent
+def _content(content: object) -> tuple[str, int]:
     """Return a message's text and the tokens of its images and sounds."""
     if content is None:
         return "", 0
@@ -186,8 +190,8 @@ def _content(content: Any) -> tuple[str, int]:  # noqa: ANN401 - what the client
         return content, 0
     texts: list[str] = []
     extra = 0
-    for part in content if isinstance(content, Sequence) else ():
-        kind = part.get("type") if isinstance(part, dict) else None
+    for part in map(as_object, as_list(content)):
+        kind = part.get("type")
         if kind == "text":
             texts.append(str(part.get("text", "")))
         elif kind in ("image_url", "input_audio", "audio_url", "video_url"):
@@ -204,14 +208,15 @@ def _tool_choice(body: Mapping[str, Any], tools: Sequence[Any]) -> str | None:
         if choice not in (None, "none", "auto"):
             raise RequestError("When using `tool_choice`, `tools` must be set.", param="tool_choice")
         return None
-    for tool in tools:
-        if not isinstance(tool, dict) or not isinstance((tool.get("function") or {}).get("name"), str):
+    names = [as_object(as_object(tool).get("function")).get("name") for tool in tools]
+    for name in names:
+        if not isinstance(name, str):
             raise RequestError("Each tool needs a function with a name.", param="tools")
     if choice is None:
         return "auto"
     if isinstance(choice, dict):
-        name = (choice.get("function") or {}).get("name")
-        if name not in [tool["function"]["name"] for tool in tools]:
+        name = as_object(as_object(cast("object", choice)).get("function")).get("name")
+        if name not in names:
             raise RequestError(
                 "The tool specified in `tool_choice` does not match any of the specified `tools`", param="tool_choice"
             )
@@ -222,7 +227,7 @@ def _tool_choice(body: Mapping[str, Any], tools: Sequence[Any]) -> str | None:
 
 
 def _constraint(body: Mapping[str, Any]) -> tuple[str, Any] | None:
-    bound = _field(body, "structured_outputs", dict, {})
+    bound = as_object(_field(body, "structured_outputs", dict))
     for kind in ("json", "choice"):
         if bound.get(kind) is not None:
             return kind, bound[kind]
@@ -233,14 +238,14 @@ def _constraint(body: Mapping[str, Any]) -> tuple[str, Any] | None:
             raise RequestError(
                 f"The simulated server does not support {kind} in structured_outputs.", param="structured_outputs"
             )
-    wanted = _field(body, "response_format", dict, {})
+    wanted = as_object(_field(body, "response_format", dict))
     match wanted.get("type"):
         case None | "text":
             return None
         case "json_object":
             return "json", {"type": "object", "properties": {"answer": {"type": "string"}}}
         case "json_schema":
-            schema = (wanted.get("json_schema") or {}).get("schema")
+            schema = as_object(wanted.get("json_schema")).get("schema")
             if schema is None:
                 raise RequestError(
                     "When response_format type is 'json_schema', the 'json_schema' field must be provided.",

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
+
+from localcloud.jsonread import as_list, as_object
 
 _MAX_DEPTH: Final = 12
 _FORMATS: Final = {
@@ -54,9 +56,11 @@ class _Builder:
             raise SchemaError(f"the schema at {where} nests deeper than {_MAX_DEPTH} levels")
         if schema is True or schema == {}:
             return self._word
-        if not isinstance(schema, Mapping):
+        if not isinstance(schema, dict):
             raise SchemaError(f"the schema at {where} is not an object")
-        schema = self._resolved(schema, where, depth)
+        return self._fitting(self._resolved(as_object(cast("object", schema)), where, depth), where, depth)
+
+    def _fitting(self, schema: Mapping[str, Any], where: str, depth: int) -> Any:  # noqa: ANN401 - any JSON
         for key in ("const", "default"):
             if key in schema:
                 return schema[key]
@@ -94,9 +98,9 @@ class _Builder:
         return found
 
     def _typed(self, schema: Mapping[str, Any], where: str, depth: int) -> Any:  # noqa: ANN401 - any JSON
-        kind = schema.get("type")
+        kind: Any = schema.get("type")
         if isinstance(kind, list):
-            kind = next((name for name in kind if name != "null"), "null")
+            kind = next((name for name in as_list(schema.get("type")) if name != "null"), "null")
         if kind is None:
             kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
         match kind:

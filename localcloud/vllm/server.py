@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -130,10 +131,8 @@ async def _start(start: Start, surroundings: Surroundings, stopped: asyncio.Even
     for step in start.steps:
         left = step.at_s / surroundings.clock_speed - (time.monotonic() - begun)
         if left > 0:
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), left)
-            except TimeoutError:
-                pass
         if stopped.is_set() or not _take(step):
             return False
     return True

@@ -5,7 +5,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from localcloud.jsonread import as_list, as_object
 
 
 class SettingsError(Exception):
@@ -114,17 +116,17 @@ def _load(environment: Mapping[str, str], name: str) -> Any:  # noqa: ANN401 - J
 
 
 def _object(environment: Mapping[str, str], name: str) -> Mapping[str, str]:
-    value = _load(environment, name) or {}
-    if not isinstance(value, dict):
+    value: object = _load(environment, name)
+    if value is not None and not isinstance(value, dict):
         raise SettingsError(f"{name} has to be a JSON object")
-    return value
+    return as_object(cast("object", value))
 
 
 def _faults(environment: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
-    value = _load(environment, "VLLM_SIM_FAULTS") or []
-    if not isinstance(value, list):
+    value: object = _load(environment, "VLLM_SIM_FAULTS")
+    if value is not None and not isinstance(value, list):
         raise SettingsError("VLLM_SIM_FAULTS has to be a JSON list of faults")
-    return tuple(value)
+    return tuple(as_list(cast("object", value)))
 
 
 def _mounts(environment: Mapping[str, str]) -> tuple[Mount, ...]:
