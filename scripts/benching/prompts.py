@@ -49,15 +49,15 @@ class PromptMaker:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         body = max(0, recipe.count - HEAD_WORDS)
-        rng = random.Random(recipe.seed)  # noqa: S311 - filler text, no secret
-        self._body = rng.choices(recipe.words, k=body + BODY_SLACK) if body else []
+        rng = random.Random(recipe.seed)
+        self._body = rng.choices(recipe.words, k=body + BODY_SLACK if body else 0)
 
     def prompt(self, index: int) -> str:
         """The prompt of request `index`."""
         recipe = self._recipe
         if recipe.count < HEAD_WORDS // 2:
             return " ".join(self._digits(index))
-        rng = random.Random(f"{recipe.seed}/{index}")  # noqa: S311 - filler text, no secret
+        rng = random.Random(f"{recipe.seed}/{index}")
         head = rng.choices(recipe.words, k=min(recipe.count, HEAD_WORDS))
         start = rng.randrange(BODY_SLACK)
         return " ".join([*head, *self._body[start : start + recipe.count - len(head)]])

@@ -1,0 +1,119 @@
+"""A plan for people: memory as a bar, start-up as a timeline, speed and cost, findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from planning.units import duration
+
+if TYPE_CHECKING:
+    from planning.types import Finding, Plan
+
+_BAR: Final = 60
+_MAX_WIDTH: Final = 120
+_COLOURS: Final = {"block": "bold red", "warn": "yellow", "info": "cyan"}
+_VERDICTS: Final = {
+    "fits": ("bold green", "fits"),
+    "oom": ("bold red", "out of memory"),
+    "blocked": ("bold red", "blocked"),
+}
+
+
+def show(plan: Plan) -> None:
+    """Print the plan on stdout."""
+    console = Console(highlight=False)
+    if console.width > _MAX_WIDTH or not console.is_terminal:
+        console = Console(highlight=False, width=_MAX_WIDTH)
+    colour, word = _VERDICTS[plan.verdict]
+    title = Text.assemble(
+        (f"{plan.model}", "bold"), f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ", (word, colour)
+    )
+    console.print(title, soft_wrap=True)
+    console.print()
+    _memory(console, plan)
+    _startup(console, plan)
+    _figures(console, plan)
+    for finding in plan.findings:
+        _finding(console, finding, accepted=finding.id in plan.accepted)
+
+
+def _memory(console: Console, plan: Plan) -> None:
+    m = plan.memory
+    on_tpu = plan.platform == "tpu-vm"
+    inside = [("weights", m.weights_gib, "█", "blue"), ("KV cache", m.kv_gib, "░", "green")]
+    if not on_tpu:
+        inside[1:1] = [("activations", m.activations_gib, "▓", "magenta"), ("graphs", m.graphs_gib, "▒", "yellow")]
+    bar = Text("  ")
+    for _, size, mark, colour in inside:
+        bar.append(mark * _cells(size, m.usable_gib), style=colour)
+    bar.truncate(_BAR + 2)
+    bar.append("·" * max(_BAR + 2 - len(bar.plain), 0), style="dim")
+    console.print(f"Memory of one device, {m.usable_gib:.2f} GiB usable, {m.budget_gib:.2f} GiB in the budget")
+    console.print(bar)
+    legend = Text("  ")
+    for name, size, mark, colour in inside:
+        legend.append(f"{mark} ", style=colour)
+        legend.append(f"{name} {size:.2f}   ")
+    legend.append("· ", style="dim")
+    legend.append(f"outside {max(m.headroom_gib, 0):.2f} GiB")
+    console.print(legend)
+    console.print(
+        f"  KV cache: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; {m.max_concurrency:.2f} requests of {plan.vllm.max_model_len or 0:,} tokens at once"
+    )
+    console.print()
+
+
+def _cells(size: float, whole: float) -> int:
+    return max(round(size / whole * _BAR), 1 if size > 0 else 0)
+
+
+def _startup(console: Console, plan: Plan) -> None:
+    s = plan.startup
+    console.print(
+        f"Start-up, {duration(s.total_s)}; a probe budget of {s.probe_budget_s} s leaves a margin; a restart in place {duration(s.restart_s)}"
+    )
+    bar = Text("  ")
+    parts = (
+        ("image", s.pull_s, "─", "blue"),
+        ("weights", s.load_s, "━", "magenta"),
+        ("compile", s.compile_s, "═", "yellow"),
+    )
+    for _, seconds, mark, colour in parts:
+        bar.append(mark * _cells(seconds, s.total_s), style=colour)
+    console.print(bar)
+    console.print("  " + "   ".join(f"{mark} {name} {duration(seconds)}" for name, seconds, mark, _ in parts))
+    console.print()
+
+
+def _figures(console: Console, plan: Plan) -> None:
+    t, c = plan.throughput, plan.cost
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    table.add_row("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}")
+    table.add_row(
+        "",
+        f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} together ({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})",
+    )
+    table.add_row(
+        "Cost",
+        f"${c.usd_per_hour:.2f}/h = " + " + ".join(f"{name} ${price:.2f}" for name, price in c.parts_usd_per_hour),
+    )
+    table.add_row("", f"at most ${c.max_usd:,.2f}: {c.max_usd_basis}")
+    table.add_row(
+        "",
+        f"${c.usd_per_million_tokens:.2f} a million output tokens one request at a time, ${c.usd_per_million_tokens_saturated:.2f} at saturation",
+    )
+    console.print(table)
+    console.print()
+
+
+def _finding(console: Console, finding: Finding, *, accepted: bool) -> None:
+    word = "accepted" if accepted else finding.severity
+    console.print(
+        Text.assemble(
+            (f"{finding.id} {word:<5} ", _COLOURS[finding.severity]), f"{finding.message} ", (finding.remedy, "italic")
+        )
+    )
