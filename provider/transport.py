@@ -1,0 +1,212 @@
+"""HTTP to Google: credentials, time limits, retries. Neither tokens nor bodies are ever logged or put into errors."""
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Protocol, cast
+
+import aiohttp
+import google.auth
+import google.auth.exceptions
+import google.auth.transport.requests
+import tenacity
+
+from provider.errors import GoogleError, NoAnswerError, ProviderError
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+RETRIED = frozenset({429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Every limit and pause, in seconds; polite to the real cloud, quick on an accelerated one."""
+
+    call_timeout_s: float = 30.0
+    """One HTTP exchange."""
+    retry_budget_s: float = 120.0
+    """How long one call is tried again while Google is unavailable."""
+    refusal_budget_s: float = 15.0
+    """How long a 429 to a creation is tried again: it is a spent quota more often than a rate limit."""
+    retry_first_s: float = 0.3
+    retry_most_s: float = 20.0
+    poll_first_s: float = 0.3
+    poll_growth: float = 1.4
+    poll_most_s: float = 15.0
+    appear_s: float = 60.0
+    """How long an accepted queued resource may stay invisible."""
+    delete_s: float = 1800.0
+    """How long a deletion may take to be seen finished."""
+    operation_s: float = 600.0
+    """How long a change of a node may take."""
+
+
+class Transport(Protocol):
+    """What the client needs: one call, retried as its budget allows."""
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        creation: bool = False,
+    ) -> dict[str, Any]:
+        """Return the answer's JSON. Raises GoogleError when refused, NoAnswerError when there was no answer."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+def endpoint() -> str:
+    """Base URL of the Cloud TPU API, with a slash at its end; gcloud's override variable is respected."""
+    return (os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU") or "https://tpu.googleapis.com").rstrip("/") + "/"
+
+
+@dataclass
+class Credentials:
+    """GOOGLE_OAUTH_ACCESS_TOKEN where it is set, else Application Default Credentials, refreshed as they expire."""
+
+    _adc: Any = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def headers(self) -> dict[str, str]:
+        """Return the headers that authorise a call. Raises ProviderError when there are no credentials."""
+        given = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
+        if given:
+            return {"Authorization": f"Bearer {given}"}
+        async with self._lock:
+            try:
+                return await asyncio.to_thread(self._adc_headers)
+            except google.auth.exceptions.GoogleAuthError as error:
+                text = str(error).splitlines()[0].rstrip(".")
+                raise ProviderError(
+                    f"There are no usable Google credentials ({text}); run `gcloud auth application-default login`, "
+                    "or set GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_OAUTH_ACCESS_TOKEN."
+                ) from None
+
+    def _adc_headers(self) -> dict[str, str]:
+        if self._adc is None:
+            self._adc, _ = cast("tuple[Any, Any]", google.auth.default(scopes=[SCOPE]))  # pyright: ignore[reportUnknownMemberType] - google-auth leaves `default` partly untyped
+        if not self._adc.valid:
+            self._adc.refresh(google.auth.transport.requests.Request())
+        quota_project = getattr(self._adc, "quota_project_id", None)
+        extra = {"x-goog-user-project": str(quota_project)} if quota_project else {}
+        return {"Authorization": f"Bearer {self._adc.token}", **extra}
+
+
+@dataclass
+class HttpTransport:
+    """The transport that really speaks HTTP."""
+
+    timing: Timing = field(default_factory=Timing)
+    credentials: Credentials = field(default_factory=Credentials)
+    _session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        creation: bool = False,
+    ) -> dict[str, Any]:
+        """Make one call; 429, 500, 502, 503, 504 and broken connections are tried again with jitter within the budget."""
+        sent = False
+
+        def give_up(state: tenacity.RetryCallState) -> bool:
+            problem = state.outcome.exception() if state.outcome else None
+            refused = isinstance(problem, GoogleError) and problem.status == HTTPStatus.TOO_MANY_REQUESTS
+            budget_s = self.timing.refusal_budget_s if creation and refused else self.timing.retry_budget_s
+            return (state.seconds_since_start or 0.0) + _upcoming_s(state, self.timing) > budget_s
+
+        async for attempt in tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_passes_by_itself),
+            wait=lambda state: _upcoming_s(state, self.timing),
+            stop=give_up,
+            reraise=True,
+        ):
+            with attempt:
+                try:
+                    return await self._once(method, path, query or {}, body)
+                except aiohttp.ClientConnectorError as error:
+                    raise NoAnswerError(f"{method} {path}", _problem(error), sent) from None
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    sent = True
+                    raise NoAnswerError(f"{method} {path}", _problem(error), sent) from None
+                except GoogleError as error:
+                    sent = sent or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _once(
+        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        headers = await self.credentials.headers()
+        if self._session is None:
+            self._session = aiohttp.ClientSession(trust_env=True)
+        limit = aiohttp.ClientTimeout(total=self.timing.call_timeout_s)
+        url = endpoint() + path
+        async with self._session.request(
+            method, url, params=query, json=body, headers=headers, timeout=limit
+        ) as answer:
+            text = await answer.text()
+            if answer.status >= HTTPStatus.BAD_REQUEST:
+                raise google_error(answer.status, text, answer.headers.get("Retry-After"))
+        return _json_object(text)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value: object = json.loads(text or "{}")
+    except ValueError as error:
+        raise aiohttp.ClientPayloadError(f"the answer is not JSON: {error}") from None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _problem(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    return str(error) or type(error).__name__
+
+
+def _passes_by_itself(error: BaseException) -> bool:
+    if isinstance(error, GoogleError):
+        return error.status in RETRIED
+    return isinstance(error, NoAnswerError)
+
+
+def _upcoming_s(state: tenacity.RetryCallState, timing: Timing) -> float:
+    """Return the pause before the next attempt: Retry-After where Google says so, else exponential with full jitter."""
+    problem = state.outcome.exception() if state.outcome else None
+    if isinstance(problem, GoogleError) and problem.retry_after_s is not None:
+        return problem.retry_after_s
+    most_s = min(timing.retry_most_s, timing.retry_first_s * 2 ** (state.attempt_number - 1))
+    return random.uniform(most_s / 2, most_s)  # noqa: S311 - jitter
+
+
+def google_error(status: int, text: str, retry_after: str | None = None) -> GoogleError:
+    """Read Google's error body; what is no such body is cut short and shown as it is."""
+    code, message, reason = HTTPStatus(status).phrase if status in HTTPStatus else "", text[:300].strip(), ""
+    try:
+        error = json.loads(text)["error"]
+        code, message = str(error.get("status") or code), str(error.get("message") or message)
+        for detail in error.get("details", []):
+            reason = reason or str(detail.get("reason", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    after_s = float(retry_after) if retry_after and retry_after.replace(".", "", 1).isdigit() else None
+    return GoogleError(status, code, message or "no explanation", reason, after_s)

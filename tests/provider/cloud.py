@@ -1,0 +1,201 @@
+"""A Cloud TPU API in memory, behind the provider's transport: states as scripts, faults on demand, and everything that was called."""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from provider.errors import GoogleError, NoAnswerError
+
+NAME = re.compile(
+    r"v2alpha1/(projects/[^/]+/locations/([^/]+))/(queuedResources|nodes|operations)(?:/([^:/]+))?(?::(\w+))?"
+)
+QUICK = ("CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
+WITHOUT_FORCE = {"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"}
+
+Fault = str
+"""lost: it happened, the answer did not come. dropped: it did not happen, and no answer came. unsent: no connection. 503: Google's."""
+
+
+@dataclass
+class Queued:
+    """One queued resource: it takes one step of its script each time it is looked at."""
+
+    name: str
+    body: dict[str, Any]
+    steps: deque[str]
+    state: str = "CREATING"
+    why: str = ""
+    created: str = ""
+
+    def step(self) -> None:
+        if self.steps and self.state != "DELETING":
+            self.state, _, self.why = self.steps.popleft().partition(":")
+
+
+@dataclass
+class FakeTpu:
+    """`scripts` says for each zone which states follow one another; `refusals` which zones refuse the request itself."""
+
+    scripts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    refusals: dict[str, GoogleError] = field(default_factory=dict)
+    queued: dict[str, Queued] = field(default_factory=dict)
+    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    guests: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    """Node name -> what its machine publishes, one entry a look, the last one stays."""
+    boots: Callable[[dict[str, Any]], list[dict[str, str]]] | None = None
+    """Given a node's metadata, what its machine publishes; run again when the metadata changes."""
+    faults: deque[tuple[str, Fault]] = field(default_factory=deque)
+    """The next call whose "METHOD path" contains the text meets the fault."""
+    calls: list[str] = field(default_factory=list)
+    delete_looks: int = 1
+    on_call: Callable[[str], None] | None = None
+    closed: bool = False
+    created: int = 0
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        creation: bool = False,
+    ) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        what = f"{method} {path}" + ("?force" if (query or {}).get("force") else "")
+        self.calls.append(what)
+        if self.on_call:
+            self.on_call(what)
+        fault = self.faults.popleft()[1] if self.faults and self.faults[0][0] in what else ""
+        if fault == "unsent":
+            raise NoAnswerError(what, "connection refused", sent=False)
+        if fault == "dropped":
+            raise NoAnswerError(what, "timeout", sent=True)
+        if fault == "503":
+            raise GoogleError(503, "UNAVAILABLE", "try later")
+        answer = self.handle(method, path, dict(query or {}), deepcopy(dict(body or {})))
+        if fault == "lost":
+            raise NoAnswerError(what, "connection reset", sent=True)
+        return deepcopy(answer)
+
+    # --- the API ---
+
+    def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        match = NAME.fullmatch(path)
+        assert match, path
+        parent, zone, kind, identifier, verb = match.groups()
+        name = f"{parent}/{kind}/{identifier}"
+        if kind == "operations":
+            return {"name": name, "done": True}
+        if verb == "getGuestAttributes":
+            return self.guest(name, body["queryPath"])
+        if kind == "nodes":
+            return self.node(method, name, query, body)
+        if method == "POST":
+            return self.create(parent, zone, query, body)
+        found = self.queued.get(name)
+        if found is None:
+            raise GoogleError(404, "NOT_FOUND", f"{name} was not found.")
+        return self.delete(found, query) if method == "DELETE" else self.look(found)
+
+    def create(self, parent: str, zone: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        if zone in self.refusals:
+            raise self.refusals[zone]
+        name = f"{parent}/queuedResources/{query['queuedResourceId']}"
+        if name in self.queued:
+            raise GoogleError(409, "ALREADY_EXISTS", f"{name} already exists.")
+        self.created += 1
+        self.queued[name] = Queued(
+            name, body, deque(self.scripts.get(zone, QUICK)), created=f"2026-11-20T08:00:{self.created:02d}Z"
+        )
+        return {"name": f"{parent}/operations/create-{self.created}"}
+
+    def look(self, found: Queued) -> dict[str, Any]:
+        if found.state == "DELETING":
+            found.steps.popleft()
+            if not found.steps:
+                self.drop(found)
+                raise GoogleError(404, "NOT_FOUND", "gone")
+        found.step()
+        spec = found.body["tpu"]["nodeSpec"][0]
+        node = f"{spec['parent']}/nodes/{spec['nodeId']}"
+        if found.state == "ACTIVE" and node not in self.nodes:
+            self.boot(node, spec["node"])
+        state: dict[str, Any] = {"state": found.state, "stateInitiator": "SERVICE"}
+        if found.state == "FAILED":
+            state["failedData"] = {"error": {"code": 8, "message": found.why or "no capacity"}}
+        if found.state == "SUSPENDED":
+            self.nodes.pop(node, None)
+        return {**found.body, "name": found.name, "createTime": found.created, "state": state}
+
+    def boot(self, name: str, spec: dict[str, Any]) -> None:
+        self.nodes[name] = {
+            **deepcopy(spec),
+            "name": name,
+            "state": "READY",
+            "networkEndpoints": [{"ipAddress": "10.0.0.2"}],
+            "schedulingConfig": {"terminationTimestamp": "2026-11-20T12:00:00Z"},
+        }
+        if self.boots:
+            self.guests[name] = self.boots(spec.get("metadata") or {})
+
+    def drop(self, found: Queued) -> None:
+        spec = found.body["tpu"]["nodeSpec"][0]
+        self.nodes.pop(f"{spec['parent']}/nodes/{spec['nodeId']}", None)
+        self.queued.pop(found.name, None)
+
+    def delete(self, found: Queued, query: dict[str, str]) -> dict[str, Any]:
+        if found.state not in WITHOUT_FORCE and query.get("force") != "true":
+            raise GoogleError(400, "FAILED_PRECONDITION", f"it is {found.state}; use force")
+        found.state = "DELETING"
+        found.steps = deque(["DELETING"] * self.delete_looks)
+        return {"name": f"{found.name.rpartition('/queuedResources')[0]}/operations/delete-1"}
+
+    def node(self, method: str, name: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        node = self.nodes.get(name)
+        if node is None:
+            raise GoogleError(404, "NOT_FOUND", f"{name} was not found.")
+        if method == "PATCH":
+            for mask in query["updateMask"].split(","):
+                if mask == "network_config.enable_external_ips":
+                    node["networkConfig"]["enableExternalIps"] = body["networkConfig"]["enableExternalIps"]
+                else:
+                    node[mask] = body[mask]
+            if self.boots:
+                self.guests[name] = self.boots(node["metadata"])
+            return {"name": f"{name.rpartition('/nodes')[0]}/operations/patch-1"}
+        return node
+
+    def guest(self, name: str, query_path: str) -> dict[str, Any]:
+        if name not in self.guests:
+            raise GoogleError(404, "NOT_FOUND", "the machine has published nothing")
+        told = self.guests[name]
+        now = told.pop(0) if len(told) > 1 else told[0]
+        namespace = query_path.rstrip("/")
+        items = [{"namespace": namespace, "key": key, "value": value} for key, value in now.items()]
+        return {"guestAttributes": [{"queryPath": query_path, "queryValue": {"items": items}}]}
+
+    # --- what tests ask ---
+
+    def name(self, zone: str, identifier: str = "serve") -> str:
+        return f"projects/my-project/locations/{zone}/queuedResources/{identifier}"
+
+    def node_name(self, zone: str, identifier: str = "serve") -> str:
+        return f"projects/my-project/locations/{zone}/nodes/{identifier}-node"
+
+    def made(self, text: str) -> list[str]:
+        return [call for call in self.calls if text in call]
+
+
+def parse(url: str) -> tuple[str, dict[str, str]]:
+    """Split a URL into path and query."""
+    parts = urlsplit(url)
+    return parts.path, {key: values[0] for key, values in parse_qs(parts.query).items()}

@@ -1,0 +1,591 @@
+"""The straight path, changes, refresh, import and deletion, through the servicer."""
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from provider.errors import GoogleError
+from provider.request import urn_hash
+from tests.provider.cloud import FakeTpu
+from tests.provider.harness import URN, Aborted, Engine, wanted
+
+DOCUMENT = '{"schema": 1}'
+GUEST = {"guestAttributeNamespace": "gemma-serving", "documentMetadataKey": "document", "timeoutS": 5}
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def serving(document: str = DOCUMENT, **changes: Any) -> dict[str, Any]:
+    metadata = {"enable-guest-attributes": "TRUE", "document": document}
+    return wanted(metadata=metadata, ready=GUEST, **changes)
+
+
+def boots(metadata: dict[str, Any]) -> list[dict[str, str]]:
+    text_hash = sha(metadata.get("document", ""))
+    phases = ["starting", "pulling image", "loading", "compiling", "ready"]
+    return [{}, *({"phase": phase, "document-hash": text_hash, "detail": ""} for phase in phases)]
+
+
+@pytest.fixture
+def cloud() -> FakeTpu:
+    return FakeTpu()
+
+
+@pytest.fixture
+def engine(cloud: FakeTpu) -> Engine:
+    return Engine(cloud)
+
+
+class TestCreate:
+    def test_the_request_says_what_was_wished(self, engine: Engine, cloud: FakeTpu):
+        engine.up(
+            wanted(
+                network="net",
+                subnetwork="sub",
+                serviceAccount={"email": "vm@my-project.iam.gserviceaccount.com"},
+                description="serves",
+                dataDisks=[{"sourceDisk": "weights", "mode": "read-only"}],
+                validUntilDurationS=7200,
+            )
+        )
+        body = cloud.queued[cloud.name("us-east5-a")].body
+        assert body == {
+            "provisioningModel": "FLEX_START",
+            "runDuration": {"maxRunDuration": "14400s"},
+            "queueingPolicy": {"validUntilDuration": "7200s"},
+            "tpu": {
+                "nodeSpec": [
+                    {
+                        "parent": "projects/my-project/locations/us-east5-a",
+                        "nodeId": "serve-node",
+                        "node": {
+                            "acceleratorType": "v6e-4",
+                            "runtimeVersion": "v2-alpha-tpuv6e",
+                            "description": "serves",
+                            "networkConfig": {"network": "net", "subnetwork": "sub", "enableExternalIps": False},
+                            "serviceAccount": {
+                                "email": "vm@my-project.iam.gserviceaccount.com",
+                                "scope": ["https://www.googleapis.com/auth/cloud-platform"],
+                            },
+                            "labels": {
+                                "managed-by": "gemma-serving",
+                                "gemma-serving-stack": "dev",
+                                "gemma-serving-urn": urn_hash(URN),
+                            },
+                            "tags": ["serve"],
+                            "metadata": {"startup-script": "#!/bin/sh\n"},
+                            "dataDisks": [
+                                {
+                                    "sourceDisk": "projects/my-project/zones/us-east5-a/disks/weights",
+                                    "mode": "READ_ONLY",
+                                }
+                            ],
+                        },
+                    }
+                ]
+            },
+        }
+
+    def test_the_state_tells_where_it_is_and_how_it_came_there(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        assert engine.state
+        outputs = engine.state.outputs
+        assert engine.state.id == "projects/my-project/queuedResources/serve"
+        assert outputs["zone"] == "us-east5-a"
+        assert outputs["name"] == cloud.name("us-east5-a")
+        assert outputs["nodeName"] == cloud.node_name("us-east5-a")
+        assert outputs["state"] == "ACTIVE"
+        assert outputs["nodeIps"] == ["10.0.0.2"]
+        assert outputs["deadline"] == "2026-11-20T12:00:00Z"
+        assert [item["state"] for item in outputs["stateHistory"]] == [
+            "CREATING",
+            "WAITING_FOR_RESOURCES",
+            "PROVISIONING",
+            "ACTIVE",
+        ]
+        assert any(line.startswith("us-east5-a: WAITING_FOR_RESOURCES, 0s of 2h00m") for line in engine.lines)
+
+    def test_a_preview_calls_nothing(self, engine: Engine, cloud: FakeTpu):
+        assert engine.preview(wanted()) == "create"
+        assert cloud.calls == []
+
+    def test_up_again_changes_nothing(self, engine: Engine):
+        engine.up(wanted())
+        assert engine.up(wanted()) == "same"
+
+    def test_waiting_for_accepted_does_not_wait_for_capacity(self, engine: Engine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("CREATING", "ACCEPTED")
+        engine.up(wanted(waitFor="accepted"))
+        assert engine.state
+        assert engine.state.outputs["state"] == "ACCEPTED"
+
+    def test_another_manager_gives_the_owner_label_another_name(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted(labels={"team": "ml"}))
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["labels"] == {"team": "ml", "pulumi-urn": urn_hash(URN)}
+
+
+class TestZones:
+    def test_a_failed_zone_is_left_clean_and_the_next_one_serves(self, engine: Engine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("CREATING", "FAILED:there is no capacity")
+        engine.up(wanted())
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+        assert engine.state
+        assert engine.state.outputs["zone"] == "us-east5-b"
+        assert engine.state.id == "projects/my-project/queuedResources/serve"
+        gone = cloud.calls.index(f"DELETE v2alpha1/{cloud.name('us-east5-a')}")
+        assert gone < cloud.calls.index("POST v2alpha1/projects/my-project/locations/us-east5-b/queuedResources")
+
+    def test_a_refused_request_is_tried_in_the_next_zone(self, engine: Engine, cloud: FakeTpu):
+        cloud.refusals["us-east5-a"] = GoogleError(
+            429, "RESOURCE_EXHAUSTED", "Quota limit 'TPUV6EPreemptiblePerProjectPerZone' has been exceeded."
+        )
+        engine.up(wanted())
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+
+    def test_a_spent_wait_gives_the_zone_up_without_force(self, engine: Engine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("CREATING", "WAITING_FOR_RESOURCES")
+        engine.up({**wanted(), "waitPerZoneS": 1})
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+        assert cloud.made("?force") == []
+
+    def test_when_all_zones_are_spent_a_table_says_what_each_answered_and_nothing_is_left(
+        self, engine: Engine, cloud: FakeTpu
+    ):
+        cloud.refusals["us-east5-a"] = GoogleError(403, "PERMISSION_DENIED", "flex-start is not allowed here.")
+        cloud.scripts["us-east5-b"] = ("FAILED:there is no more capacity",)
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert ended.value.message.splitlines() == [
+            "No zone gave v6e-4 as flex-start; nothing was left behind.",
+            "  us-east5-a  Google answered 403 PERMISSION_DENIED: flex-start is not allowed here.",
+            "  us-east5-b  FAILED: there is no more capacity.",
+        ]
+        assert ended.value.partial is None
+        assert engine.state is None
+        assert cloud.queued == {}
+
+    def test_wrong_credentials_are_not_tried_in_every_zone(self, engine: Engine, cloud: FakeTpu):
+        cloud.refusals["us-east5-a"] = GoogleError(401, "UNAUTHENTICATED", "Request had invalid credentials.")
+        with pytest.raises(Aborted, match="401 UNAUTHENTICATED"):
+            engine.up(wanted())
+        assert cloud.made("us-east5-b/queuedResources?") == []
+        assert len(cloud.made("POST")) == 1
+
+    def test_capacity_that_came_while_the_zone_was_given_up_is_kept(self, engine: Engine, cloud: FakeTpu):
+        looks = 0
+
+        def arrives(call: str) -> None:
+            nonlocal looks
+            found = cloud.queued.get(cloud.name("us-east5-a"))
+            if call.startswith("DELETE") and found and found.state == "WAITING_FOR_RESOURCES":
+                found.state, looks = "PROVISIONING", looks + 1
+                found.steps.extend(["PROVISIONING", "ACTIVE"])
+
+        cloud.on_call = arrives
+        cloud.scripts["us-east5-a"] = ("WAITING_FOR_RESOURCES",)
+        engine.up({**wanted(), "waitPerZoneS": 1})
+        assert looks == 1
+        assert engine.state
+        assert engine.state.outputs["zone"] == "us-east5-a"
+
+
+class TestReady:
+    def test_up_waits_until_the_machine_says_that_it_serves_this_document(self, engine: Engine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        assert engine.state
+        assert engine.state.outputs["phase"] == "ready"
+        assert engine.state.outputs["documentHash"] == sha(DOCUMENT)
+        shown = [line.partition(",")[0] for line in engine.lines]
+        assert [word for word in ("pulling image", "loading", "compiling") if word in shown] == [
+            "pulling image",
+            "loading",
+            "compiling",
+        ]
+
+    def test_a_failed_server_fails_the_update_in_its_own_words_and_stays_in_the_state(
+        self, engine: Engine, cloud: FakeTpu
+    ):
+        cloud.boots = lambda metadata: [
+            {"phase": "failed", "document-hash": sha(metadata["document"]), "detail": "ValueError: no such flag"}
+        ]
+        with pytest.raises(Aborted, match="ValueError: no such flag") as ended:
+            engine.up(serving())
+        assert ended.value.partial
+        assert engine.state
+        assert engine.state.outputs["state"] == "ACTIVE"
+        cloud.boots = boots
+        cloud.guests[cloud.node_name("us-east5-a")] = boots({"document": DOCUMENT})
+        assert engine.up(serving()) == "update"
+        assert engine.state.outputs["phase"] == "ready"
+        assert engine.up(serving()) == "same"
+
+    def test_the_failure_of_the_document_before_is_not_taken_for_this_one(self, engine: Engine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        stale = {"phase": "failed", "document-hash": sha(DOCUMENT), "detail": "old"}
+        cloud.boots = lambda metadata: [stale, stale, *boots(metadata)[1:]]
+        engine.up(serving("second"))
+        assert engine.state
+        assert engine.state.outputs["documentHash"] == sha("second")
+
+    def test_a_silent_machine_is_given_up_after_its_time(self, engine: Engine):
+        with pytest.raises(Aborted, match="has published nothing in the guest attributes gemma-serving/") as ended:
+            engine.up({**serving(), "ready": {**GUEST, "timeoutS": 1}})
+        assert ended.value.partial
+
+    def test_capacity_that_is_taken_away_during_the_wait_is_said(self, engine: Engine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("ACTIVE", "SUSPENDED")
+        cloud.boots = lambda _: [{"phase": "loading", "document-hash": sha(DOCUMENT)}]
+        with pytest.raises(Aborted, match="the capacity was taken away"):
+            engine.up(serving())
+        assert engine.state
+        assert engine.preview(serving()) == "replace"
+
+
+class TestChangesInPlace:
+    def test_a_new_document_reaches_the_node_and_nothing_else_is_touched(self, engine: Engine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        before = cloud.queued[cloud.name("us-east5-a")].created
+        assert engine.preview(serving("second")) == "update"
+        assert engine.detailed == {"metadata.document": "UPDATE"}
+        engine.up(serving("second"))
+        assert engine.state
+        assert engine.state.outputs["createTime"] == before
+        assert engine.state.outputs["documentHash"] == sha("second")
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["metadata"]["document"] == "second"
+        assert cloud.made("DELETE") == []
+
+    def test_labels_tags_description_and_addresses_change_together_in_one_patch(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        engine.up(
+            wanted(
+                labels={"managed-by": "gemma-serving", "team": "ml"},
+                tags=["a", "b"],
+                description="new",
+                enableExternalIps=True,
+            )
+        )
+        node = cloud.nodes[cloud.node_name("us-east5-a")]
+        assert node["labels"] == {"managed-by": "gemma-serving", "team": "ml", "gemma-serving-urn": urn_hash(URN)}
+        assert (node["tags"], node["description"]) == (["a", "b"], "new")
+        assert node["networkConfig"]["enableExternalIps"] is True
+        assert len(cloud.made("PATCH")) == 1
+
+    def test_keys_that_others_added_stay_and_keys_that_were_ours_go(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted(metadata={"a": "1", "b": "2"}))
+        cloud.nodes[cloud.node_name("us-east5-a")]["metadata"]["ssh-keys"] = "me:ssh-rsa AAAA"
+        engine.refresh()
+        assert engine.up(wanted(metadata={"a": "1", "b": "2"})) == "same"
+        engine.up(wanted(metadata={"a": "3"}))
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["metadata"] == {"a": "3", "ssh-keys": "me:ssh-rsa AAAA"}
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"waitPerZoneS": 60}, {"allowReplaceActive": True}, {"zones": ["us-east5-b", "us-east5-a", "us-east1-d"]}],
+    )
+    def test_policy_changes_touch_nothing_in_the_cloud(self, engine: Engine, cloud: FakeTpu, change: dict[str, Any]):
+        engine.up(wanted())
+        assert engine.up(wanted(**change)) == "update"
+        assert cloud.made("PATCH") + cloud.made("DELETE") == []
+        assert engine.up(wanted(**change)) == "same"
+
+    def test_a_refused_patch_keeps_the_old_inputs_so_that_the_next_update_tries_again(
+        self, engine: Engine, cloud: FakeTpu
+    ):
+        engine.up(wanted())
+        cloud.faults.append(("PATCH", "503"))
+        with pytest.raises(Aborted, match="503") as ended:
+            engine.up(wanted(tags=["b"]))
+        assert ended.value.partial is None
+        assert engine.up(wanted(tags=["b"])) == "update"
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["tags"] == ["b"]
+
+
+class TestReplacement:
+    def test_giving_up_active_capacity_is_refused_in_the_preview(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        with pytest.raises(Aborted) as refused:
+            engine.preview(wanted(acceleratorType="v6e-8"))
+        assert refused.value.message == (
+            "`acceleratorType` changes from v6e-4 to v6e-8, which would replace projects/my-project/locations/us-east5-a/queuedResources/serve "
+            "while it is ACTIVE: its capacity would be given up and may take hours to get again. "
+            "Take the change back, or set `allowReplaceActive` to true."
+        )
+
+    @pytest.mark.parametrize(
+        ("change", "path"),
+        [
+            ({"project": "other-project"}, "project"),
+            ({"acceleratorType": "v6e-8"}, "acceleratorType"),
+            ({"runtimeVersion": "v2-beta"}, "runtimeVersion"),
+            ({"maxRunDurationS": 60}, "maxRunDurationS"),
+            ({"provisioningModel": "spot", "maxRunDurationS": None}, "provisioningModel"),
+            ({"network": "other"}, "network"),
+            ({"subnetwork": "other"}, "subnetwork"),
+            ({"nodeId": "other"}, "nodeId"),
+            ({"queuedResourceId": "other", "nodeId": "serve-node"}, "queuedResourceId"),
+            ({"serviceAccount": {"email": "a@b.c"}}, "serviceAccount"),
+            ({"dataDisks": [{"sourceDisk": "d"}]}, "dataDisks"),
+            ({"zones": ["us-east5-b"]}, "zones"),
+        ],
+    )
+    def test_with_permission_what_cannot_change_replaces(self, engine: Engine, change: dict[str, Any], path: str):
+        engine.up(wanted())
+        assert engine.preview(wanted(**change, allowReplaceActive=True)) == "replace"
+        assert engine.detailed[path].endswith("_REPLACE")
+
+    def test_a_replacement_deletes_first_and_keeps_the_name(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        engine.up(wanted(acceleratorType="v6e-8", allowReplaceActive=True))
+        (only,) = cloud.queued.values()
+        assert only.name == cloud.name("us-east5-a")
+        assert only.body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == "v6e-8"
+
+    def test_a_value_that_is_not_known_yet_does_not_condemn_running_capacity(self, engine: Engine):
+        from provider.wire import UNKNOWN
+
+        engine.up(wanted(network="net"))
+        assert engine.preview(wanted(network=UNKNOWN)) == "update"
+        assert engine.detailed == {"network": "UPDATE"}
+        assert engine.preview(wanted(network=UNKNOWN, allowReplaceActive=True)) == "replace"
+
+    def test_a_waiting_request_is_replaced_without_asking(self, engine: Engine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("ACCEPTED",)
+        engine.up(wanted(waitFor="accepted"))
+        assert engine.preview(wanted(waitFor="accepted", acceleratorType="v6e-8")) == "replace"
+
+
+class TestRefresh:
+    @pytest.mark.parametrize("state", ["SUSPENDED", "FAILED"])
+    def test_a_dead_queued_resource_is_drift_and_the_next_up_replaces_it_under_the_same_id(
+        self, engine: Engine, cloud: FakeTpu, state: str
+    ):
+        engine.up(wanted())
+        cloud.queued[cloud.name("us-east5-a")].state = state
+        engine.refresh()
+        assert engine.state
+        assert engine.state.outputs["state"] == state
+        assert engine.up(wanted()) == "replace"
+        assert engine.detailed == {"state": "UPDATE_REPLACE"}
+        assert engine.state.outputs["state"] == "ACTIVE"
+        assert engine.state.outputs["createTime"].endswith("02Z")
+
+    @pytest.mark.parametrize("fate", ["PREEMPTED", "TERMINATED", None])
+    def test_a_lost_node_is_drift_that_replaces(self, engine: Engine, cloud: FakeTpu, fate: str | None):
+        engine.up(wanted())
+        if fate is None:
+            cloud.nodes.clear()
+            cloud.boot = lambda name, spec: None  # type: ignore[method-assign]
+        else:
+            cloud.nodes[cloud.node_name("us-east5-a")]["state"] = fate
+        engine.refresh()
+        assert engine.state
+        assert engine.state.outputs["nodeState"] == (fate or "MISSING")
+        assert engine.preview(wanted()) == "replace"
+
+    def test_what_is_gone_leaves_the_state(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.queued.clear()
+        engine.refresh()
+        assert engine.state is None
+
+    def test_an_undisturbed_resource_shows_no_drift(self, engine: Engine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        assert engine.state
+        before = engine.state.outputs
+        engine.refresh()
+        assert engine.state.outputs == before
+        assert engine.up(serving()) == "same"
+
+    def test_changed_labels_tags_and_metadata_are_drift_and_are_put_right(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        node = cloud.nodes[cloud.node_name("us-east5-a")]
+        node["labels"]["gemma-serving-stack"] = "other"
+        node["metadata"]["startup-script"] = "changed"
+        node["tags"] = []
+        engine.refresh()
+        assert engine.up(wanted()) == "update"
+        assert set(engine.detailed) == {"labels.gemma-serving-stack", "metadata.startup-script", "tags"} or set(
+            engine.detailed
+        ) == {
+            'labels["gemma-serving-stack"]',
+            'metadata["startup-script"]',
+            "tags",
+        }
+        assert node["labels"]["gemma-serving-stack"] == "dev"
+        assert node["metadata"]["startup-script"] == "#!/bin/sh\n"
+        assert node["tags"] == ["serve"]
+
+    def test_a_stripped_owner_label_is_put_back(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        del cloud.nodes[cloud.node_name("us-east5-a")]["labels"]["gemma-serving-urn"]
+        engine.refresh()
+        assert engine.up(wanted()) == "update"
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["labels"]["gemma-serving-urn"] == urn_hash(URN)
+
+    def test_an_update_of_something_that_died_since_says_to_refresh(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.queued.clear()
+        with pytest.raises(Aborted, match="was ACTIVE and is gone; run `pulumi up --refresh`") as ended:
+            engine.up(wanted(tags=["b"]))
+        assert ended.value.partial is None
+
+
+class TestImport:
+    def foreign(self, cloud: FakeTpu) -> str:
+        Engine(cloud, urn=URN.replace("dev", "elsewhere")).up(
+            wanted(network="net", serviceAccount={"email": "a@b.c"}, dataDisks=[{"sourceDisk": "d"}], description="x")
+        )
+        name = cloud.name("us-east5-a")
+        cloud.queued[name].body["tpu"]["nodeSpec"][0]["node"]["labels"].pop("gemma-serving-urn")
+        cloud.nodes[cloud.node_name("us-east5-a")]["labels"].pop("gemma-serving-urn")
+        return name
+
+    def test_an_import_by_full_name_reconstructs_the_inputs(self, engine: Engine, cloud: FakeTpu):
+        state = engine.import_(self.foreign(cloud))
+        assert state
+        assert state.id == "projects/my-project/queuedResources/serve"
+        assert state.inputs == {
+            "project": "my-project",
+            "zone": "us-east5-a",
+            "queuedResourceId": "serve",
+            "nodeId": "serve-node",
+            "acceleratorType": "v6e-4",
+            "runtimeVersion": "v2-alpha-tpuv6e",
+            "provisioningModel": "flex-start",
+            "maxRunDurationS": 14400,
+            "network": "net",
+            "enableExternalIps": False,
+            "serviceAccount": {"email": "a@b.c", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]},
+            "description": "x",
+            "labels": {"managed-by": "gemma-serving", "gemma-serving-stack": "dev"},
+            "tags": ["serve"],
+            "metadata": {"startup-script": "#!/bin/sh\n"},
+            "dataDisks": [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}],
+        }
+
+    def test_the_program_that_made_it_matches_the_import(self, engine: Engine, cloud: FakeTpu):
+        engine.import_(self.foreign(cloud))
+        same = wanted(network="net", serviceAccount={"email": "a@b.c"}, description="x")
+        same["dataDisks"] = [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}]
+        assert engine.preview(same) == "same", engine.detailed
+
+    def test_an_imported_resource_is_not_deleted_until_it_carries_the_label(self, engine: Engine, cloud: FakeTpu):
+        engine.import_(self.foreign(cloud))
+        with pytest.raises(Aborted, match=r"does not carry the label .* --add-labels=gemma-serving-urn="):
+            engine.destroy()
+        same = wanted(network="net", serviceAccount={"email": "a@b.c"}, description="claimed")
+        same["dataDisks"] = [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}]
+        assert engine.up(same) == "update"
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_another_stacks_resource_is_neither_changed_nor_deleted_after_an_import(
+        self, engine: Engine, cloud: FakeTpu
+    ):
+        Engine(cloud, urn=URN.replace("dev", "elsewhere")).up(wanted())
+        engine.import_(cloud.name("us-east5-a"))
+        with pytest.raises(Aborted, match="left alone"):
+            engine.up(wanted(tags=["stolen"]))
+        with pytest.raises(Aborted, match="left alone"):
+            engine.destroy()
+        assert cloud.made("PATCH") + cloud.made("DELETE") == []
+
+    def test_an_import_by_anything_but_the_full_name_says_how(self, engine: Engine):
+        with pytest.raises(Aborted, match="import it by full name, projects/P/locations/ZONE/queuedResources/ID"):
+            engine.import_("serve")
+
+    def test_an_import_of_what_is_not_there_finds_nothing(self, engine: Engine, cloud: FakeTpu):
+        assert engine.import_(cloud.name("us-east5-a")) is None
+
+
+class TestDelete:
+    @pytest.mark.parametrize(
+        ("state", "force"),
+        [
+            ("CREATING", True),
+            ("ACCEPTED", False),
+            ("WAITING_FOR_RESOURCES", False),
+            ("PROVISIONING", True),
+            ("ACTIVE", True),
+            ("SUSPENDING", True),
+            ("SUSPENDED", False),
+            ("FAILED", False),
+        ],
+    )
+    def test_each_state_is_deleted_as_google_wants_it(self, engine: Engine, cloud: FakeTpu, state: str, force: bool):
+        engine.up(wanted())
+        cloud.queued[cloud.name("us-east5-a")].state = state
+        engine.destroy()
+        assert cloud.queued == {}
+        assert [call.endswith("?force") for call in cloud.made("DELETE")] == [force]
+
+    def test_a_deletion_that_runs_already_is_waited_for(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.delete(cloud.queued[cloud.name("us-east5-a")], {"force": "true"})
+        engine.destroy()
+        assert cloud.queued == {}
+        assert cloud.made("DELETE") == []
+
+    def test_gone_already_is_done(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.queued.clear()
+        engine.destroy()
+        assert engine.state is None
+
+    def test_a_deletion_that_never_ends_is_given_up_and_the_state_keeps_the_resource(
+        self, engine: Engine, cloud: FakeTpu
+    ):
+        engine.up(wanted())
+        cloud.delete_looks = 10**6
+        with pytest.raises(Aborted, match="is still DELETING"):
+            engine.destroy()
+        assert engine.state
+
+    def test_a_state_that_moves_on_meanwhile_is_looked_at_again(self, engine: Engine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("ACCEPTED",)
+        engine.up(wanted(waitFor="accepted"))
+
+        def moves(call: str) -> None:
+            found = cloud.queued.get(cloud.name("us-east5-a"))
+            if call.startswith("DELETE") and found and found.state == "ACCEPTED":
+                found.state = "PROVISIONING"
+
+        cloud.on_call = moves
+        engine.destroy()
+        assert [call.endswith("?force") for call in cloud.made("DELETE")] == [False, True]
+        assert cloud.queued == {}
+
+    def test_what_is_not_ours_is_not_deleted(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.queued[cloud.name("us-east5-a")].body["tpu"]["nodeSpec"][0]["node"]["labels"] = {}
+        cloud.nodes[cloud.node_name("us-east5-a")]["labels"] = {}
+        with pytest.raises(Aborted, match="does not carry the label"):
+            engine.destroy()
+        assert cloud.made("DELETE") == []
+
+    def test_a_suspended_one_whose_label_was_only_on_its_node_is_known_by_its_creation_time(
+        self, engine: Engine, cloud: FakeTpu
+    ):
+        engine.up(wanted())
+        cloud.queued[cloud.name("us-east5-a")].body["tpu"]["nodeSpec"][0]["node"]["labels"] = {}
+        cloud.queued[cloud.name("us-east5-a")].state = "SUSPENDED"
+        cloud.nodes.clear()
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_a_renamed_resource_is_still_ours(self, engine: Engine, cloud: FakeTpu):
+        engine.up(wanted())
+        renamed = Engine(cloud, urn=URN.replace("serve", "renamed"), state=engine.state)
+        assert renamed.preview(wanted()) == "update"
+        assert renamed.detailed == {"ownerLabels": "UPDATE"}
+        renamed.up(wanted())
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["labels"]["gemma-serving-urn"] == urn_hash(renamed.urn)
+        renamed.destroy()
+        assert cloud.queued == {}
