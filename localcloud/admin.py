@@ -1,4 +1,7 @@
-"""The admin API under /admin/: look at everything, set the scenario, move time, assign ids. It needs no credentials; it listens on the loopback address only."""
+"""The admin API under /admin/: look at everything, set the scenario, move time, assign ids.
+
+It needs no credentials; the server listens on the loopback address only.
+"""
 
 import json
 from collections.abc import Callable, Iterable
@@ -8,6 +11,7 @@ from aiohttp import web
 
 from localcloud import scenario as scenarios
 from localcloud.cloud import Cloud
+from localcloud.documents import strings
 from localcloud.errors import CloudError, ErrorStyle, JsonObject
 from localcloud.services.projects import found_project
 
@@ -127,7 +131,7 @@ class Admin:
         """`{"ids": [...], "etags": [...]}`: what the server assigns next."""
         given = await _body(request)
         self._cloud.ids.assign(
-            [str(item) for item in given.get("ids", [])], [str(item) for item in given.get("etags", [])]
+            [str(item) for item in strings(given, "ids")], [str(item) for item in strings(given, "etags")]
         )
         return web.json_response({})
 

@@ -25,7 +25,10 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A routed, checked request. `path` and `query` hold parameters by the document's names; `media` says `upload` or `download` for Cloud Storage's content."""
+    """A routed, checked request.
+
+    `path` and `query` hold parameters by the document's names; `media` says `upload` or `download` for Cloud Storage's content.
+    """
 
     document: Document
     method: Method
@@ -50,7 +53,7 @@ Handler: TypeAlias = Callable[[Call], Answer | Awaitable[Answer]]
 
 
 def segment(name: str, collection: str) -> str:
-    """The id that follows a collection in a full name: segment('projects/p/secrets/s', 'secrets') -> 's'."""
+    """Return the id that follows a collection in a full name, such as `s` for `secrets` in `projects/p/secrets/s`."""
     parts = name.split("/")
     return parts[parts.index(collection) + 1]
 

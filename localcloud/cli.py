@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,18 +44,22 @@ def main(arguments: Sequence[str]) -> int:
     own, command = _split(list(arguments))
     options = _parser().parse_args(own)
     try:
-        if options.what == "env":
-            return _env(options)
-        if options.what == "run" and not command:
-            raise RefusedError("No command to run: python -m localcloud run [options] -- CMD...")
-        if options.what == "serve" and command:
-            raise RefusedError(f"serve takes no command, but got: {' '.join(command)}; use run for that.")
-        return asyncio.run(_run(options, command) if options.what == "run" else _serve(options))
+        return _follow(options, command)
     except (RefusedError, StateError, ScenarioError) as error:
         print(f"localcloud: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
         return _INTERRUPTED
+
+
+def _follow(options: argparse.Namespace, command: list[str]) -> int:
+    if options.what == "run" and not command:
+        raise RefusedError("No command to run: python -m localcloud run [options] -- CMD...")
+    if options.what != "run" and command:
+        raise RefusedError(f"{options.what} takes no command, but got: {' '.join(command)}; use run for that.")
+    if options.what == "env":
+        return _env(options)
+    return asyncio.run(_run(options, command) if options.what == "run" else _serve(options))
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -162,7 +166,7 @@ def _notice(opened: Opened) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _opened(state: Path, options: argparse.Namespace) -> AsyncIterator[Opened]:
+async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Opened]:
     """Lock the state, open the cloud and the stand-ins; everything is closed in the opposite order."""
     scenario = load_scenario(options.scenario) if options.scenario else Scenario()
     project = options.project or os.environ.get("GOOGLE_CLOUD_PROJECT") or DEFAULT_PROJECT

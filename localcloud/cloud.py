@@ -25,6 +25,7 @@ REGIONS: dict[str, str] = {
     "asia-southeast1": "abc",
     "europe-west1": "bcd",
     "europe-west4": "abc",
+    "southamerica-west1": "abc",
     "us-central1": "abcf",
     "us-east1": "bcd",
     "us-east4": "abc",

@@ -1,6 +1,7 @@
 """Google's discovery documents: which methods exist, how paths lead to them, and what their parameters and bodies look like.
 
-The documents ship with google-api-python-client. They are read when a request first needs them; reading the largest (compute, 5 MB) takes a fraction of a second.
+The documents ship with google-api-python-client. They are read when a request first needs them; reading the largest (compute, 5 MB)
+takes a fraction of a second.
 """
 
 import json
@@ -11,6 +12,7 @@ from importlib.resources import files
 from typing import Any, cast
 from urllib.parse import unquote
 
+from localcloud.documents import part
 from localcloud.errors import ErrorStyle, JsonObject
 
 
@@ -136,15 +138,15 @@ def load(name: str) -> Document:
 
 
 def _methods(resource: JsonObject) -> list[JsonObject]:
-    found: list[JsonObject] = list(resource.get("methods", {}).values())
-    for child in resource.get("resources", {}).values():
+    found: list[JsonObject] = list(part(resource, "methods").values())
+    for child in part(resource, "resources").values():
         found.extend(_methods(child))
     return found
 
 
 def _method(raw: JsonObject, service_path: str) -> Method:
     template = service_path + str(raw["path"])
-    parameters = {name: _parameter(name, value) for name, value in raw.get("parameters", {}).items()}
+    parameters = {name: _parameter(name, value) for name, value in part(raw, "parameters").items()}
     bound = tuple(re.findall(r"\{\+?([^}]+)\}", template))
     pieces = re.split(r"(\{\+?[^}]+\})", template)
     pattern = "".join(_piece(piece) for piece in pieces)

@@ -75,7 +75,8 @@ class Dispatcher:
         handler = self._handlers.get(method.id)
         if handler is None:
             raise CloudError.unimplemented(
-                f"{method.id} ({document.title} {document.version}) is a method of Google's API that the local cloud does not model; docs/local-cloud.md lists those it does."
+                f"{method.id} ({document.title} {document.version}) is a method of Google's API that the local cloud does not model; "
+                "docs/local-cloud.md lists those it does."
             )
         answer: Any = handler(call)
         if inspect.isawaitable(answer):
@@ -96,7 +97,7 @@ class Dispatcher:
         email = self._cloud.tokens.access_token_email(token) or self._cloud.operator
         return Caller(email=email, operator=email == self._cloud.operator)
 
-    async def _call(
+    async def _call(  # noqa: PLR0917 - the parts of one request
         self,
         request: web.Request,
         document: Document,

@@ -1,4 +1,7 @@
-"""List filters, the part in use: `field=value`, `field:value`, `field!=value`, `field eq value`, dotted fields, quoted values, joined by AND or a blank, optionally in parentheses."""
+"""List filters, the part in use.
+
+`field=value`, `field:value`, `field!=value`, `field eq value`; dotted fields, quoted values; joined by AND or a blank, optionally in parentheses.
+"""
 
 import re
 from typing import Any, cast

@@ -3,8 +3,8 @@
 import base64
 import binascii
 import re
-from typing import Any, cast
 
+from localcloud.documents import parts, strings
 from localcloud.errors import CloudError, JsonObject
 from localcloud.roles import grants
 from localcloud.store import Store
@@ -59,7 +59,7 @@ class Policies:
         updated.update({key: value for key, value in policy.items() if key in fields})
         updated.setdefault("version", 1)
         if "bindings" in updated:
-            self._check(updated["bindings"], record["policy"].get("bindings", []))
+            self._check(updated["bindings"], parts(record["policy"], "bindings"))
             updated["bindings"] = [binding for binding in updated["bindings"] if binding.get("members")]
         generation = record["generation"] + 1
         self._store.put(_KIND, resource, {"policy": updated, "generation": generation})
@@ -76,7 +76,7 @@ class Policies:
     def members(self, resource: str, permission: str) -> set[str]:
         """All members to whom this very resource's policy grants a permission."""
         record = self._store.get(_KIND, resource)
-        bindings: list[JsonObject] = [] if record is None else record["policy"].get("bindings", [])
+        bindings: list[JsonObject] = [] if record is None else parts(record["policy"], "bindings")
         return {member for binding in bindings if grants(binding["role"], permission) for member in binding["members"]}
 
     def allows(self, email: str | None, permission: str, resources: list[str]) -> bool:
@@ -87,12 +87,12 @@ class Policies:
         return any(wanted & self.members(resource, permission) for resource in resources)
 
     def _check(self, bindings: list[JsonObject], before: list[JsonObject]) -> None:
-        known = {member for binding in before for member in binding.get("members", [])}
+        known = {member for binding in before for member in strings(binding, "members")}
         for binding in bindings:
             role = binding.get("role", "")
             if _ROLE.fullmatch(role) is None:
                 raise CloudError.invalid(f"Role {role or '(empty)'} is not supported for this resource.")
-            for member in cast("list[Any]", binding.get("members", [])):
+            for member in strings(binding, "members"):
                 if _MEMBER.fullmatch(str(member)) is None:
                     raise CloudError.invalid(
                         f"Invalid member '{member}': it needs a prefix such as user:, serviceAccount: or group:."

@@ -46,6 +46,7 @@ _ZONES = {
     "us-east5-b": TpuZone(accelerator_types=_V6E, flex_start=True),
     "europe-west4-a": TpuZone(accelerator_types=_V6E, flex_start=True),
     "asia-northeast1-b": TpuZone(accelerator_types=_V6E, flex_start=True),
+    "southamerica-west1-a": TpuZone(accelerator_types=_V6E, flex_start=True),
     "us-central1-b": TpuZone(accelerator_types=_V6E),
     "us-south1-a": TpuZone(accelerator_types=_V6E + _V5E),
     "us-east1-d": TpuZone(accelerator_types=_V6E),

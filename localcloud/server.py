@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,11 +15,11 @@ from localcloud.admin import Admin
 from localcloud.clock import Clock
 from localcloud.cloud import Cloud, Runtimes
 from localcloud.dispatch import Dispatcher
+from localcloud.errors import JsonObject
 from localcloud.idle import IdleFronts, IdleMachines, IdleRevisions
 from localcloud.scenario import Scenario
 from localcloud.services import iam
 from localcloud.services.projects import found_project
-from localcloud.services.run import authorizer
 from localcloud.services.run import resume as resume_run
 from localcloud.services.tpu import resume as resume_tpu
 
@@ -69,7 +69,11 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory = i
     clock = Clock(speed=options.speed)
     cloud = Cloud(state=state, project=options.project, clock=clock, scenario=options.scenario)
     dispatcher = Dispatcher(cloud, services.handlers(cloud))
-    admin = Admin(cloud, dispatcher.log, lambda name, port: cloud.runtimes.machines.address(name, port))
+    admin = Admin(
+        cloud,
+        dispatcher.log,
+        lambda name, port: cloud.runtimes.machines.address(name, port),  # noqa: PLW0108 - the runtimes are attached later
+    )
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
     app.add_routes(admin.routes())
     app.router.add_post("/oauth2/token", _token_endpoint(cloud))
@@ -115,21 +119,25 @@ def _found_world(cloud: Cloud) -> Path:
     return credentials
 
 
-def _token_endpoint(cloud: Cloud) -> Callable[[web.Request], "asyncio.Future[web.Response]"]:
+def _token_endpoint(cloud: Cloud) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def token(request: web.Request) -> web.Response:
         form = await request.post()
         try:
-            if form.get("grant_type") != oauth.JWT_BEARER:
-                raise oauth.TokenError("unsupported_grant_type", f"Invalid grant_type: {form.get('grant_type')}")
-            assertion = str(form.get("assertion", ""))
-            key = cloud.store.get("oauth.keys", oauth.assertion_issuer(assertion))
-            if key is None:
-                raise oauth.TokenError("invalid_grant", "Invalid grant: account not found")
-            return web.json_response(cloud.tokens.grant(assertion, key["public"]))
+            return web.json_response(_grant(cloud, str(form.get("grant_type", "")), str(form.get("assertion", ""))))
         except oauth.TokenError as error:
             return web.json_response({"error": error.error, "error_description": error.description}, status=400)
 
-    return token  # pyright: ignore[reportReturnType] - a coroutine function is what the router takes
+    return token
+
+
+def _grant(cloud: Cloud, grant_type: str, assertion: str) -> JsonObject:
+    """A token for a signed assertion of a known service account."""
+    if grant_type != oauth.JWT_BEARER:
+        raise oauth.TokenError("unsupported_grant_type", f"Invalid grant_type: {grant_type}")
+    key = cloud.store.get("oauth.keys", oauth.assertion_issuer(assertion))
+    if key is None:
+        raise oauth.TokenError("invalid_grant", "Invalid grant: account not found")
+    return cloud.tokens.grant(assertion, key["public"])
 
 
 async def _keep_time(cloud: Cloud) -> None:
@@ -169,7 +177,7 @@ def start(
     speed: float = DEFAULT_SPEED,
     scenario: Scenario | None = None,
     runtimes: RuntimeFactory = idle_runtimes,
-) -> Iterator[Started]:
+) -> Generator[Started]:
     """Run a cloud in a thread while the block lasts; without a state folder, on a temporary one."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="localcloud-"))) if state is None else state

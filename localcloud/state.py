@@ -16,7 +16,10 @@ class StateError(Exception):
 
 @dataclass(slots=True)
 class StateLock:
-    """Held while a cloud runs on the folder. The operating system lets go of it when the process ends, however it ends, so that a lock of a dead process never stands in the way."""
+    """Held while a cloud runs on the folder.
+
+    The operating system lets go of it when the process ends, however it ends, so that a lock of a dead process never stands in the way.
+    """
 
     path: Path
     stream: IO[str]

@@ -1,8 +1,8 @@
 """The three times of the simulation.
 
-Waits (queues, operations, probes) pass in simulated seconds, faster than real ones. Time stamps that people read are real ones, so that they make sense beside
-a clock on the wall. Lifetimes (a flex-start run duration) pass in real seconds unless the scenario says otherwise: at speed 200 a run of four hours would end after 72 seconds.
-`advance` moves all three forward.
+Waits (queues, operations, probes) pass in simulated seconds, faster than real ones. Time stamps that people read are real ones, so that they
+make sense beside a clock on the wall. Lifetimes (a flex-start run duration) pass in real seconds unless the scenario says otherwise: at speed 200
+a run of four hours would end after 72 seconds. `advance` moves all three forward.
 """
 
 import time

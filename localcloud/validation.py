@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from localcloud.discovery import Document, Method, Parameter
+from localcloud.documents import part
 from localcloud.errors import CloudError, ErrorStyle, JsonObject
 
 _INT_RANGE = {
@@ -156,11 +157,11 @@ def _root_name(document: Document, schema: str) -> str:
 def _compute_rules(document: Document, method: Method, body: JsonObject) -> None:
     """Required fields (the documents mark some for PATCH too, which Google does not insist on) and patterns."""
     schema = document.schemas[method.request or ""]
-    for name, described in schema.get("properties", {}).items():
+    for name, described in part(schema, "properties").items():
         value = body.get(name)
         if (
             method.id.endswith(".insert")
-            and method.id in described.get("annotations", {}).get("required", ())
+            and method.id in part(described, "annotations").get("required", ())
             and value in (None, "")
         ):
             raise CloudError.required(f"Required field 'resource.{name}' not specified")
@@ -183,7 +184,7 @@ class _Checker:
         return self._object(self.document.schemas[schema_name], value, path)
 
     def _object(self, schema: JsonObject, value: JsonObject, path: str) -> JsonObject:
-        properties: JsonObject = schema.get("properties", {})
+        properties: JsonObject = part(schema, "properties")
         extra: JsonObject | None = schema.get("additionalProperties")
         taken: JsonObject = {}
         for given, item in value.items():
@@ -209,7 +210,7 @@ class _Checker:
                 taken[name] = checked
         return taken
 
-    def _value(self, schema: JsonObject, value: Any, path: str) -> Any:  # noqa: ANN401 - any JSON value
+    def _value(self, schema: JsonObject, value: Any, path: str) -> Any:  # noqa: ANN401, PLR0911 - any JSON value; one return a type
         reference = schema.get("$ref")
         if reference is not None:
             schema = self.document.schemas[reference]
@@ -226,7 +227,7 @@ class _Checker:
                 path,
                 f"Invalid value at '{path}': the field is not repeated and not a message, so it cannot be a JSON {what}.",
             )
-            return value
+            return cast("object", value)
         if kind == "boolean":
             return self._boolean(value, path)
         if kind in {"integer", "number"}:
@@ -302,7 +303,7 @@ def _quoted(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _as_number(value: object, *, whole: bool) -> int | float | None:
+def _as_number(value: object, *, whole: bool) -> int | float | None:  # noqa: PLR0911 - one return a form
     if isinstance(value, bool):
         return None
     if isinstance(value, str):

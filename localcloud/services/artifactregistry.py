@@ -28,7 +28,7 @@ _UPDATABLE = {
 }
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:
+def handlers(cloud: Cloud) -> dict[str, Handler]:  # noqa: C901 - small functions side by side, one a method
     """Methods of repositories."""
     store = cloud.store
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from localcloud.call import Call, Handler, page
 from localcloud.cloud import REGIONS, Cloud
+from localcloud.documents import part, strings
 from localcloud.errors import CloudError, JsonObject
 from localcloud.roles import grants
 
@@ -24,7 +25,7 @@ def policy_handlers(cloud: Cloud, prefix: str, exists: Callable[[Call], None]) -
         return cloud.policies.get(resource(call))
 
     def write(call: Call) -> JsonObject:
-        return cloud.policies.replace(resource(call), call.body.get("policy", {}), mask=call.body.get("updateMask"))
+        return cloud.policies.replace(resource(call), part(call.body, "policy"), mask=call.body.get("updateMask"))
 
     def test(call: Call) -> JsonObject:
         name = resource(call)
@@ -35,7 +36,7 @@ def policy_handlers(cloud: Cloud, prefix: str, exists: Callable[[Call], None]) -
 
 def held(cloud: Cloud, call: Call, resources: list[str]) -> list[str]:
     """Which of the permissions asked for the caller has."""
-    asked: list[str] = call.body.get("permissions") or call.query.get("permissions") or []
+    asked: list[str] = strings(call.body, "permissions") or strings(call.query, "permissions")
     if call.caller.operator:
         return [permission for permission in asked if grants("roles/owner", permission)]
     return [permission for permission in asked if cloud.policies.allows(call.caller.email, permission, resources)]

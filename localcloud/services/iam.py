@@ -4,6 +4,7 @@ import secrets
 
 from localcloud.call import Call, Handler, check_id, masked, page
 from localcloud.cloud import Cloud
+from localcloud.documents import part
 from localcloud.errors import CloudError, JsonObject
 from localcloud.services.common import policy_handlers, visible, with_token
 
@@ -32,7 +33,7 @@ def add_account(
     return cloud.store.put(ACCOUNTS, email, document)
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:
+def handlers(cloud: Cloud) -> dict[str, Handler]:  # noqa: C901 - small functions side by side, one a method
     """Methods of service accounts."""
 
     def account(call: Call) -> JsonObject:
@@ -53,7 +54,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
             raise CloudError.already_exists(
                 f"Service account {account_id} already exists within project projects/{project}."
             )
-        given = call.body.get("serviceAccount") or {}
+        given = part(call.body, "serviceAccount")
         check_texts(given)
         return visible(
             add_account(
@@ -89,7 +90,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         return with_token({"accounts": accounts}, following)
 
     def patch(call: Call) -> JsonObject:
-        document, given = account(call), call.body.get("serviceAccount") or {}
+        document, given = account(call), part(call.body, "serviceAccount")
         if given.get("etag") and given["etag"] != document["etag"]:
             raise CloudError.aborted(
                 f"The etag '{given['etag']}' does not match the current one, '{document['etag']}'."

@@ -3,6 +3,7 @@
 from localcloud import filters
 from localcloud.call import Call, Handler, page
 from localcloud.cloud import Cloud
+from localcloud.documents import part, parts, strings
 from localcloud.errors import CloudError, JsonObject
 from localcloud.services.common import with_token
 
@@ -10,7 +11,7 @@ _METRICS, _ENTRIES = "logging.metrics", "logging.entries"
 _MAX_ENTRIES = 1000
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:
+def handlers(cloud: Cloud) -> dict[str, Handler]:  # noqa: C901 - small functions side by side, one a method
     """Methods of metrics and entries."""
     store = cloud.store
 
@@ -29,7 +30,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         if not body.get("filter"):
             raise CloudError.field("metric.filter", "The metric's filter must not be empty.")
         name = body["name"]
-        given = {"metricKind": "DELTA", "valueType": "INT64", "unit": "1", **(body.get("metricDescriptor") or {})}
+        given = {"metricKind": "DELTA", "valueType": "INT64", "unit": "1", **part(body, "metricDescriptor")}
         descriptor = {
             **given,
             "name": f"projects/{project}/metricDescriptors/logging.googleapis.com/user/{name}",
@@ -72,7 +73,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         return {}
 
     def write(call: Call) -> JsonObject:
-        for entry in call.body.get("entries", []):
+        for entry in parts(call.body, "entries"):
             log_name = entry.get("logName") or call.body.get("logName") or ""
             full = {
                 **entry,
@@ -86,7 +87,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         return {}
 
     def entries(call: Call) -> JsonObject:
-        names = tuple(f"{name}/" for name in call.body.get("resourceNames", []))
+        names = tuple(f"{name}/" for name in strings(call.body, "resourceNames"))
         found = [(key, entry) for key, entry in store.under(_ENTRIES) if entry["logName"].startswith(names)]
         chosen, following = page(
             filters.chosen(found, call.body.get("filter")),

@@ -3,6 +3,7 @@
 from localcloud import filters
 from localcloud.call import Call, Handler, masked, page
 from localcloud.cloud import Cloud
+from localcloud.documents import part, strings
 from localcloud.errors import CloudError, JsonObject
 from localcloud.services.common import with_token
 
@@ -87,7 +88,9 @@ class _Monitoring:
     def delete_channel(self, call: Call) -> JsonObject:
         self._found(_CHANNELS, call.name)
         users = [
-            name for name, policy in self._store.under(_POLICIES) if call.name in policy.get("notificationChannels", [])
+            name
+            for name, policy in self._store.under(_POLICIES)
+            if call.name in strings(policy, "notificationChannels")
         ]
         if users and not call.query.get("force"):
             raise CloudError.precondition(
@@ -148,7 +151,7 @@ class _Monitoring:
             raise CloudError.field(
                 "notification_channel.type", "Field notification_channel.type must be set, such as email."
             )
-        if body["type"] == "email" and not (body.get("labels") or {}).get("email_address"):
+        if body["type"] == "email" and not part(body, "labels").get("email_address"):
             raise CloudError.field(
                 "notification_channel.labels",
                 'Field "notification_channel.labels[email_address]" must be set for a channel of type email.',
@@ -163,7 +166,7 @@ class _Monitoring:
             )
         if not body.get("combiner"):
             raise CloudError.field("alert_policy.combiner", "Field alert_policy.combiner must be set, such as OR.")
-        for channel in body.get("notificationChannels", []):
+        for channel in strings(body, "notificationChannels"):
             if not self._store.has(_CHANNELS, channel):
                 raise CloudError.not_found(f"Cannot find the notification channel '{channel}'.")
         conditions: list[JsonObject] = []

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 
 from localcloud.cloud import REGIONS, Cloud, fingerprint
+from localcloud.documents import part, parts, strings
 from localcloud.errors import CloudError, JsonObject
 
 NETWORKS, SUBNETWORKS, FIREWALLS, ROUTERS = (
@@ -72,7 +73,7 @@ def _plain_id(name: str) -> str:
 
 def new_network(body: JsonObject) -> JsonObject:
     """A network with its defaults."""
-    routing = {"routingMode": "REGIONAL", **(body.get("routingConfig") or {})}
+    routing = {"routingMode": "REGIONAL", **part(body, "routingConfig")}
     return {
         "autoCreateSubnetworks": True,
         "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
@@ -157,7 +158,7 @@ def check_firewall(body: JsonObject) -> None:
             "Invalid value for field 'resource.sourceRanges': an EGRESS rule takes destinationRanges, not sourceRanges or sourceTags."
         )
     for field in ("sourceRanges", "destinationRanges"):
-        for index, text in enumerate(body.get(field) or []):
+        for index, text in enumerate(strings(body, field)):
             try:
                 ipaddress.ip_network(text)
             except ValueError:
@@ -195,7 +196,7 @@ _NAT_DEFAULTS: JsonObject = {
 def with_nats(document: JsonObject) -> JsonObject:
     """The router with the defaults of its NATs filled in; empty lists are left out, as in Google's answers."""
     nats: list[JsonObject] = []
-    for nat in document.get("nats") or []:
+    for nat in parts(document, "nats"):
         if nat.get("sourceSubnetworkIpRangesToNat") is None:
             raise CloudError.required("Required field 'resource.nats[0].sourceSubnetworkIpRangesToNat' not specified")
         filled = {**_NAT_DEFAULTS, **{key: value for key, value in nat.items() if value not in (None, [])}}
@@ -237,7 +238,7 @@ def users_of(cloud: Cloud, name: str) -> list[str]:
             if document.get("network") == name and not document.get("_auto")
         )
     for kind in ("run.services", "tpu.nodes"):
-        users.extend(user for user, document in cloud.store.under(kind) if name in document.get("_networks", []))
+        users.extend(user for user, document in cloud.store.under(kind) if name in strings(document, "_networks"))
     return users
 
 

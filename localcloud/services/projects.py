@@ -2,6 +2,7 @@
 
 from localcloud.call import Call, Handler
 from localcloud.cloud import Cloud, project_policy
+from localcloud.documents import part
 from localcloud.errors import CloudError, JsonObject
 from localcloud.services import networks, serviceusage
 from localcloud.services.common import held
@@ -51,7 +52,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
     def write_policy(call: Call) -> JsonObject:
         return cloud.policies.replace(
-            project_policy(project_of(call)), call.body.get("policy", {}), mask=call.body.get("updateMask")
+            project_policy(project_of(call)), part(call.body, "policy"), mask=call.body.get("updateMask")
         )
 
     def test(call: Call) -> JsonObject:

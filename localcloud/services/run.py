@@ -1,16 +1,13 @@
 """Cloud Run v2: services, their revisions, deployments as operations, traffic, invoker checks."""
 
-import copy
-import random
-import re
-import string
 import uuid
 from typing import cast
 
 from localcloud.call import Call, Handler, check_id, masked, page
 from localcloud.cloud import Cloud, project_policy
+from localcloud.documents import strings
 from localcloud.errors import CloudError, JsonObject
-from localcloud.runtime import Access, Authorize, RevisionFailedError, RevisionSpec
+from localcloud.runtime import Access, Authorize
 from localcloud.services import run_limits
 from localcloud.services.common import (
     check_labels,
@@ -20,18 +17,22 @@ from localcloud.services.common import (
     visible,
     with_token,
 )
-from localcloud.services.run_references import DeploymentFailedError, References
+from localcloud.services.run_deployments import (
+    BY_REVISION,
+    LATEST,
+    NOT_OF_THE_REVISION,
+    REVISIONS,
+    SERVICES,
+    TYPE,
+    Deployments,
+)
+from localcloud.services.run_references import References
 
-SERVICES, REVISIONS = "run.services", "run.revisions"
-_TYPE = "type.googleapis.com/google.cloud.run.v2"
-_LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
-_BY_REVISION = "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION"
 _SERVICE_ID = "[a-z]([-a-z0-9]{0,47}[a-z0-9])?"
 _MUTABLE = {
     "description", "labels", "annotations", "client", "clientVersion", "ingress", "launchStage", "binaryAuthorization", "template", "traffic", "scaling",
     "invokerIamDisabled", "defaultUriDisabled", "customAudiences", "iapEnabled", "buildConfig", "multiRegionSettings", "functionalType", "sshEnabled",
 }  # fmt: skip
-_NOT_OF_THE_REVISION = ("revision", "client", "clientVersion")
 _MAX_WAIT_S = 300.0
 GCLOUD_CLIENT = "32555940559.apps.googleusercontent.com"
 """The audience of `gcloud auth print-identity-token` for people, which Cloud Run takes beside a service's own URLs."""
@@ -70,7 +71,8 @@ def authorizer(cloud: Cloud) -> Authorize:
             return Access.FORBIDDEN
         claims = cloud.tokens.id_token(token)
         audiences = {
-            url.rstrip("/") for url in [*document.get("urls", []), *document.get("customAudiences", []), GCLOUD_CLIENT]
+            url.rstrip("/")
+            for url in [*strings(document, "urls"), *strings(document, "customAudiences"), GCLOUD_CLIENT]
         }
         if claims is None or claims.audience.rstrip("/") not in audiences:
             return Access.UNAUTHENTICATED
@@ -83,16 +85,17 @@ def authorizer(cloud: Cloud) -> Authorize:
 
 async def resume(cloud: Cloud) -> None:
     """After a restart: open the fronts where they were, start what served, go on with deployments that were under way."""
-    service = _Services(cloud)
+    deployments = Deployments(cloud)
     for name, document in cloud.store.under(SERVICES):
-        await service.open_front(name, document)
-        cloud.spawn(service.restart(name))
+        await deployments.open_front(name, document)
+        cloud.spawn(deployments.restart(name))
 
 
 class _Services:
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
         self._store = cloud.store
+        self._deployments = Deployments(cloud)
 
     def exists(self, call: Call) -> None:
         self._found(call.name)
@@ -165,7 +168,7 @@ class _Services:
                 f"Conflict for resource '{call.name.rpartition('/')[2]}': the etag does not match."
             )
         shown = {**self._shown(document), "deleteTime": self._cloud.timeline.stamp()}
-        response = {"@type": f"{_TYPE}.Service", **shown}
+        response = {"@type": f"{TYPE}.Service", **shown}
         if not call.query.get("validateOnly"):
             self._store.delete(SERVICES, call.name)
             self._cloud.policies.forget(f"//run.googleapis.com/{call.name}")
@@ -197,13 +200,13 @@ class _Services:
     async def delete_revision(self, call: Call) -> JsonObject:
         document = self.read_revision(call)
         service = self._found(document["service"])
-        if call.name in {service.get("latestCreatedRevision"), *self._serving(service)}:
+        if call.name in {service.get("latestCreatedRevision"), *self._deployments.serving(service)}:
             raise CloudError.precondition(
                 f"Revision '{call.name.rpartition('/')[2]}' cannot be deleted: it is the latest one or receives traffic."
             )
         self._store.delete(REVISIONS, call.name)
         await self._cloud.runtimes.revisions.stop(call.name)
-        response = {"@type": f"{_TYPE}.Revision", **document}
+        response = {"@type": f"{TYPE}.Revision", **document}
         return self._cloud.operations.timed("run", "/".join(call.name.split("/")[:4]), duration_s=0, response=response)
 
     async def wait(self, call: Call) -> JsonObject:
@@ -229,7 +232,7 @@ class _Services:
         document.setdefault("ingress", "INGRESS_TRAFFIC_ALL")
         document.setdefault("launchStage", "GA")
         if not document.get("traffic"):
-            document["traffic"] = [{"type": _LATEST, "percent": 100}]
+            document["traffic"] = [{"type": LATEST, "percent": 100}]
         self._check_traffic(name, document["traffic"], request)
         References(cloud=self._cloud, service=name, template=template).account()
         document["updateTime"] = self._cloud.timeline.stamp()
@@ -243,7 +246,7 @@ class _Services:
                 f"Violation in {request}.service.traffic: the percentages must add up to 100; they add up to {total}.",
             )
         for target in traffic:
-            if target.get("type") == _BY_REVISION and not self._store.has(
+            if target.get("type") == BY_REVISION and not self._store.has(
                 REVISIONS, f"{name}/revisions/{target.get('revision', '')}"
             ):
                 raise CloudError.field(
@@ -271,13 +274,13 @@ class _Services:
     def _needs_revision(self, before: JsonObject, after: JsonObject) -> bool:
         """A changed template makes a revision; so does any update after one that failed."""
         plain = [
-            {key: value for key, value in item["template"].items() if key not in _NOT_OF_THE_REVISION}
+            {key: value for key, value in item["template"].items() if key not in NOT_OF_THE_REVISION}
             for item in (before, after)
         ]
         return plain[0] != plain[1] or before.get("latestReadyRevision") != before.get("latestCreatedRevision")
 
     def _validated(self, name: str, document: JsonObject) -> JsonObject:
-        response = {"@type": f"{_TYPE}.Service", **self._shown(document)}
+        response = {"@type": f"{TYPE}.Service", **self._shown(document)}
         return self._cloud.operations.timed("run", "/".join(name.split("/")[:4]), duration_s=0, response=response)
 
     async def _deploy_later(self, call: Call, name: str, document: JsonObject) -> JsonObject:
@@ -291,230 +294,17 @@ class _Services:
         document.update(terminalCondition=pending, conditions=[])
         if document.pop("_new_revision", True):
             document["_serial"] = int(document["_serial"]) + 1
-            document["latestCreatedRevision"] = self._new_revision(name, document)
+            document["latestCreatedRevision"] = self._deployments.new_revision(name, document)
         self._store.put(SERVICES, name, document)
         if "uri" not in document:
-            await self.open_front(name, document)
+            await self._deployments.open_front(name, document)
         document = self._store.get(SERVICES, name) or document
-        metadata = {"@type": f"{_TYPE}.Service", **self._shown(document)}
+        metadata = {"@type": f"{TYPE}.Service", **self._shown(document)}
         operation = self._cloud.operations.pending("run", "/".join(name.split("/")[:4]), metadata=metadata)
         document["_operation"] = operation["name"]
         self._store.put(SERVICES, name, document)
-        self._cloud.spawn(self._deploy(name, document["generation"], operation["name"]))
+        self._cloud.spawn(self._deployments.deploy(name, document["generation"], operation["name"]))
         return operation
-
-    def _new_revision(self, name: str, document: JsonObject) -> str:
-        short = name.rpartition("/")[2]
-        letters = "".join(random.choices(string.ascii_lowercase + string.digits, k=3))  # noqa: S311 - a name, not a secret
-        chosen = document["template"].get("revision") or f"{short}-{document['_serial']:05d}-{letters}"
-        if not re.fullmatch(f"{short}-[a-z0-9-]*[a-z0-9]", chosen):
-            raise CloudError.field(
-                "service.template.revision",
-                f"Revision name '{chosen}' must begin with the service's name and a dash, '{short}-'.",
-            )
-        full = f"{name}/revisions/{chosen}"
-        if self._store.has(REVISIONS, full):
-            raise CloudError.already_exists(f"Revision named '{chosen}' already exists.")
-        template = {key: value for key, value in document["template"].items() if key not in _NOT_OF_THE_REVISION}
-        now = self._cloud.timeline.stamp()
-        self._store.put(
-            REVISIONS,
-            full,
-            {
-                **template,
-                "name": full,
-                "uid": str(uuid.uuid4()),
-                "service": name,
-                "generation": "1",
-                "createTime": now,
-                "updateTime": now,
-                "launchStage": document["launchStage"],
-                "reconciling": True,
-                "conditions": [_condition("Ready", "CONDITION_RECONCILING", now)],
-                "observedGeneration": "1",
-                "_template": template,
-            },
-        )
-        return full
-
-    async def open_front(self, name: str, document: JsonObject) -> None:
-        """Open the service's front, where it was before if it can be, and note its URL."""
-        known = document.get("_port")
-        port = await self._cloud.runtimes.fronts.open(name, port=known)
-        url = f"http://127.0.0.1:{port}"
-        document.update(_port=port, uri=url, urls=[url])
-        self._store.put(SERVICES, name, document)
-
-    async def _deploy(self, name: str, generation: str, operation: str) -> None:
-        """Make the wanted state real; ends the operation in every case."""
-        document = self._store.get(SERVICES, name)
-        if document is None:
-            return
-        revision = str(document["latestCreatedRevision"])
-        await self._cloud.timeline.clock.sleep(self._cloud.duration_s(self._cloud.scenario.operations.run_s))
-        try:
-            if not self._ready(revision):
-                await self._start(name, revision)
-            await self._serve(name, revision, generation, operation)
-        except DeploymentFailedError as error:
-            self._failed(name, revision, generation, error, operation)
-        except Exception as error:  # noqa: BLE001 - whatever the runtime raises, the operation must end
-            self._failed(
-                name,
-                revision,
-                generation,
-                DeploymentFailedError(f"Internal error: {error!r}", reason="INTERNAL", code=13),
-                operation,
-            )
-
-    async def _serve(self, name: str, revision: str, generation: str, operation: str) -> None:
-        """The revision is ready: send the traffic where the service wants it, end the operation."""
-        document = self._store.get(SERVICES, name)
-        if document is None or not self._store.has(REVISIONS, revision):
-            await self._cloud.runtimes.revisions.stop(revision)
-            self._cloud.operations.finish(
-                "run",
-                operation,
-                error={
-                    "code": 10,
-                    "message": f"The service '{name.rpartition('/')[2]}' was deleted while it was being deployed.",
-                },
-            )
-            return
-        now = self._cloud.timeline.stamp()
-        document["latestReadyRevision"] = revision
-        if document["generation"] == generation:
-            self._settle(document, now)
-        self._store.put(SERVICES, name, document)
-        await self._route(name)
-        response = {"@type": f"{_TYPE}.Service", **self._shown(self._store.get(SERVICES, name) or document)}
-        self._cloud.operations.finish("run", operation, response=response, metadata=response)
-
-    async def _start(self, name: str, revision: str) -> None:
-        """Check what the revision refers to, and start it."""
-        record = self._store.get(REVISIONS, revision) or {}
-        template: JsonObject = record["_template"]
-        references = References(cloud=self._cloud, service=name, template=template)
-        document = self._store.get(SERVICES, name)
-        names = references.networks()
-        if document is not None:
-            self._store.put(SERVICES, name, {**document, "_networks": names})
-        references.images()
-        references.secrets()
-        references.buckets()
-        spec = RevisionSpec(name=revision, service=name, template=copy.deepcopy(template))
-        try:
-            url = await self._cloud.runtimes.revisions.start(spec)
-        except RevisionFailedError as error:
-            raise DeploymentFailedError(str(error), reason="HEALTH_CHECK_CONTAINER_ERROR", code=9) from None
-        record = self._store.get(REVISIONS, revision)
-        if record is not None:
-            conditions = [
-                _condition(kind, "CONDITION_SUCCEEDED", self._cloud.timeline.stamp())
-                for kind in ("Ready", "Active", "ContainerHealthy", "ContainerReady", "ResourcesAvailable")
-            ]
-            record.update(conditions=conditions, _url=url)
-            record.pop("reconciling", None)
-            self._store.put(REVISIONS, revision, record)
-
-    def _failed(self, name: str, revision: str, generation: str, error: DeploymentFailedError, operation: str) -> None:
-        now = self._cloud.timeline.stamp()
-        message = f"Revision '{revision.rpartition('/')[2]}' is not ready and cannot serve traffic. {error}"
-        record = self._store.get(REVISIONS, revision)
-        if record is not None:
-            reason = (
-                {"revisionReason": error.reason}
-                if error.reason == "HEALTH_CHECK_CONTAINER_ERROR"
-                else {"reason": error.reason}
-            )
-            record["conditions"] = [{**_condition("Ready", "CONDITION_FAILED", now), "message": str(error), **reason}]
-            record.pop("reconciling", None)
-            self._store.put(REVISIONS, revision, record)
-        document = self._store.get(SERVICES, name)
-        if document is not None and document["generation"] == generation:
-            failed = {**_condition("Ready", "CONDITION_FAILED", now), "message": message, "reason": "REVISION_FAILED"}
-            document.update(
-                terminalCondition=failed,
-                conditions=[{**failed, "type": "ConfigurationsReady"}],
-                reconciling=False,
-                observedGeneration=generation,
-            )
-            document["trafficStatuses"] = self._statuses(document)
-            self._store.put(SERVICES, name, document)
-        self._cloud.operations.finish("run", operation, error={"code": error.code, "message": message})
-
-    def _settle(self, document: JsonObject, now: str) -> None:
-        ready = _condition("Ready", "CONDITION_SUCCEEDED", now)
-        others = [_condition(kind, "CONDITION_SUCCEEDED", now) for kind in ("RoutesReady", "ConfigurationsReady")]
-        document.update(
-            terminalCondition=ready, conditions=others, reconciling=False, observedGeneration=document["generation"]
-        )
-        document["trafficStatuses"] = self._statuses(document)
-
-    def _statuses(self, document: JsonObject) -> list[JsonObject]:
-        ready = document.get("latestReadyRevision")
-        statuses: list[JsonObject] = []
-        for target in document["traffic"]:
-            if target.get("type") == _BY_REVISION:
-                statuses.append(dict(target))
-            elif ready:
-                statuses.append({**target, "revision": str(ready).rpartition("/")[2]})
-        return statuses
-
-    def _serving(self, document: JsonObject) -> list[str]:
-        """Revisions that get traffic, the largest share first."""
-        shares = sorted(self._statuses(document), key=lambda status: -int(status.get("percent", 0)))
-        return [
-            f"{document['name']}/revisions/{status['revision']}"
-            for status in shares
-            if int(status.get("percent", 0)) > 0 or status.get("tag")
-        ]
-
-    def _ready(self, revision: str) -> bool:
-        return "_url" in (self._store.get(REVISIONS, revision) or {})
-
-    async def _route(self, name: str) -> None:
-        """Send traffic to the revision with the largest share and stop those that get none."""
-        document = self._store.get(SERVICES, name)
-        if document is None:
-            return
-        serving = self._serving(document)
-        for revision in serving:
-            if not self._ready(revision):
-                await self._start(name, revision)
-        urls = [(self._store.get(REVISIONS, revision) or {}).get("_url") for revision in serving]
-        self._cloud.runtimes.fronts.route(name, urls[0] if urls else None)
-        for revision, record in self._store.under(REVISIONS, name + "/revisions/"):
-            if "_url" in record and revision not in serving:
-                record.pop("_url")
-                record["conditions"] = [
-                    *record["conditions"][:1],
-                    {
-                        **_condition("Active", "CONDITION_FAILED", self._cloud.timeline.stamp()),
-                        "revisionReason": "RETIRED",
-                    },
-                ]
-                self._store.put(REVISIONS, revision, record)
-                await self._cloud.runtimes.revisions.stop(revision)
-
-    async def restart(self, name: str) -> None:
-        """After a restart of the cloud: start what serves, then go on with what was under way."""
-        for revision, record in self._store.under(REVISIONS, name + "/revisions/"):
-            record.pop("_url", None)
-            self._store.put(REVISIONS, revision, record)
-        document = self._store.get(SERVICES, name)
-        if document is None:
-            return
-        try:
-            await self._route(name)
-        except DeploymentFailedError as error:
-            document["terminalCondition"] = {
-                **_condition("Ready", "CONDITION_FAILED", self._cloud.timeline.stamp()),
-                "message": str(error),
-            }
-            self._store.put(SERVICES, name, document)
-        if document["reconciling"]:
-            await self._deploy(name, document["generation"], document["_operation"])
 
     def _found(self, name: str) -> JsonObject:
         document = self._store.get(SERVICES, name)
@@ -524,26 +314,19 @@ class _Services:
 
     def _missing(self, name: str) -> CloudError:
         return CloudError.not_found(
-            f"Resource '{name.rpartition('/')[2]}' of kind '{'REVISION' if '/revisions/' in name else 'SERVICE'}' in region '{name.split('/')[3]}' in project '{name.split('/')[1]}' does not exist."
+            f"Resource '{name.rpartition('/')[2]}' of kind '{'REVISION' if '/revisions/' in name else 'SERVICE'}' in region '{name.split('/')[3]}' "
+            f"in project '{name.split('/')[1]}' does not exist."
         )
 
     def _shown(self, document: JsonObject) -> JsonObject:
         return visible(document)
 
 
-def _condition(kind: str, state: str, now: str) -> JsonObject:
-    return {"type": kind, "state": state, "lastTransitionTime": now}
-
-
 def _lean(value: object) -> object:
     """The value without false and zero fields, which protocol-buffer JSON leaves out."""
     if isinstance(value, dict):
         fields = cast("JsonObject", value)
-        return {
-            key: _lean(item)
-            for key, item in fields.items()
-            if item is not False and not (item == 0 and isinstance(item, int))
-        }
+        return {key: _lean(item) for key, item in fields.items() if item is not False and item != 0}
     if isinstance(value, list):
         return [_lean(item) for item in cast("list[object]", value)]
     return value

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from localcloud.documents import part, parts
 from localcloud.errors import CloudError, JsonObject
 from localcloud.scenario import Run
 from localcloud.timeline import seconds
@@ -55,7 +56,7 @@ _NO_GPU = GpuType(min_cpu=0, min_memory_gib=0, max_cpu=8, max_memory_gib=32)
 
 def gpu_of(template: JsonObject) -> str | None:
     """The GPU type of a template, or None."""
-    return (template.get("nodeSelector") or {}).get("accelerator") or None
+    return part(template, "nodeSelector").get("accelerator") or None
 
 
 def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, request: str) -> None:
@@ -89,7 +90,7 @@ class _Template:
     path: str
 
     def containers(self) -> None:
-        containers: list[JsonObject] = self.template.get("containers") or []
+        containers: list[JsonObject] = parts(self.template, "containers")
         if not containers:
             raise _violation(f"{self.path}.containers", "at least one container must be given.")
         with_ports = [container for container in containers if container.get("ports")]
@@ -97,7 +98,7 @@ class _Template:
             raise _violation(
                 f"{self.path}.containers", f"exactly one container must have a port; {len(with_ports)} have one."
             )
-        names = [container.get("name") for container in containers if container.get("name")]
+        names = [str(container["name"]) for container in containers if container.get("name")]
         if len(set(names)) != len(names):
             raise _violation(
                 f"{self.path}.containers", f"container names must be unique; given are {', '.join(names)}."
@@ -105,13 +106,13 @@ class _Template:
         for index, container in enumerate(containers):
             self._container(container, f"{self.path}.containers[{index}]")
 
-    def _container(self, container: JsonObject, path: str) -> None:
+    def _container(self, container: JsonObject, path: str) -> None:  # noqa: C901 - one rule after the other
         if not container.get("image"):
             raise _violation(
                 f"{path}.image", "expected a container image path of form [hostname/]repo-path[:tag and/or @digest]."
             )
         seen: set[str] = set()
-        for index, env in enumerate(container.get("env") or []):
+        for index, env in enumerate(parts(container, "env")):
             if not env.get("name") or env["name"] in seen:
                 raise _violation(f"{path}.env[{index}].name", f"'{env.get('name', '')}' is empty or given twice.")
             if env["name"] in {"PORT", "K_SERVICE", "K_REVISION", "K_CONFIGURATION"}:
@@ -121,8 +122,8 @@ class _Template:
             if env.get("value") and env.get("valueSource"):
                 raise _violation(f"{path}.env[{index}]", "value and value_source cannot both be given.")
             seen.add(env["name"])
-        for index, mount in enumerate(container.get("volumeMounts") or []):
-            known = {volume.get("name") for volume in self.template.get("volumes") or []}
+        for index, mount in enumerate(parts(container, "volumeMounts")):
+            known = {volume.get("name") for volume in parts(self.template, "volumes")}
             if mount.get("name") not in known:
                 raise _violation(
                     f"{path}.volume_mounts[{index}].name", f"no volume is named '{mount.get('name', '')}'."
@@ -140,7 +141,7 @@ class _Template:
         self._resources(container, path)
 
     def _resources(self, container: JsonObject, path: str) -> None:
-        limits: dict[str, str] = (container.get("resources") or {}).get("limits") or {}
+        limits: dict[str, str] = part(part(container, "resources"), "limits")
         for key in limits:
             if key not in {"cpu", "memory", GPU_LIMIT}:
                 raise _violation(
@@ -172,12 +173,13 @@ class _Template:
             if memory > above_gib and cpu < needed:
                 raise _violation(
                     f"{path}.resources.limits[cpu]",
-                    f"Invalid value specified for cpu. For the specified memory ({limits.get('memory')}), at least {needed:g} CPU are needed; given {limits.get('cpu', '1')}.",
+                    f"Invalid value specified for cpu. For the specified memory ({limits.get('memory')}), at least {needed:g} CPU are needed; "
+                    f"given {limits.get('cpu', '1')}.",
                 )
 
     def volumes(self) -> None:
         names: set[str] = set()
-        for index, volume in enumerate(self.template.get("volumes") or []):
+        for index, volume in enumerate(parts(self.template, "volumes")):
             path = f"{self.path}.volumes[{index}]"
             if not volume.get("name") or volume["name"] in names:
                 raise _violation(f"{path}.name", f"'{volume.get('name', '')}' is empty or given twice.")
@@ -201,7 +203,7 @@ class _Template:
                 f"{self.path}.timeout",
                 f"must be from 1s to {MAX_REQUEST_TIMEOUT_S}s; given {self.template['timeout']}.",
             )
-        scaling = self.template.get("scaling") or {}
+        scaling = part(self.template, "scaling")
         if scaling.get("minInstanceCount", 0) > scaling.get("maxInstanceCount", DEFAULT_MAX_INSTANCES):
             raise _violation(
                 f"{self.path}.scaling",
@@ -213,7 +215,7 @@ class _Template:
         asking = [
             container
             for container in self.template["containers"]
-            if (container.get("resources") or {}).get("limits", {}).get(GPU_LIMIT, "0") != "0"
+            if part(part(container, "resources"), "limits").get(GPU_LIMIT, "0") != "0"
         ]
         if kind is None:
             if asking:
@@ -237,12 +239,13 @@ class _Template:
                 f"GPU type {kind} is not available in region {region}; it is in {', '.join(world.gpu_regions.get(kind, ()))}.",
             )
         self._gpu_container(kind, asking[0])
-        count = int((self.template.get("scaling") or {}).get("maxInstanceCount", DEFAULT_MAX_INSTANCES))
+        count = int(part(self.template, "scaling").get("maxInstanceCount", DEFAULT_MAX_INSTANCES))
         if gpus_left <= 0 and count > 0:
             redundancy = "without" if self.template.get("gpuZonalRedundancyDisabled") else "with"
             raise _violation(
                 f"{self.path}.node_selector",
-                f"You do not have quota for using GPUs {redundancy} zonal redundancy ({kind} in {region}: none left). Set gpu_zonal_redundancy_disabled, or ask for quota.",
+                f"You do not have quota for using GPUs {redundancy} zonal redundancy ({kind} in {region}: none left). "
+                "Set gpu_zonal_redundancy_disabled, or ask for quota.",
             )
         if count > gpus_left:
             raise _violation(
@@ -328,7 +331,7 @@ def _liveness_probe(probe: JsonObject, path: str) -> None:
 
 def with_defaults(template: JsonObject, *, default_account: str, gpu_max_instances: int) -> JsonObject:
     """The template with what Cloud Run fills in."""
-    scaling = {**(template.get("scaling") or {})}
+    scaling = {**part(template, "scaling")}
     scaling.setdefault("maxInstanceCount", gpu_max_instances if gpu_of(template) else DEFAULT_MAX_INSTANCES)
     filled: JsonObject = {
         "timeout": "300s",
@@ -337,7 +340,7 @@ def with_defaults(template: JsonObject, *, default_account: str, gpu_max_instanc
         **template,
         "scaling": scaling,
     }
-    containers: list[JsonObject] = [dict(container) for container in template.get("containers") or []]
+    containers: list[JsonObject] = [dict(container) for container in parts(template, "containers")]
     if len(containers) == 1 and not containers[0].get("ports"):
         containers[0]["ports"] = [{"containerPort": 8080}]
     filled["containers"] = [_container_with_defaults(container) for container in containers]
@@ -346,8 +349,8 @@ def with_defaults(template: JsonObject, *, default_account: str, gpu_max_instanc
 
 def _container_with_defaults(container: JsonObject) -> JsonObject:
     filled = dict(container)
-    given: JsonObject = container.get("resources") or {"cpuIdle": True, "startupCpuBoost": True}
-    limits = {"cpu": "1000m", "memory": "512Mi", **(given.get("limits") or {})}
+    given: JsonObject = part(container, "resources") or {"cpuIdle": True, "startupCpuBoost": True}
+    limits = {"cpu": "1000m", "memory": "512Mi", **part(given, "limits")}
     filled["resources"] = {**{key: value for key, value in given.items() if value is not False}, "limits": limits}
     port: int | None = None
     if container.get("ports"):
@@ -372,5 +375,5 @@ def _probe_with_defaults(probe: JsonObject, port: int | None) -> JsonObject:
     for kind in ("httpGet", "tcpSocket", "grpc"):
         if kind in probe:
             defaults: JsonObject = {"path": "/"} if kind == "httpGet" else {}
-            filled[kind] = {**defaults, **({"port": port} if port else {}), **(probe[kind] or {})}
+            filled[kind] = {**defaults, **({"port": port} if port else {}), **part(probe, kind)}
     return filled

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from localcloud.cloud import Cloud, project_policy
+from localcloud.documents import part, parts
 from localcloud.errors import CloudError, JsonObject
 from localcloud.services import networks
 from localcloud.services.secretmanager import SECRETS, version_name
@@ -48,7 +49,7 @@ class References:
     def networks(self) -> list[str]:
         """Full names of the networks and subnetworks of Direct VPC egress; DeploymentFailedError where one is missing."""
         names: list[str] = []
-        for interface in (self.template.get("vpcAccess") or {}).get("networkInterfaces") or []:
+        for interface in parts(part(self.template, "vpcAccess"), "networkInterfaces"):
             try:
                 names += networks.resolve_pair(
                     self.cloud,
@@ -83,14 +84,15 @@ class References:
                 env["valueSource"]["secretKeyRef"].get("version") or "latest",
             )
             for container in self.template["containers"]
-            for env in container.get("env") or []
-            if (env.get("valueSource") or {}).get("secretKeyRef")
+            for env in parts(container, "env")
+            if part(env, "valueSource").get("secretKeyRef")
         ]
-        for volume in self.template.get("volumes") or []:
+        for volume in parts(self.template, "volumes"):
             source = volume.get("secret")
             if source:
                 wanted += [
-                    (source.get("secret", ""), item.get("version") or "latest") for item in source.get("items") or [{}]
+                    (source.get("secret", ""), item.get("version") or "latest")
+                    for item in parts(source, "items") or [{}]
                 ]
         for secret, version in wanted:
             self._secret(secret, version)
@@ -104,7 +106,8 @@ class References:
             "secretmanager.versions.access", [f"//secretmanager.googleapis.com/{name}", project_policy(project)]
         ):
             raise DeploymentFailedError(
-                f"Permission denied on secret: {full} for Revision service account {self.template['serviceAccount']}. The service account used must be granted the "
+                f"Permission denied on secret: {full} for Revision service account {self.template['serviceAccount']}. "
+                "The service account used must be granted the "
                 "'Secret Manager Secret Accessor' role (roles/secretmanager.secretAccessor) at the secret, project or higher level.",
                 reason="SECRETS_ACCESS_CHECK_FAILED",
                 code=7,
@@ -124,8 +127,8 @@ class References:
 
     def buckets(self) -> None:
         """Buckets of Cloud Storage volumes must exist, and the revision's account must be allowed to list them."""
-        for volume in self.template.get("volumes") or []:
-            bucket = (volume.get("gcs") or {}).get("bucket")
+        for volume in parts(self.template, "volumes"):
+            bucket = part(volume, "gcs").get("bucket")
             if not bucket:
                 continue
             document = self.cloud.store.get("storage.buckets", bucket)
@@ -139,7 +142,8 @@ class References:
                 "storage.objects.list", [f"//storage.googleapis.com/{bucket}", project_policy(document["_project"])]
             ):
                 raise DeploymentFailedError(
-                    f"Mounting volume {volume['name']} failed: {self.template['serviceAccount']} does not have storage.objects.list access to the bucket '{bucket}'.",
+                    f"Mounting volume {volume['name']} failed: {self.template['serviceAccount']} does not have "
+                    f"storage.objects.list access to the bucket '{bucket}'.",
                     reason="CONTAINER_PERMISSION_DENIED",
                     code=9,
                 )

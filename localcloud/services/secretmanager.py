@@ -7,6 +7,7 @@ import google_crc32c
 from localcloud import filters
 from localcloud.call import Call, Handler, check_id, masked, page
 from localcloud.cloud import Cloud
+from localcloud.documents import part
 from localcloud.errors import CloudError, JsonObject
 from localcloud.services.common import check_labels, policy_handlers, visible, with_token
 
@@ -58,7 +59,7 @@ def version_name(cloud: Cloud, name: str) -> str:
         if not numbers:
             raise CloudError.not_found(f"Secret [{secret}] not found or has no versions.")
         number = str(max(numbers))
-    number = str(document.get("versionAliases", {}).get(number, number))
+    number = str(part(document, "versionAliases").get(number, number))
     full = f"{secret}/versions/{number}"
     if not cloud.store.has(VERSIONS, full):
         raise CloudError.not_found(f"Secret Version [{full}] not found.")
@@ -78,7 +79,7 @@ class _Secrets:
         name = f"{call.name}/secrets/{secret_id}"
         if self._store.has(SECRETS, name):
             raise CloudError.already_exists(f"Secret [{self._numbered(name)}] already exists.")
-        replication = call.body.get("replication") or {}
+        replication = part(call.body, "replication")
         if len(replication) != 1:
             raise CloudError.field(
                 "secret.replication", "Secret.replication must be set, to either automatic or user_managed."
@@ -124,7 +125,7 @@ class _Secrets:
 
     def add_version(self, call: Call) -> JsonObject:
         self._secret(call.name)
-        payload = call.body.get("payload") or {}
+        payload = part(call.body, "payload")
         data = base64.b64decode(
             payload.get("data", ""), altchars=b"-_" if set(payload.get("data", "")) & {"-", "_"} else None
         )
@@ -132,7 +133,7 @@ class _Secrets:
             raise CloudError.field(
                 "payload.data", f"The payload has {len(data)} bytes; at most {_MAX_PAYLOAD_BYTES} are allowed."
             )
-        checksum = google_crc32c.value(data)
+        checksum = int.from_bytes(google_crc32c.Checksum(data).digest(), "big")
         if "dataCrc32c" in payload and int(payload["dataCrc32c"]) != checksum:
             raise CloudError.field("payload.data_crc32c", "The checksum of the payload does not match its data.")
         name = f"{call.name}/versions/{self._store.count_up(call.name)}"

@@ -4,6 +4,7 @@ import re
 
 from localcloud.call import Call, Handler, page
 from localcloud.cloud import Cloud
+from localcloud.documents import strings
 from localcloud.errors import CloudError, JsonObject
 from localcloud.services.common import with_token
 
@@ -45,7 +46,7 @@ def enable_initial(cloud: Cloud, project: str) -> None:
         cloud.store.put(_KIND, f"projects/{project}/services/{name}.googleapis.com", {})
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:
+def handlers(cloud: Cloud) -> dict[str, Handler]:  # noqa: C901 - small functions side by side, one a method
     """Methods of services and operations."""
 
     def shown(project: str, service: str) -> JsonObject:
@@ -103,13 +104,13 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         return finished("DisableServiceResponse", {"service": shown(project, service)})
 
     def batch_enable(call: Call) -> JsonObject:
-        names = [checked(f"{call.name}/services/{service}") for service in call.body.get("serviceIds", [])]
+        names = [checked(f"{call.name}/services/{service}") for service in strings(call.body, "serviceIds")]
         for project, service in names:
             cloud.store.put(_KIND, f"projects/{project}/services/{service}", {})
         return finished("BatchEnableServicesResponse", {"services": [shown(*name) for name in names]})
 
     def batch_get(call: Call) -> JsonObject:
-        return {"services": [shown(*checked(name)) for name in call.query.get("names", [])]}
+        return {"services": [shown(*checked(name)) for name in strings(call.query, "names")]}
 
     def finished(kind: str, response: JsonObject) -> JsonObject:
         typed = {"@type": f"type.googleapis.com/google.api.serviceusage.v1.{kind}", **response}

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from localcloud.call import Call, Handler, merged, page, without_nulls
 from localcloud.cloud import REGIONS, Cloud
+from localcloud.documents import part, parts, strings
 from localcloud.errors import CloudError, JsonObject
 from localcloud.services import storage_objects, storage_uploads
 from localcloud.services.common import check_labels, held, visible
@@ -69,7 +70,7 @@ class _Buckets:
             "updated": now,
             "_project": project,
         }
-        soft_delete = {"retentionDurationSeconds": "604800", **(body.get("softDeletePolicy") or {})}
+        soft_delete = {"retentionDurationSeconds": "604800", **part(body, "softDeletePolicy")}
         document["softDeletePolicy"] = {**soft_delete, "effectiveTime": now}
         return self._shown(self._store.put(BUCKETS, name, _completed(document)))
 
@@ -128,7 +129,7 @@ class _Buckets:
 
     def write_policy(self, call: Call) -> JsonObject:
         document = bucket_of(self._cloud, call.path["bucket"])
-        members = {member for binding in call.body.get("bindings", []) for member in binding.get("members", [])}
+        members = {member for binding in parts(call.body, "bindings") for member in strings(binding, "members")}
         if document["iamConfiguration"]["publicAccessPrevention"] == "enforced" and members & _PUBLIC:
             raise CloudError.condition_not_met(
                 "The member bindings allUsers and allAuthenticatedUsers are not allowed since public access prevention is enforced."
@@ -212,8 +213,8 @@ def _completed(document: JsonObject) -> JsonObject:
         raise CloudError.invalid(
             f"Invalid argument: storageClass '{document['storageClass']}' is not one of {', '.join(sorted(_CLASSES))}."
         )
-    given = document.get("iamConfiguration") or {}
-    uniform = {"enabled": False, **(given.get("uniformBucketLevelAccess") or given.get("bucketPolicyOnly") or {})}
+    given = part(document, "iamConfiguration")
+    uniform = {"enabled": False, **(part(given, "uniformBucketLevelAccess") or part(given, "bucketPolicyOnly"))}
     document["iamConfiguration"] = {
         "publicAccessPrevention": given.get("publicAccessPrevention", "inherited"),
         "uniformBucketLevelAccess": uniform,

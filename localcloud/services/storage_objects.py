@@ -14,6 +14,7 @@ from aiohttp import web
 
 from localcloud.call import Call, Handler, merged, page
 from localcloud.cloud import Cloud
+from localcloud.documents import part, parts
 from localcloud.errors import CloudError, JsonObject
 
 OBJECTS = "storage.objects"
@@ -171,7 +172,7 @@ class Objects:
 
     def compose(self, call: Call) -> JsonObject:
         """Join up to 32 objects of one bucket."""
-        sources: list[JsonObject] = call.body.get("sourceObjects", [])
+        sources: list[JsonObject] = parts(call.body, "sourceObjects")
         if not 1 <= len(sources) <= 32:  # noqa: PLR2004 - Cloud Storage's limit
             raise CloudError.invalid(f"The number of source components provided ({len(sources)}) must be from 1 to 32.")
         bucket = call.path["destinationBucket"]
@@ -179,13 +180,13 @@ class Objects:
         target = self.new_file()
         with target.open("wb") as out:
             for document in documents:
-                with self.content(document).open("rb") as part:
-                    shutil.copyfileobj(part, out)
-        metadata = {key: value for key, value in (call.body.get("destination") or {}).items() if key in SETTABLE}
+                with self.content(document).open("rb") as source:
+                    shutil.copyfileobj(source, out)
+        metadata = {key: value for key, value in part(call.body, "destination").items() if key in SETTABLE}
         shown = self.put(bucket, call.path["destinationObject"], target, metadata, call.query)
         return {**shown, "componentCount": len(sources)}
 
-    def put(
+    def put(  # noqa: PLR0917 - what one object is made of
         self,
         bucket: str,
         name: str,
@@ -265,7 +266,7 @@ class Objects:
 
 
 def check_conditions(query: Mapping[str, Any], document: JsonObject | None) -> None:
-    """ifGenerationMatch and its kin: 412 where one does not hold. Generation 0 means that there is no live object."""
+    """IfGenerationMatch and its kin: 412 where one does not hold. Generation 0 means that there is no live object."""
     generation = int(document["generation"]) if document else 0
     metageneration = int(document["metageneration"]) if document else 0
     for key, current in (("ifGeneration", generation), ("ifMetageneration", metageneration)):
@@ -280,7 +281,7 @@ def digests(content: Path) -> tuple[str, str, int]:
     with content.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             md5.update(chunk)
-            crc32c.update(chunk)
+            crc32c.update(chunk)  # pyright: ignore[reportUnknownMemberType] - the package has no types
             size += len(chunk)
     return base64.b64encode(md5.digest()).decode(), base64.b64encode(crc32c.digest()).decode(), size
 

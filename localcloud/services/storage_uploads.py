@@ -140,7 +140,8 @@ class Uploads:
 
 async def _receive(call: Call, target: Path, *, at: int = 0) -> int:
     """Write the request's content from byte `at` on; returns the file's size."""
-    with target.open("r+b" if target.exists() else "w+b") as out:
+    target.touch()  # noqa: ASYNC240 - a local file
+    with target.open("r+b") as out:
         out.seek(at)
         async for chunk in call.http.content.iter_chunked(_CHUNK_BYTES):
             out.write(chunk)

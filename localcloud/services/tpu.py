@@ -9,6 +9,7 @@ from typing import Any
 
 from localcloud.call import Call, Handler, check_id, page
 from localcloud.cloud import Cloud
+from localcloud.documents import part
 from localcloud.errors import CloudError, JsonObject
 from localcloud.runtime import MachineFailedError, MachineSpec
 from localcloud.scenario import TpuDurations
@@ -68,6 +69,7 @@ class Queue:
     # Methods of the API
 
     def create(self, call: Call) -> JsonObject:
+        """Take a request for a queued resource."""
         parent = call.name
         tpu_requests.zone_of(self._cloud, parent)
         queued_id = check_id(
@@ -84,15 +86,15 @@ class Queue:
         nodes = tpu_requests.check(self._cloud, parent, call.body)
         timeline = self._cloud.timeline
         after_s, until_s = tpu_requests.validity(
-            call.body.get("queueingPolicy") or {}, simulated_s=timeline.simulated_s(), now=timeline.now()
+            part(call.body, "queueingPolicy"), simulated_s=timeline.simulated_s(), now=timeline.now()
         )
-        run = (call.body.get("runDuration") or {}).get("maxRunDuration")
+        run = part(call.body, "runDuration").get("maxRunDuration")
         machine = Queued(
             state=State.CREATING,
             since_s=timeline.simulated_s(),
             valid_after_s=after_s,
             valid_until_s=until_s,
-            run_duration_s=None if run is None else self._lifetime_s(run),
+            run_duration_s=None if run is None else seconds(run),
             initiator="USER",
         )
         document: JsonObject = {**call.body, "name": name, "createTime": timeline.stamp(), "_nodes": dict(nodes)}
@@ -107,10 +109,12 @@ class Queue:
         return operation
 
     def read(self, call: Call) -> JsonObject:
+        """Show one, as it is now."""
         self.advance_all()
         return self._shown(self._found(call.name))
 
     def listed(self, call: Call) -> JsonObject:
+        """Show those of a zone, or of all zones (`-`)."""
         self.advance_all()
         prefix = call.name + "/queuedResources/"
         if call.name.endswith("/locations/-"):
@@ -122,6 +126,7 @@ class Queue:
         return with_token({"queuedResources": resources}, following)
 
     def delete(self, call: Call) -> JsonObject:
+        """Begin to delete, where the state or force allows it."""
         self.advance_all()
         known = self._repeated(call, call.name)
         if known is not None:
@@ -209,7 +214,7 @@ class Queue:
 
     # What transitions do
 
-    def _apply(self, name: str, document: JsonObject, machine: Queued, deeds: list[Deed]) -> None:
+    def _apply(self, name: str, document: JsonObject, machine: Queued, deeds: list[Deed]) -> None:  # noqa: C901 - one case a deed
         self._save(name, document, machine)
         parent = name.rpartition("/queuedResources/")[0]
         nodes = [f"{parent}/nodes/{node_id}" for node_id in document["_nodes"]]
@@ -243,7 +248,7 @@ class Queue:
             if document is None or document["state"] != "READY":
                 return
             project, zone = node.split("/")[1], node.split("/")[3]
-            account = (document.get("serviceAccount") or {}).get("email")
+            account = part(document, "serviceAccount").get("email")
             spec = MachineSpec(
                 name=node,
                 project=project,
@@ -278,9 +283,6 @@ class Queue:
     def _life_s(self) -> float:
         timeline = self._cloud.timeline
         return timeline.simulated_s() if self._cloud.scenario.tpu.accelerate_run_duration else timeline.life_s()
-
-    def _lifetime_s(self, duration: str) -> float:
-        return seconds(duration)
 
     def _run_duration_s(self, document: JsonObject) -> float | None:
         return document["_machine"]["run_duration_s"]
@@ -377,7 +379,8 @@ def operation_metadata(cloud: Cloud, verb: str, target: str) -> JsonObject:
 
 def _machine(document: JsonObject) -> Queued:
     fields: dict[str, Any] = dict(document["_machine"])
-    return Queued(**{**fields, "state": State(fields["state"])})
+    fields["state"] = State(fields["state"])
+    return Queued(**fields)
 
 
 def _chips(document: JsonObject) -> int:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from localcloud import filters
 from localcloud.call import Call, Handler, masked, page
 from localcloud.cloud import Cloud
+from localcloud.documents import part, parts
 from localcloud.errors import CloudError, JsonObject
 from localcloud.services import networks, tpu_requests
 from localcloud.services.common import visible, with_token
@@ -23,7 +24,7 @@ _GUEST_ATTRIBUTES = "enable-guest-attributes"
 
 def metadata_of(document: JsonObject) -> dict[str, str]:
     """A node's instance metadata."""
-    return {key: str(value) for key, value in (document.get("metadata") or {}).items()}
+    return {key: str(value) for key, value in part(document, "metadata").items()}
 
 
 class Nodes:
@@ -44,7 +45,7 @@ class Nodes:
             "name": name,
             "acceleratorType": accelerator,
             "acceleratorConfig": tpu_requests.accelerator_document("", accelerator)["acceleratorConfigs"][0],
-            "networkConfig": {"enableExternalIps": False, **(node.get("networkConfig") or {})},
+            "networkConfig": {"enableExternalIps": False, **part(node, "networkConfig")},
             "state": "CREATING",
             "health": "HEALTH_UNSPECIFIED",
             "createTime": self._cloud.timeline.stamp(),
@@ -52,7 +53,7 @@ class Nodes:
             "queuedResource": owner,
             "id": str(secrets.randbelow(9 * 10**18) + 10**18),
             "schedulingConfig": {
-                **(node.get("schedulingConfig") or {}),
+                **part(node, "schedulingConfig"),
                 **({"preemptible": True} if flex_or_spot else {}),
             },
             "_networks": used,
@@ -96,7 +97,7 @@ class Nodes:
         taken = {
             endpoint["ipAddress"]
             for _, node in self._store.under(NODES)
-            for endpoint in node.get("networkEndpoints", [])
+            for endpoint in parts(node, "networkEndpoints")
         }
         address = next(str(host) for index, host in enumerate(block.hosts()) if index > 0 and str(host) not in taken)
         endpoint: JsonObject = {"ipAddress": address, "port": _PORT}
@@ -105,7 +106,7 @@ class Nodes:
         return endpoint
 
 
-def handlers(cloud: Cloud, advance: Callable[[], None], suspend: Callable[[str], None]) -> dict[str, Handler]:
+def handlers(cloud: Cloud, advance: Callable[[], None], suspend: Callable[[str], None]) -> dict[str, Handler]:  # noqa: C901 - small functions side by side, one a method
     """Methods of nodes. `advance` does what is due in the queue; `suspend` ends a node with its queued resource."""
     store = cloud.store
 
@@ -187,7 +188,7 @@ def handlers(cloud: Cloud, advance: Callable[[], None], suspend: Callable[[str],
 
     def guest_attributes(call: Call) -> JsonObject:
         document = found(call)
-        if str((document.get("metadata") or {}).get(_GUEST_ATTRIBUTES, "")).upper() != "TRUE":
+        if str(part(document, "metadata").get(_GUEST_ATTRIBUTES, "")).upper() != "TRUE":
             raise CloudError.precondition(
                 f"Guest attributes are not enabled on '{call.name}': its metadata needs {_GUEST_ATTRIBUTES}=TRUE."
             )

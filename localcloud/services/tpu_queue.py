@@ -74,7 +74,7 @@ _TOO_LATE: JsonObject = {
 }
 
 
-def step(queued: Queued, around: Surroundings) -> tuple[Queued, list[Deed]]:
+def step(queued: Queued, around: Surroundings) -> tuple[Queued, list[Deed]]:  # noqa: PLR0911 - one return a state
     """One transition at most; the same record and no deed where nothing is due."""
     lengths = {
         State.CREATING: around.durations.creating,

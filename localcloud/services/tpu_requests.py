@@ -4,6 +4,7 @@ import re
 from datetime import datetime
 
 from localcloud.cloud import Cloud
+from localcloud.documents import part, parts
 from localcloud.errors import CloudError, JsonObject
 from localcloud.scenario import TpuZone
 from localcloud.services import networks
@@ -38,7 +39,7 @@ def accelerator_of(node: JsonObject) -> str:
     """The accelerator type of a node, given by name or by version and topology."""
     if node.get("acceleratorType"):
         return str(node["acceleratorType"])
-    config = node.get("acceleratorConfig") or {}
+    config = part(node, "acceleratorConfig")
     family = next((key for key, value in _FAMILIES.items() if value == config.get("type")), "")
     chips = 1
     for side in str(config.get("topology", "0")).split("x"):
@@ -71,7 +72,7 @@ def preemptible(body: JsonObject) -> bool:
 def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonObject]]:
     """Refuse what Cloud TPU refuses; returns the nodes to make, as pairs of id and Node."""
     zone, facts = zone_of(cloud, parent)
-    specs: list[JsonObject] = (body.get("tpu") or {}).get("nodeSpec") or []
+    specs: list[JsonObject] = parts(part(body, "tpu"), "nodeSpec")
     if not specs:
         raise CloudError.field(
             "queued_resource.tpu.node_spec", "Field 'queued_resource.tpu.node_spec' must hold at least one node."
@@ -108,7 +109,7 @@ def _claimed(cloud: Cloud, parent: str) -> set[str]:
 
 def _check_run(cloud: Cloud, zone: str, facts: TpuZone, body: JsonObject) -> None:
     flex = body.get("provisioningModel") == "FLEX_START"
-    run = body.get("runDuration") or {}
+    run = part(body, "runDuration")
     path = "queued_resource.run_duration.max_run_duration"
     if not flex:
         if run:
@@ -173,7 +174,7 @@ def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> 
     check_changeable(node)
     if node.get("networkConfig") and node.get("networkConfigs"):
         raise CloudError.field("node.network_config", "network_config and network_configs are mutually exclusive.")
-    account = str((node.get("serviceAccount") or {}).get("email", ""))
+    account = str(part(node, "serviceAccount").get("email", ""))
     found = re.fullmatch(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com", account)
     if (
         found is not None
@@ -188,7 +189,7 @@ def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> 
 
 def networks_of(cloud: Cloud, project: str, zone: str, node: JsonObject) -> list[str]:
     """Full names of the networks and subnetworks of a node; 404 where one is missing."""
-    configs: list[JsonObject] = node.get("networkConfigs") or [node.get("networkConfig") or {}]
+    configs: list[JsonObject] = parts(node, "networkConfigs") or [part(node, "networkConfig")]
     names: list[str] = []
     for config in configs:
         names += networks.resolve_pair(
@@ -206,7 +207,7 @@ def check_changeable(node: JsonObject) -> None:
         )
     check_labels(node.get("labels"), "node.labels")
     total = 0
-    for key, value in (node.get("metadata") or {}).items():
+    for key, value in part(node, "metadata").items():
         size = len(str(value).encode())
         total += size + len(key)
         if size > _MAX_METADATA_VALUE_BYTES:
@@ -226,7 +227,7 @@ def validity(policy: JsonObject, *, simulated_s: float, now: datetime) -> tuple[
     def at(text: str) -> float:
         return simulated_s + (datetime.fromisoformat(text) - now).total_seconds()
 
-    interval = policy.get("validInterval") or {}
+    interval = part(policy, "validInterval")
     after, until = simulated_s, None
     if "validAfterDuration" in policy:
         after = simulated_s + seconds(policy["validAfterDuration"])

@@ -1,0 +1,248 @@
+"""Cloud Run v2: how a deployment becomes real. Revisions start through the revision runtime, traffic goes through the front runtime."""
+
+import copy
+import random
+import re
+import string
+import uuid
+
+from localcloud.cloud import Cloud
+from localcloud.errors import CloudError, JsonObject
+from localcloud.runtime import RevisionFailedError, RevisionSpec
+from localcloud.services.common import visible
+from localcloud.services.run_references import DeploymentFailedError, References
+
+SERVICES, REVISIONS = "run.services", "run.revisions"
+TYPE = "type.googleapis.com/google.cloud.run.v2"
+LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
+BY_REVISION = "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION"
+NOT_OF_THE_REVISION = ("revision", "client", "clientVersion")
+"""Fields of a template that do not make a new revision and are not kept with it."""
+
+
+class Deployments:
+    """Revisions and traffic of all services."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._store = cloud.store
+
+    def new_revision(self, name: str, document: JsonObject) -> str:
+        """Store a revision of the wanted template and return its full name."""
+        short = name.rpartition("/")[2]
+        letters = "".join(random.choices(string.ascii_lowercase + string.digits, k=3))  # noqa: S311 - a name, not a secret
+        chosen = document["template"].get("revision") or f"{short}-{document['_serial']:05d}-{letters}"
+        if not re.fullmatch(f"{short}-[a-z0-9-]*[a-z0-9]", chosen):
+            raise CloudError.field(
+                "service.template.revision",
+                f"Revision name '{chosen}' must begin with the service's name and a dash, '{short}-'.",
+            )
+        full = f"{name}/revisions/{chosen}"
+        if self._store.has(REVISIONS, full):
+            raise CloudError.already_exists(f"Revision named '{chosen}' already exists.")
+        template = {key: value for key, value in document["template"].items() if key not in NOT_OF_THE_REVISION}
+        now = self._cloud.timeline.stamp()
+        self._store.put(
+            REVISIONS,
+            full,
+            {
+                **template,
+                "name": full,
+                "uid": str(uuid.uuid4()),
+                "service": name,
+                "generation": "1",
+                "createTime": now,
+                "updateTime": now,
+                "launchStage": document["launchStage"],
+                "reconciling": True,
+                "conditions": [condition("Ready", "CONDITION_RECONCILING", now)],
+                "observedGeneration": "1",
+                "_template": template,
+            },
+        )
+        return full
+
+    async def open_front(self, name: str, document: JsonObject) -> None:
+        """Open the service's front, where it was before if it can be, and note its URL."""
+        known = document.get("_port")
+        port = await self._cloud.runtimes.fronts.open(name, port=known)
+        url = f"http://127.0.0.1:{port}"
+        document.update(_port=port, uri=url, urls=[url])
+        self._store.put(SERVICES, name, document)
+
+    async def deploy(self, name: str, generation: str, operation: str) -> None:
+        """Make the wanted state real; ends the operation in every case."""
+        document = self._store.get(SERVICES, name)
+        if document is None:
+            return
+        revision = str(document["latestCreatedRevision"])
+        await self._cloud.timeline.clock.sleep(self._cloud.duration_s(self._cloud.scenario.operations.run_s))
+        try:
+            if not self._ready(revision):
+                await self._start(name, revision)
+            await self._serve(name, revision, generation, operation)
+        except DeploymentFailedError as error:
+            self._failed(name, revision, generation, error, operation)
+        except Exception as error:  # noqa: BLE001 - whatever the runtime raises, the operation must end
+            self._failed(
+                name,
+                revision,
+                generation,
+                DeploymentFailedError(f"Internal error: {error!r}", reason="INTERNAL", code=13),
+                operation,
+            )
+
+    async def _serve(self, name: str, revision: str, generation: str, operation: str) -> None:
+        """The revision is ready: send the traffic where the service wants it, end the operation."""
+        document = self._store.get(SERVICES, name)
+        if document is None or not self._store.has(REVISIONS, revision):
+            await self._cloud.runtimes.revisions.stop(revision)
+            self._cloud.operations.finish(
+                "run",
+                operation,
+                error={
+                    "code": 10,
+                    "message": f"The service '{name.rpartition('/')[2]}' was deleted while it was being deployed.",
+                },
+            )
+            return
+        now = self._cloud.timeline.stamp()
+        document["latestReadyRevision"] = revision
+        if document["generation"] == generation:
+            self._settle(document, now)
+        self._store.put(SERVICES, name, document)
+        await self._route(name)
+        response = {"@type": f"{TYPE}.Service", **visible(self._store.get(SERVICES, name) or document)}
+        self._cloud.operations.finish("run", operation, response=response, metadata=response)
+
+    async def _start(self, name: str, revision: str) -> None:
+        """Check what the revision refers to, and start it."""
+        record = self._store.get(REVISIONS, revision) or {}
+        template: JsonObject = record["_template"]
+        references = References(cloud=self._cloud, service=name, template=template)
+        document = self._store.get(SERVICES, name)
+        names = references.networks()
+        if document is not None:
+            self._store.put(SERVICES, name, {**document, "_networks": names})
+        references.images()
+        references.secrets()
+        references.buckets()
+        spec = RevisionSpec(name=revision, service=name, template=copy.deepcopy(template))
+        try:
+            url = await self._cloud.runtimes.revisions.start(spec)
+        except RevisionFailedError as error:
+            raise DeploymentFailedError(str(error), reason="HEALTH_CHECK_CONTAINER_ERROR", code=9) from None
+        record = self._store.get(REVISIONS, revision)
+        if record is not None:
+            conditions = [
+                condition(kind, "CONDITION_SUCCEEDED", self._cloud.timeline.stamp())
+                for kind in ("Ready", "Active", "ContainerHealthy", "ContainerReady", "ResourcesAvailable")
+            ]
+            record.update(conditions=conditions, _url=url)
+            record.pop("reconciling", None)
+            self._store.put(REVISIONS, revision, record)
+
+    def _failed(self, name: str, revision: str, generation: str, error: DeploymentFailedError, operation: str) -> None:
+        now = self._cloud.timeline.stamp()
+        message = f"Revision '{revision.rpartition('/')[2]}' is not ready and cannot serve traffic. {error}"
+        record = self._store.get(REVISIONS, revision)
+        if record is not None:
+            reason = (
+                {"revisionReason": error.reason}
+                if error.reason == "HEALTH_CHECK_CONTAINER_ERROR"
+                else {"reason": error.reason}
+            )
+            record["conditions"] = [{**condition("Ready", "CONDITION_FAILED", now), "message": str(error), **reason}]
+            record.pop("reconciling", None)
+            self._store.put(REVISIONS, revision, record)
+        document = self._store.get(SERVICES, name)
+        if document is not None and document["generation"] == generation:
+            failed = {**condition("Ready", "CONDITION_FAILED", now), "message": message, "reason": "REVISION_FAILED"}
+            document.update(
+                terminalCondition=failed,
+                conditions=[{**failed, "type": "ConfigurationsReady"}],
+                reconciling=False,
+                observedGeneration=generation,
+            )
+            document["trafficStatuses"] = self.statuses(document)
+            self._store.put(SERVICES, name, document)
+        self._cloud.operations.finish("run", operation, error={"code": error.code, "message": message})
+
+    def _settle(self, document: JsonObject, now: str) -> None:
+        ready = condition("Ready", "CONDITION_SUCCEEDED", now)
+        others = [condition(kind, "CONDITION_SUCCEEDED", now) for kind in ("RoutesReady", "ConfigurationsReady")]
+        document.update(
+            terminalCondition=ready, conditions=others, reconciling=False, observedGeneration=document["generation"]
+        )
+        document["trafficStatuses"] = self.statuses(document)
+
+    def statuses(self, document: JsonObject) -> list[JsonObject]:
+        """Which revisions the traffic targets mean now."""
+        ready = document.get("latestReadyRevision")
+        statuses: list[JsonObject] = []
+        for target in document["traffic"]:
+            if target.get("type") == BY_REVISION:
+                statuses.append(dict(target))
+            elif ready:
+                statuses.append({**target, "revision": str(ready).rpartition("/")[2]})
+        return statuses
+
+    def serving(self, document: JsonObject) -> list[str]:
+        """Revisions that get traffic, the largest share first."""
+        shares = sorted(self.statuses(document), key=lambda status: -int(status.get("percent", 0)))
+        return [
+            f"{document['name']}/revisions/{status['revision']}"
+            for status in shares
+            if int(status.get("percent", 0)) > 0 or status.get("tag")
+        ]
+
+    def _ready(self, revision: str) -> bool:
+        return "_url" in (self._store.get(REVISIONS, revision) or {})
+
+    async def _route(self, name: str) -> None:
+        """Send traffic to the revision with the largest share and stop those that get none."""
+        document = self._store.get(SERVICES, name)
+        if document is None:
+            return
+        serving = self.serving(document)
+        for revision in serving:
+            if not self._ready(revision):
+                await self._start(name, revision)
+        urls = [(self._store.get(REVISIONS, revision) or {}).get("_url") for revision in serving]
+        self._cloud.runtimes.fronts.route(name, urls[0] if urls else None)
+        for revision, record in self._store.under(REVISIONS, name + "/revisions/"):
+            if "_url" in record and revision not in serving:
+                record.pop("_url")
+                record["conditions"] = [
+                    *record["conditions"][:1],
+                    {
+                        **condition("Active", "CONDITION_FAILED", self._cloud.timeline.stamp()),
+                        "revisionReason": "RETIRED",
+                    },
+                ]
+                self._store.put(REVISIONS, revision, record)
+                await self._cloud.runtimes.revisions.stop(revision)
+
+    async def restart(self, name: str) -> None:
+        """After a restart of the cloud: start what serves, then go on with what was under way."""
+        for revision, record in self._store.under(REVISIONS, name + "/revisions/"):
+            record.pop("_url", None)
+            self._store.put(REVISIONS, revision, record)
+        document = self._store.get(SERVICES, name)
+        if document is None:
+            return
+        try:
+            await self._route(name)
+        except DeploymentFailedError as error:
+            document["terminalCondition"] = {
+                **condition("Ready", "CONDITION_FAILED", self._cloud.timeline.stamp()),
+                "message": str(error),
+            }
+            self._store.put(SERVICES, name, document)
+        if document["reconciling"]:
+            await self.deploy(name, document["generation"], document["_operation"])
+
+
+def condition(kind: str, state: str, now: str) -> JsonObject:
+    """A Condition of Cloud Run."""
+    return {"type": kind, "state": state, "lastTransitionTime": now}
