@@ -49,7 +49,7 @@ class PromptMaker:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         body = max(0, recipe.count - HEAD_WORDS)
-        rng = random.Random(recipe.seed)
+        rng = random.Random(recipe.seed)  # noqa: S311 - filler text and load patterns, no secret
         self._body = rng.choices(recipe.words, k=body + BODY_SLACK if body else 0)
 
     def prompt(self, index: int) -> str:
@@ -57,7 +57,7 @@ class PromptMaker:
         recipe = self._recipe
         if recipe.count < HEAD_WORDS // 2:
             return " ".join(self._digits(index))
-        rng = random.Random(f"{recipe.seed}/{index}")
+        rng = random.Random(f"{recipe.seed}/{index}")  # noqa: S311 - filler text and load patterns, no secret
         head = rng.choices(recipe.words, k=min(recipe.count, HEAD_WORDS))
         start = rng.randrange(BODY_SLACK)
         return " ".join([*head, *self._body[start : start + recipe.count - len(head)]])
@@ -66,7 +66,7 @@ class PromptMaker:
         """Few words cannot be drawn without clashes: they count instead, in a shuffled order."""
         recipe = self._recipe
         base = len(recipe.words)
-        number = (index * _MULTIPLIER + recipe.seed) % base**recipe.count
+        number = (index * _MULTIPLIER + recipe.seed) % int(base**recipe.count)
         words: list[str] = []
         for _ in range(recipe.count):
             number, digit = divmod(number, base)

@@ -1,0 +1,281 @@
+"""Which pictures a sweep gives, as data: drawn by `svg` for the report and by `png` for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Result = Mapping[str, Any]
+Value = Callable[[Result], float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One measured point of a line."""
+
+    x: float
+    y: float
+    label: str
+    """What hovering shows."""
+    valid: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line."""
+
+    name: str
+    marks: tuple[Mark, ...]
+    tagged: bool = False
+    """Whether the load is written beside every mark."""
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineChart:
+    """Lines over loads or over each other."""
+
+    key: str
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    log_x: bool
+    log_y: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One field of a heat map."""
+
+    column: int
+    row: int
+    value: float | None
+    """None where no answer was complete."""
+    label: str
+    flag: str = ""
+    """`failed` where some requests failed, `invalid` where the figures do not hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMap:
+    """Concurrency by input length."""
+
+    key: str
+    title: str
+    x_label: str
+    y_label: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+
+LOG_RANGE: Final = 20.0
+"""Values that differ by more than this factor are drawn on a logarithmic axis."""
+
+
+def _mode(result: Result) -> str:
+    return str(result["point"]["mode"])
+
+
+def _shape(result: Result) -> tuple[int, int]:
+    return int(result["point"]["output_tokens"]), int(result["point"]["input_tokens"])
+
+
+def shape_name(shape: tuple[int, int]) -> str:
+    """`(output, input)` in words."""
+    return f"{shape[1]:,} in, {shape[0]:,} out"
+
+
+def figure(name: str) -> Value:
+    """A figure of a result by its field."""
+    return lambda result: float(result[name]) if result.get(name) is not None else None
+
+
+def _averaged(results: Sequence[Result], value: Value) -> list[tuple[float, float, bool]]:
+    """Load, value and validity, repeats averaged."""
+    found: dict[float, list[tuple[float, bool]]] = {}
+    for result in results:
+        number = value(result)
+        if result["completed"] and number is not None:
+            found.setdefault(float(result["point"]["level"]), []).append((number, bool(result["valid"])))
+    return [
+        (level, sum(number for number, _ in pairs) / len(pairs), all(valid for _, valid in pairs))
+        for level, pairs in sorted(found.items())
+    ]
+
+
+def _load_name(mode: str) -> str:
+    return "concurrency" if mode == "closed" else "requests/s offered"
+
+
+def _line(results: Sequence[Result], name: str, value: Value, unit: str, mode: str) -> Series:
+    marks = tuple(
+        Mark(x=level, y=number, label=f"{name}, {_load_name(mode)} {level:g}: {number:,.4g} {unit}", valid=valid)
+        for level, number, valid in _averaged(results, value)
+    )
+    return Series(name=name, marks=marks)
+
+
+def _by_shape(results: Sequence[Result]) -> dict[tuple[int, int], list[Result]]:
+    groups: dict[tuple[int, int], list[Result]] = {}
+    for result in sorted(results, key=_shape):
+        groups.setdefault(_shape(result), []).append(result)
+    return groups
+
+
+def _wide(series: Sequence[Series]) -> bool:
+    values = [mark.y for line in series for mark in line.marks if mark.y > 0]
+    return bool(values) and max(values) / min(values) > LOG_RANGE
+
+
+def over_load(
+    results: Sequence[Result], mode: str, *, key: str, title: str, field: str, y_label: str, unit: str
+) -> LineChart | None:
+    """One figure over the load, a line a shape; None where there is nothing to draw."""
+    series = tuple(
+        _line(group, shape_name(shape), figure(field), unit, mode) for shape, group in _by_shape(results).items()
+    )
+    series = tuple(line for line in series if line.marks)
+    if not series:
+        return None
+    return LineChart(
+        key=f"{key}-{mode}",
+        title=title,
+        x_label=_load_name(mode),
+        y_label=y_label,
+        series=series,
+        log_x=True,
+        log_y=_wide(series),
+    )
+
+
+def ttft_percentiles(results: Sequence[Result], mode: str) -> list[LineChart]:
+    """Time to first token at the median, 90th and 99th percentile over the load, one chart a shape."""
+    charts: list[LineChart] = []
+    for shape, group in _by_shape(results).items():
+        lines = (("median", "median_ttft_ms"), ("p90", "p90_ttft_ms"), ("p99", "p99_ttft_ms"))
+        series = tuple(_line(group, name, figure(field), "ms", mode) for name, field in lines)
+        if series[0].marks:
+            charts.append(
+                LineChart(
+                    key=f"ttft-{mode}-i{shape[1]}-o{shape[0]}",
+                    title=f"Time to first token, {shape_name(shape)}",
+                    x_label=_load_name(mode),
+                    y_label="ms",
+                    series=series,
+                    log_x=True,
+                    log_y=_wide(series),
+                )
+            )
+    return charts
+
+
+def latency_against_throughput(results: Sequence[Result], mode: str) -> LineChart | None:
+    """End-to-end latency against throughput, the load beside every mark."""
+    series: list[Series] = []
+    for shape, group in _by_shape(results).items():
+        speeds = {level: (speed, valid) for level, speed, valid in _averaged(group, figure("output_throughput"))}
+        marks: list[Mark] = []
+        tags: list[str] = []
+        for level, latency, valid in _averaged(group, figure("p99_e2el_ms")):
+            speed, also_valid = speeds[level]
+            label = f"{shape_name(shape)}, {_load_name(mode)} {level:g}: {speed:,.4g} tok/s at {latency:,.4g} ms"
+            marks.append(Mark(x=speed, y=latency, label=label, valid=valid and also_valid))
+            tags.append(f"{level:g}")
+        if marks:
+            series.append(Series(name=shape_name(shape), marks=tuple(marks), tagged=True, tags=tuple(tags)))
+    if not series:
+        return None
+    return LineChart(
+        key=f"latency-throughput-{mode}",
+        title="Latency against throughput",
+        x_label="output tokens a second",
+        y_label="p99 end-to-end latency, ms",
+        series=tuple(series),
+        log_x=False,
+        log_y=_wide(series),
+    )
+
+
+def heat_maps(results: Sequence[Result]) -> list[HeatMap]:
+    """Throughput by concurrency and input length, one map an output length, where there are two or more of both."""
+    closed = [result for result in results if _mode(result) == "closed" and result["point"]["repeat"] == 0]
+    maps: list[HeatMap] = []
+    for output in sorted({_shape(result)[0] for result in closed}):
+        group = [result for result in closed if _shape(result)[0] == output]
+        levels = sorted({int(result["point"]["level"]) for result in group})
+        inputs = sorted({_shape(result)[1] for result in group})
+        if len(levels) > 1 and len(inputs) > 1:
+            maps.append(
+                HeatMap(
+                    key=f"grid-o{output}",
+                    title=f"Output tokens a second, {output:,} output tokens",
+                    x_label="concurrency",
+                    y_label="input tokens",
+                    columns=tuple(f"{level:,}" for level in levels),
+                    rows=tuple(f"{tokens:,}" for tokens in inputs),
+                    cells=tuple(_cell(result, levels, inputs) for result in group),
+                )
+            )
+    return maps
+
+
+def _cell(result: Result, levels: Sequence[int], inputs: Sequence[int]) -> Cell:
+    level, tokens = int(result["point"]["level"]), _shape(result)[1]
+    flag = "invalid" if not result["valid"] else "failed" if result["failed"] else ""
+    value = float(result["output_throughput"]) if result["completed"] else None
+    said = f"{value:,.4g} tok/s" if value is not None else "no complete answer"
+    failed = f", {result['failed']} failed" if result["failed"] else ""
+    label = f"concurrency {level:,}, {tokens:,} in: {said}{failed}{', invalid' if flag == 'invalid' else ''}"
+    return Cell(column=levels.index(level), row=inputs.index(tokens), value=value, label=label, flag=flag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pictures:
+    """All pictures of a sweep. `more` are those of further shapes, which a report shows on demand."""
+
+    lines: tuple[LineChart, ...]
+    maps: tuple[HeatMap, ...]
+    more: tuple[LineChart, ...]
+
+
+def pictures(results: Sequence[Result]) -> Pictures:
+    """The pictures that the results give."""
+    lines: list[LineChart] = []
+    more: list[LineChart] = []
+    for mode in ("closed", "open"):
+        group = [result for result in results if _mode(result) == mode]
+        throughput = over_load(
+            group,
+            mode,
+            key="throughput",
+            title="Throughput",
+            field="output_throughput",
+            y_label="output tokens a second",
+            unit="tok/s",
+        )
+        percentiles = ttft_percentiles(group, mode)
+        tpot = over_load(
+            group,
+            mode,
+            key="tpot",
+            title="Time per output token, median",
+            field="median_tpot_ms",
+            y_label="ms",
+            unit="ms",
+        )
+        cost = over_load(
+            group,
+            mode,
+            key="cost",
+            title="Cost of a million output tokens",
+            field="usd_per_million_output_tokens",
+            y_label="USD",
+            unit="USD",
+        )
+        found = (throughput, *percentiles[:1], latency_against_throughput(group, mode), tpot, cost)
+        lines += [chart for chart in found if chart is not None]
+        more += percentiles[1:]
+    return Pictures(lines=tuple(lines), maps=tuple(heat_maps(results)), more=tuple(more))

@@ -1,0 +1,36 @@
+"""The command that makes vLLM's own benchmark measure the same point."""
+
+from __future__ import annotations
+
+import shlex
+
+from scripts.benching.points import LEAST_REQUESTS, OPEN_DURATION_S, Point
+
+
+def vllm_command(url: str, model: str, point: Point, *, chat: bool, poisson: bool) -> str:
+    """A `vllm bench serve` command line for one point; a duration becomes the number of requests that it would take."""
+    count = point.requests
+    if count is None and point.request_rate is not None:
+        count = round(point.request_rate * (point.duration_s or OPEN_DURATION_S))
+    arguments = [
+        "vllm", "bench", "serve",
+        "--backend", "openai-chat" if chat else "openai",
+        "--base-url", url,
+        "--endpoint", "/v1/chat/completions" if chat else "/v1/completions",
+        "--model", model,
+        "--dataset-name", "random",
+        "--random-input-len", str(point.input_tokens),
+        "--random-output-len", str(point.output_tokens),
+        "--num-prompts", str(count or max(LEAST_REQUESTS, 2 * (point.concurrency or 1))),
+        "--ignore-eos",
+        "--seed", str(point.seed % (1 << 32)),
+        "--percentile-metrics", "ttft,tpot,itl,e2el",
+        "--metric-percentiles", "90,99",
+    ]  # fmt: skip
+    if point.concurrency is not None:
+        arguments += ["--max-concurrency", str(point.concurrency)]
+    else:
+        arguments += ["--request-rate", f"{point.request_rate:g}"]
+        # vLLM draws gaps from a gamma distribution: 1 is Poisson, a large shape is an even beat.
+        arguments += ["--burstiness", "1.0" if poisson else "1000"]
+    return shlex.join(arguments)
