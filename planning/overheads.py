@@ -1,7 +1,9 @@
 """Constants of the runtimes: what a server needs beside weights and KV cache, and how fast its parts move. One name, one source each.
 
-None of them is the result of one of the deployments that the planner is checked against; they are properties of vLLM, CUDA, XLA,
-Cloud Storage FUSE and the platforms, and hold for every model. Where sources disagree, correcting a figure is one line here.
+They are properties of vLLM, CUDA, XLA, Cloud Storage FUSE and the platforms, the same for every model: bytes, or seconds for a byte,
+a layer or a graph, never the outcome of a deployment. Memory constants follow from vLLM's code and from what its logs say of other
+models. Rates had to be read off somebody's log; docs/accuracy.md says which rows are therefore no independent check. Where sources
+disagree, correcting a figure is one line here.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ TPU_WORD_BITS: Final = 32
 HOST_PROCESS_GIB: Final = 0.4
 """Host memory of loading beside the checkpoint itself: staging buffers and the interpreter's share."""
 FUSE_BYTES_PER_S: Final = 53e6
-"""One reader of a plain Cloud Storage FUSE mount on Cloud Run (16.44 GB prefetched in 310 s)."""
+"""One reader of a plain Cloud Storage FUSE mount on Cloud Run, from the prefetch line of a boot log (field report 002)."""
 FUSE_PREFETCH_READS: Final = 2
 """`--safetensors-load-strategy=prefetch` over FUSE reads everything twice: FUSE keeps no page cache that the loader would find."""
 FUSE_BUFFERED_BYTES_PER_S: Final = 800e6
@@ -70,7 +72,7 @@ TPU_PROCESS_START_S: Final = 65
 """Imports of torch, JAX and vLLM until the engine starts to load."""
 GPU_COMPILE_BASE_S: Final = 20
 GPU_COMPILE_S_PER_LAYER: Final = 2.5
-"""torch.compile on 8 vCPU of Cloud Run; a dedicated machine takes about half."""
+"""torch.compile and graph optimisation on the vCPU of Cloud Run (field report 002); a dedicated machine takes about half."""
 GPU_DEDICATED_COMPILE_FACTOR: Final = 0.5
 GPU_EAGER_WARM_UP_S: Final = 8
 GPU_GRAPH_CAPTURE_S: Final = 0.12
@@ -112,7 +114,7 @@ TPU_ALL_REDUCE_S: Final = 38e-6
 ALL_REDUCES_PER_LAYER: Final = 2
 ZERO_COPY_EFFICIENCY: Final = 0.4
 """Kernels that read offloaded weights over PCIe (unified virtual addressing) reach about two fifths of its copy rate: nothing is
-read ahead, nothing overlaps."""
+read ahead, nothing overlaps (field report 003: 0.8 tokens/s at 14 GiB)."""
 TYPICAL_SEQUENCE_TOKENS: Final = 1_024
 """Length of the requests in the saturation estimate: prompt and half of the answer."""
 SATURATION_LOW: Final = 0.5
