@@ -205,6 +205,11 @@ def _choices(inputs: wire.Properties) -> Iterator[Mistake]:
             )
 
 
+def _project(inputs: wire.Properties) -> Iterator[Mistake]:
+    if "project" not in inputs:
+        yield _mistake("project", "`project` is missing: give it, or set `gcp-tpu:project` or GOOGLE_CLOUD_PROJECT.")
+
+
 def _zones(inputs: wire.Properties) -> Iterator[Mistake]:
     if ("zones" in inputs) == ("zone" in inputs):
         yield _mistake("zones", "Give either `zones` (a list, in the order in which they are tried) or `zone`.")
@@ -337,6 +342,7 @@ def _secrets(inputs: wire.Properties) -> Iterator[Mistake]:
 RULES: tuple[Callable[[wire.Properties], Iterator[Mistake]], ...] = (
     _patterns,
     _choices,
+    _project,
     _zones,
     _run_duration,
     _positive,

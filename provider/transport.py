@@ -1,6 +1,7 @@
 """HTTP to Google: credentials, time limits, retries. Neither tokens nor bodies are ever logged or put into errors."""
 
 import asyncio
+import http.client
 import json
 import os
 import random
@@ -200,7 +201,7 @@ def _upcoming_s(state: tenacity.RetryCallState, timing: Timing) -> float:
 
 def google_error(status: int, text: str, retry_after: str | None = None) -> GoogleError:
     """Read Google's error body; what is no such body is cut short and shown as it is."""
-    code, message, reason = HTTPStatus(status).phrase if status in HTTPStatus else "", text[:300].strip(), ""
+    code, message, reason = http.client.responses.get(status, ""), text[:300].strip(), ""
     try:
         error = json.loads(text)["error"]
         code, message = str(error.get("status") or code), str(error.get("message") or message)

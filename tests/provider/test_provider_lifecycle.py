@@ -7,6 +7,7 @@ import pytest
 
 from provider.errors import GoogleError
 from provider.request import urn_hash
+from provider.wire import UNKNOWN
 from tests.provider.cloud import FakeTpu
 from tests.provider.harness import URN, Aborted, Engine, wanted
 
@@ -347,8 +348,6 @@ class TestReplacement:
         assert only.body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == "v6e-8"
 
     def test_a_value_that_is_not_known_yet_does_not_condemn_running_capacity(self, engine: Engine):
-        from provider.wire import UNKNOWN
-
         engine.up(wanted(network="net"))
         assert engine.preview(wanted(network=UNKNOWN)) == "update"
         assert engine.detailed == {"network": "UPDATE"}

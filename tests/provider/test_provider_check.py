@@ -1,0 +1,207 @@
+"""Inputs: defaults, and every mistake as one sentence with its property path."""
+
+from typing import Any
+
+import pytest
+
+from provider import wire
+from provider.check import MAX_FLEX_START_S, auto_name
+from tests.provider.cloud import FakeTpu
+from tests.provider.harness import URN, Aborted, Engine, wanted
+
+SECRET = {wire.SIGNATURE: wire.SECRET, "value": "hf_canary"}
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    return Engine(FakeTpu())
+
+
+def test_defaults_are_filled_in(engine: Engine):
+    inputs = engine.inputs(wanted(queuedResourceId=None))
+    name = inputs["queuedResourceId"]
+    assert name.startswith("serve-")
+    assert len(name) == len("serve-") + 7
+    assert inputs["nodeId"] == f"{name}-node"
+    assert inputs["waitFor"] == "active"
+    assert inputs["waitPerZoneS"] == 7200
+    assert inputs["enableExternalIps"] is False
+    assert inputs["allowReplaceActive"] is False
+
+
+def test_the_automatic_name_follows_from_the_urn_so_that_a_killed_creation_is_found_again(engine: Engine):
+    assert engine.inputs(wanted(queuedResourceId=None)) == engine.inputs(wanted(queuedResourceId=None))
+    assert auto_name(URN) != auto_name(URN.replace("dev", "prod"))
+    assert auto_name("urn:pulumi:dev::demo::t::9 Ü").startswith("tpu-9-")
+
+
+def test_a_name_once_given_is_kept(engine: Engine):
+    engine.up(wanted(queuedResourceId="serve"))
+    assert engine.inputs(wanted(queuedResourceId=None))["queuedResourceId"] == "serve"
+
+
+def test_the_project_comes_from_the_environment_where_none_is_given(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "from-environment")
+    assert engine.inputs(wanted(project=None))["project"] == "from-environment"
+
+
+def test_ready_turns_the_wait_on_and_fills_in_its_own_defaults(engine: Engine):
+    inputs = engine.inputs(
+        wanted(metadata={"enable-guest-attributes": "TRUE"}, ready={"guestAttributeNamespace": "ns"})
+    )
+    assert inputs["waitFor"] == "ready"
+    assert inputs["ready"] == {"guestAttributeNamespace": "ns", "timeoutS": 3600}
+
+
+READY = {"guestAttributeNamespace": "ns"}
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "sentence"),
+    [
+        ({"maxRunDurationS": None}, "maxRunDurationS", "`maxRunDurationS` is missing: with flex-start"),
+        (
+            {"maxRunDurationS": MAX_FLEX_START_S + 1},
+            "maxRunDurationS",
+            "`maxRunDurationS` is 604801, but flex-start allows at most 604800 s (7 days).",
+        ),
+        (
+            {"maxRunDurationS": 0},
+            "maxRunDurationS",
+            "`maxRunDurationS` is 0, but it has to be a number of seconds above 0.",
+        ),
+        ({"maxRunDurationS": 1.5}, "maxRunDurationS", "`maxRunDurationS` is 1.5, but it has to be a whole number."),
+        (
+            {"zones": ["us-east5-a", "useast"]},
+            "zones[1]",
+            '`zones[1]` is "useast", but it has to be a zone such as us-east5-a.',
+        ),
+        ({"zones": []}, "zones", "`zones` is empty"),
+        ({"zones": ["us-east5-a", "us-east5-a"]}, "zones", "`zones` names us-east5-a more than once"),
+        ({"zones": "us-east5-a"}, "zones", '`zones` is "us-east5-a", but it has to be a list.'),
+        ({"zone": "us-east5-a"}, "zones", "Give either `zones`"),
+        ({"zones": None}, "zones", "Give either `zones`"),
+        (
+            {"project": None},
+            "project",
+            "`project` is missing: give it, or set `gcp-tpu:project` or GOOGLE_CLOUD_PROJECT.",
+        ),
+        ({"project": "X"}, "project", '`project` is "X", but it has to be a project id'),
+        (
+            {"acceleratorType": "v6e"},
+            "acceleratorType",
+            '`acceleratorType` is "v6e", but it has to be a type and size such as v6e-4',
+        ),
+        (
+            {"acceleratorType": None},
+            "acceleratorType",
+            "`acceleratorType` is missing: Type and size of the slice, such as v6e-4.",
+        ),
+        (
+            {"provisioningModel": "flex"},
+            "provisioningModel",
+            "but it has to be one of flex-start, spot, standard, reservation.",
+        ),
+        (
+            {"provisioningModel": "reservation", "maxRunDurationS": None},
+            "reservationName",
+            "`reservationName` is missing",
+        ),
+        ({"reservationName": "r"}, "reservationName", "it goes with reservation only"),
+        (
+            {"acelerator": "v6e-4"},
+            "acelerator",
+            "`acelerator` is not a property of a queued resource; known are project, zones,",
+        ),
+        ({"labels": {"Team": "x"}}, "labels.Team", 'Label "Team" has to begin with a lower-case letter'),
+        ({"labels": {"team": "A B"}}, "labels.team", '`labels.team` is "A B", but a label'),
+        ({"labels": {f"l{number}": "" for number in range(64)}}, "labels", "`labels` has 64 entries"),
+        ({"tags": ["Serve"]}, "tags[0]", '`tags[0]` is "Serve", but it has to be a network tag'),
+        ({"metadata": {"a b": "c"}}, 'metadata["a b"]', 'Metadata key "a b"'),
+        ({"metadata": {"a": "x" * (256 * 1024 + 1)}}, "metadata.a", "`metadata.a` has 262145 bytes"),
+        ({"metadata": {"a": 1}}, "metadata.a", "`metadata.a` is 1, but it has to be a text."),
+        ({"description": "x" * 513}, "description", "`description` has 513 characters"),
+        ({"dataDisks": [{"mode": "read-only"}]}, "dataDisks[0].sourceDisk", "`dataDisks[0].sourceDisk` is missing"),
+        (
+            {"dataDisks": [{"sourceDisk": "d", "mode": "rw"}]},
+            "dataDisks[0].mode",
+            "it has to be read-write or read-only",
+        ),
+        (
+            {"serviceAccount": {"email": "a@b.c", "mail": "x"}},
+            "serviceAccount.mail",
+            "`serviceAccount.mail` is unknown; known are email, scopes.",
+        ),
+        ({"waitFor": "done"}, "waitFor", "it has to be one of accepted, active, ready."),
+        ({"waitFor": "ready"}, "ready", "`ready` is missing"),
+        ({"ready": READY}, "metadata", "`metadata` needs `enable-guest-attributes: TRUE`"),
+        (
+            {"ready": {**READY, "documentMetadataKey": "doc"}, "metadata": {"enable-guest-attributes": "TRUE"}},
+            "ready.documentMetadataKey",
+            '`ready.documentMetadataKey` is "doc", but `metadata` has no such key.',
+        ),
+        (
+            {"ready": {**READY, "timeoutS": 0}, "metadata": {"enable-guest-attributes": "TRUE"}},
+            "ready.timeoutS",
+            "`ready.timeoutS` is 0",
+        ),
+        ({"metadata": {"hf-token": SECRET}}, 'metadata["hf-token"]', "is a secret, but every process on the machine"),
+    ],
+)
+def test_a_mistake_is_one_sentence_at_its_path(engine: Engine, change: dict[str, Any], path: str, sentence: str):
+    mistakes = engine.mistakes(wanted(**change))
+    assert list(mistakes) == [path], mistakes
+    assert sentence in mistakes[path]
+    assert "\n" not in mistakes[path]
+    assert "hf_canary" not in mistakes[path]
+
+
+def test_several_mistakes_are_told_together(engine: Engine):
+    assert set(engine.mistakes(wanted(zones=["x"], tags=["Y"], maxRunDurationS=None))) == {
+        "zones[0]",
+        "tags[0]",
+        "maxRunDurationS",
+    }
+
+
+def test_metadata_that_is_a_secret_as_a_whole_is_refused(engine: Engine):
+    mistakes = engine.mistakes(wanted(metadata={wire.SIGNATURE: wire.SECRET, "value": {"a": "hf_canary"}}))
+    assert list(mistakes) == ["metadata"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"zones": wire.UNKNOWN},
+        {"zones": ["us-east5-a", wire.UNKNOWN]},
+        {"queuedResourceId": wire.UNKNOWN},
+        {"metadata": wire.UNKNOWN, "ready": READY},
+        {
+            "metadata": {"enable-guest-attributes": wire.UNKNOWN, "document": wire.UNKNOWN},
+            "ready": {**READY, "documentMetadataKey": "document"},
+        },
+        {"serviceAccount": {"email": wire.UNKNOWN}},
+        {"network": wire.UNKNOWN, "labels": {"a": wire.UNKNOWN}, "tags": wire.UNKNOWN},
+        {"maxRunDurationS": wire.UNKNOWN, "provisioningModel": wire.UNKNOWN},
+        {"dataDisks": [{"sourceDisk": wire.UNKNOWN, "mode": wire.UNKNOWN}]},
+    ],
+)
+def test_values_that_are_not_known_yet_pass_in_a_preview(engine: Engine, change: dict[str, Any]):
+    assert engine.preview(wanted(**change)) == "create"
+
+
+def test_secrets_outside_metadata_stay_marked_in_the_state(engine: Engine):
+    email = {wire.SIGNATURE: wire.SECRET, "value": "vm@my-project.iam.gserviceaccount.com"}
+    engine.up(wanted(serviceAccount={"email": email}))
+    assert engine.state
+    assert engine.state.outputs["serviceAccount"]["email"] == email
+    engine.refresh()
+    assert engine.state.inputs["serviceAccount"]["email"] == email
+    assert engine.up(wanted(serviceAccount={"email": email})) == "same"
+
+
+def test_a_resource_of_another_type_is_refused():
+    with pytest.raises(Aborted, match="gcp-tpu:index:Node is not a resource of gcp-tpu"):
+        Engine(FakeTpu(), urn="urn:pulumi:dev::demo::gcp-tpu:index:Node::serve").check(wanted())

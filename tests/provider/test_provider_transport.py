@@ -1,0 +1,193 @@
+"""HTTP as it really goes over the wire, against a server on the loopback interface."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from provider.errors import GoogleError, NoAnswerError, ProviderError
+from provider.tpu_api import TpuApi
+from provider.transport import HttpTransport, Timing, google_error
+
+QUICK = Timing(call_timeout_s=0.3, retry_budget_s=0.4, refusal_budget_s=0.1, retry_first_s=0.005, retry_most_s=0.02)
+
+
+@dataclass
+class Server:
+    """Answers with a queue of (status, body, headers); then with 200 {}."""
+
+    answers: list[tuple[int, Any, dict[str, str]]] = field(default_factory=list)
+    seen: list[web.Request] = field(default_factory=list)
+    bodies: list[str] = field(default_factory=list)
+    stall_s: float = 0.0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append(request)
+        self.bodies.append(await request.text())
+        if self.stall_s:
+            await asyncio.sleep(self.stall_s)
+        if not self.answers:
+            return web.json_response({})
+        status, body, headers = self.answers.pop(0)
+        if status == 0:
+            assert request.transport
+            request.transport.close()
+            return web.Response()
+        text = body if isinstance(body, str) else json.dumps(body)
+        return web.Response(status=status, text=text, headers=headers)
+
+
+def talk(
+    server: Server,
+    work: Callable[[HttpTransport], Awaitable[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    timing: Timing = QUICK,
+) -> Any:
+    async def main() -> Any:
+        app = web.Application()
+        app.router.add_route("*", "/{tail:.*}", server.handle)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", f"http://127.0.0.1:{port}/tpu/")
+        transport = HttpTransport(timing)
+        try:
+            return await work(transport)
+        finally:
+            await transport.close()
+            await runner.cleanup()
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "canary-token")
+
+
+def error(status: int, code: str, message: str, reason: str = "") -> tuple[int, Any, dict[str, str]]:
+    details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}] if reason else []
+    return status, {"error": {"code": status, "status": code, "message": message, "details": details}}, {}
+
+
+def test_the_override_and_the_token_of_the_environment_are_used_as_gcloud_uses_them(monkeypatch: pytest.MonkeyPatch):
+    server = Server(answers=[(200, {"name": "op", "done": True}, {})])
+    name = "projects/p/locations/z/queuedResources/q"
+    operation = talk(
+        server, lambda transport: TpuApi(transport).create_queued_resource(name, {"tpu": {}}, "id-1"), monkeypatch
+    )
+    (request,) = server.seen
+    assert (request.method, request.path) == ("POST", "/tpu/v2alpha1/projects/p/locations/z/queuedResources")
+    assert dict(request.query) == {"queuedResourceId": "q", "requestId": "id-1"}
+    assert request.headers["Authorization"] == "Bearer canary-token"
+    assert json.loads(server.bodies[0]) == {"tpu": {}}
+    assert operation.done
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_what_passes_by_itself_is_tried_again(monkeypatch: pytest.MonkeyPatch, status: int):
+    server = Server(
+        answers=[error(status, "X", "later"), error(status, "X", "later"), (200, {"state": {"state": "ACTIVE"}}, {})]
+    )
+    found = talk(
+        server,
+        lambda transport: TpuApi(transport).find_queued_resource("projects/p/locations/z/queuedResources/q"),
+        monkeypatch,
+    )
+    assert found.state == "ACTIVE"
+    assert len(server.seen) == 3
+
+
+def test_a_broken_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch):
+    server = Server(answers=[(0, "", {}), (200, "no json", {}), (200, {"a": 1}, {})])
+    assert talk(server, lambda transport: transport.call("GET", "v2alpha1/x"), monkeypatch) == {"a": 1}
+    assert len(server.seen) == 3
+
+
+def test_google_says_how_long_to_wait(monkeypatch: pytest.MonkeyPatch):
+    server = Server(answers=[(503, "", {"Retry-After": "60"})])
+    with pytest.raises(GoogleError):  # a minute does not fit the budget, so it is not waited for
+        talk(server, lambda transport: transport.call("GET", "v2alpha1/x"), monkeypatch)
+    assert len(server.seen) == 1
+    server = Server(answers=[(503, "", {"Retry-After": "0"}), (200, {}, {})])
+    assert talk(server, lambda transport: transport.call("GET", "v2alpha1/x"), monkeypatch) == {}
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 409, 412])
+def test_a_refusal_is_final_and_in_googles_words(monkeypatch: pytest.MonkeyPatch, status: int):
+    server = Server(answers=[error(status, "CODE", "Quota 'X' exceeded in zone z.")])
+    with pytest.raises(GoogleError) as refused:
+        talk(
+            server, lambda transport: transport.call("POST", "v2alpha1/x", body={"secret": "canary-body"}), monkeypatch
+        )
+    assert str(refused.value) == f"Google answered {status} CODE: Quota 'X' exceeded in zone z."
+    assert len(server.seen) == 1
+
+
+def test_a_spent_quota_is_not_asked_for_as_long_as_an_unavailable_api(monkeypatch: pytest.MonkeyPatch):
+    timing = Timing(retry_budget_s=30, refusal_budget_s=0.02, retry_first_s=0.01, retry_most_s=0.02)
+    server = Server(answers=[error(429, "RESOURCE_EXHAUSTED", "Quota limit reached") for _ in range(50)])
+    with pytest.raises(GoogleError, match="Quota limit reached"):
+        talk(server, lambda transport: transport.call("POST", "v2alpha1/x", creation=True), monkeypatch, timing)
+    assert len(server.seen) < 10
+
+
+def test_a_server_that_never_answers_is_given_up_and_may_have_acted(monkeypatch: pytest.MonkeyPatch):
+    server = Server(stall_s=0.5)
+    with pytest.raises(NoAnswerError, match="it took too long") as lost:
+        talk(
+            server,
+            lambda transport: transport.call("POST", "v2alpha1/x"),
+            monkeypatch,
+            Timing(call_timeout_s=0.05, retry_budget_s=0.05),
+        )
+    assert lost.value.sent
+
+
+def test_a_dead_endpoint_is_given_up_and_cannot_have_acted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "http://127.0.0.1:9/")
+
+    async def main() -> None:
+        transport = HttpTransport(QUICK)
+        try:
+            await transport.call("POST", "v2alpha1/x", body={"secret": "canary-body"})
+        finally:
+            await transport.close()
+
+    with pytest.raises(NoAnswerError) as lost:
+        asyncio.run(main())
+    assert not lost.value.sent
+    assert "canary" not in str(lost.value)
+
+
+def test_an_answer_that_is_not_googles_is_shown_cut_short():
+    assert str(google_error(502, "<html>" + "x" * 1000)).startswith("Google answered 502 Bad Gateway: <html>xxx")
+    assert len(str(google_error(502, "<html>" + "x" * 1000))) < 400
+    assert google_error(429, json.dumps(error(429, "R", "m", "RATE_LIMIT_EXCEEDED")[1])).reason == "RATE_LIMIT_EXCEEDED"
+
+
+def test_without_credentials_the_way_to_them_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
+    monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    server = Server()
+    with pytest.raises(ProviderError, match="gcloud auth application-default login"):
+        talk(server, lambda transport: transport.call("GET", "v2alpha1/x"), monkeypatch)
+    assert server.seen == []
+
+
+def test_guest_attributes_of_a_machine_that_is_not_up_are_empty(monkeypatch: pytest.MonkeyPatch):
+    for status in (400, 404):
+        server = Server(answers=[error(status, "FAILED_PRECONDITION", "not yet")])
+        told = talk(
+            server,
+            lambda transport: TpuApi(transport).guest_attributes("projects/p/locations/z/nodes/n", "ns"),
+            monkeypatch,
+        )
+        assert told == {}
+        assert json.loads(server.bodies[0]) == {"queryPath": "ns/"}
