@@ -88,6 +88,13 @@ def shape_name(shape: tuple[int, int]) -> str:
     return f"{shape[1]:,} in, {shape[0]:,} out"
 
 
+def _names(results: Sequence[Result]) -> Callable[[tuple[int, int]], str]:
+    """How a legend names shapes: by the input length alone where all have one output length."""
+    if len({_shape(result)[0] for result in results}) == 1:
+        return lambda shape: f"{shape[1]:,} in"
+    return shape_name
+
+
 def figure(name: str) -> Value:
     """A figure of a result by its field."""
     return lambda result: float(result[name]) if result.get(name) is not None else None
@@ -134,9 +141,8 @@ def over_load(
     results: Sequence[Result], mode: str, *, key: str, title: str, field: str, y_label: str, unit: str
 ) -> LineChart | None:
     """One figure over the load, a line a shape; None where there is nothing to draw."""
-    series = tuple(
-        _line(group, shape_name(shape), figure(field), unit, mode) for shape, group in _by_shape(results).items()
-    )
+    named = _names(results)
+    series = tuple(_line(group, named(shape), figure(field), unit, mode) for shape, group in _by_shape(results).items())
     series = tuple(line for line in series if line.marks)
     if not series:
         return None
@@ -175,6 +181,7 @@ def ttft_percentiles(results: Sequence[Result], mode: str) -> list[LineChart]:
 def latency_against_throughput(results: Sequence[Result], mode: str) -> LineChart | None:
     """End-to-end latency against throughput, the load beside every mark."""
     series: list[Series] = []
+    named = _names(results)
     for shape, group in _by_shape(results).items():
         speeds = {level: (speed, valid) for level, speed, valid in _averaged(group, figure("output_throughput"))}
         marks: list[Mark] = []
@@ -185,7 +192,7 @@ def latency_against_throughput(results: Sequence[Result], mode: str) -> LineChar
             marks.append(Mark(x=speed, y=latency, label=label, valid=valid and also_valid))
             tags.append(f"{level:g}")
         if marks:
-            series.append(Series(name=shape_name(shape), marks=tuple(marks), tagged=True, tags=tuple(tags)))
+            series.append(Series(name=named(shape), marks=tuple(marks), tagged=True, tags=tuple(tags)))
     if not series:
         return None
     return LineChart(

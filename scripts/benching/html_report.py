@@ -7,7 +7,7 @@ from html import escape
 from typing import Any, Final
 
 from scripts.benching.charts import HeatMap, LineChart, Pictures
-from scripts.benching.svg import heat_map, line_chart
+from scripts.benching.svg import WIDE_COLUMNS, heat_map, legend, line_chart
 from scripts.benching.table import COLUMNS, Facts, cell_text
 
 STYLE: Final = """
@@ -32,15 +32,18 @@ p { margin: 6px 0; } .muted { color: var(--muted); overflow-wrap: anywhere; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 16px; }
 figure { margin: 0; background: var(--surface); border: 1px solid var(--rule); border-radius: 10px; padding: 12px 12px 8px; min-width: 0; }
 figcaption { font-weight: 600; margin: 0 4px 6px; } svg { display: block; width: 100%; height: auto; }
-.grid { stroke: var(--grid); } .axis { stroke: var(--muted); } .line { fill: none; stroke-width: 2.2; stroke-linejoin: round; }
-.mark { stroke-width: 2; }
-.tick, .tag { fill: var(--muted); font-size: 13px; } .tag { font-size: 11px; } .label { fill: var(--fg); font-size: 13px; }
-.small { font-size: 10.5px !important; } .cell { fill: var(--accent); stroke: var(--rule); }
-.cell.failed, .cell.invalid { stroke: var(--bad); stroke-width: 2; }
-.cell.invalid { stroke-dasharray: 4 3; } .cell-text { fill: var(--fg); font-size: 13px; } .cell-text.strong { fill: var(--on-accent); }
+.grid { stroke: var(--grid); } .axis { stroke: var(--muted); } .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
+.mark { stroke-width: 1.6; } .tick, .tag { fill: var(--muted); font-size: 10px; } .tag { font-size: 9px; } .label { fill: var(--fg); font-size: 10px; }
+.cell-text { fill: var(--fg); font-size: 10px; } .cell-text.strong { fill: var(--on-accent); } .small { font-size: 8px !important; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 2px 16px; padding: 0 4px; margin: 4px 0; font-size: .8125rem; color: var(--muted); }
+.legend i { display: inline-block; width: 18px; height: 3px; border-radius: 2px; margin-right: 7px; vertical-align: middle; }
+@media (max-width: 640px) { .tick, .label, .cell-text { font-size: 13px; } .tag { font-size: 11px; }
+  .wide { overflow-x: auto; } .wide svg { min-width: 620px; } }
+.cell { fill: var(--accent); stroke: var(--rule); } .cell.failed, .cell.invalid { stroke: var(--bad); stroke-width: 1.6; }
+.cell.invalid { stroke-dasharray: 4 3; }
 .scroll { overflow-x: auto; background: var(--surface); border: 1px solid var(--rule); border-radius: 10px; }
-table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 6px 10px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule); } tr:last-child td { border-bottom: 0; }
+table { border-collapse: collapse; width: 100%; font-size: .8125rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 5px 7px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule); } tr:last-child td { border-bottom: 0; }
 th { color: var(--muted); font-weight: 600; } th:first-child, td:first-child { text-align: left; } .bad { color: var(--bad); font-weight: 600; }
 ul { padding-left: 20px; margin: 6px 0; } li { margin: 3px 0; overflow-wrap: anywhere; }
 details { margin: 16px 0; }
@@ -50,8 +53,11 @@ pre { background: var(--surface); border: 1px solid var(--rule); border-radius: 
 
 
 def _figure(chart: LineChart | HeatMap) -> str:
-    drawn = line_chart(chart) if isinstance(chart, LineChart) else heat_map(chart)
-    return f"<figure><figcaption>{escape(chart.title)}</figcaption>{drawn}</figure>"
+    caption = f"<figcaption>{escape(chart.title)}</figcaption>"
+    if isinstance(chart, LineChart):
+        return f"<figure>{caption}{line_chart(chart)}{legend(chart)}</figure>"
+    wide = ' class="wide" tabindex="0"' if len(chart.columns) > WIDE_COLUMNS else ""
+    return f"<figure>{caption}<div{wide}>{heat_map(chart)}</div></figure>"
 
 
 def _table(results: Sequence[Mapping[str, Any]]) -> str:

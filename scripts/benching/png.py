@@ -55,7 +55,8 @@ def _lines(axes: Any, chart: LineChart) -> None:  # noqa: ANN401 - numpy and mat
         axes.plot(xs, ys, color=colour, label=line.name, linewidth=1.8)
         for mark in line.marks:
             axes.plot([mark.x], [mark.y], marker="o", color=colour, markerfacecolor=colour if mark.valid else "white")
-        for tag, x, y in zip(line.tags, xs, ys, strict=False):
+        tags = list(zip(line.tags, xs, ys, strict=False))
+        for tag, x, y in tags[-1:] if many else tags:
             axes.annotate(tag, (x, y), textcoords="offset points", xytext=(0, 6), ha="center", fontsize=7)
     levels = sorted({mark.x for line in chart.series for mark in line.marks})
     if chart.log_x and levels[0] > 0:

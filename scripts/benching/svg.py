@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from scripts.benching.charts import HeatMap, LineChart, Series
 
 NOTHING: Final = "\N{EN DASH}"
-WIDTH: Final = 560
-HEIGHT: Final = 340
-LEFT: Final = 66
-RIGHT: Final = 16
+WIDTH: Final = 440
+HEIGHT: Final = 280
+LEFT: Final = 64
+RIGHT: Final = 12
 TOP: Final = 14
-BOTTOM: Final = 48
-LEGEND_ROW: Final = 20
-LEGEND_COLUMNS: Final = 3
+BOTTOM: Final = 46
+TAG_ROOM: Final = 22
+"""Two tags nearer to each other than this would be drawn over one another; the later one is left out, hovering still shows it."""
 COLOURS: Final = 6
 """Distinct colours of the page; more lines than that are shades of one, in their order."""
 MOST_X_TICKS: Final = 8
@@ -84,8 +84,6 @@ def colour(index: int, count: int) -> str:
 
 def line_chart(chart: LineChart) -> str:
     """One chart as an `<svg>` element."""
-    legend_rows = math.ceil(len(chart.series) / LEGEND_COLUMNS) if len(chart.series) > 1 else 0
-    height = HEIGHT + legend_rows * LEGEND_ROW
     marks = [mark for line in chart.series for mark in line.marks]
     xs, ys = [mark.x for mark in marks], [mark.y for mark in marks]
     y_ticks = log_ticks(min(ys), max(ys)) if chart.log_y else nice_ticks(0.0, max(ys) or 1.0)
@@ -95,7 +93,7 @@ def line_chart(chart: LineChart) -> str:
     x_axis = _Axis(x_low, x_high, LEFT + 12, WIDTH - RIGHT - 12, chart.log_x)
     y_axis = _Axis(y_ticks[0], y_ticks[-1], bottom, TOP, chart.log_y)
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(chart.title, quote=True)}" xmlns="http://www.w3.org/2000/svg">'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title, quote=True)}" xmlns="http://www.w3.org/2000/svg">'
     ]
     for tick in y_ticks:
         y = y_axis.at(tick)
@@ -113,10 +111,11 @@ def line_chart(chart: LineChart) -> str:
     parts.append(
         f'<text class="label" x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">{escape(chart.y_label)}</text>'
     )
+    tagged: list[tuple[float, float]] = []
     for index, line in enumerate(chart.series):
-        parts += _drawn(line, colour(index, len(chart.series)), x_axis, y_axis)
-    if legend_rows:
-        parts += _legend(chart.series)
+        parts += _drawn(
+            line, colour(index, len(chart.series)), (x_axis, y_axis), tagged, every=len(chart.series) <= COLOURS
+        )
     return "".join([*parts, "</svg>"])
 
 
@@ -126,7 +125,11 @@ def _levels(xs: Sequence[float]) -> list[float]:
     return levels[::step]
 
 
-def _drawn(line: Series, stroke: str, x_axis: _Axis, y_axis: _Axis) -> list[str]:
+def _drawn(
+    line: Series, stroke: str, axes: tuple[_Axis, _Axis], tagged: list[tuple[float, float]], *, every: bool
+) -> list[str]:
+    """One line with its marks; `every` mark gets its tag, or only the last where many lines share the picture."""
+    x_axis, y_axis = axes
     places = [(x_axis.at(mark.x), y_axis.at(mark.y)) for mark in line.marks]
     parts: list[str] = []
     if len(places) > 1:
@@ -137,35 +140,40 @@ def _drawn(line: Series, stroke: str, x_axis: _Axis, y_axis: _Axis) -> list[str]
         parts.append(
             f'<circle class="mark" cx="{x}" cy="{y}" r="4" style="stroke:{stroke};fill:{fill}"><title>{escape(mark.label)}</title></circle>'
         )
-        if line.tagged:
+        wanted = line.tagged and (every or index == len(places) - 1)
+        if wanted and all(
+            abs(x - other_x) > TAG_ROOM or abs(y - other_y) > TAG_ROOM / 2 for other_x, other_y in tagged
+        ):
+            tagged.append((x, y))
             parts.append(
                 f'<text class="tag" x="{x}" y="{y - 8}" text-anchor="middle">{escape(line.tags[index])}</text>'
             )
     return parts
 
 
-def _legend(series: Sequence[Series]) -> list[str]:
-    parts: list[str] = []
-    width = (WIDTH - LEFT) / LEGEND_COLUMNS
-    for index, line in enumerate(series):
-        x = LEFT + index % LEGEND_COLUMNS * width
-        y = HEIGHT + index // LEGEND_COLUMNS * LEGEND_ROW + 4
-        stroke = colour(index, len(series))
-        parts.append(f'<line class="line" x1="{x:.1f}" x2="{x + 18:.1f}" y1="{y}" y2="{y}" style="stroke:{stroke}"/>')
-        parts.append(f'<text class="tick" x="{x + 24:.1f}" y="{y + 4}">{escape(line.name)}</text>')
-    return parts
+def legend(chart: LineChart) -> str:
+    """The names of the lines as an HTML list, which wraps where an SVG would not; nothing for a single line."""
+    if len(chart.series) < 2:  # noqa: PLR2004 - the title names a single line
+        return ""
+    items = "".join(
+        f'<li><i style="background:{colour(index, len(chart.series))}"></i>{escape(line.name)}</li>'
+        for index, line in enumerate(chart.series)
+    )
+    return f'<ul class="legend">{items}</ul>'
 
 
-CELL_HEIGHT: Final = 28
+CELL_HEIGHT: Final = 24
+WIDE_COLUMNS: Final = 8
+"""A map of more columns wants smaller figures, and on a narrow screen room to scroll."""
 
 
 def heat_map(chart: HeatMap) -> str:
     """One heat map as an `<svg>` element: the more, the stronger; every cell says its value."""
-    left, top = 74, 8
+    left, top = 68, 8
     cell = (WIDTH - left - 6) / len(chart.columns)
     height = top + CELL_HEIGHT * len(chart.rows) + 46
     highest = max((c.value for c in chart.cells if c.value is not None), default=1.0) or 1.0
-    small = " small" if len(chart.columns) > 8 else ""  # noqa: PLR2004 - a drawing's own threshold
+    small = " small" if len(chart.columns) > WIDE_COLUMNS else ""
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(chart.title, quote=True)}" xmlns="http://www.w3.org/2000/svg">'
     ]

@@ -30,7 +30,7 @@ SERVER_FIELDS: Final = (
 CLIENT_FIELDS: Final = ("workers", "cpu_share_max", "lag_p99_ms", "send_late_p99_ms")
 LEGEND: Final = (
     "TTFT: time to first token. TPOT: time per output token after the first, by the server's own token count. ITL: time between events of a"
-    " stream. E2E: until the last output. Failed requests count in no latency. Hollow marks and dashed cells are invalid points."
+    " stream. E2E: until the last output. KV and queue: the most that was seen. Failed requests count in no latency. Hollow marks and dashed cells are invalid points."
 )
 
 
@@ -76,6 +76,7 @@ COLUMNS: Final = (
     Column(title="out", text=lambda r: f"{r['point']['output_tokens']:,}"),
     Column(title="done", text=_number("completed", ",")),
     Column(title="failed", text=_number("failed", ","), alarming=lambda r: r["failed"] > 0),
+    Column(title="valid", text=lambda r: "yes" if r["valid"] else "NO", alarming=lambda r: not r["valid"]),
     Column(title="req/s", text=_number("request_throughput", ",.2f")),
     Column(title="goodput/s", text=_number("request_goodput", ",.2f")),
     Column(title="out tok/s", text=_number("output_throughput", ",.1f")),
@@ -85,9 +86,8 @@ COLUMNS: Final = (
     Column(title="TPOT p50 ms", text=_number("median_tpot_ms", ",.2f")),
     Column(title="ITL p99 ms", text=_number("p99_itl_ms", ",.2f")),
     Column(title="E2E p99 ms", text=_number("p99_e2el_ms", ",.0f")),
-    Column(title="KV max", text=_of("server", "kv_cache_usage_max", ".0%")),
-    Column(title="queue max", text=_of("server", "requests_waiting_max", ",.0f")),
-    Column(title="valid", text=lambda r: "yes" if r["valid"] else "NO", alarming=lambda r: not r["valid"]),
+    Column(title="KV", text=_of("server", "kv_cache_usage_max", ".0%")),
+    Column(title="queue", text=_of("server", "requests_waiting_max", ",.0f")),
 )
 
 
