@@ -1,0 +1,147 @@
+"""The rules of weights and KV cache, one by one."""
+
+from dataclasses import replace
+
+import pytest
+
+from planning.kv_cache import blocks_per_request, layout_of
+from planning.memory import captured_graphs, memory_plan
+from planning.resolve import Resolved, resolve
+from planning.startup import token_buckets, xla_programs
+from planning.types import Deployment
+from planning.vllm_args import VllmOptions
+from planning.weights import weights_of
+
+GIB = 2**30
+GEMMA = "google/gemma-4-"
+
+
+def resolved(model: str, accelerator: str, quantization: str | None = None, **options: object) -> Resolved:
+    return resolve(
+        Deployment(
+            model=f"{GEMMA}{model}",
+            accelerator=accelerator,
+            quantization=quantization,
+            vllm=VllmOptions(**options),  # pyright: ignore[reportArgumentType] - a test's shorthand
+        )
+    )
+
+
+def test_a_single_kv_head_is_copied_to_every_chip_and_the_rest_is_divided():
+    whole, quarter = weights_of(resolved("E2B-it", "v6e-1")), weights_of(resolved("E2B-it", "v6e-4"))
+    assert whole.device / 4 < quarter.device < whole.device / 4 * 1.06
+
+
+def test_the_audio_tower_is_loaded_on_gpus_only():
+    on_tpu, on_gpu = weights_of(resolved("E2B-it", "v6e-1")), weights_of(resolved("E2B-it", "L4"))
+    assert (on_gpu.device - on_gpu.tables - on_tpu.device) / GIB == pytest.approx(0.57, abs=0.01)
+
+
+def test_towers_stay_away_when_their_modalities_are_limited_to_nothing():
+    text_only = {"image": 0, "video": 0, "audio": 0}
+    with_towers = weights_of(resolved("31B-it", "H100"))
+    without = weights_of(resolved("31B-it", "H100", limit_mm_per_prompt=text_only))
+    assert (with_towers.device - without.device) / GIB == pytest.approx(1.07, abs=0.01)
+    on_tpu = weights_of(resolved("31B-it", "v6e-4", limit_mm_per_prompt=text_only))
+    assert on_tpu.device == weights_of(resolved("31B-it", "v6e-4")).device
+
+
+def test_position_tables_are_as_long_as_the_model_not_as_the_request():
+    short, long = resolved("31B-it", "H100", max_model_len=1_024), resolved("31B-it", "H100", max_model_len=16_384)
+    assert weights_of(short).tables == weights_of(long).tables == (256 + 512) * 262_144 * 2
+
+
+def test_the_pytorch_path_of_the_12b_keeps_a_second_output_head():
+    assert weights_of(resolved("12B-it", "v6e-1")).device / GIB == pytest.approx(24.56, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("model", "kib"), [("E2B-it", 6), ("E4B-it", 16), ("12B-it", 16), ("26B-A4B-it", 20), ("31B-it", 80)]
+)
+def test_on_gpus_a_long_request_grows_by_its_full_attention_layers_only(model: str, kib: int):
+    assert layout_of(resolved(model, "H100")).bytes_per_token == kib * 1024
+
+
+@pytest.mark.parametrize(("model", "kib"), [("E2B-it", 18), ("E4B-it", 56), ("26B-A4B-it", 220), ("31B-it", 880)])
+def test_on_tpu_every_layer_holds_the_full_length(model: str, kib: int):
+    assert layout_of(resolved(model, "v6e-1")).bytes_per_token == kib * 1024
+
+
+def test_fp8_halves_kv_on_gpus():
+    plain, small = layout_of(resolved("31B-it", "H100")), layout_of(resolved("31B-it", "H100", kv_cache_dtype="fp8"))
+    assert plain.bytes_per_token == 2 * small.bytes_per_token
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator", "factor"),
+    [("E2B-it", "v6e-1", 1.0), ("E2B-it", "v6e-8", 1.0), ("31B-it", "v6e-1", 2.0), ("12B-it", "v6e-1", 336 / 176)],
+)
+def test_fp8_on_tpu_gains_only_where_a_chip_has_two_kv_heads(model: str, accelerator: str, factor: float):
+    plain = layout_of(resolved(model, accelerator)).bytes_per_token
+    assert plain / layout_of(resolved(model, accelerator, kv_cache_dtype="fp8")).bytes_per_token == pytest.approx(
+        factor
+    )
+
+
+def test_blocks_of_26b_are_pages_of_one_group_of_five_layers():
+    layout = layout_of(resolved("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8"))
+    assert layout.block_bytes == 5 * 16 * 8 * 256 * 2
+    assert {(k.groups, k.block_size, k.window) for k in layout.kinds} == {(5, 16, 1_024), (1, 32, None)}
+
+
+def test_a_window_costs_what_one_step_can_add_and_a_block_more():
+    layout = layout_of(resolved("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8"))
+    blocks = blocks_per_request(layout, max_model_len=16_384, max_num_batched_tokens=4_096)
+    assert blocks == 16_384 // 32 + 5 * (-(-(1_023 + 4_096) // 16) + 1)
+
+
+def test_short_requests_fill_their_windows_only_as_far_as_they_go():
+    layout = layout_of(resolved("31B-it", "H100"))
+    assert blocks_per_request(layout, max_model_len=64, max_num_batched_tokens=4_096) == 64 // 32 + 5 * (64 // 16 + 1)
+
+
+def test_the_largest_length_really_fits_and_a_block_more_does_not():
+    r = resolved("31B-it", "H100")
+    m = memory_plan(r)
+    fits = memory_plan(replace(r, max_model_len=m.largest_max_model_len))
+    over = memory_plan(replace(r, max_model_len=m.largest_max_model_len + 32))
+    assert fits.max_concurrency >= 1 > over.max_concurrency
+
+
+@pytest.mark.parametrize(("sequences", "graphs"), [(8, 5 + 4), (256, 51 + 35), (64, 19 + 11)])
+def test_graphs_are_captured_for_the_sizes_that_vllm_captures(sequences: int, graphs: int):
+    assert captured_graphs(resolved("31B-it", "H100", max_num_seqs=sequences)) == graphs
+
+
+def test_eager_mode_captures_none():
+    r = resolved("31B-it", "H100", enforce_eager=True)
+    assert captured_graphs(r) == 0
+    assert memory_plan(r).graphs_gib == 0
+
+
+@pytest.mark.parametrize(("length", "block"), [(16_384, 32), (32_768, 64), (2_048, 128)])
+def test_tpu_blocks_grow_with_the_length(length: int, block: int):
+    assert resolved("E2B-it", "v6e-1", max_model_len=length, max_num_seqs=256).block_size == block
+
+
+@pytest.mark.parametrize(("tokens", "gap", "buckets"), [(4_096, 0, 9), (4_096, 512, 13), (16, 0, 1), (1_024, 0, 7)])
+def test_xla_buckets_double_until_the_gap(tokens: int, gap: int, buckets: int):
+    assert token_buckets(tokens, gap) == buckets
+
+
+def test_a_model_that_sees_compiles_everything_twice():
+    assert xla_programs(resolved("E2B-it", "v6e-1")) == 18
+
+
+def test_the_head_is_there_twice_while_a_gpu_server_is_built():
+    r = resolved("31B-it-qat-w4a16-ct", "L4")
+    m = memory_plan(r)
+    assert m.load_peak_device_gib - m.weights_gib == pytest.approx(262_144 * 5_376 * 2 / GIB + 0.33)
+
+
+def test_offload_moves_layers_and_never_more_than_there_are():
+    some = memory_plan(resolved("31B-it-qat-w4a16-ct", "L4", cpu_offload_gib=14))
+    all_of_it = memory_plan(resolved("31B-it-qat-w4a16-ct", "L4", cpu_offload_gib=500))
+    assert some.offloaded_gib == 14
+    assert 15 < all_of_it.offloaded_gib < 17
+    assert all_of_it.weights_gib > 3.5
