@@ -117,7 +117,9 @@ class Deployments:
 
     async def _start(self, name: str, revision: str) -> None:
         """Check what the revision refers to, and start it."""
-        record = self._store.get(REVISIONS, revision) or {}
+        record = self._store.get(REVISIONS, revision)
+        if record is None:
+            return
         template: JsonObject = record["_template"]
         references = References(cloud=self._cloud, service=name, template=template)
         document = self._store.get(SERVICES, name)

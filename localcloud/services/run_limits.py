@@ -62,6 +62,7 @@ def gpu_of(template: JsonObject) -> str | None:
 def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, request: str) -> None:
     """Refuse a template (defaults filled in) that Cloud Run would refuse. `gpus_left` is the quota left for its GPU type in the region."""
     checker = _Template(template=template, path=f"{request}.service.template")
+    checker.selector()
     checker.containers()
     checker.volumes()
     checker.numbers()
@@ -88,6 +89,15 @@ def _violation(path: str, text: str) -> CloudError:
 class _Template:
     template: JsonObject
     path: str
+
+    def selector(self) -> None:
+        """A GPU needs a node selector that says which."""
+        if gpu_of(self.template) is None and self._asking():
+            raise _violation(f"{self.path}.node_selector", f"a limit of {GPU_LIMIT} needs a node selector with an accelerator such as nvidia-l4.")
+
+    def _asking(self) -> list[JsonObject]:
+        containers = parts(self.template, "containers")
+        return [container for container in containers if part(part(container, "resources"), "limits").get(GPU_LIMIT, "0") != "0"]
 
     def containers(self) -> None:
         containers: list[JsonObject] = parts(self.template, "containers")
@@ -212,18 +222,9 @@ class _Template:
 
     def gpu(self, region: str, world: Run, gpus_left: int) -> None:
         kind = gpu_of(self.template)
-        asking = [
-            container
-            for container in self.template["containers"]
-            if part(part(container, "resources"), "limits").get(GPU_LIMIT, "0") != "0"
-        ]
         if kind is None:
-            if asking:
-                raise _violation(
-                    f"{self.path}.node_selector",
-                    f"a limit of {GPU_LIMIT} needs a node selector with an accelerator such as nvidia-l4.",
-                )
             return
+        asking = self._asking()
         if kind not in GPU_TYPES:
             raise _violation(
                 f"{self.path}.node_selector.accelerator", f"'{kind}' is not a GPU type; {' and '.join(GPU_TYPES)} are."

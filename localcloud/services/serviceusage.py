@@ -77,17 +77,9 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:  # noqa: C901 - small function
                 "filter",
                 f"Invalid filter '{call.query['filter']}': state:ENABLED and state:DISABLED are the allowed filters.",
             )
-        found = (
-            [(name, shown(project, f"{name}.googleapis.com")) for name in sorted(SERVICES)]
-            if not call.query.get("filter")
-            else []
-        )
-        if not found:
-            found = [
-                (name, item)
-                for name in sorted(SERVICES)
-                if (item := shown(project, f"{name}.googleapis.com"))["state"] == wanted[1]
-            ]
+        names = sorted(f"{name}.googleapis.com" for name in SERVICES)
+        every = [(name, shown(project, name)) for name in names]
+        found = [(name, item) for name, item in every if not call.query.get("filter") or item["state"] == wanted[1]]
         services, following = page(
             found, size=call.query.get("pageSize"), token=call.query.get("pageToken"), default=50, maximum=200
         )
