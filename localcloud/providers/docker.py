@@ -56,7 +56,7 @@ _IMAGE_FIELDS: Final[Mapping[str, Field]] = {
 }
 
 _REGISTRY_IMAGE_FIELDS: Final[Mapping[str, Field]] = {
-    "name": text(required=True, force_new=True),
+    "name": text(autoname=True, force_new=True),
     "keepRemotely": flag(default=False),
     "insecureSkipVerify": flag(default=False),
     "triggers": texts_by_key(force_new=True),

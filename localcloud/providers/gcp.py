@@ -120,8 +120,8 @@ class GcpSession:
         """Compare the state with new inputs, as the real provider does."""
         entry = resource_type(type_name)
         details = compare(entry.fields, state, news)
-        if not has_unknown(news.get("labels")):
-            for family in labels.families(entry.fields):
+        for family in labels.families(entry.fields):
+            if not has_unknown(news.get(family.written)):
                 details.update(labels.differences(family, self.context.settings, state, news))
         if entry.foresee is not None:
             details = entry.foresee(details, state, news)

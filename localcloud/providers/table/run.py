@@ -62,7 +62,6 @@ _READINESS: Final = block(
         "failureThreshold": whole(default=3),
         "periodSeconds": whole(default=10),
         "timeoutSeconds": whole(default=1),
-        "successThreshold": whole(default=2),
         "httpGet": _http_get(headers=False),
         "grpc": _GRPC,
     }
