@@ -14,6 +14,7 @@ from localcloud.cloud import Cloud
 from localcloud.documents import strings
 from localcloud.errors import CloudError, ErrorStyle, JsonObject
 from localcloud.services.projects import found_project
+from localcloud.services.tpu import preempt
 
 _LABELLED: dict[str, str] = {
     "run.services": "labels",
@@ -60,6 +61,7 @@ class Admin:
             web.post("/admin/assign", self.assign),
             web.post("/admin/projects", self.add_project),
             web.post("/admin/tokens", self.tokens),
+            web.post("/admin/preempt", self.preempt),
             web.get("/admin/tunnel", self.tunnel),
         ]
 
@@ -149,6 +151,13 @@ class Admin:
         if given.get("audience"):
             return web.json_response({"idToken": self._cloud.tokens.issue_id_token(email, str(given["audience"]))})
         return web.json_response({"accessToken": self._cloud.tokens.issue_access_token(email)})
+
+    async def preempt(self, request: web.Request) -> web.Response:
+        """`{"node": FULL_NAME}`: the capacity of a running TPU node is taken back."""
+        node = str((await _body(request)).get("node", ""))
+        if not preempt(self._cloud, node):
+            return _refusal(f"POST /admin/preempt: '{node}' is not a running node.")
+        return web.json_response({})
 
     async def tunnel(self, request: web.Request) -> web.Response:
         """?node=FULL_NAME&port=N: where a tunnel to a port of a machine has to connect; 404 while nothing listens there."""

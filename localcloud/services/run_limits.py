@@ -93,11 +93,18 @@ class _Template:
     def selector(self) -> None:
         """A GPU needs a node selector that says which."""
         if gpu_of(self.template) is None and self._asking():
-            raise _violation(f"{self.path}.node_selector", f"a limit of {GPU_LIMIT} needs a node selector with an accelerator such as nvidia-l4.")
+            raise _violation(
+                f"{self.path}.node_selector",
+                f"a limit of {GPU_LIMIT} needs a node selector with an accelerator such as nvidia-l4.",
+            )
 
     def _asking(self) -> list[JsonObject]:
         containers = parts(self.template, "containers")
-        return [container for container in containers if part(part(container, "resources"), "limits").get(GPU_LIMIT, "0") != "0"]
+        return [
+            container
+            for container in containers
+            if part(part(container, "resources"), "limits").get(GPU_LIMIT, "0") != "0"
+        ]
 
     def containers(self) -> None:
         containers: list[JsonObject] = parts(self.template, "containers")

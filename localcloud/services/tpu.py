@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections import defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from localcloud.call import Call, Handler, check_id, page
@@ -12,7 +12,7 @@ from localcloud.cloud import Cloud
 from localcloud.documents import part
 from localcloud.errors import CloudError, JsonObject
 from localcloud.runtime import MachineFailedError, MachineSpec
-from localcloud.scenario import TpuDurations
+from localcloud.scenario import TpuDurations, TpuZone
 from localcloud.services import tpu_nodes, tpu_queue, tpu_requests
 from localcloud.services.common import operation_handlers, visible, with_token
 from localcloud.services.tpu_nodes import NODES, Nodes, metadata_of
@@ -179,14 +179,25 @@ class Queue:
             durations=self._durations(),
             quota_error=self._quota_error(name, document) if machine.state is State.ACCEPTED else None,
             capacity=self._capacity(name, document) if machine.state is State.WAITING else False,
+            plenty=not self._scarce(name, document),
             now_s=self._cloud.timeline.simulated_s(),
             life_s=self._life_s(),
         )
         moved, deeds = tpu_queue.step(machine, around)
         if moved == machine and not deeds:
             return False
-        self._apply(name, document, moved, deeds)
+        try:
+            self._apply(name, document, moved, deeds)
+        except CloudError as error:
+            self._fail(name, document, moved, error)
         return Deed.FORGET not in deeds
+
+    def _fail(self, name: str, document: JsonObject, machine: Queued, error: CloudError) -> None:
+        """Nodes that cannot be made (their network has gone meanwhile, say) fail the queued resource and leave nothing behind."""
+        self._save(name, document, replace(machine, state=State.FAILED, error=error.rpc_status()))
+        parent = name.rpartition("/queuedResources/")[0]
+        for node_id in document["_nodes"]:
+            self._nodes.forget(f"{parent}/nodes/{node_id}", owner=name)
 
     def suspend(self, node: str) -> None:
         """A user deleted a node: its queued resource ends with it."""
@@ -290,7 +301,7 @@ class Queue:
     def _quota_error(self, name: str, document: JsonObject) -> JsonObject | None:
         """Chips of every queued resource that has been accepted count, dead ones too until they are deleted."""
         parent = name.rpartition("/queuedResources/")[0]
-        zone, facts = tpu_requests.zone_of(self._cloud, name)
+        zone, facts = name.split("/")[3], self._facts(name)
         wants_preemptible = tpu_requests.preemptible(document)
         used: dict[bool, int] = defaultdict(int)
         for other, record in self._store.under(QUEUED, parent + "/queuedResources/"):
@@ -304,9 +315,17 @@ class Queue:
         message = f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}; in use: {used[wants_preemptible]}, asked for: {_chips(document)}."
         return {"code": 8, "message": message}
 
+    def _facts(self, name: str) -> TpuZone:
+        """The zone's facts; a zone that a later scenario lacks has no bounds."""
+        return self._cloud.scenario.tpu.zones.get(name.split("/")[3], TpuZone(accelerator_types=()))
+
+    def _scarce(self, name: str, document: JsonObject) -> bool:
+        """Whether the scenario bounds the capacity of a type that is asked for."""
+        return any(accelerator_of(node) in self._facts(name).capacity for node in document["_nodes"].values())
+
     def _capacity(self, name: str, document: JsonObject) -> bool:
         parent = name.rpartition("/queuedResources/")[0]
-        _, facts = tpu_requests.zone_of(self._cloud, name)
+        facts = self._facts(name)
         running: dict[str, int] = defaultdict(int)
         zone = parent.split("/")[3]
         for other, node in self._store.under(NODES):

@@ -59,11 +59,12 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What decides about transitions: durations of the states, whether there is quota and capacity now."""
+    """What decides about transitions: durations of the states, whether there is quota, whether there is capacity now, and whether it was always there."""
 
     durations: TpuDurations
     quota_error: JsonObject | None
     capacity: bool
+    plenty: bool
     now_s: float
     life_s: float
 
@@ -114,7 +115,8 @@ def _wait(queued: Queued, around: Surroundings, due_s: float) -> tuple[Queued, l
     """Provision once it is due and there is capacity, but not after the end of validity."""
     end_s = queued.valid_until_s
     if around.capacity and around.now_s >= due_s and (end_s is None or due_s <= end_s):
-        return replace(queued, state=State.PROVISIONING, since_s=around.now_s), [Deed.CREATE_NODES]
+        since_s = due_s if around.plenty else around.now_s
+        return replace(queued, state=State.PROVISIONING, since_s=since_s), [Deed.CREATE_NODES]
     if end_s is not None and around.now_s >= end_s:
         return replace(queued, state=State.FAILED, since_s=end_s, error=_TOO_LATE), []
     return queued, []

@@ -13,12 +13,36 @@ class TestUnknownNames:
         ("path", "body", "message"),
         [
             (SERVICES, {"foo": 1}, "Unknown name \"foo\" at 'service': Cannot find field."),
-            (SERVICES, {"template": {"containers": [{}, {"imag": "x"}]}}, "Unknown name \"imag\" at 'service.template.containers[1]': Cannot find field."),
-            (f"/tpu/v2alpha1{P}/locations/us-east5-a/queuedResources", {"tpu": {"nodeSpec": [{"node": {"zone": "x"}}]}}, "Unknown name \"zone\" at 'queued_resource.tpu.node_spec[0].node'"),
-            (f"/compute/compute/beta{P}/global/networks", {"name": "x", "mode": "auto"}, "Unknown name \"mode\" at 'resource': Cannot find field."),
-            (f"/iam/v1{P}/serviceAccounts", {"accountId": "abcdef", "serviceAccount": {"nick": "x"}}, "Unknown name \"nick\" at 'service_account': Cannot find field."),
-            ("/storage/storage/v1/b?project=local-project", {"name": "abc", "labelz": {}}, 'Unknown name "labelz": Cannot find field.'),
-            (f"/monitoring/v3{P}/alertPolicies", {"conditions": [{"x": 1}]}, "Unknown name \"x\" at 'alert_policy.conditions[0]'"),
+            (
+                SERVICES,
+                {"template": {"containers": [{}, {"imag": "x"}]}},
+                "Unknown name \"imag\" at 'service.template.containers[1]': Cannot find field.",
+            ),
+            (
+                f"/tpu/v2alpha1{P}/locations/us-east5-a/queuedResources",
+                {"tpu": {"nodeSpec": [{"node": {"zone": "x"}}]}},
+                "Unknown name \"zone\" at 'queued_resource.tpu.node_spec[0].node'",
+            ),
+            (
+                f"/compute/compute/beta{P}/global/networks",
+                {"name": "x", "mode": "auto"},
+                "Unknown name \"mode\" at 'resource': Cannot find field.",
+            ),
+            (
+                f"/iam/v1{P}/serviceAccounts",
+                {"accountId": "abcdef", "serviceAccount": {"nick": "x"}},
+                "Unknown name \"nick\" at 'service_account': Cannot find field.",
+            ),
+            (
+                "/storage/storage/v1/b?project=local-project",
+                {"name": "abc", "labelz": {}},
+                'Unknown name "labelz": Cannot find field.',
+            ),
+            (
+                f"/monitoring/v3{P}/alertPolicies",
+                {"conditions": [{"x": 1}]},
+                "Unknown name \"x\" at 'alert_policy.conditions[0]'",
+            ),
         ],
     )
     def test_a_body_field_is_named_with_its_path(self, client, path, body, message):
@@ -34,10 +58,17 @@ class TestUnknownNames:
     def test_a_query_parameter_is_named(self, client):
         status, message = client.error("GET", SECRETS, pageSise=3)
         assert status == 400
-        assert message.startswith('Invalid JSON payload received. Unknown name "pageSise": Cannot bind query parameter.')
+        assert message.startswith(
+            'Invalid JSON payload received. Unknown name "pageSise": Cannot bind query parameter.'
+        )
 
     def test_snake_case_is_taken_for_camel_case(self, client):
-        answer = client.ok("POST", SECRETS, {"replication": {"user_managed": {"replicas": [{"location": "us-east4"}]}}}, secret_id="snake")
+        answer = client.ok(
+            "POST",
+            SECRETS,
+            {"replication": {"user_managed": {"replicas": [{"location": "us-east4"}]}}},
+            secret_id="snake",
+        )
         assert answer["replication"] == {"userManaged": {"replicas": [{"location": "us-east4"}]}}
 
 
@@ -46,13 +77,16 @@ class TestValues:
         ("body", "message"),
         [
             ({"ingress": "INGRESS_SOME"}, "Invalid value at 'service.ingress' (TYPE_ENUM), \"INGRESS_SOME\""),
-            ({"template": {"maxInstanceRequestConcurrency": "many"}}, "Invalid value at 'service.template.max_instance_request_concurrency' (TYPE_INT32), \"many\""),
+            (
+                {"template": {"maxInstanceRequestConcurrency": "many"}},
+                "Invalid value at 'service.template.max_instance_request_concurrency' (TYPE_INT32), \"many\"",
+            ),
             ({"template": {"maxInstanceRequestConcurrency": 2**31}}, "(TYPE_INT32), 2147483648"),
             ({"template": {"timeout": "5m"}}, "Duration"),
             ({"template": {"containers": {}}}, "a JSON list is expected"),
             ({"template": {"containers": ["x"]}}, "a JSON object is expected"),
             ({"template": []}, "'service.template': a JSON object is expected"),
-            ({"invokerIamDisabled": "maybe"}, "(TYPE_BOOL), \"maybe\""),
+            ({"invokerIamDisabled": "maybe"}, '(TYPE_BOOL), "maybe"'),
             ({"description": 3}, "(TYPE_STRING), 3"),
             ({"labels": {"a": ["x"]}}, "cannot be a JSON list"),
         ],
@@ -68,12 +102,16 @@ class TestValues:
         assert (status, "TYPE_BYTES" in message) == (400, True)
 
     def test_null_and_output_only_fields_are_ignored(self, client):
-        answer = client.ok("POST", SECRETS, {**AUTOMATIC, "labels": None, "createTime": "1999-01-01T00:00:00Z"}, secretId="nulls")
+        answer = client.ok(
+            "POST", SECRETS, {**AUTOMATIC, "labels": None, "createTime": "1999-01-01T00:00:00Z"}, secretId="nulls"
+        )
         assert "labels" not in answer
         assert answer["createTime"] > "2020"
 
     def test_what_is_not_json_is_refused(self, client):
-        answer = client.session.post(client.base_url + SECRETS, data=b"{", headers={"Authorization": "Bearer x"}, timeout=10)
+        answer = client.session.post(
+            client.base_url + SECRETS, data=b"{", headers={"Authorization": "Bearer x"}, timeout=10
+        )
         assert answer.status_code == 400
         assert "Invalid JSON payload received" in answer.json()["error"]["message"]
 
@@ -99,7 +137,13 @@ class TestRouting:
         assert (status, answer["error"]["status"]) == (401, "UNAUTHENTICATED")
 
     @pytest.mark.parametrize(
-        "path", ["/secretmanager/v1/projects/other/secrets", "/compute/compute/v1/projects/other/global/networks", "/cloudresourcemanager/v1/projects/other", "/storage/storage/v1/b?project=other"]
+        "path",
+        [
+            "/secretmanager/v1/projects/other/secrets",
+            "/compute/compute/v1/projects/other/global/networks",
+            "/cloudresourcemanager/v1/projects/other",
+            "/storage/storage/v1/b?project=other",
+        ],
     )
     def test_a_foreign_project_is_denied(self, client, path):
         assert client.error("GET", path)[0] == 403
@@ -111,7 +155,10 @@ class TestRouting:
     def test_a_project_number_is_as_good_as_its_id(self, client):
         number = client.ok("GET", f"/cloudresourcemanager/v1{P}")["projectNumber"]
         client.ok("POST", SECRETS, AUTOMATIC, secretId="by-number")
-        assert client.ok("GET", f"/secretmanager/v1/projects/{number}/secrets/by-number")["name"] == f"projects/{number}/secrets/by-number"
+        assert (
+            client.ok("GET", f"/secretmanager/v1/projects/{number}/secrets/by-number")["name"]
+            == f"projects/{number}/secrets/by-number"
+        )
 
     @pytest.mark.parametrize("style", ["compute", "storage"])
     def test_error_bodies_have_the_shape_of_their_family(self, client, style):
@@ -139,7 +186,9 @@ class TestPages:
     def test_pages_join_to_the_whole_list(self, client):
         seen, token = [], None
         while True:
-            answer = client.ok("GET", f"/serviceusage/v1{P}/services", pageSize=4, **({"pageToken": token} if token else {}))
+            answer = client.ok(
+                "GET", f"/serviceusage/v1{P}/services", pageSize=4, **({"pageToken": token} if token else {})
+            )
             seen += [service["config"]["name"] for service in answer["services"]]
             token = answer.get("nextPageToken")
             if token is None:
