@@ -85,20 +85,16 @@ def blocks_per_request(layout: Layout, *, max_model_len: int, max_num_batched_to
 
 
 def largest_model_len(layout: Layout, available_bytes: float, *, max_num_batched_tokens: int, limit: int) -> int:
-    """The longest request, in whole blocks and at most `limit`, that `available_bytes` hold once; 0 where there is none."""
+    """The longest request, at most `limit`, that `available_bytes` hold once; 0 where there is none. Exact, as vLLM's own estimate."""
     blocks = int(available_bytes // layout.block_bytes)
-    step = max((kind.block_size for kind in layout.kinds), default=1)
-    low, high = 0, ceil_div(limit, step)
+    low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        if (
-            blocks_per_request(layout, max_model_len=middle * step, max_num_batched_tokens=max_num_batched_tokens)
-            <= blocks
-        ):
+        if blocks_per_request(layout, max_model_len=middle, max_num_batched_tokens=max_num_batched_tokens) <= blocks:
             low = middle
         else:
             high = middle - 1
-    return min(low * step, limit)
+    return low
 
 
 def _holds_full_length(layout: Layout) -> bool:

@@ -100,11 +100,11 @@ def test_short_requests_fill_their_windows_only_as_far_as_they_go():
     assert blocks_per_request(layout, max_model_len=64, max_num_batched_tokens=4_096) == 64 // 32 + 5 * (64 // 16 + 1)
 
 
-def test_the_largest_length_really_fits_and_a_block_more_does_not():
+def test_the_largest_length_really_fits_and_a_token_more_does_not():
     r = resolved("31B-it", "H100")
     m = memory_plan(r)
     fits = memory_plan(replace(r, max_model_len=m.largest_max_model_len))
-    over = memory_plan(replace(r, max_model_len=m.largest_max_model_len + 32))
+    over = memory_plan(replace(r, max_model_len=m.largest_max_model_len + 1))
     assert fits.max_concurrency >= 1 > over.max_concurrency
 
 

@@ -203,13 +203,13 @@ def test_host_memory_that_no_machine_has_is_said_to_be_so():
     assert "more than this platform has" in finding.remedy
 
 
-def test_the_largest_length_offered_is_accepted_and_one_block_more_is_not():
+def test_the_largest_length_offered_is_accepted_and_one_token_more_is_not():
     bad = deployment("31B-it", "v6e-4", max_model_len=262_144)
     offered = re.search(r"largest maxModelLen that fits is ([\d,]+)", the(plan(bad), "FIT04").remedy)
     assert offered is not None
     length = int(offered[1].replace(",", ""))
     assert plan(replace(bad, vllm=replace(bad.vllm, max_model_len=length, block_size=128))).fits
-    assert not plan(replace(bad, vllm=replace(bad.vllm, max_model_len=length + 256, block_size=128))).fits
+    assert not plan(replace(bad, vllm=replace(bad.vllm, max_model_len=length + 1, block_size=128))).fits
 
 
 def test_the_headroom_offered_is_accepted():
