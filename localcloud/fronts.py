@@ -177,7 +177,6 @@ class _Client(asyncio.Protocol):
         self._upstream: _Upstream | None = None
         self._upstream_transport: asyncio.Transport | None = None
         self._head_timer: asyncio.TimerHandle | None = None
-        self._gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP gives nothing else
@@ -192,6 +191,9 @@ class _Client(asyncio.Protocol):
             return
         self._buffer += data
         if self._task is not None:
+            if len(self._buffer) > _HIGH_WATER_BYTES:
+                # The rest of a large body stays with the kernel until an instance takes it.
+                self.hold_request(hold=True)
             return
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
@@ -207,14 +209,9 @@ class _Client(asyncio.Protocol):
             return
         self._task = asyncio.get_running_loop().create_task(self._serve(head))
 
-    def eof_received(self) -> bool:
-        # A caller may close its sending side after the body; the answer still has to reach it.
-        return True
-
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._front.clients.discard(self)
-        self._gone.set()
         if self._head_timer is not None:
             self._head_timer.cancel()
         if self._upstream_transport is not None:
@@ -243,9 +240,6 @@ class _Client(asyncio.Protocol):
         if target is None:
             self._answer(503, "Service Unavailable", "The service has no instance that is ready.")
             return
-        if self._transport is not None:
-            # What is in the buffer waits there for the slot; the kernel holds the rest.
-            self._transport.pause_reading()
         if not await target.enter():
             self._answer(
                 429,
@@ -297,8 +291,8 @@ class _Client(asyncio.Protocol):
         transport.write(_forwarded(head, self._peer()) + bytes(self._buffer))
         self._buffer.clear()
         self._upstream_transport = transport
-        if self._transport is not None and not upstream.writing_paused:
-            self._transport.resume_reading()
+        if not upstream.writing_paused:
+            self.hold_request(hold=False)
         await upstream.closed.wait()
         if not upstream.answered:
             self._answer(

@@ -234,8 +234,7 @@ class SimulatedRevisions:
         if server.killed_with_mib is not None:
             sentence = _memory_sentence(template.memory_mib, server.killed_with_mib)
         else:
-            last = next((line for line in reversed(server.last_lines) if line.strip()), "it said nothing")
-            sentence = f"Container called exit({code}): {last}"
+            sentence = f"Container called exit({code}): {_last_words(list(server.last_lines))}"
         with instance.log.open("a", encoding="utf-8") as log:
             log.write(sentence + "\n")
         return RevisionFailedError(
@@ -266,6 +265,14 @@ def _limits(template: "_Template", planned: Planned) -> Limits:
         queue_s=min(max(10.0, 3.5 * planned.start_s), template.timeout_s),
         timeout_s=template.timeout_s,
     )
+
+
+def _last_words(lines: list[str]) -> str:
+    """Return what a server said before it ended: the message of its traceback, else its last line."""
+    begun = max((at for at, line in enumerate(lines) if line.startswith("Traceback (")), default=None)
+    if begun is not None:
+        return " ".join(line.strip() for line in lines[begun + 2 :] if line.strip())
+    return next((line for line in reversed(lines) if line.strip()), "it said nothing")
 
 
 def _memory_sentence(limit_mib: int, used_mib: int) -> str:

@@ -14,10 +14,23 @@ box bus buy car cup cut dry due eat egg end eye far few fit fly fun gas hot ice 
 map may mix
 """
 
-_EXACTLY: Final = re.compile(
-    r"\b(?:reply|answer|respond|say|output|print)\s+(?:with\s+|only\s+)*(?:exactly|precisely|only|just)"
-    r"(?:\s+(?:this|the (?:word|text|phrase|string|number)))?\s*:?\s*(?P<text>\S.*)",
-    re.IGNORECASE | re.DOTALL,
+_SAY: Final = r"\b(?:reply|answer|respond|say|output|print|return|write)\s+(?:back\s+)?(?:with\s+)?"
+_EXACTLY: Final = (
+    # Reply with exactly (this text, one word...): X
+    re.compile(
+        _SAY + r"(?:exactly|precisely|only|just|the single|one)\b[^:.\n]{0,40}:\s*(?P<text>\S.*)",
+        re.IGNORECASE | re.DOTALL,
+    ),
+    # Say only (the word) "X"
+    re.compile(
+        _SAY + r"(?:exactly|precisely|only|just)[^:.\n\"'`\u201c]{0,20}(?P<text>[\"'`\u201c]\S.*)",
+        re.IGNORECASE | re.DOTALL,
+    ),
+    # Reply with exactly the word X
+    re.compile(
+        _SAY + r"(?:exactly|precisely)\s+(?:the (?:word|text|phrase|string|number)\s+)?(?P<text>\S[^\n]*)",
+        re.IGNORECASE,
+    ),
 )
 _REPEAT: Final = re.compile(r"\brepeat(?:\s+after me)?\s*:\s*(?P<text>\S.*)", re.IGNORECASE | re.DOTALL)
 _ARITHMETIC: Final = re.compile(
@@ -45,9 +58,9 @@ NATURAL_TOKENS: Final = (48, 192)
 
 def known_answer(question: str) -> str | None:
     """Return the right answer to questions that have one here: arithmetic, `Reply with exactly: X`, a few capitals; else None."""
-    for pattern in (_EXACTLY, _REPEAT):
+    for pattern in (*_EXACTLY, _REPEAT):
         match = pattern.search(question)
-        if match is not None and not re.match(r"(?:the )?(?:number|answer|result)\b", match["text"], re.IGNORECASE):
+        if match is not None:
             return _unquoted(match["text"].strip())
     sum_ = _ARITHMETIC.search(question)
     if sum_ is not None and _ASKS.search(question):

@@ -115,6 +115,7 @@ async def _run(
     site = web.SockSite(runner, listener, backlog=_BACKLOG)
     _log(f"[api_server.py:1] Starting vLLM API server 0 on http://{arguments.host or '0.0.0.0'}:{arguments.port}")
     await site.start()
+    print(f"[simulated] listening on port {listener.getsockname()[1]}", flush=True)
     print("INFO:     Started server process [1]", flush=True)
     print("INFO:     Waiting for application startup.", flush=True)
     print("INFO:     Application startup complete.", flush=True)
