@@ -32,6 +32,8 @@ class Timing:
     """How long one call is tried again while Google is unavailable."""
     refusal_budget_s: float = 15.0
     """How long a 429 to a creation is tried again: it is a spent quota more often than a rate limit."""
+    first_contact_s: float = 10.0
+    """How long a connection that never came about is tried for: the endpoint is wrong or the network is down, and nothing is at stake yet."""
     retry_first_s: float = 0.3
     retry_most_s: float = 20.0
     poll_first_s: float = 0.3
@@ -109,6 +111,7 @@ class HttpTransport:
     timing: Timing = field(default_factory=Timing)
     credentials: Credentials = field(default_factory=Credentials)
     _session: aiohttp.ClientSession | None = None
+    _reached: bool = False
 
     async def close(self) -> None:
         """Close the connections."""
@@ -130,8 +133,7 @@ class HttpTransport:
 
         def give_up(state: tenacity.RetryCallState) -> bool:
             problem = state.outcome.exception() if state.outcome else None
-            refused = isinstance(problem, GoogleError) and problem.status == HTTPStatus.TOO_MANY_REQUESTS
-            budget_s = self.timing.refusal_budget_s if creation and refused else self.timing.retry_budget_s
+            budget_s = self._budget_s(problem, creation=creation)
             return (state.seconds_since_start or 0.0) + _upcoming_s(state, self.timing) > budget_s
 
         async for attempt in tenacity.AsyncRetrying(
@@ -143,8 +145,8 @@ class HttpTransport:
             with attempt:
                 try:
                     return await self._once(method, path, query or {}, body)
-                except aiohttp.ClientConnectorError as error:
-                    raise NoAnswerError(f"{method} {path}", _problem(error), sent) from None
+                except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
+                    raise NoAnswerError(f"{method} {path}", f"{_problem(error)}{_where()}", sent) from None
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
                     sent = True
                     raise NoAnswerError(f"{method} {path}", _problem(error), sent) from None
@@ -152,6 +154,12 @@ class HttpTransport:
                     sent = sent or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _budget_s(self, problem: BaseException | None, *, creation: bool) -> float:
+        if isinstance(problem, NoAnswerError) and not self._reached:
+            return self.timing.first_contact_s
+        refused = isinstance(problem, GoogleError) and problem.status == HTTPStatus.TOO_MANY_REQUESTS
+        return self.timing.refusal_budget_s if creation and refused else self.timing.retry_budget_s
 
     async def _once(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None
@@ -165,6 +173,7 @@ class HttpTransport:
             method, url, params=query, json=body, headers=headers, timeout=limit
         ) as answer:
             text = await answer.text()
+            self._reached = True
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 raise google_error(answer.status, text, answer.headers.get("Retry-After"))
         return _json_object(text)
@@ -176,6 +185,11 @@ def _json_object(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise aiohttp.ClientPayloadError(f"the answer is not JSON: {error}") from None
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _where() -> str:
+    overridden = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU")
+    return f"; CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU is {overridden}" if overridden else "; is the network up?"
 
 
 def _problem(error: BaseException) -> str:

@@ -13,7 +13,14 @@ from provider.errors import GoogleError, NoAnswerError, ProviderError
 from provider.tpu_api import TpuApi
 from provider.transport import HttpTransport, Timing, google_error
 
-QUICK = Timing(call_timeout_s=0.3, retry_budget_s=0.4, refusal_budget_s=0.1, retry_first_s=0.005, retry_most_s=0.02)
+QUICK = Timing(
+    call_timeout_s=0.3,
+    retry_budget_s=0.4,
+    first_contact_s=0.2,
+    refusal_budget_s=0.1,
+    retry_first_s=0.005,
+    retry_most_s=0.02,
+)
 
 
 @dataclass
@@ -150,6 +157,22 @@ def test_a_server_that_never_answers_is_given_up_and_may_have_acted(monkeypatch:
     assert lost.value.sent
 
 
+def test_an_outage_in_the_middle_of_a_wait_is_sat_out_longer_than_an_endpoint_that_never_answered(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    timing = Timing(retry_budget_s=5, first_contact_s=0.0, retry_first_s=0.001, retry_most_s=0.002)
+    server = Server(answers=[(0, "", {})])
+    with pytest.raises(NoAnswerError):
+        talk(server, lambda transport: transport.call("POST", "v2alpha1/x"), monkeypatch, timing)
+    server = Server(answers=[(200, {}, {}), *[(0, "", {})] * 5, (200, {"a": 1}, {})])
+
+    async def twice(transport: HttpTransport) -> Any:
+        await transport.call("POST", "v2alpha1/x")
+        return await transport.call("POST", "v2alpha1/x")
+
+    assert talk(server, twice, monkeypatch, timing) == {"a": 1}
+
+
 def test_a_dead_endpoint_is_given_up_and_cannot_have_acted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "http://127.0.0.1:9/")
 
@@ -163,6 +186,7 @@ def test_a_dead_endpoint_is_given_up_and_cannot_have_acted(monkeypatch: pytest.M
     with pytest.raises(NoAnswerError) as lost:
         asyncio.run(main())
     assert not lost.value.sent
+    assert "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU is http://127.0.0.1:9/" in str(lost.value)
     assert "canary" not in str(lost.value)
 
 

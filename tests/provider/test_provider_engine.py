@@ -1,0 +1,395 @@
+"""The provider under the real Pulumi engine, on the local cloud: a program with one queued resource, through its whole life."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from components.tpu_vm import startup_script
+
+ROOT = Path(__file__).resolve().parents[2]
+PULUMI = Path(sys.executable).with_name("pulumi")
+LIMIT_S = 120
+PARENT = "v2alpha1/projects/local-project/locations"
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("provider-engine"),
+    pytest.mark.skipif(not PULUMI.exists(), reason="`make setup` puts the engine beside the interpreter"),
+]
+
+PROGRAM = """
+import json, pathlib, pulumi
+class QueuedResource(pulumi.CustomResource):
+    def __init__(self, name, inputs, opts=None):
+        super().__init__("gcp-tpu:index:QueuedResource", name, {"zone": None, "state": None, "createTime": None, **inputs}, opts)
+given = json.loads(pathlib.Path("inputs.json").read_text())
+if given:
+    resource = QueuedResource("serve", given, pulumi.ResourceOptions(import_=given.pop("importName", None)))
+    pulumi.export("zone", resource.zone)
+    pulumi.export("createTime", resource.createTime)
+"""
+
+
+@dataclass
+class Project:
+    """A Pulumi project of its own in a folder, and the cloud that it runs against."""
+
+    folder: Path
+    cloud: Path
+    environment: dict[str, str]
+    transcript: list[str] = field(default_factory=list)
+
+    def declare(self, **changes: Any) -> None:
+        (self.folder / "inputs.json").write_text(json.dumps(inputs(**changes)))
+
+    def command(self, *arguments: str) -> list[str]:
+        return [str(PULUMI), *arguments, "--non-interactive", "--stack", "dev"]
+
+    def pulumi(self, *arguments: str, expect: int = 0, **environment: str) -> str:
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        text = done.stdout + done.stderr
+        self.transcript.append(text)
+        assert (done.returncode == 0) == (expect == 0), text
+        return text
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start without waiting, in a process group of its own as a terminal does."""
+        return subprocess.Popen(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def state(self) -> dict[str, Any] | None:
+        text = (self.cloud / "pulumi/.pulumi/stacks/provider-engine/dev.json").read_text()
+        found = [
+            item
+            for item in json.loads(text)["checkpoint"]["latest"].get("resources", [])
+            if item["type"] == "gcp-tpu:index:QueuedResource"
+        ]
+        return found[0] if found else None
+
+    def call(self, method: str, path: str, **options: Any) -> requests.Response:
+        headers = {"Authorization": f"Bearer {self.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"}
+        return requests.request(
+            method,
+            self.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] + path,
+            headers=headers,
+            timeout=10,
+            **options,
+        )
+
+    def listed(self, zone: str) -> list[dict[str, Any]]:
+        answer = self.call("GET", f"{PARENT}/{zone}/queuedResources")
+        answer.raise_for_status()
+        return answer.json().get("queuedResources", [])
+
+    def everything(self) -> list[str]:
+        return [item["name"] for zone in ("us-east5-a", "us-east5-b") for item in self.listed(zone)]
+
+    def capacity(self, **free: int) -> None:
+        """Set how many v6e-4 are free in each zone."""
+        url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario"
+        zones = requests.get(url, timeout=10).json()["tpu"]["zones"]
+        for zone, count in free.items():
+            zones[zone.replace("_", "-")]["capacity"] = {"v6e-4": count}
+        requests.put(f"{url}?merge=true", json={"tpu": {"zones": zones}}, timeout=10).raise_for_status()
+
+    def until(self, condition: Any, what: str, limit_s: float = 60) -> None:
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline, f"it did not come about that {what}"
+            time.sleep(0.05)
+
+
+def document(max_model_len: int = 8192) -> str:
+    args = [
+        "google/gemma-4-E2B-it",
+        "--host=0.0.0.0",
+        "--port=8000",
+        f"--max-model-len={max_model_len}",
+        "--tensor-parallel-size=4",
+    ]
+    return json.dumps(
+        {
+            "schema": 1,
+            "image": "docker.io/vllm/vllm-tpu@sha256:" + "a" * 64,
+            "command": ["vllm", "serve"],
+            "args": args,
+            "env": {},
+            "secretEnv": {},
+            "port": 8000,
+            "shmSizeGib": 10,
+            "weights": {"mode": "hub"},
+        }
+    )
+
+
+def inputs(**changes: Any) -> dict[str, Any]:
+    base = {
+        "zones": ["us-east5-a", "us-east5-b"],
+        "queuedResourceId": "serve",
+        "acceleratorType": "v6e-4",
+        "runtimeVersion": "v2-alpha-tpuv6e",
+        "provisioningModel": "flex-start",
+        "maxRunDurationS": 14400,
+        "labels": {"managed-by": "gemma-serving"},
+        "metadata": {"enable-guest-attributes": "TRUE"},
+    }
+    return {key: value for key, value in {**base, **changes}.items() if value is not None}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    folder = tmp_path_factory.mktemp("provider-engine")
+    (folder / "program").mkdir()
+    (folder / "program" / "__main__.py").write_text(PROGRAM)
+    (folder / "program" / "Pulumi.yaml").write_text(
+        "name: provider-engine\n"
+        f"runtime: {{name: python, options: {{virtualenv: {sys.prefix}}}}}\n"
+        f"plugins: {{providers: [{{name: gcp-tpu, path: {ROOT / 'provider'}}}]}}\n"
+    )
+    hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
+    base = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+    serve = [sys.executable, "-m", "localcloud", "serve", "--state", str(folder / "cloud")]
+    with (folder / "serve.log").open("w") as log:
+        cloud = subprocess.Popen(serve, cwd=ROOT, env=base, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        ask = [sys.executable, "-m", "localcloud", "env", "--state", str(folder / "cloud"), "--json"]
+        deadline = time.monotonic() + 60
+        while (
+            answer := subprocess.run(ask, cwd=ROOT, env=base, capture_output=True, text=True, check=False)
+        ).returncode:
+            assert time.monotonic() < deadline, answer.stderr
+            time.sleep(0.2)
+        project = Project(folder / "program", folder / "cloud", {**base, **json.loads(answer.stdout)})
+        project.pulumi("stack", "init")
+        yield project
+    finally:
+        cloud.send_signal(signal.SIGINT)
+        try:
+            cloud.wait(30)
+        except subprocess.TimeoutExpired:
+            cloud.kill()
+
+
+@pytest.fixture(autouse=True)
+def clean(project: Project) -> Iterator[None]:
+    project.capacity(us_east5_a=4, us_east5_b=4)
+    yield
+    project.capacity(us_east5_a=4, us_east5_b=4)
+    if project.state() or project.everything():
+        project.pulumi("destroy", "--yes")
+    assert project.everything() == []
+    assert project.state() is None
+
+
+def test_the_whole_life_with_a_server_that_becomes_ready_and_changes_in_place(project: Project):
+    def declare(length: int) -> None:
+        metadata = {
+            "startup-script": startup_script(),
+            "enable-guest-attributes": "TRUE",
+            "gemma-serving-document": document(length),
+        }
+        ready = {
+            "guestAttributeNamespace": "gemma-serving",
+            "documentMetadataKey": "gemma-serving-document",
+            "timeoutS": 60,
+        }
+        project.declare(metadata=metadata, ready=ready)
+
+    declare(8192)
+    project.pulumi("up", "--yes", "--skip-preview")
+    state = project.state()
+    assert state
+    assert state["id"] == "projects/local-project/queuedResources/serve"
+    assert state["outputs"]["phase"] == "ready"
+    assert re.fullmatch(r"[0-9a-f]{40}", state["outputs"]["ownerLabels"]["gemma-serving-urn"])
+    project.pulumi("preview", "--expect-no-changes")
+    project.pulumi("preview", "--refresh", "--expect-no-changes")
+    created = state["outputs"]["createTime"]
+    declare(4096)
+    shown = project.pulumi("preview", "--diff")
+    assert "~ gcp-tpu:index:QueuedResource: (update)" in shown
+    project.pulumi("up", "--yes", "--skip-preview")
+    state = project.state()
+    assert state
+    assert state["outputs"]["createTime"] == created
+    assert state["outputs"]["phase"] == "ready"
+    node = project.call("GET", f"v2alpha1/{state['outputs']['nodeName']}").json()
+    assert "--max-model-len=4096" in node["metadata"]["gemma-serving-document"]
+    assert node["createTime"] >= created
+
+
+def test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it(project: Project):
+    project.capacity(us_east5_a=0)
+    project.declare()
+    process = project.start("up", "--yes", "--skip-preview")
+    project.until(
+        lambda: any(item["state"]["state"] == "WAITING_FOR_RESOURCES" for item in project.listed("us-east5-a")),
+        "the request waits",
+    )
+    os.killpg(process.pid, signal.SIGINT)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "What was asked for is kept in the state" in text
+    state = project.state()
+    assert state
+    assert state["id"] == "projects/local-project/queuedResources/serve"
+    assert state["initErrors"]
+    (waiting,) = project.listed("us-east5-a")
+    project.capacity(us_east5_a=1)
+    project.pulumi("up", "--yes", "--skip-preview")
+    state = project.state()
+    assert state
+    assert not state.get("initErrors")
+    assert state["outputs"]["state"] == "ACTIVE"
+    assert state["outputs"]["createTime"] == waiting["createTime"]
+
+
+def test_ctrl_c_in_the_wait_and_destroy_leaves_nothing(project: Project):
+    project.capacity(us_east5_a=0)
+    project.declare()
+    process = project.start("up", "--yes", "--skip-preview")
+    project.until(lambda: project.listed("us-east5-a"), "the request is made")
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    project.pulumi("destroy", "--yes")
+    assert project.everything() == []
+
+
+def test_an_engine_that_is_killed_loses_nothing(project: Project):
+    project.capacity(us_east5_a=0)
+    project.declare()
+    process = project.start("up", "--yes", "--skip-preview")
+    project.until(lambda: project.listed("us-east5-a"), "the request is made")
+    (waiting,) = project.listed("us-east5-a")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert project.state() is None
+    project.pulumi("cancel", "--yes")
+    project.capacity(us_east5_a=1)
+    project.pulumi("up", "--yes", "--skip-preview")
+    state = project.state()
+    assert state
+    assert state["outputs"]["createTime"] == waiting["createTime"]
+
+
+def test_a_zone_without_capacity_is_left_for_the_next_one(project: Project):
+    project.capacity(us_east5_a=0)
+    project.declare(waitPerZoneS=1)
+    project.pulumi("up", "--yes", "--skip-preview")
+    state = project.state()
+    assert state
+    assert state["outputs"]["zone"] == "us-east5-b"
+    assert project.everything() == ["projects/local-project/locations/us-east5-b/queuedResources/serve"]
+    assert [item["zone"] for item in state["outputs"]["stateHistory"]][-1] == "us-east5-b"
+
+
+def test_when_every_zone_refuses_the_table_says_why_and_the_state_is_empty(project: Project):
+    project.declare(zones=["us-central1-b", "us-south1-a", "us-nowhere1-a"])
+    text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
+    assert "No zone gave v6e-4 as flex-start; nothing was left behind." in text
+    assert re.search(r"us-central1-b +Google answered 400 .*Flex-start is not supported in zone us-central1-b", text)
+    assert re.search(r"us-nowhere1-a +Google answered 403 PERMISSION_DENIED", text)
+    assert project.state() is None
+
+
+def test_giving_up_active_capacity_is_refused_in_the_preview_and_done_with_permission(project: Project):
+    project.declare()
+    project.pulumi("up", "--yes", "--skip-preview")
+    project.declare(enableExternalIps=True, tags=["serve"], description="serves")
+    project.pulumi("up", "--yes", "--skip-preview")
+    node = project.call("GET", f"{PARENT}/us-east5-a/nodes/serve-node").json()
+    assert (node["networkConfig"]["enableExternalIps"], node["tags"], node["description"]) == (
+        True,
+        ["serve"],
+        "serves",
+    )
+    project.declare(acceleratorType="v6e-8")
+    text = project.pulumi("preview", expect=1)
+    assert "`acceleratorType` changes from v6e-4 to v6e-8" in text
+    assert "set `allowReplaceActive` to true" in text
+    project.declare(acceleratorType="v6e-8", allowReplaceActive=True)
+    project.pulumi("up", "--yes", "--skip-preview")
+    (only,) = project.listed("us-east5-a")
+    assert only["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == "v6e-8"
+
+
+def test_a_suspended_one_is_seen_by_refresh_and_replaced_without_a_name_clash(project: Project):
+    project.declare()
+    project.pulumi("up", "--yes", "--skip-preview")
+    state = project.state()
+    assert state
+    project.call("DELETE", f"v2alpha1/{state['outputs']['nodeName']}").raise_for_status()
+    project.until(lambda: project.listed("us-east5-a")[0]["state"]["state"] == "SUSPENDED", "its node is gone")
+    project.pulumi("up", "--yes", "--refresh", "--skip-preview")
+    again = project.state()
+    assert again
+    assert again["outputs"]["state"] == "ACTIVE"
+    assert again["outputs"]["createTime"] > state["outputs"]["createTime"]
+
+
+def test_an_import_by_full_name_takes_over_what_is_there(project: Project):
+    project.declare()
+    project.pulumi("up", "--yes", "--skip-preview")
+    state = project.state()
+    assert state
+    project.pulumi("state", "delete", "--yes", state["urn"])
+    assert project.state() is None
+    name = state["outputs"]["name"]
+    project.declare(importName=name, project="local-project", network=state["inputs"].get("network"))
+    project.pulumi("up", "--yes", "--skip-preview")
+    imported = project.state()
+    assert imported
+    assert imported["id"] == "projects/local-project/queuedResources/serve"
+    assert imported["outputs"]["createTime"] == state["outputs"]["createTime"]
+    project.declare()
+    project.pulumi("preview", "--expect-no-changes")
+
+
+def test_mistakes_are_sentences_and_nothing_is_created(project: Project):
+    project.declare(maxRunDurationS=604801, zones=["useast5"])
+    text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
+    assert "flex-start allows at most 604800 s (7 days)" in text
+    assert "it has to be a zone such as us-east5-a" in text
+    project.declare()
+    dead = project.pulumi(
+        "up",
+        "--yes",
+        "--skip-preview",
+        expect=1,
+        CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU="http://127.0.0.1:9/",
+    )
+    assert "got no answer from Google" in dead
+    assert "Traceback" not in text + dead
+    assert project.state() is None
+
+
+def test_neither_token_nor_metadata_values_are_shown(project: Project):
+    assert project.transcript
+    everything = "".join(project.transcript)
+    assert project.environment["GOOGLE_OAUTH_ACCESS_TOKEN"] not in everything
