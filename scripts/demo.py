@@ -11,15 +11,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+import requests
 from rich.console import Console
 from rich.table import Table
 
 from scripts import engine, google_api
+from scripts.access import open_access
 from scripts.errors import DONE, FAILED, INTERRUPTED
+from scripts.stack import stack_outputs
+from stacks.loading import from_file
 
 STACKS = ("tpu-v6e4", "l4-qat")
 NEW_MAX_MODEL_LEN = 8192
@@ -27,12 +32,16 @@ NEW_MAX_MODEL_LEN = 8192
 
 _INSIDE = "GEMMA_SERVING_DEMO_FOLDER"
 _STEP_LIMIT_S = 300.0
+_CALL_LIMIT_S = 30.0
 _SHOWN_LINES = 30
 _COPIED = ("*.yaml", "*.txt", "*.in", "*.toml", "__main__.py", "Makefile")
 _ROOMS = ("components", "localcloud", "planning", "provider", "scripts", "stacks", "tools")
 _TOKEN = "hf_simulated_token_of_the_demo"  # noqa: S105  goes to the local cloud only, and nowhere in clear
 
-_console = Console(highlight=False)
+_WIDTH = 140
+"""Columns where there is no terminal that has its own."""
+
+_console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH)
 
 
 class StepError(Exception):
@@ -51,31 +60,30 @@ class Step:
 
 @dataclass(slots=True)
 class Demo:
-    """Runs steps, times them and keeps their output in files."""
+    """Runs the steps of one stack, times them and keeps their output in files."""
 
     folder: Path
+    stack: str
     steps: list[Step] = field(default_factory=list["Step"])
 
-    def step(self, stack: str, name: str, action: Callable[[], str]) -> None:
+    def step(self, name: str, action: Callable[[], str]) -> None:
         """Run one step and print its line. Raises StepError."""
         started_s = time.monotonic()
         try:
             result = action()
         except StepError as error:
-            seconds = time.monotonic() - started_s
-            self.steps.append(Step(stack=stack, name=name, seconds=seconds, result="FAILED"))
-            _console.print(f"  [red]failed[/red]  {name} ({seconds:.1f} s)", markup=True)
-            _console.print(str(error), markup=False)
+            self._done(name, time.monotonic() - started_s, "FAILED")
+            _say(str(error))
             raise
-        seconds = time.monotonic() - started_s
-        self.steps.append(Step(stack=stack, name=name, seconds=seconds, result=result))
-        _console.print(f"  {seconds:5.1f} s  {name}: {result}", markup=False)
+        self._done(name, time.monotonic() - started_s, result)
 
-    def call(
-        self, stack: str, name: str, command: Sequence[str], *, stdin: str | None = None, allowed: Sequence[int] = (0,)
-    ) -> str:
+    def _done(self, name: str, seconds: float, result: str) -> None:
+        self.steps.append(Step(stack=self.stack, name=name, seconds=seconds, result=result))
+        _say(f"{self.stack:9} {seconds:5.1f} s  {name}: {result}")
+
+    def call(self, name: str, command: Sequence[str], *, stdin: str = "") -> str:
         """Run a command of the demo and return its stdout; what it printed is kept in a file. Raises StepError with its last lines."""
-        log = self.folder / "logs" / f"{len(self.steps):02d}-{stack}-{name.replace(' ', '-')}.log"
+        log = self.folder / "logs" / f"{self.stack}-{len(self.steps):02d}-{name.replace(' ', '-')}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         try:
             answer = subprocess.run(
@@ -85,17 +93,15 @@ class Demo:
                 text=True,
                 timeout=_STEP_LIMIT_S,
                 check=False,
-                input=stdin if stdin is not None else "",
+                input=stdin,
             )
         except subprocess.TimeoutExpired:
             raise StepError(
                 f"`{' '.join(command[:4])} ...` did not end within {_STEP_LIMIT_S:.0f} s; see {log}"
             ) from None
-        log.write_text(
-            f"$ {' '.join(command)}\n{answer.stdout}\n{answer.stderr}\nexit code {answer.returncode}\n",
-            encoding="utf-8",
-        )
-        if answer.returncode not in allowed:
+        said = f"$ {' '.join(command)}\n{answer.stdout}\n{answer.stderr}\nexit code {answer.returncode}\n"
+        log.write_text(said, encoding="utf-8")
+        if answer.returncode != 0:
             last = "\n".join((answer.stdout + "\n" + answer.stderr).strip().splitlines()[-_SHOWN_LINES:])
             raise StepError(
                 f"`{' '.join(command[:4])} ...` ended with exit code {answer.returncode}; its last lines were:\n{last}\nAll of it: {log}"
@@ -157,81 +163,66 @@ def _copy(root: Path, target: Path) -> None:
 
 
 def _inside(folder: Path) -> int:
-    demo = Demo(folder)
+    """Live through all stacks at once: most of the time is waiting, and that of one stack is the work of another."""
     started_s = time.monotonic()
-    failed = False
-    for stack in STACKS:
-        _console.print(f"\n[bold]{stack}[/bold]")
-        try:
-            _life(demo, stack)
-        except StepError:
-            failed = True
-    _summary(demo, time.monotonic() - started_s, failed=failed)
-    return FAILED if failed else DONE
+    demos = [Demo(folder, stack) for stack in STACKS]
+    with ThreadPoolExecutor(max_workers=len(demos)) as pool:
+        succeeded = list(pool.map(_whole_life, demos))
+    _summary(demos, time.monotonic() - started_s, failed=not all(succeeded))
+    return DONE if all(succeeded) else FAILED
 
 
-def _life(demo: Demo, stack: str) -> None:
+def _whole_life(demo: Demo) -> bool:
+    try:
+        _life(demo)
+    except StepError:
+        return False
+    return True
+
+
+def _life(demo: Demo) -> None:
     """One stack from nothing to nothing."""
-    pulumi = engine.pulumi()
-    python = [sys.executable, "-m"]
-    shared = ["--non-interactive", "--stack", stack]
+    stack, step = demo.stack, demo.step
     on_tpu = stack.startswith("tpu")
-
-    def run(name: str, command: Sequence[str], *, stdin: str | None = None) -> str:
-        return demo.call(stack, name, command, stdin=stdin)
-
-    demo.step(stack, "init", lambda: _init(demo, stack, with_token=on_tpu))
+    up = ("up", "--yes", "--skip-preview")
+    step("init", lambda: _init(demo, with_token=on_tpu))
     if not on_tpu:
-        demo.step(stack, "stage weights", lambda: _stage(demo, stack))
-    demo.step(stack, "preview", lambda: _preview(run("preview", [pulumi, "preview", "--json", *shared])))
-    demo.step(stack, "up", lambda: _up(run("up", [pulumi, "up", "--yes", "--skip-preview", "--json", *shared])))
-    demo.step(stack, "smoke", lambda: _smoke(run("smoke", [*python, "scripts.smoke", "--stack", stack, "--json"])))
-    demo.step(
-        stack,
-        "up again",
-        lambda: (
-            "no changes"
-            + run("up again", [pulumi, "up", "--yes", "--skip-preview", "--expect-no-changes", *shared])[:0]
-        ),
-    )
-    before = _capacity(demo.folder, stack) if on_tpu else None
-    demo.step(stack, "change a flag", lambda: _change(demo, stack))
+        step("stage weights", lambda: _stage(demo))
+    step("preview", lambda: _preview(_pulumi(demo, "preview", "preview", "--json")))
+    step("up", lambda: _up(_pulumi(demo, "up", *up)))
+    step("smoke", lambda: _smoke(_script(demo, "smoke", "--stack", stack, "--json")))
+    step("up again", lambda: _up(_pulumi(demo, "up again", *up, "--expect-no-changes")))
+    before = _capacity(stack) if on_tpu else None
+    step("change a flag", lambda: _change(demo))
     if on_tpu:
-        demo.step(stack, "capacity untouched", lambda: _untouched(before, _capacity(demo.folder, stack)))
-    demo.step(
-        stack,
-        "new flag serves",
-        lambda: _smoke(run("smoke again", [*python, "scripts.smoke", "--stack", stack, "--json"])),
-    )
-    demo.step(
-        stack,
-        "teardown",
-        lambda: _teardown(run("teardown", [*python, "scripts.teardown", "--stack", stack, "--yes", "--json"])),
-    )
+        step("capacity untouched", lambda: _untouched(before, _capacity(stack)))
+    step("new flag serves", lambda: _served_length(stack))
+    step("teardown", lambda: _teardown(_script(demo, "teardown", "--stack", stack, "--yes", "--json")))
 
 
-def _init(demo: Demo, stack: str, *, with_token: bool) -> str:
-    pulumi = engine.pulumi()
-    demo.call(stack, "init", [pulumi, "stack", "init", stack, "--non-interactive"])
-    if with_token:
-        demo.call(
-            stack,
-            "set token",
-            [pulumi, "config", "set", "--secret", "hfToken", "--stack", stack, "--non-interactive"],
-            stdin=_TOKEN,
-        )
-        return "stack made, token stored as a secret"
-    return "stack made"
+def _pulumi(demo: Demo, name: str, *arguments: str, stdin: str = "") -> str:
+    return demo.call(name, [engine.pulumi(), *arguments, "--non-interactive", "--stack", demo.stack], stdin=stdin)
 
 
-def _stage(demo: Demo, stack: str) -> str:
+def _script(demo: Demo, script: str, *arguments: str) -> str:
+    return demo.call(script, [sys.executable, "-m", f"scripts.{script}", *arguments])
+
+
+def _init(demo: Demo, *, with_token: bool) -> str:
+    demo.call("init", [engine.pulumi(), "stack", "init", demo.stack, "--non-interactive", "--no-select"])
+    if not with_token:
+        return "stack made"
+    _pulumi(demo, "set token", "config", "set", "--secret", "hfToken", stdin=_TOKEN)
+    return "stack made, token stored as a secret"
+
+
+def _stage(demo: Demo) -> str:
     """Stage a checkpoint that has the right names and no weights: the simulated server takes its size from the model's name."""
     folder = demo.folder / "checkpoint"
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text('{"model_type": "gemma4"}\n')
     (folder / "model.safetensors").write_bytes(b"\0" * 1024)
-    command = [sys.executable, "-m", "scripts.stage_model", "--stack", stack, "--from", str(folder), "--json"]
-    report = _json(demo.call(stack, "stage", command))
+    report = _json(_script(demo, "stage_model", "--stack", demo.stack, "--from", str(folder), "--json"))
     return f"bucket made, {report['copied']} simulated files in gs://{report['bucket']}/{report['prefix']}"
 
 
@@ -241,42 +232,48 @@ def _preview(output: str) -> str:
 
 
 def _up(output: str) -> str:
-    """`pulumi up --json` prints one event or object a line; the summary's counts are all that is shown."""
-    changes = 0
-    for line in output.splitlines():
-        changes += '"resOutputsEvent"' in line
-    return f"{changes} resources done" if changes else "done"
+    """Take the counts from the end of what `pulumi up` prints: `Resources:` and a line for each kind of change."""
+    _, _, counts = output.rpartition("Resources:")
+    lines = [line.strip() for line in counts.splitlines()]
+    return (
+        ", ".join(line.lstrip("+-~ ") for line in lines if line.startswith(("+", "~", "-")) or "unchanged" in line)
+        or "done"
+    )
 
 
 def _smoke(output: str) -> str:
     report = _json(output)
-    return str(report.get("summary") or report.get("verdict") or "all checks passed")
+    checks = cast("Sequence[Mapping[str, object]]", report.get("checks") or [])
+    passed = sum(check.get("verdict") == "passed" for check in checks)
+    speed = next((str(check.get("measured")) for check in checks if check.get("name") == "single stream"), "")
+    return f"{passed} of {len(checks)} checks passed, {speed} (simulated)"
 
 
-def _change(demo: Demo, stack: str) -> str:
-    pulumi = engine.pulumi()
-    shared = ["--non-interactive", "--stack", stack]
-    key = "gemma-serving:vllm.maxModelLen"
-    demo.call(
-        stack,
-        "config set",
-        [pulumi, "config", "set", "--path", key, str(NEW_MAX_MODEL_LEN), "--stack", stack, "--non-interactive"],
-    )
-    preview = _json(demo.call(stack, "preview change", [pulumi, "preview", "--json", *shared]))
+def _served_length(stack: str) -> str:
+    """Ask the running server for its max-model-len, by the stack's own way in."""
+    outputs = stack_outputs(stack)
+    with open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel) as access:
+        answer = requests.get(f"{access.base_url}/v1/models", headers=dict(access.headers()), timeout=_CALL_LIMIT_S)
+    answer.raise_for_status()
+    found = answer.json()["data"][0]["max_model_len"]
+    if found != NEW_MAX_MODEL_LEN:
+        raise StepError(f"The server still runs with max-model-len {found}, not {NEW_MAX_MODEL_LEN}")
+    return f"the running server says max_model_len {found}"
+
+
+def _change(demo: Demo) -> str:
+    _pulumi(demo, "config set", "config", "set", "--path", "gemma-serving:vllm.maxModelLen", str(NEW_MAX_MODEL_LEN))
+    preview = _json(_pulumi(demo, "preview change", "preview", "--json"))
     summary = cast("Mapping[str, int]", preview.get("changeSummary") or {})
-    moved = {op: count for op, count in summary.items() if op not in {"same", "update"}}
-    if moved or not summary.get("update"):
+    if set(summary) - {"same", "update"} or not summary.get("update"):
         raise StepError(f"The change of a serving flag would do more than update in place: {dict(summary)}")
-    demo.call(stack, "up change", [pulumi, "up", "--yes", "--skip-preview", *shared])
+    _pulumi(demo, "up change", "up", "--yes", "--skip-preview")
     return f"max-model-len {NEW_MAX_MODEL_LEN}: {summary['update']} updated in place, nothing replaced"
 
 
-def _capacity(folder: Path, stack: str) -> tuple[str, str]:
+def _capacity(stack: str) -> tuple[str, str]:
     """Return when the queued resource and its node were made."""
-    del folder
     api = google_api.connect()
-    from stacks.loading import from_file  # noqa: PLC0415
-
     settings = from_file(engine.project_folder() / f"Pulumi.{stack}.yaml")
     made: list[str] = []
     for zone in settings.tpu.zones if settings.tpu else ():
@@ -311,18 +308,26 @@ def _json(text: str) -> dict[str, object]:
         raise StepError(f"Expected one JSON object, found: {text[:200]!r} ({error})") from None
 
 
-def _summary(demo: Demo, elapsed_s: float, *, failed: bool) -> None:
+def _say(text: str) -> None:
+    """Print one line in one write: two stacks talk at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _summary(demos: Sequence[Demo], elapsed_s: float, *, failed: bool) -> None:
     table = Table(title="What happened (cloud simulated)", title_justify="left")
     table.add_column("stack")
     table.add_column("step")
     table.add_column("s", justify="right")
     table.add_column("result", overflow="fold")
-    for step in demo.steps:
+    for step in (step for demo in demos for step in demo.steps):
         table.add_row(step.stack, step.name, f"{step.seconds:.1f}", step.result)
     _console.print()
     _console.print(table)
     verdict = "with failures" if failed else "everything did what it had to"
-    _console.print(f"{elapsed_s:.0f} s in all, {verdict}. Output of every step: {demo.folder / 'logs'}", markup=False)
+    _console.print(
+        f"{elapsed_s:.0f} s in all, {verdict}. Output of every step: {demos[0].folder / 'logs'}", markup=False
+    )
     _console.print(
         "For real: `gcloud auth application-default login`, `pulumi login`, `pulumi stack init tpu-v6e4`, "
         "`pulumi config set gcp:project YOUR_PROJECT`, then `pulumi preview`, `pulumi up`, `python -m scripts.smoke --stack tpu-v6e4`, "

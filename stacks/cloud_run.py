@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pulumi
 
@@ -14,13 +15,15 @@ from components.cloud_run_gpu_service import (
     SecretVariable,
     probe_for,
 )
-from components.private_network import PrivateNetwork, PrivateNetworkArgs
 from planning.types import StartupProbe
 from planning.vllm_args import vllm_arguments
 from stacks.base import COMMAND, MODELS_FOLDER, PORT, Context, Foundation, lay_foundation
 from stacks.outputs import export, served_model
 from stacks.planned import to_probe
 from stacks.settings import CloudRunSettings, MountSettings, Settings
+
+if TYPE_CHECKING:
+    from components.private_network import PrivateNetwork
 
 _SHM = MemoryVolume(name="shm", path="/dev/shm", size_limit="8Gi")  # noqa: S108  vLLM's workers share memory there
 _CACHE_VOLUME = "file-cache"
@@ -70,7 +73,7 @@ def mount_options(mount: MountSettings, settings: Settings) -> Sequence[str]:
 
 
 def _arguments(
-    context: Context, run: CloudRunSettings, foundation: Foundation, network: PrivateNetwork | None
+    context: Context, run: CloudRunSettings, foundation: Foundation, network: "PrivateNetwork | None"
 ) -> CloudRunGpuServiceArgs:
     settings, plan = context.settings, context.plan
     volumes = [_SHM]
@@ -126,7 +129,9 @@ def _probe(run: CloudRunSettings, budget_s: int) -> StartupProbe:
     return to_probe(run.startup_probe) if run.startup_probe is not None else probe_for(budget_s)
 
 
-def _network(context: Context, run: CloudRunSettings, foundation: Foundation) -> PrivateNetwork:
+def _network(context: Context, run: CloudRunSettings, foundation: Foundation) -> "PrivateNetwork":
+    from components.private_network import PrivateNetwork, PrivateNetworkArgs  # noqa: PLC0415  costs most of a second, rarely needed
+
     return PrivateNetwork(
         "network",
         PrivateNetworkArgs(

@@ -2,11 +2,19 @@
 
 from dataclasses import fields
 
+from planning.hardware import FLEX_START_V6E_ZONES, L4_REGIONS, RTX_PRO_6000_REGIONS
 from planning.types import CloudRunOptions, Deployment, Plan, StartupProbe, TpuOptions, WeightsMode
 from planning.vllm_args import VllmOptions
 from stacks.settings import CloudRunSettings, ProbeSettings, Settings, TpuSettings
 
 _GPU_NAMES = {"nvidia-l4": "L4", "nvidia-rtx-pro-6000": "RTX PRO 6000"}
+
+
+_REGIONS = {"nvidia-l4": L4_REGIONS, "nvidia-rtx-pro-6000": RTX_PRO_6000_REGIONS}
+
+
+class PlacesError(ValueError):
+    """A zone or region does not have the accelerator; the message names those that have."""
 
 
 class BlockedError(ValueError):
@@ -32,6 +40,30 @@ def to_deployment(settings: Settings) -> Deployment:
         token_source="secret-manager" if settings.has_hf_token else "none",
         accept_findings=tuple(settings.accept_findings),
     )
+
+
+def check_places(settings: Settings) -> None:
+    """Refuse a zone or region in which the accelerator is not known to exist, before anything is asked of the cloud.
+
+    Raises PlacesError; `tpu.allowUnlistedZones` accepts zones that are newer than this release.
+    """
+    tpu, run = settings.tpu, settings.cloud_run
+    if (
+        tpu is not None
+        and tpu.provisioning == "flex-start"
+        and tpu.accelerator_type.startswith("v6e")
+        and not tpu.allow_unlisted_zones
+    ):
+        for index, zone in enumerate(tpu.zones):
+            if zone not in FLEX_START_V6E_ZONES:
+                raise PlacesError(
+                    f'gemma-serving:tpu.zones[{index}] = "{zone}": no flex-start {tpu.accelerator_type} is known there; known are '
+                    f"{', '.join(FLEX_START_V6E_ZONES)}. If the zone is newer than this list, set tpu.allowUnlistedZones: true."
+                )
+    if run is not None and run.region not in _REGIONS[run.gpu]:
+        raise PlacesError(
+            f'gemma-serving:cloudRun.region = "{run.region}": Cloud Run has no {run.gpu} there; it has in {", ".join(_REGIONS[run.gpu])}.'
+        )
 
 
 def to_vllm_options(settings: Settings) -> VllmOptions:

@@ -7,13 +7,13 @@ from components.errors import ComponentError
 from components.ownership import Ownership
 from planning import PlanningError, plan
 from planning.types import Finding
-from stacks import cloud_run, loading, tpu
+from stacks import loading
 from stacks.base import Context
 from stacks.loading import SettingsError
 from stacks.naming import Names, NamingError
-from stacks.planned import BlockedError, require_unblocked, to_deployment
+from stacks.planned import BlockedError, PlacesError, check_places, require_unblocked, to_deployment
 
-UserError = (SettingsError, PlanningError, NamingError, BlockedError, ComponentError)
+UserError = (SettingsError, PlanningError, NamingError, PlacesError, BlockedError, ComponentError)
 """Mistakes of the user's: one clear sentence, no traceback."""
 
 
@@ -21,6 +21,7 @@ def run() -> None:
     """Declare the stack that is being previewed or deployed. Raises one of `UserError` before any resource is declared."""
     stack = pulumi.get_stack()
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
+    check_places(settings)
     planned = plan(to_deployment(settings))
     for finding in planned.findings:
         _show(finding, accepted=finding.id in planned.accepted)
@@ -32,8 +33,19 @@ def run() -> None:
         ownership=Ownership(project=pulumi.get_project(), stack=stack),
         token=pulumi.Config().require_secret(loading.TOKEN_KEY) if settings.has_hf_token else None,
     )
-    deploy = tpu.deploy if settings.target == "tpu" else cloud_run.deploy
-    deploy(context)
+    _deploy(context)
+
+
+def _deploy(context: Context) -> None:
+    """Import the target's resources only now: the SDK's compute classes alone cost most of a second."""
+    if context.settings.target == "tpu":
+        from stacks import tpu  # noqa: PLC0415
+
+        tpu.deploy(context)
+    else:
+        from stacks import cloud_run  # noqa: PLC0415
+
+        cloud_run.deploy(context)
 
 
 def _show(finding: Finding, *, accepted: bool) -> None:
