@@ -30,7 +30,8 @@ SERVER_FIELDS: Final = (
 CLIENT_FIELDS: Final = ("workers", "cpu_share_max", "lag_p99_ms", "send_late_p99_ms")
 LEGEND: Final = (
     "TTFT: time to first token. TPOT: time per output token after the first, by the server's own token count. ITL: time between events of a"
-    " stream. E2E: until the last output. KV and queue: the most that was seen. Failed requests count in no latency. Hollow marks and dashed cells are invalid points."
+    " stream. E2E: until the last output. KV and queue: the most that was seen. Failed requests count in no latency."
+    " Hollow marks and dashed cells are invalid points."
 )
 
 

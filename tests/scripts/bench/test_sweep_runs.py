@@ -1,0 +1,352 @@
+"""Whole sweeps against a server of known timing in a process of its own, straight and with faults."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scripts.access import Access
+from scripts.benching.points import Sweep, SweepError
+from scripts.benching.store import read_results, read_run
+from scripts.benching.sweep import Settings, run_sweep
+
+ROOT = Path(__file__).parents[3]
+SWEEP = Sweep(
+    concurrency=(4,), request_rate=(), input_tokens=(32,), output_tokens=(8,), requests=12, duration_s=None, seed=1
+)
+
+
+class Quiet:
+    def __init__(self):
+        self.lines = []
+        self.on_done = None
+
+    def line(self, text):
+        self.lines.append(text)
+
+    def skipped(self, point, reason):
+        self.lines.append(f"{point.key} {reason}")
+
+    def done(self, point, result):
+        if self.on_done is not None:
+            self.on_done(point, result)
+
+    def begin(self, *_):
+        pass
+
+    start = progress = end = begin
+
+
+def bench(url, out, sweep=SWEEP, reporter=None, **options):
+    settings = Settings(url=url, model=None, out=out, warm_up=0, workers=1, stall_limit_s=0.6, **options)
+    outcome = run_sweep(settings, sweep, Access(base_url=url, auth="none"), reporter or Quiet())
+    return outcome, {result["point"]["key"]: result for result in read_results(out)} if outcome.stored else {}
+
+
+def only(results):
+    (result,) = results.values()
+    return result
+
+
+@pytest.fixture
+def calm(server):
+    server.control({})
+    yield server
+    server.control({})
+
+
+def test_known_timing_is_measured_as_it_is(calm, tmp_path):
+    _, results = bench(calm.url, tmp_path, replace(SWEEP, concurrency=(1, 16), output_tokens=(40,), requests=16))
+    for result in results.values():
+        # 20 ms and 5 ms; the slack is for a machine that is busy with other tests. benchmarks/bench_client.py has the 2 %.
+        assert 20.0 <= result["median_ttft_ms"] < 30.0
+        assert result["median_tpot_ms"] == pytest.approx(5.0, rel=0.15)
+        assert (result["completed"], result["failed"]) == (16, 0)
+        assert result["total_output_tokens"] == 640
+    one = results["closed-c1-i32-o40-n0"]
+    assert one["output_throughput"] == pytest.approx(40 / (0.02 + 39 * 0.005), rel=0.15)
+
+
+def test_prompts_are_exact_and_unique_and_the_server_agrees(calm, tmp_path):
+    before = calm.control()
+    _, results = bench(calm.url, tmp_path, replace(SWEEP, input_tokens=(9, 200), concurrency=(2, 4)))
+    after = calm.control()
+    assert after["duplicates"] == before["duplicates"]
+    assert after["requests"] - before["requests"] == 4 * 12
+    for result in results.values():
+        assert set(result["input_lens"]) == {result["point"]["input_tokens"]}
+        assert set(result["output_lens"]) == {8}
+        assert result["server"]["prefix_cache_hits"] == 0
+        assert result["server"]["generation_tokens"] == result["total_output_tokens"]
+        assert result["notes"] == []
+        assert result["simulated"] == "timed"
+
+
+def test_a_repeated_seed_meets_the_prefix_cache_and_the_result_says_so(calm, tmp_path):
+    for folder in ("a", "b"):
+        _, results = bench(calm.url, tmp_path / folder, replace(SWEEP, seed=99))
+    assert only(results)["server"]["prefix_cache_hit_rate"] == 1.0
+    assert "100% of the prompt tokens came from the prefix cache: they were not computed" in only(results)["notes"]
+
+
+def test_a_seed_that_nobody_gave_differs_from_run_to_run_and_a_continuation_keeps_it(tmp_path):
+    from scripts.benching.sweep import seed_of  # noqa: PLC0415
+
+    settings = Settings(url="u", model=None, out=tmp_path)
+    assert len({seed_of(settings, None) for _ in range(5)}) > 1
+    (tmp_path / "run.json").write_text('{"seed": 7}')
+    assert seed_of(replace(settings, resume=True), None) == 7
+    assert seed_of(settings, 3) == 3
+
+
+def test_an_open_loop_sends_at_its_rate_whatever_the_server_does(calm, tmp_path):
+    sweep = replace(SWEEP, concurrency=(), request_rate=(40.0,), requests=None, duration_s=1.0)
+    _, results = bench(calm.url, tmp_path, sweep, poisson=False)
+    result = only(results)
+    assert result["num_prompts"] == 40
+    assert result["start_times"] == pytest.approx([n / 40 for n in range(40)], abs=1e-6)
+    assert result["max_concurrency"] is None
+    assert result["request_rate"] == 40.0
+
+
+def test_an_open_loop_above_its_limit_sheds_and_is_invalid(calm, tmp_path):
+    sweep = replace(SWEEP, concurrency=(), request_rate=(200.0,), requests=40)
+    _, results = bench(calm.url, tmp_path, sweep, max_in_flight=2)
+    result = only(results)
+    assert not result["valid"]
+    assert "not sent because too many were in flight" in result["invalid_reasons"][0]
+    assert result["num_prompts"] + result["client"]["shed"] == 40
+
+
+def test_two_processes_share_a_point_without_sending_anything_twice(calm, tmp_path):
+    before = calm.control()
+    settings = Settings(url=calm.url, model=None, out=tmp_path, warm_up=0, workers=2)
+    run_sweep(settings, replace(SWEEP, requests=25), Access(base_url=calm.url, auth="none"), Quiet())
+    (result,) = read_results(tmp_path)
+    assert result["client"]["workers"] == 2
+    assert result["completed"] == 25
+    assert calm.control()["requests"] - before["requests"] == 25
+
+
+def test_warm_up_is_not_counted(calm, tmp_path):
+    before = calm.control()["requests"]
+    settings = Settings(url=calm.url, model=None, out=tmp_path, warm_up=5, workers=1)
+    run_sweep(settings, SWEEP, Access(base_url=calm.url, auth="none"), Quiet())
+    assert calm.control()["requests"] - before == 17
+    assert read_results(tmp_path)[0]["num_prompts"] == 12
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ({"kind": "status", "status": 429}, "http_429"),
+        ({"kind": "status", "status": 503}, "http_503"),
+        ({"kind": "reset"}, "reset"),
+        ({"kind": "close"}, "closed"),
+        ({"kind": "malformed"}, "malformed"),
+        ({"kind": "error_event"}, "error_event"),
+        ({"kind": "no_usage"}, "missing_usage"),
+        ({"kind": "stall"}, "stall"),
+    ],
+)
+def test_failures_stand_apart_by_kind_and_spoil_no_latency(calm, tmp_path, fault, kind):
+    calm.control({**fault, "every": 4, "after_tokens": 2})
+    outcome, results = bench(calm.url, tmp_path)
+    result = only(results)
+    assert outcome.ending == "done"
+    assert result["errors_by_kind"] == {kind: 3}
+    assert (result["completed"], result["failed"]) == (9, 3)
+    assert len(result["ttfts"]) == 9
+    assert result["p99_e2el_ms"] < 500
+    assert result["error_examples"][kind]
+
+
+def test_a_request_that_takes_too_long_is_ended(start_server, tmp_path):
+    slow = start_server("--ttft-s", "30")
+    outcome, results = bench(slow.url, tmp_path, replace(SWEEP, requests=2), request_limit_s=1.0)
+    assert only(results)["errors_by_kind"] == {"timeout": 2}
+    assert outcome.empty == 1
+
+
+def test_a_point_that_takes_too_long_is_ended_with_what_is_known(calm, tmp_path):
+    outcome, results = bench(calm.url, tmp_path, replace(SWEEP, requests=100_000), point_limit_s=1.0)
+    assert outcome.ending == "done"
+    assert only(results)["completed"] > 10
+    assert only(results)["errors_by_kind"] == {"aborted": 4}
+
+
+def test_a_duration_ends_sending_and_waits_for_what_is_under_way(calm, tmp_path):
+    _, results = bench(calm.url, tmp_path, replace(SWEEP, requests=None, duration_s=0.5))
+    result = only(results)
+    assert result["failed"] == 0
+    assert max(result["start_times"]) <= 0.51
+
+
+def test_a_server_killed_in_the_middle_ends_the_sweep_which_resumes_and_counts_nothing_twice(
+    start_server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("scripts.benching.sweep.RECOVERY_LIMIT_S", 0.5)
+    options = ("--ttft-s", "0.02", "--tpot-s", "0.005")
+    first = start_server(*options)
+    reporter = Quiet()
+    reporter.on_done = lambda point, _result: first.process.kill() if point.level == 2 else None
+    sweep = replace(SWEEP, concurrency=(1, 2, 4, 8))
+    outcome, results = bench(first.url, tmp_path, sweep, reporter)
+    assert outcome.ending == "server gone"
+    assert "closed-c4-i32-o8-n0" in outcome.detail
+    assert set(results) == {"closed-c1-i32-o8-n0", "closed-c2-i32-o8-n0"}
+    second = start_server(*options, "--port", first.url.rsplit(":", 1)[1])
+    outcome, results = bench(second.url, tmp_path, sweep, resume=True)
+    assert (outcome.ending, outcome.measured, outcome.stored) == ("done", 2, 4)
+    assert second.control()["requests"] == 24
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_server_that_dies_while_it_answers_leaves_no_half_point(start_server, tmp_path, monkeypatch):
+    monkeypatch.setattr("scripts.benching.sweep.RECOVERY_LIMIT_S", 0.5)
+    dying = start_server("--ttft-s", "0.02", "--tpot-s", "0.005")
+    dying.control({"kind": "exit", "every": 9, "after_tokens": 2})
+    outcome, results = bench(dying.url, tmp_path, replace(SWEEP, requests=60))
+    assert outcome.ending == "server gone"
+    assert results == {}
+
+
+def test_a_server_that_comes_back_has_its_point_measured_again_from_the_start(start_server, tmp_path):
+    options = ("--ttft-s", "0.02", "--tpot-s", "0.005")
+    first = start_server(*options)
+    port = first.url.rsplit(":", 1)[1]
+    first.control({"kind": "exit", "every": 9, "after_tokens": 2})
+    second = []
+
+    def revive():
+        first.process.wait()
+        time.sleep(2.5)  # long enough for the load generator to give up
+        second.append(start_server(*options, "--port", port))
+
+    thread = threading.Thread(target=revive)
+    thread.start()
+    reporter = Quiet()
+    outcome, results = bench(first.url, tmp_path, replace(SWEEP, requests=60), reporter)
+    thread.join()
+    assert outcome.ending == "done"
+    assert any("measuring the point again" in text for text in reporter.lines)
+    assert (only(results)["completed"], only(results)["failed"]) == (60, 0)
+    assert "measured again from its start" in only(results)["notes"][-1]
+    assert second[0].control()["requests"] == 60
+
+
+def test_a_sweep_that_cannot_begin_says_why(calm, tmp_path):
+    with pytest.raises(SweepError, match="cannot be measured: GET /v1/models failed"):
+        bench("http://127.0.0.1:9", tmp_path)
+    settings = Settings(url=calm.url, model="other", out=tmp_path)
+    with pytest.raises(SweepError, match="--model is 'other'; the server serves timed"):
+        run_sweep(settings, SWEEP, Access(base_url=calm.url, auth="none"), Quiet())
+    assert not (tmp_path / "results.jsonl").exists()
+
+
+def test_a_server_without_a_tokenizer_is_calibrated_by_usage(start_server, tmp_path):
+    plain = start_server("--ttft-s", "0.001", "--tpot-s", "0.001", "--no-tokenize")
+    _, results = bench(plain.url, tmp_path, replace(SWEEP, input_tokens=(77,)))
+    result = only(results)
+    assert result["input_lens_source"] == "usage"
+    assert set(result["input_lens"]) == {77}
+
+
+def test_a_server_that_does_not_know_ignore_eos_is_measured_without_it(start_server, tmp_path):
+    plain = start_server("--ttft-s", "0.001", "--tpot-s", "0.001", "--refuse-ignore-eos")
+    settings = Settings(url=plain.url, model=None, out=tmp_path, warm_up=1, workers=1)
+    reporter = Quiet()
+    run_sweep(settings, SWEEP, Access(base_url=plain.url, auth="none"), reporter)
+    assert read_results(tmp_path)[0]["completed"] == 12
+    assert any("ignore_eos" in text for text in reporter.lines)
+
+
+def test_text_completions_can_be_measured_too(calm, tmp_path):
+    _, results = bench(calm.url, tmp_path, chat=False)
+    assert only(results)["completed"] == 12
+    assert set(only(results)["input_lens"]) == {32}
+
+
+def test_loads_beyond_saturation_are_left_out_when_asked(calm, tmp_path):
+    # More slots than requests: throughput cannot rise any more.
+    sweep = replace(SWEEP, concurrency=(12, 13, 14, 15, 16))
+    reporter = Quiet()
+    outcome, results = bench(calm.url, tmp_path, sweep, reporter, stop_when_saturated=True)
+    assert outcome.ending == "done"
+    assert 3 <= len(results) < 5
+    assert any("over-saturated" in text for text in reporter.lines)
+
+
+def run_cli(*words, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "scripts.bench", *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tmp_path):
+    words = [
+        "--url",
+        calm.url,
+        "--concurrency",
+        "1,2,3",
+        "--input-tokens",
+        "16",
+        "--output-tokens",
+        "16",
+        "--requests",
+        "30",
+    ]
+    process = run_cli(*words, "--warm-up", "0", "--seed", "4", "--out", str(tmp_path))
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "results.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    stored = len(read_results(tmp_path))
+    assert 1 <= stored < 3
+    assert f"{stored} of 3 points are complete" in errors
+    assert "--resume" in errors.rsplit("Go on with: ", 1)[1]
+    for name in ("report.html", "report.md", "summary.csv", "run.json"):
+        assert (tmp_path / name).stat().st_size > 0
+    assert read_run(tmp_path)["seed"] == 4
+    assert calm.control()["open"] == 0, "a stream was left open"
+    again = run_cli(*words, "--warm-up", "0", "--resume", "--json", "--out", str(tmp_path))
+    output, errors = again.communicate(timeout=60)
+    assert again.returncode == 0, errors
+    told = json.loads(output)
+    assert (told["ending"], told["stored"], told["simulated"]) == ("done", 3, "timed")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "x"], "give either --stack NAME or --url URL"),
+        (["--url", "http://127.0.0.1:9"], "give --out DIR"),
+        (["--url", "http://localhost:9", "--out", "x"], "use 127.0.0.1"),
+        (["--url", "127.0.0.1:9", "--out", "x"], "it must be http://HOST"),
+        (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "it must be quick or grid"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(words, message, tmp_path):
+    process = run_cli(*words, env={**os.environ, "HOME": str(tmp_path)})
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert message in errors
+    assert "Traceback" not in errors
+    with contextlib.suppress(FileNotFoundError):
+        (ROOT / "x").rmdir()

@@ -1,0 +1,341 @@
+import asyncio
+import json
+import time
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from aiohttp import web
+from rich.console import Console
+
+from scripts.access import Access, IdTokenSource
+from scripts.openai_client import OpenAIClient
+from scripts.openai_client_metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
+from scripts.smoking import checks_basic, checks_features, checks_operations
+from scripts.smoking.context import Check, Context
+from scripts.smoking.render import print_table, summary, to_json, to_junit
+from scripts.smoking.results import CheckResult, Outcome, SmokeReport
+from scripts.smoking.run import _run_one, run_smoke
+from scripts.smoking.target import Planned, Target, Thresholds, target_from_outputs
+from scripts.stack import StackOutputs
+
+TARGET = Target(
+    model="timed",
+    thresholds=Thresholds(
+        ready_budget_s=5, max_ttft_s=2.0, min_decode_tok_per_s=20.0, min_burst_tok_per_s=20.0, max_model_len=2048
+    ),
+    planned=Planned(kv_blocks=1000, options={"block_size": "16", "cache_dtype": "fp8"}),
+    expect_reasoning=True,
+    expect_tool_calls=True,
+)
+
+
+def smoke(url, target=TARGET, access=None):
+    said = []
+    report = run_smoke(access or Access(base_url=url, auth="none"), target, said.append)
+    return report, {check.name: check.outcome for check in report.checks}, said
+
+
+def test_a_good_server_passes_everything_and_is_said_to_be_simulated(url):
+    report, checks, _ = smoke(url)
+    assert report.passed, report.failed
+    assert report.exit_code == 0
+    assert report.simulated == "timed"
+    assert {name for name, outcome in checks.items() if outcome.verdict != "passed"} == {"anonymous access"}
+    speed = checks["single stream"].values
+    assert 0.01 <= speed["ttft_s"] < 0.1
+    assert 200 < speed["decode_tok_per_s"] <= 510
+    console = Console(width=150, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    print_table(report, console)
+    assert "SIMULATED" in console.export_text()
+
+
+def test_what_is_too_slow_fails_and_says_by_how_much(url):
+    slow = replace(
+        TARGET,
+        thresholds=replace(TARGET.thresholds, max_ttft_s=0.001, min_decode_tok_per_s=1000.0, min_burst_tok_per_s=1e6),
+    )
+    report, checks, _ = smoke(url, slow)
+    assert report.exit_code == 1
+    assert {check.name for check in report.failed} == {"single stream", "burst"}
+    assert checks["single stream"].detail.startswith("TTFT 0.0")
+    assert "tok/s (5" in checks["single stream"].detail  # about half of 1,000 is missing
+    assert "%) short" in checks["burst"].detail
+
+
+def test_another_model_ends_the_checks_that_need_the_right_one(url):
+    report, checks, _ = smoke(url, replace(TARGET, model="gemma"))
+    assert checks["served model"].verdict == "failed"
+    assert checks["served model"].measured == "timed"
+    assert checks["chat"].verdict == "not run"
+    assert report.exit_code == 1
+
+
+def test_a_server_that_never_gets_ready_costs_its_budget_and_no_more():
+    began = time.monotonic()
+    report, checks, said = smoke(
+        "http://127.0.0.1:9", replace(TARGET, thresholds=replace(TARGET.thresholds, ready_budget_s=2.5))
+    )
+    assert time.monotonic() - began < 10
+    assert checks["ready"].verdict == "failed"
+    assert "GET /health failed" in checks["ready"].detail
+    assert len(report.checks) == 15
+    assert any("waiting for readiness" in line for line in said)
+
+
+def test_options_that_did_not_take_effect_fail_and_a_different_cache_warns(url):
+    _, checks, _ = smoke(url, replace(TARGET, planned=Planned(kv_blocks=1000, options={"block_size": "32"})))
+    assert checks["options in effect"].verdict == "failed"
+    assert "block_size is 16, planned 32" in checks["options in effect"].detail
+    _, checks, _ = smoke(url, replace(TARGET, planned=Planned(kv_blocks=1300)))
+    assert checks["options in effect"].verdict == "warned"
+    assert checks["options in effect"].detail.startswith("23% fewer than planned")
+
+
+def test_a_shorter_max_model_len_than_promised_fails(url):
+    _, checks, _ = smoke(url, replace(TARGET, thresholds=replace(TARGET.thresholds, max_model_len=4096)))
+    assert checks["max-model-len"].verdict == "failed"
+    assert "-2048 tokens" in checks["max-model-len"].detail
+
+
+def test_a_private_server_refuses_callers_without_a_token_and_serves_those_with_one(start_server):
+    private = start_server("--ttft-s", "0.005", "--tpot-s", "0.001", "--max-model-len", "2048", "--token", "canary")
+    access = Access(base_url=private, auth="id-token", id_tokens=IdTokenSource(private, lambda _audience: "canary"))
+    report, checks, _ = smoke(private, access=access)
+    assert report.passed, report.failed
+    assert checks["anonymous access"].verdict == "passed"
+    assert "/metrics 401" in checks["anonymous access"].measured
+    assert "canary" not in json.dumps(to_json(report))
+
+
+def test_a_server_that_should_be_private_and_is_not_fails(url):
+    access = Access(base_url=url, auth="id-token", id_tokens=IdTokenSource(url, lambda _audience: "t"))
+    _, checks, _ = smoke(url, access=access)
+    assert checks["anonymous access"].verdict == "failed"
+    assert "anyone may call /v1/models" in checks["anonymous access"].detail
+
+
+def answering(routes):
+    """Runs `use(client)` against a server of these handlers."""
+
+    async def run(use):
+        app = web.Application()
+        for method, path, handler in routes:
+            app.router.add_route(method, path, handler)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        try:
+            async with OpenAIClient(f"http://127.0.0.1:{port}") as client:
+                return await use(
+                    Context(
+                        client=client, access=Access(base_url="", auth="none"), target=TARGET, say=lambda _text: None
+                    )
+                )
+        finally:
+            await runner.cleanup()
+
+    return run
+
+
+def says(message):
+    async def handler(_request):
+        return web.json_response(
+            {
+                "choices": [{"message": message}],
+                "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+            }
+        )
+
+    return [("POST", "/v1/chat/completions", handler)]
+
+
+@pytest.mark.parametrize(
+    ("check", "message", "verdict", "words"),
+    [
+        (checks_basic.chat, {"content": "Lyon"}, "failed", "damaged weights"),
+        (checks_basic.chat, {"content": "It is Paris."}, "passed", ""),
+        (
+            checks_features.reasoning,
+            {"content": "<|channel>thought 18", "reasoning": None},
+            "failed",
+            "--reasoning-parser",
+        ),
+        (checks_features.reasoning, {"content": "18", "reasoning_content": "up and down"}, "passed", ""),
+        (checks_features.tool_call, {"content": "It is sunny"}, "failed", "--tool-call-parser"),
+        (
+            checks_features.tool_call,
+            {"tool_calls": [{"function": {"name": "get_weather", "arguments": "{"}}]},
+            "failed",
+            "no object",
+        ),
+        (
+            checks_features.tool_call,
+            {"tool_calls": [{"function": {"name": "f", "arguments": '{"location":"Tokyo"}'}}]},
+            "failed",
+            "another",
+        ),
+        (checks_features.structured_output, {"content": "Paris, of course"}, "failed", "no JSON"),
+        (
+            checks_features.structured_output,
+            {"content": '{"city":"Paris","country":"France","population":"2"}'},
+            "failed",
+            "whole number",
+        ),
+        (checks_features.structured_output, {"content": '{"city":"Paris"}'}, "failed", "keys"),
+        (checks_features.structured_output, {"content": '{"city":"P","country":"F","population":2}'}, "passed", ""),
+    ],
+)
+def test_answers_are_judged_by_what_they_should_be(check, message, verdict, words):
+    outcome = asyncio.run(answering(says(message))(check))
+    assert outcome.verdict == verdict, outcome
+    assert words in outcome.detail
+
+
+def test_a_feature_that_is_not_enabled_is_skipped_with_the_reason():
+    async def use(context):
+        context.target = replace(TARGET, expect_reasoning=False)
+        return await checks_features.reasoning(context)
+
+    outcome = asyncio.run(answering([])(use))
+    assert (outcome.verdict, outcome.detail) == ("skipped", "no reasoning parser in the settings")
+
+
+def test_a_stream_that_something_buffers_fails():
+    async def whole(_request):
+        text = 'data: {"choices":[{"delta":{"content":"one two"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+        return web.Response(text=text, content_type="text/event-stream")
+
+    outcome = asyncio.run(answering([("POST", "/v1/chat/completions", whole)])(checks_basic.streaming))
+    assert outcome.verdict == "failed"
+    assert "something buffers the stream" in outcome.detail
+
+
+def test_a_prompt_over_the_limit_that_is_not_refused_fails():
+    async def use(context):
+        context.max_model_len = 2048
+        return await checks_features.max_model_len(context)
+
+    outcome = asyncio.run(answering(says({"content": "fine"}))(use))
+    assert outcome.verdict == "failed"
+    assert "was not refused" in outcome.detail
+
+
+def test_a_step_that_hangs_ends_at_its_limit_and_the_next_one_runs(url):
+    async def hang(_context):
+        await asyncio.sleep(60)
+
+    async def fine(_context):
+        return Outcome(verdict="passed", measured="")
+
+    checks = (Check(name="hangs", limit_s=lambda _t: 0.2, run=hang), Check(name="next", limit_s=lambda _t: 1, run=fine))
+    report = run_smoke(Access(base_url=url, auth="none"), TARGET, lambda _text: None, checks=checks)
+    assert [check.outcome.verdict for check in report.checks] == ["failed", "passed"]
+    assert "the step's limit was reached" in report.checks[0].outcome.detail
+
+
+def test_an_answer_of_the_wrong_shape_is_the_servers_failure_and_no_crash():
+    async def odd(_request):
+        return web.json_response([1, 2, 3])
+
+    async def use(context):
+        found = (
+            checks_basic.served_model,
+            checks_basic.chat,
+            checks_basic.usage,
+            checks_basic.streaming,
+            checks_features.tool_call,
+        )
+        return [
+            (await _run_one(Check(name="c", limit_s=lambda _t: 5, run=check), context)).outcome.verdict
+            for check in found
+        ]
+
+    assert (
+        asyncio.run(answering([("GET", "/v1/models", odd), ("POST", "/v1/chat/completions", odd)])(use))
+        == ["failed"] * 5
+    )
+
+
+def row(name, verdict, detail=""):
+    return CheckResult(
+        name=name, outcome=Outcome(verdict=verdict, measured="<m>\x07", wanted="w & v", detail=detail), elapsed_s=0.5
+    )
+
+
+def report_of(*rows, interrupted=False):
+    return SmokeReport(
+        stack="s", url="http://h", model="m", simulated=None, checks=rows, interrupted=interrupted, elapsed_s=1.0
+    )
+
+
+def test_junit_has_a_case_a_check_and_says_what_failed():
+    text = to_junit(
+        report_of(
+            row("a", "passed"), row("b", "failed", "0.4 s over"), row("c", "skipped", "not enabled"), row("d", "warned")
+        )
+    )
+    suite = ET.fromstring(text).find("testsuite")  # noqa: S314 - our own
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "1", "1")
+    failure = suite.find("testcase[@name='b']/failure")
+    assert failure is not None
+    assert failure.get("message") == "measured <m>; wanted w & v; 0.4 s over"
+
+
+def test_exit_codes_tell_failed_from_interrupted_from_done():
+    assert report_of(row("a", "passed"), row("b", "warned")).exit_code == 0
+    assert report_of(row("a", "failed")).exit_code == 1
+    assert report_of(row("a", "passed"), row("b", "not run")).exit_code == 1
+    assert report_of(row("a", "passed"), row("b", "not run"), interrupted=True).exit_code == 130
+    assert summary(report_of(row("a", "passed"), interrupted=True)).startswith("interrupted: 1 passed")
+
+
+def test_metrics_are_read_with_labels_escapes_and_several_engines():
+    scrape = parse_metrics(
+        '# HELP x y\nvllm:num_requests_running{engine="0"} 3\nvllm:num_requests_running{engine="1"} 4\n'
+        'vllm:kv_cache_usage_perc{engine="0",model_name="a,b=\\"c\\""} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.5 1700000000\n'
+        'vllm:cache_config_info{block_size="16",cache_dtype="auto"} 1.0\nbroken line here\nvllm:nan NaN\n'
+    )
+    assert scrape.total(RUNNING) == 7
+    assert scrape.highest(KV_USAGE) == 0.5
+    assert scrape.samples["vllm:kv_cache_usage_perc"][0].labels["model_name"] == 'a,b="c"'
+    assert scrape.labels(CACHE_CONFIG) == {"block_size": "16", "cache_dtype": "auto"}
+    assert scrape.total(("vllm:nan",)) is None
+
+
+def test_planned_figures_match_with_rounding_and_resolved_dtypes():
+    assert checks_operations._same("0.40", "0.4")
+    assert checks_operations._same("fp8_e4m3", "fp8")
+    assert not checks_operations._same("bfloat16", "fp8")
+
+
+def test_thresholds_come_from_the_stacks_outputs():
+    outputs = StackOutputs.model_validate(
+        {
+            "target": "tpu", "model": "google/gemma-4-E2B-it", "servedModel": "e2b", "endpoint": "http://127.0.0.1:8000", "auth": "tunnel",
+            "tunnel": {"argv": ["ssh"], "localPort": 8000}, "image": "i@sha256:0",
+            "plan": {"memory": {"kv_tokens": 592736, "kv_blocks": 18523}},
+            "smoke": {"startupBudgetS": 600, "maxTtftS": 0.5, "minDecodeTokPerS": 30, "minBurstTokPerS": None, "burstRequests": 8,
+                      "maxModelLen": 16384, "expectReasoning": True, "expectToolCalls": False},
+            "labels": {}, "project": "p", "location": "z",
+        }
+    )  # fmt: skip
+    target = target_from_outputs("tpu-v6e4", outputs)
+    assert target.model == "e2b"
+    assert target.thresholds == Thresholds(
+        ready_budget_s=600,
+        max_ttft_s=0.5,
+        min_decode_tok_per_s=30,
+        min_burst_tok_per_s=None,
+        burst_requests=8,
+        max_model_len=16384,
+    )
+    assert (target.planned.kv_blocks, target.planned.kv_tokens) == (18523, 592736)
+    assert (target.expect_reasoning, target.expect_tool_calls) == (True, False)
+
+
+def test_an_overlong_prompt_is_longer_than_the_limit_under_any_tokenizer_of_words():
+    assert len(checks_features.overlong_prompt(100).split()) == 101

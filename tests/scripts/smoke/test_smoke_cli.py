@@ -1,0 +1,71 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def start(*words):
+    return subprocess.Popen(
+        [sys.executable, "-m", "scripts.smoke", *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_json_stands_alone_on_stdout_and_junit_is_written(url, tmp_path):
+    junit = tmp_path / "deep" / "smoke.xml"
+    process = start("--url", url, "--model", "timed", "--json", "--junit", str(junit))
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    report = json.loads(output)
+    assert report["passed"] is True
+    assert report["simulated"] == "timed"
+    assert len(report["checks"]) == 15
+    assert "<testsuites>" in junit.read_text()
+
+
+def test_a_server_that_falls_short_is_exit_code_1(url):
+    process = start("--url", url, "--model", "timed", "--max-ttft-s", "0.0001")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "smoke FAILED" in output
+
+
+def test_an_interruption_ends_at_once_with_what_is_known():
+    process = start("--url", "http://127.0.0.1:9", "--model", "m", "--ready-budget-s", "60", "--json")
+    assert process.stderr is not None
+    process.stderr.readline()
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    report = json.loads(output)
+    assert report["interrupted"] is True
+    assert {check["verdict"] for check in report["checks"]} == {"not run"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give either --stack NAME or --url URL --model ID"),
+        (["--url", "http://127.0.0.1:9"], "--url needs --model ID"),
+        (["--url", "http://localhost:9", "--model", "m"], "use 127.0.0.1"),
+        (["--url", "nonsense", "--model", "m"], "--url is 'nonsense'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(words, message):
+    process = start(*words)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert message in errors
+    assert "Traceback" not in errors
