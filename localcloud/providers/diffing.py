@@ -135,6 +135,13 @@ def _is_nothing(each: Field, value: Value) -> bool:
 
 
 def _is_zero(each: Field, value: Value) -> bool:
+    """Tell whether a value says no more than none: a zero, or an object of zeros such as `{enabled: false}`."""
+    if each.kind is Kind.BLOCK and is_object(value) and value:
+        known = {name: member for name, member in value.items() if name in each.fields}
+        return all(
+            _is_nothing(each.fields[name], member) or _is_zero(each.fields[name], member)
+            for name, member in known.items()
+        )
     return each.zero is not None and value == each.zero
 
 

@@ -9,7 +9,7 @@ from typing import Final, cast
 from localcloud.providers import labels
 from localcloud.providers.checking import DEFAULTS_KEY, Checked, Failure, Naming, check
 from localcloud.providers.diffing import Difference, compare
-from localcloud.providers.inputs import foretold, from_state, refreshed, secret_paths
+from localcloud.providers.inputs import foretold, from_state, refreshed, secret_paths, with_kept_defaults
 from localcloud.providers.invokes import FUNCTIONS
 from localcloud.providers.lifecycle import Context, Created, Locks, ResourceType, Settings, Wanted
 from localcloud.providers.provider import Found
@@ -173,8 +173,11 @@ class GcpSession:
         created = await entry.lifecycle.read(self.context, resource_id, state if inputs else {})
         if created is None:
             return None
-        fresh = refreshed(entry.fields, inputs, created.state) if inputs else from_state(entry.fields, created.state)
-        return Found(created=created, inputs=fresh)
+        if inputs:
+            drifted = self.diff(type_name, created.state, inputs).changed
+            return Found(created=created, inputs=refreshed(entry.fields, inputs, created.state, drifted))
+        imported = with_kept_defaults(entry.fields, created.state)
+        return Found(created=Created(id=created.id, state=imported), inputs=from_state(entry.fields, imported))
 
     async def update(
         self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float

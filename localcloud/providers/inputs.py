@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from localcloud.providers.checking import DEFAULTS_KEY
-from localcloud.providers.diffing import compare
 from localcloud.providers.schema import Field, Fields, Kind
 from localcloud.providers.values import UNKNOWN, Path, Properties, Value, is_list, is_object
 
@@ -29,19 +28,24 @@ def _worth_writing(each: Field, value: Value) -> Value:
     return value
 
 
-def refreshed(fields: Fields, inputs: Properties, state: Mapping[str, Value]) -> Properties:
-    """The last inputs, with what drifted taken from the state."""
+def refreshed(fields: Fields, inputs: Properties, state: Mapping[str, Value], drifted: frozenset[str]) -> Properties:
+    """The last inputs, with the properties that drifted taken from the state."""
     fresh: Properties = {}
     for name, each in fields.items():
         if each.output:
             continue
-        drifted = compare({name: each}, state, inputs)
-        value = _worth_writing(each, state.get(name)) if drifted else inputs.get(name)
+        value = _worth_writing(each, state.get(name)) if name in drifted else inputs.get(name)
         if value is not None:
             fresh[name] = value
     if DEFAULTS_KEY in inputs:
         fresh[DEFAULTS_KEY] = inputs[DEFAULTS_KEY]
     return fresh
+
+
+def with_kept_defaults(fields: Fields, state: Mapping[str, Value]) -> Properties:
+    """An imported state, with the defaults of what only the provider keeps: the cloud knows nothing of them."""
+    defaults = {name: each.default for name, each in fields.items() if each.local and each.default is not None}
+    return {**defaults, **state}
 
 
 def foretold(fields: Fields, inputs: Mapping[str, Value]) -> Properties:

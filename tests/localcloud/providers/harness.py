@@ -72,7 +72,9 @@ class Recorder:
         self.sent: list[Sent] = []
         self._answer = answer
 
-    async def send(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None) -> Reply:
+    async def send(
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
+    ) -> Reply:
         is_json = body is not None and headers.get("Content-Type") == "application/json"
         parsed = json.loads(body or b"") if is_json else None
         request = Sent(method, f"/{path}", dict(query), parsed, body, dict(headers))
@@ -130,7 +132,10 @@ class BareStore:
         if request.method in {"PATCH", "PUT"}:
             self.items.setdefault(path, {}).update(request.body or {})
             return copy.deepcopy(self.items[path])
-        name = next((value for key, value in request.query.items() if key.lower().endswith("id")), (request.body or {}).get("name", "1"))
+        name = next(
+            (value for key, value in request.query.items() if key.lower().endswith("id")),
+            (request.body or {}).get("name", "1"),
+        )
         self.items[f"{path}/{name}"] = {"name": name, **(request.body or {})}
         return copy.deepcopy(self.items[f"{path}/{name}"])
 
@@ -182,8 +187,12 @@ class Engine:
     def urn(type_name: str, name: str) -> str:
         return f"urn:pulumi:dev::project::{type_name}::{name}"
 
-    async def check(self, type_name: str, name: str, news: dict[str, Any], olds: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-        request = provider_pb2.CheckRequest(urn=self.urn(type_name, name), name=name, type=type_name, news=to_struct(news), olds=to_struct(olds or {}))
+    async def check(
+        self, type_name: str, name: str, news: dict[str, Any], olds: dict[str, Any] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        request = provider_pb2.CheckRequest(
+            urn=self.urn(type_name, name), name=name, type=type_name, news=to_struct(news), olds=to_struct(olds or {})
+        )
         for key, value in options.items():
             getattr(request, key).CopyFrom(value) if key == "autonaming" else setattr(request, key, value)
         response = await self.stub.Check(request)
@@ -204,9 +213,16 @@ class Engine:
             )
         )
 
-    async def create(self, type_name: str, name: str, inputs: dict[str, Any], *, preview: bool = False, timeout: float = 0) -> Resource:
+    async def create(
+        self, type_name: str, name: str, inputs: dict[str, Any], *, preview: bool = False, limit_s: float = 0
+    ) -> Resource:
         request = provider_pb2.CreateRequest(
-            urn=self.urn(type_name, name), name=name, type=type_name, properties=to_struct(inputs), preview=preview, timeout=timeout
+            urn=self.urn(type_name, name),
+            name=name,
+            type=type_name,
+            properties=to_struct(inputs),
+            preview=preview,
+            timeout=limit_s,
         )
         response = await _rich(self.stub.Create(request))
         return Resource(type_name, name, response.id, inputs, from_struct(response.properties))
@@ -241,11 +257,17 @@ class Engine:
         response = await self.stub.Read(request)
         if not response.id:
             return None
-        return Resource(resource.type, resource.name, response.id, from_struct(response.inputs), from_struct(response.properties))
+        return Resource(
+            resource.type, resource.name, response.id, from_struct(response.inputs), from_struct(response.properties)
+        )
 
     async def delete(self, resource: Resource) -> None:
         request = provider_pb2.DeleteRequest(
-            id=resource.id, urn=self.urn(resource.type, resource.name), name=resource.name, type=resource.type, properties=to_struct(resource.state)
+            id=resource.id,
+            urn=self.urn(resource.type, resource.name),
+            name=resource.name,
+            type=resource.type,
+            properties=to_struct(resource.state),
         )
         await self.stub.Delete(request)
 
@@ -273,18 +295,24 @@ async def _rich(call: Awaitable[Any]) -> Any:
 
 
 @asynccontextmanager
-async def engine(transport: Any, package: str = "gcp", *, environment: dict[str, str] | None = None, **args: Any) -> AsyncGenerator[Engine]:
+async def engine(
+    transport: Any, package: str = "gcp", *, environment: dict[str, str] | None = None, **args: Any
+) -> AsyncGenerator[Engine]:
     """Serve the stand-ins over a transport and connect to one of them."""
-    async with serve("http://127.0.0.1:9", transport=transport, environment=environment or {}) as ports:
-        async with connected(getattr(ports, package)) as attached:
-            await attached.configure(**args)
-            yield attached
+    async with (
+        serve("http://127.0.0.1:9", transport=transport, environment=environment or {}) as ports,
+        connected(getattr(ports, package)) as attached,
+    ):
+        await attached.configure(**args)
+        yield attached
 
 
 @asynccontextmanager
 async def connected(port: int) -> AsyncGenerator[Engine]:
     """One connection to a stand-in."""
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    async with grpc.aio.insecure_channel(
+        f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
+    ) as channel:
         yield Engine(provider_pb2_grpc.ResourceProviderStub(channel))
 
 
@@ -304,7 +332,9 @@ def camel(name: str) -> str:
 
 def camel_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {camel(key) if re.fullmatch(r"[a-z_0-9]+", key) else key: camel_value(each) for key, each in value.items()}
+        return {
+            camel(key) if re.fullmatch(r"[a-z_0-9]+", key) else key: camel_value(each) for key, each in value.items()
+        }
     return [camel_value(each) for each in value] if isinstance(value, list) else value
 
 

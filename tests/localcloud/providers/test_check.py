@@ -31,7 +31,10 @@ def test_an_unknown_property_is_named_with_its_path_and_the_way_to_add_it():
     template = {"containers": [{"image": "i", "imagee": "x"}]}
     found = failures(SERVICE, {"location": "us-east4", "template": template})
     assert list(found) == ["template.containers[0].imagee"]
-    assert "does not know the property 'template.containers[0].imagee' of gcp:cloudrunv2/service:Service" in found["template.containers[0].imagee"]
+    assert (
+        "does not know the property 'template.containers[0].imagee' of gcp:cloudrunv2/service:Service"
+        in found["template.containers[0].imagee"]
+    )
     assert "localcloud/providers/table" in found["template.containers[0].imagee"]
 
 
@@ -49,7 +52,9 @@ def test_values_that_are_not_known_yet_are_neither_missing_nor_wrong():
 
 
 def test_an_unknown_type_is_refused_with_the_way_to_add_it():
-    with pytest.raises(grpc.aio.AioRpcError, match="does not know the resource type gcp:pubsub/topic:Topic: add an entry"):
+    with pytest.raises(
+        grpc.aio.AioRpcError, match="does not know the resource type gcp:pubsub/topic:Topic: add an entry"
+    ):
         check("gcp:pubsub/topic:Topic", {})
 
 

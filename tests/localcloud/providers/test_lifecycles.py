@@ -114,22 +114,28 @@ def test_a_wait_has_an_end_and_the_programs_timeout_is_it():
     async def scenario():
         async with engine(Recorder(Run(polls=10**6)), project="p1") as attached:
             inputs = await attached.check(SERVICE, "svc", service_inputs())
-            await attached.create(SERVICE, "svc", inputs, timeout=0.1)
+            await attached.create(SERVICE, "svc", inputs, limit_s=0.1)
 
-    with pytest.raises(grpc.aio.AioRpcError, match="Error waiting for Creating Service: timeout while waiting for run/v2/projects"):
+    with pytest.raises(
+        grpc.aio.AioRpcError, match="Error waiting for Creating Service: timeout while waiting for run/v2/projects"
+    ):
         run(scenario())
 
 
 def test_cancel_ends_waits_under_way_and_the_server_goes_on():
     cloud = Run(polls=10**6)
+    polled = asyncio.Event()
+
+    def answer(request):
+        if request.path.endswith(OPERATION):
+            polled.set()
+        return cloud(request)
 
     async def scenario():
-        async with engine(Recorder(cloud), project="p1") as attached:
+        async with engine(Recorder(answer), project="p1") as attached:
             inputs = await attached.check(SERVICE, "svc", service_inputs())
             waiting = asyncio.ensure_future(attached.create(SERVICE, "svc", inputs))
-            while cloud.stored is None:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.05)
+            await polled.wait()
             await attached.stub.Cancel(empty_pb2.Empty())
             with pytest.raises(grpc.aio.AioRpcError, match="cancelled"):
                 await waiting
@@ -193,14 +199,18 @@ def test_a_resource_that_exists_already_is_an_error_with_googles_words():
 def test_a_compute_operation_that_fails_says_why():
     def answer(request):
         if "/operations/" in request.path:
-            return {"name": "op", "status": "DONE", "error": {"errors": [{"code": "QUOTA", "message": "Quota 'NETWORKS' exceeded."}]}}
+            return {
+                "name": "op",
+                "status": "DONE",
+                "error": {"errors": [{"code": "QUOTA", "message": "Quota 'NETWORKS' exceeded."}]},
+            }
         return {"kind": "compute#operation", "name": "op", "status": "RUNNING"}
 
     async def scenario():
         async with engine(Recorder(answer), project="p1") as attached:
             await attached.up(NETWORK, "net", {"name": "net"})
 
-    with pytest.raises(grpc.aio.AioRpcError, match="Error waiting for Creating Network: Quota 'NETWORKS' exceeded."):
+    with pytest.raises(grpc.aio.AioRpcError, match="Error waiting for Creating Network: Quota 'NETWORKS' exceeded"):
         run(scenario())
 
 
@@ -251,7 +261,9 @@ def test_a_policy_that_somebody_else_changes_meanwhile_is_read_and_written_again
     async def scenario():
         async with engine(Recorder(answer), project="p1") as attached:
             kind = "gcp:projects/iAMMember:IAMMember"
-            made = await attached.up(kind, "m", {"project": "p1", "role": "roles/viewer", "member": "user:a@example.com"})
+            made = await attached.up(
+                kind, "m", {"project": "p1", "role": "roles/viewer", "member": "user:a@example.com"}
+            )
             after = json.loads(json.dumps(policy))
             await attached.delete(made)
             return made, after
@@ -280,7 +292,9 @@ def test_members_of_one_policy_are_added_at_the_same_time_without_losing_one():
     async def scenario():
         async with engine(Recorder(answer), project="p1") as attached:
             kind = "gcp:projects/iAMMember:IAMMember"
-            inputs = [{"project": "p1", "role": f"roles/r{index}", "member": "user:a@example.com"} for index in range(8)]
+            inputs = [
+                {"project": "p1", "role": f"roles/r{index}", "member": "user:a@example.com"} for index in range(8)
+            ]
             await asyncio.gather(*(attached.up(kind, f"m{index}", each) for index, each in enumerate(inputs)))
 
     run(scenario())
@@ -327,7 +341,9 @@ def test_a_deletion_policy_other_than_delete_sends_nothing(policy, outcome):
 
     async def scenario():
         async with engine(recorder, project="p1") as attached:
-            await attached.delete(Resource(SECRET, "s", "projects/p1/secrets/s", {}, {"secretId": "s", "deletionPolicy": policy}))
+            await attached.delete(
+                Resource(SECRET, "s", "projects/p1/secrets/s", {}, {"secretId": "s", "deletionPolicy": policy})
+            )
 
     if outcome is None:
         run(scenario())
@@ -338,14 +354,23 @@ def test_a_deletion_policy_other_than_delete_sends_nothing(policy, outcome):
 
 
 @pytest.mark.parametrize(
-    ("state", "action"), [({"deletionPolicy": "DELETE"}, ":destroy"), ({"deletionPolicy": "DISABLE"}, ":disable"), ({"deletionPolicy": "ABANDON"}, None)]
+    ("state", "action"),
+    [
+        ({"deletionPolicy": "DELETE"}, ":destroy"),
+        ({"deletionPolicy": "DISABLE"}, ":disable"),
+        ({"deletionPolicy": "ABANDON"}, None),
+    ],
 )
 def test_a_secret_version_ends_as_its_policy_says(state, action):
     recorder = Recorder(lambda _: {})
 
     async def scenario():
         async with engine(recorder) as attached:
-            await attached.delete(Resource("gcp:secretmanager/secretVersion:SecretVersion", "v", "projects/p1/secrets/s/versions/1", {}, state))
+            await attached.delete(
+                Resource(
+                    "gcp:secretmanager/secretVersion:SecretVersion", "v", "projects/p1/secrets/s/versions/1", {}, state
+                )
+            )
 
     run(scenario())
     expected = [] if action is None else [f"/secretmanager/v1/projects/p1/secrets/s/versions/1{action}"]
@@ -359,10 +384,14 @@ def test_an_api_is_disabled_only_where_the_program_asks_for_it():
         async with engine(recorder, project="p1") as attached:
             for flag in (False, True):
                 state = {"service": "run.googleapis.com", "disableOnDestroy": flag, "project": "p1"}
-                await attached.delete(Resource("gcp:projects/service:Service", "api", "p1/run.googleapis.com", {}, state))
+                await attached.delete(
+                    Resource("gcp:projects/service:Service", "api", "p1/run.googleapis.com", {}, state)
+                )
 
     run(scenario())
-    assert [each.key for each in recorder.sent] == [("POST", "/serviceusage/v1/projects/p1/services/run.googleapis.com:disable")]
+    assert [each.key for each in recorder.sent] == [
+        ("POST", "/serviceusage/v1/projects/p1/services/run.googleapis.com:disable")
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(declared()))
@@ -401,8 +430,12 @@ def test_a_preview_of_an_update_keeps_what_stays_and_hides_what_changes():
             made = await create_all(attached)
         recorder = Recorder(lambda _: (500, {}))
         async with engine(recorder, project="p1", region="us-east4") as attached:
-            service = await attached.update(made["svc"], {**made["svc"].inputs, "description": "new", "labels": {"a": "b"}}, preview=True)
-            content = await attached.update(made["object"], {**made["object"].inputs, "content": secret("ho")}, preview=True)
+            service = await attached.update(
+                made["svc"], {**made["svc"].inputs, "description": "new", "labels": {"a": "b"}}, preview=True
+            )
+            content = await attached.update(
+                made["object"], {**made["object"].inputs, "content": secret("ho")}, preview=True
+            )
         return recorder.sent, service.state, content.state
 
     sent, service, content = run(scenario())
@@ -430,7 +463,9 @@ def test_explicit_and_default_providers_on_one_server_keep_their_own_project():
 
     async def scenario():
         async with (
-            serve("http://127.0.0.1:9", transport=recorder, environment={"GOOGLE_PROJECT": "from-environment"}) as ports,
+            serve(
+                "http://127.0.0.1:9", transport=recorder, environment={"GOOGLE_PROJECT": "from-environment"}
+            ) as ports,
             connected(ports.gcp) as explicit,
             connected(ports.gcp) as default,
         ):
@@ -447,7 +482,9 @@ def test_default_labels_and_the_attribution_label_follow_the_configuration():
     recorder = Recorder(BareStore())
 
     async def scenario():
-        async with engine(recorder, project="p1", defaultLabels='{"team":"ml"}', addPulumiAttributionLabel="false") as attached:
+        async with engine(
+            recorder, project="p1", defaultLabels='{"team":"ml"}', addPulumiAttributionLabel="false"
+        ) as attached:
             return await attached.up(SECRET, "s", {**SECRET_INPUTS, "labels": {"a": "b"}})
 
     state = run(scenario()).state
@@ -485,9 +522,17 @@ def test_secret_outputs_are_marked_and_no_error_shows_them():
 
 def test_the_sets_of_the_recorded_service_are_sent_in_the_recorded_order():
     """The real provider orders environment variables by a hash; the recording shows HF_TOKEN first although the program wrote it last."""
-    body = next(each["request"]["body"] for each in oracle("create.jsonl") if each["request"]["path"].startswith("/run/") and each["request"]["body"])
+    body = next(
+        each["request"]["body"]
+        for each in oracle("create.jsonl")
+        if each["request"]["path"].startswith("/run/") and each["request"]["body"]
+    )
     written = [each["name"] for each in service_inputs()["template"]["containers"][0]["envs"]]
-    assert [each["name"] for each in body["template"]["containers"][0]["env"]] == ["HF_TOKEN", "VLLM_LOGGING_LEVEL"] == written[::-1]
+    assert (
+        [each["name"] for each in body["template"]["containers"][0]["env"]]
+        == ["HF_TOKEN", "VLLM_LOGGING_LEVEL"]
+        == written[::-1]
+    )
 
 
 def test_data_sources_answer_from_the_cloud():
@@ -508,7 +553,9 @@ def test_data_sources_answer_from_the_cloud():
                 ("gcp:compute/getSubnetwork:getSubnetwork", {"name": "sub"}),
                 ("gcp:organizations/getClientConfig:getClientConfig", {}),
             ):
-                response = await attached.stub.Invoke(provider_pb2.InvokeRequest(tok=function, args=to_struct(arguments)))
+                response = await attached.stub.Invoke(
+                    provider_pb2.InvokeRequest(tok=function, args=to_struct(arguments))
+                )
                 answers.append(from_struct(getattr(response, "return")))
             with pytest.raises(grpc.aio.AioRpcError, match="does not know the function gcp:x"):
                 await attached.stub.Invoke(provider_pb2.InvokeRequest(tok="gcp:x"))

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 from pulumi.runtime.proto import provider_pb2
 
-from tests.localcloud.providers.harness import Recorder, Replay, Resource, create_all, declared, engine, oracle, run, secret, with_property
+from tests.localcloud.providers.harness import (
+    Recorder,
+    Replay,
+    Resource,
+    create_all,
+    declared,
+    engine,
+    oracle,
+    run,
+    secret,
+    with_property,
+)
 
 ROWS = oracle("diffs.jsonl")
 KINDS = {value: name.lower().replace("_", "-") for name, value in provider_pb2.PropertyDiff.Kind.items()}
@@ -44,7 +55,13 @@ def rows_answered() -> list[tuple[str, dict[str, str], bool]]:
                 answer = await attached.diff(resource, news)
                 details = {path: KINDS[each.kind] for path, each in answer.detailedDiff.items()}
                 replaces = bool(answer.replaces)
-                operation = "replace" if replaces else "update" if answer.changes == provider_pb2.DiffResponse.DIFF_SOME else "same"
+                operation = (
+                    "replace"
+                    if replaces
+                    else "update"
+                    if answer.changes == provider_pb2.DiffResponse.DIFF_SOME
+                    else "same"
+                )
                 answers.append((operation, details, answer.deleteBeforeReplace))
         return answers
 
@@ -94,7 +111,9 @@ def test_no_change_is_no_difference_but_for_the_content_type_that_the_store_answ
 
 
 def test_a_replacement_that_keeps_its_written_name_deletes_first():
-    by_property = {(row["type"], row["property"]): answer[2] for row, answer in zip(ROWS, cached_answers(), strict=True)}
+    by_property = {
+        (row["type"], row["property"]): answer[2] for row, answer in zip(ROWS, cached_answers(), strict=True)
+    }
     assert by_property["gcp:storage/bucket:Bucket", "location"]
     assert not by_property["gcp:storage/bucket:Bucket", "name"]
     assert not by_property["gcp:secretmanager/secretVersion:SecretVersion", "secret_data"]

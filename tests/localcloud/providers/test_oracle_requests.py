@@ -6,7 +6,20 @@ from typing import Any
 
 import pytest
 
-from tests.localcloud.providers.harness import Engine, Recorder, Replay, Resource, Sent, create_all, declared, engine, oracle, run, secret, with_property
+from tests.localcloud.providers.harness import (
+    Engine,
+    Recorder,
+    Replay,
+    Resource,
+    Sent,
+    create_all,
+    declared,
+    engine,
+    oracle,
+    run,
+    secret,
+    with_property,
+)
 
 # The recorded `up` of changes, as its README lists them.
 CHANGES: dict[str, list[tuple[str, Any]]] = {
@@ -56,7 +69,11 @@ async def change_all(attached: Engine, made: dict[str, Resource]) -> dict[str, R
         resource = made[name]
         wanted = declared()[name]["inputs"]
         for path, value in edits:
-            wanted = with_property(wanted, path, value) if not isinstance(value, dict) or "value" not in value else {**wanted, "secretData": value}
+            wanted = (
+                with_property(wanted, path, value)
+                if not isinstance(value, dict) or "value" not in value
+                else {**wanted, "secretData": value}
+            )
         news = await attached.check(resource.type, name, wanted, resource.inputs)
         answer = await attached.diff(resource, news)
         if not answer.replaces:

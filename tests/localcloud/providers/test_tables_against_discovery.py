@@ -83,4 +83,6 @@ def unknown(document: str, schema: dict[str, Any], fields: Fields, skip: set[str
 def test_every_field_that_is_sent_or_read_is_in_googles_document(type_name):
     document, schema = SCHEMAS[type_name]
     fields = NAT_FIELDS if type_name.endswith("RouterNat") else TABLE[type_name].fields
-    assert unknown(document, schemas(document)[schema], fields, DERIVED.get(type_name, set())) == UNDOCUMENTED.get(type_name, [])
+    assert unknown(document, schemas(document)[schema], fields, DERIVED.get(type_name, set())) == UNDOCUMENTED.get(
+        type_name, []
+    )

@@ -14,7 +14,6 @@ from pulumi.runtime.rpc import _special_sig_key
 from localcloud.providers.docker import _TYPES
 from localcloud.providers.schema import Field, Fields, Kind
 from localcloud.providers.table import TABLE
-
 from tests.localcloud.providers.harness import SIGNATURE, oracle
 
 # Optional in the SDK: the network for routers of another kind, the key for encryption by other means, the service's name for no reason at all.
@@ -42,14 +41,21 @@ def resource_class(type_name: str) -> Any:
 
 def wire_names(owner: type) -> dict[str, str]:
     """Python names of properties and their names on the wire."""
-    return {name: getattr(each.fget, "_pulumi_name", name) for name, each in inspect.getmembers(owner, lambda each: isinstance(each, property))}
+    return {
+        name: getattr(each.fget, "_pulumi_name", name)
+        for name, each in inspect.getmembers(owner, lambda each: isinstance(each, property))
+    }
 
 
 def arguments(owner: type) -> dict[str, tuple[str, bool]]:
     """Wire names of an arguments class, with annotation and requiredness."""
     names = wire_names(owner)
     parameters = inspect.signature(owner.__init__).parameters
-    return {names[name]: (str(each.annotation), each.default is inspect.Parameter.empty) for name, each in parameters.items() if name in names}
+    return {
+        names[name]: (str(each.annotation), each.default is inspect.Parameter.empty)
+        for name, each in parameters.items()
+        if name in names
+    }
 
 
 def arguments_class(type_name: str) -> type:
@@ -65,7 +71,7 @@ def nested_class(type_name: str, annotation: str) -> type | None:
     return getattr(importlib.import_module(f"{module}._inputs"), found.group(1))
 
 
-def sdk_kind(annotation: str) -> set[Kind]:
+def sdk_kind(annotation: str) -> set[Kind]:  # noqa: PLR0911 - one answer a kind
     head = annotation.split("Awaitable", maxsplit=1)[0]
     if "Sequence" in head:
         return {Kind.LIST, Kind.SET}
@@ -101,7 +107,11 @@ def disagreements(type_name: str, fields: Fields, owner: type, at: str = "") -> 
         nested = nested_class(type_name, annotation)
         if inner is not None and inner.kind is Kind.BLOCK and nested is not None:
             wrong += disagreements(type_name, inner.fields, nested, f"{path}.")
-    wrong += [f"{at}{name}: required in the SDK, unknown here" for name, (_, required) in known.items() if required and name not in fields]
+    wrong += [
+        f"{at}{name}: required in the SDK, unknown here"
+        for name, (_, required) in known.items()
+        if required and name not in fields
+    ]
     return wrong
 
 
@@ -115,7 +125,12 @@ def test_properties_have_the_sdks_names_kinds_and_requiredness(type_name):
 
 @pytest.mark.parametrize("type_name", sorted(ENTRIES))
 def test_every_output_of_the_sdk_is_known_so_that_a_preview_never_shows_none_for_it(type_name):
-    base = set(wire_names(resource_class(type_name)).values()) - {"id", "urn", "pulumi_resource_name", "pulumi_resource_type"}
+    base = set(wire_names(resource_class(type_name)).values()) - {
+        "id",
+        "urn",
+        "pulumi_resource_name",
+        "pulumi_resource_type",
+    }
     inputs = set(arguments(arguments_class(type_name)))
     assert base - inputs <= set(ENTRIES[type_name])
 
@@ -129,5 +144,5 @@ def test_the_version_that_is_stood_in_for_is_the_sdks():
 
     from localcloud.providers import docker, gcp  # noqa: PLC0415 - used here only
 
-    assert gcp.VERSION == version(pulumi_gcp.__name__.replace("_", "-"))
-    assert docker.VERSION == version("pulumi-docker")
+    assert version(pulumi_gcp.__name__.replace("_", "-")) == gcp.VERSION
+    assert version("pulumi-docker") == docker.VERSION

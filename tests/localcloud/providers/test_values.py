@@ -32,7 +32,9 @@ SCALARS = st.one_of(
 NAMES = st.text(min_size=1, max_size=8).filter(lambda each: each != SIGNATURE)
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3), st.builds(Concealed, inner)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3), st.builds(Concealed, inner)
+    ),
     max_leaves=12,
 )
 PROPERTIES = st.dictionaries(NAMES, VALUES, max_size=4)
