@@ -122,7 +122,7 @@ class MetadataServer:
         if request.query.get("recursive", "").lower() == "true":
             if request.query.get("alt") == "text":
                 return "".join(_flat(found)), "application/text"
-            return json.dumps(_camel(found)), "application/json"
+            return json.dumps(_camel(found, names="attributes" not in parts)), "application/json"
         lines = [f"{name}/\n" if isinstance(value, dict) else f"{name}\n" for name, value in found.items()]
         return "".join(lines), "application/text"
 
@@ -225,7 +225,7 @@ def _flat(tree: _Tree, prefix: str = "") -> list[str]:
     return out
 
 
-def _camel(tree: _Tree, *, names: bool = True) -> _Tree:
+def _camel(tree: _Tree, *, names: bool) -> _Tree:
     """Name keys as JSON answers do (`machineType`), but for attributes, whose keys are the user's."""
     out: _Tree = {}
     for name, value in tree.items():

@@ -28,7 +28,8 @@ def _is_active(machine: Machine, names: Sequence[str]) -> int:
         # The simulated docker has no daemon: it is there as long as the machine is.
         found = units.unit(machine, name)
         active = name == "docker" or (found is not None and bool(found["running"]))
-        print("active" if active else "inactive")
+        # A unit between two runs is about to be restarted.
+        print("active" if active else "inactive" if found is None else "activating")
         code = code if active else _INACTIVE
     return code
 

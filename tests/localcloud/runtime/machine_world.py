@@ -36,8 +36,15 @@ def document(*args: str, **changes: Any) -> str:
             "schema": 1,
             "image": IMAGE,
             "command": ["vllm", "serve"],
-            "args": ["google/gemma-4-E2B-it", "--host=0.0.0.0", "--port=8000", "--tensor-parallel-size=4", "--enforce-eager", *args],
-            "env": {"VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"},  # noqa: S108 - the machine's
+            "args": [
+                "google/gemma-4-E2B-it",
+                "--host=0.0.0.0",
+                "--port=8000",
+                "--tensor-parallel-size=4",
+                "--enforce-eager",
+                *args,
+            ],
+            "env": {"VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"},
             "secretEnv": {"HF_TOKEN": "projects/p/secrets/s/versions/3"},
             "port": 8000,
             "shmSizeGib": 10,

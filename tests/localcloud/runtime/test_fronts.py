@@ -17,7 +17,9 @@ SERVICE = "projects/p/locations/r/services/s"
 
 
 async def echo(request: web.Request) -> web.Response:
-    return web.json_response({"headers": dict(request.headers), "body": (await request.read()).decode(), "path": request.path_qs})
+    return web.json_response(
+        {"headers": dict(request.headers), "body": (await request.read()).decode(), "path": request.path_qs}
+    )
 
 
 class State:
@@ -25,6 +27,7 @@ class State:
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
+        self.streaming = asyncio.Event()
         self.in_flight = 0
         self.most = 0
 
@@ -36,6 +39,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     await response.write(b"data: one\n\n")
+    request.app[STATE].streaming.set()
     await request.app[STATE].gate.wait()
     await response.write(b"data: two\n\n")
     return response
@@ -57,7 +61,9 @@ async def broken(request: web.Request) -> web.Response:
 
 
 class World:
-    def __init__(self, app: web.Application, fronts: Fronts, session: aiohttp.ClientSession, url: str, instance: str) -> None:
+    def __init__(
+        self, app: web.Application, fronts: Fronts, session: aiohttp.ClientSession, url: str, instance: str
+    ) -> None:
         self.app, self.fronts, self.session, self.url, self.instance = app, fronts, session, url, instance
 
     async def get(self, path: str, **options: Any) -> tuple[int, str]:
@@ -66,7 +72,9 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(limits: Limits | None = None, *, verdicts: dict[str | None, Access] | None = None) -> AsyncIterator[World]:
+async def world(
+    limits: Limits | None = None, *, verdicts: dict[str | None, Access] | None = None
+) -> AsyncIterator[World]:
     app = web.Application(client_max_size=2**26)
     app[STATE] = State()
     app.router.add_get("/stream", stream)
@@ -94,7 +102,12 @@ async def world(limits: Limits | None = None, *, verdicts: dict[str | None, Acce
 
 
 def test_iam_decides_before_a_request_reaches_the_instance():
-    verdicts = {None: Access.FORBIDDEN, "stale": Access.UNAUTHENTICATED, "good": Access.ALLOWED, "": Access.UNAUTHENTICATED}
+    verdicts = {
+        None: Access.FORBIDDEN,
+        "stale": Access.UNAUTHENTICATED,
+        "good": Access.ALLOWED,
+        "": Access.UNAUTHENTICATED,
+    }
 
     async def run() -> None:
         async with world(verdicts=verdicts) as here:
@@ -168,8 +181,7 @@ def test_a_request_that_waits_too_long_is_turned_away_and_its_place_is_not_lost(
     async def run() -> None:
         async with world(Limits(concurrent=1, queue_s=0.1, timeout_s=10)) as here:
             held = asyncio.create_task(here.get("/stream"))
-            while not here.fronts._fronts[SERVICE].target._free == 0:
-                await asyncio.sleep(0.01)
+            await here.app[STATE].streaming.wait()
             status, text = await here.get("/x")
             assert status == 429
             assert "Rate exceeded." in text
@@ -184,8 +196,7 @@ def test_a_caller_that_leaves_frees_its_place():
     async def run() -> None:
         async with world(Limits(concurrent=1, queue_s=5, timeout_s=10)) as here:
             held = asyncio.create_task(here.get("/stream"))
-            while not here.fronts._fronts[SERVICE].target._free == 0:
-                await asyncio.sleep(0.01)
+            await here.app[STATE].streaming.wait()
             held.cancel()
             assert (await here.get("/x"))[0] == 200
 

@@ -13,7 +13,19 @@ from localcloud.shims import install
 from localcloud.shims.gcloud import CommandError, parse_tunnel
 from tests.localcloud.runtime.running_server import ask, environment
 
-SSH = ["compute", "tpus", "tpu-vm", "ssh", "n1", "--project=p", "--zone=us-east5-a", "--tunnel-through-iap", "--", "-N", "-L"]
+SSH = [
+    "compute",
+    "tpus",
+    "tpu-vm",
+    "ssh",
+    "n1",
+    "--project=p",
+    "--zone=us-east5-a",
+    "--tunnel-through-iap",
+    "--",
+    "-N",
+    "-L",
+]
 NODE = "projects/p/locations/us-east5-a/nodes/n1"
 
 
@@ -27,7 +39,9 @@ def free_port() -> int:
 async def cloud() -> AsyncIterator[str]:
     async def tokens(request: web.Request) -> web.Response:
         body = await request.json()
-        return web.json_response({"idToken": f"id-for-{body['audience']}"} if "audience" in body else {"accessToken": "access"})
+        return web.json_response(
+            {"idToken": f"id-for-{body['audience']}"} if "audience" in body else {"accessToken": "access"}
+        )
 
     async def tunnel(request: web.Request) -> web.Response:
         assert request.query["node"] == NODE
@@ -45,7 +59,14 @@ async def cloud() -> AsyncIterator[str]:
         return web.Response(text="through the tunnel")
 
     app = web.Application()
-    app.add_routes([web.post("/admin/tokens", tokens), web.get("/admin/tunnel", tunnel), web.get("/health", health), web.get("/tpu/{path:.*}", node)])
+    app.add_routes(
+        [
+            web.post("/admin/tokens", tokens),
+            web.get("/admin/tunnel", tunnel),
+            web.get("/health", health),
+            web.get("/tpu/{path:.*}", node),
+        ]
+    )
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -58,7 +79,11 @@ async def cloud() -> AsyncIterator[str]:
 async def gcloud(folder: Path, url: str, *words: str) -> asyncio.subprocess.Process:
     command = install(folder / "bin") / "gcloud"
     return await asyncio.create_subprocess_exec(
-        command, *words, env=environment(LOCALCLOUD_URL=url), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        command,
+        *words,
+        env=environment(LOCALCLOUD_URL=url),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from components.tpu_vm.script import startup_script
-
 from localcloud.machines import SimulatedMachines
 from tests.localcloud.runtime.machine_world import CANARY, IMAGE, NODE, document, machines, spec, until
 from tests.localcloud.runtime.running_server import ask, environment
@@ -86,7 +85,9 @@ def test_a_document_that_cannot_run_fails_with_the_servers_own_words(tmp_path: P
 def test_a_script_has_its_own_view_and_none_of_the_callers_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", CANARY)
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
-    said = run_script(tmp_path, "env; which docker systemctl; python3 -c 'import sys; print(sys.version_info[:2] >= (3, 10))'")
+    said = run_script(
+        tmp_path, "env; which docker systemctl; python3 -c 'import sys; print(sys.version_info[:2] >= (3, 10))'"
+    )
     assert CANARY not in said
     assert "PYTHONPATH" not in said
     assert "GCE_METADATA_HOST=127." in said
@@ -161,7 +162,7 @@ def test_systemd_restarts_what_ends_and_stops_what_it_is_told_to(tmp_path: Path)
         systemd-run --unit=thing --collect --property=Restart=always --property=RestartSec=50ms --setenv=WORD=hello \
             /bin/sh -c 'echo "$WORD from $$, home ${HOME:-none}"; exit 3'
         while [ "$(journalctl -u thing | wc -l)" -lt 3 ]; do sleep 0.05; done
-        systemctl is-active thing
+        echo "state $(systemctl is-active thing)"
         systemd-run --unit=thing true || echo "again: $?"
         systemctl stop thing.service && systemctl is-active thing || echo "inactive: $?"
         journalctl -u thing -n 1
@@ -170,7 +171,7 @@ def test_systemd_restarts_what_ends_and_stops_what_it_is_told_to(tmp_path: Path)
     )
     assert "not loaded: 5" in said
     assert "Running as unit: thing.service" in said
-    assert "\nactive\n" in said
+    assert "state activ" in said  # active, or activating between two runs
     assert "already loaded" in said
     assert "inactive: 3" in said
     assert "hello from" in said
@@ -198,7 +199,7 @@ def processes_with(words: str) -> list[str]:
             text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:
             continue
-        if words in text and "pytest" not in text:
+        if words in text:
             found.append(text)
     return found
 
@@ -230,15 +231,22 @@ asyncio.run(main())
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_when_the_cloud_is_killed(tmp_path: Path, number: signal.Signals):
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment()
+        [sys.executable, "-c", PARENT, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(),
     )
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == "ready\n"
-    assert processes_with(str(tmp_path))
-    servers = processes_with("localcloud.vllm")
-    assert len(servers) >= 2
-    parent.send_signal(number)
-    parent.wait(20)
+    try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        # The parent, the warden, the supervisors of the agent and of the container.
+        assert len(processes_with(str(tmp_path))) >= 4
+        parent.send_signal(number)
+        parent.wait(20)
+    finally:
+        parent.kill()
+        parent.wait()
 
     async def gone() -> None:
         await until(lambda: not processes_with(str(tmp_path)), "the end of all processes of the cloud")

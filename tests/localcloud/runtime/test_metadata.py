@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
+from multidict import CIMultiDictProxy
 
 from localcloud.machines.metadata import MachineData, MetadataServer
 from tests.localcloud.runtime.machine_world import spec
@@ -18,17 +19,23 @@ class Here:
     def __init__(self, server: MetadataServer, data: MachineData, session: aiohttp.ClientSession) -> None:
         self.server, self.data, self.session = server, data, session
 
-    async def ask(self, path: str, method: str = "GET", headers: dict[str, str] | None = None, body: str | None = None) -> tuple[int, str, dict[str, str]]:
+    async def ask(
+        self, path: str, method: str = "GET", headers: dict[str, str] | None = None, body: str | None = None
+    ) -> tuple[int, str, "CIMultiDictProxy[str]"]:
         url = f"http://{self.server.address}/computeMetadata/v1/{path}"
-        async with self.session.request(method, url, headers=GOOGLE if headers is None else headers, data=body) as response:
-            return response.status, await response.text(), dict(response.headers)
+        async with self.session.request(
+            method, url, headers=GOOGLE if headers is None else headers, data=body
+        ) as response:
+            return response.status, await response.text(), response.headers
 
 
 @contextlib.asynccontextmanager
 async def here(**metadata: str) -> AsyncIterator[Here]:
     given = spec("", **metadata)
     data = MachineData(spec=given, metadata=dict(given.metadata))
-    server = MetadataServer(data, access_token=lambda email: f"token-of-{email}", id_token=lambda email, audience: f"{email}|{audience}")
+    server = MetadataServer(
+        data, access_token=lambda email: f"token-of-{email}", id_token=lambda email, audience: f"{email}|{audience}"
+    )
     await server.start("127.0.0.1")
     try:
         async with aiohttp.ClientSession() as session:
@@ -87,7 +94,9 @@ def test_a_waiting_get_answers_when_its_key_changes_and_not_for_others():
     async def work() -> None:
         async with here(key="old", other="1") as at:
             _, _, headers = await at.ask("instance/attributes/key")
-            waiting = asyncio.create_task(at.ask(f"instance/attributes/key?wait_for_change=true&last_etag={headers['ETag']}&timeout_sec=20"))
+            waiting = asyncio.create_task(
+                at.ask(f"instance/attributes/key?wait_for_change=true&last_etag={headers['ETag']}&timeout_sec=20")
+            )
             await asyncio.sleep(0.05)
             at.data.metadata["other"] = "2"
             at.server.changed()
@@ -105,9 +114,13 @@ def test_a_waiting_get_answers_when_its_key_changes_and_not_for_others():
 def test_a_waiting_get_answers_at_once_for_an_old_etag_and_in_time_for_no_change():
     async def work() -> None:
         async with here(key="value") as at:
-            assert (await at.ask("instance/attributes/key?wait_for_change=true&last_etag=stale&timeout_sec=20"))[1] == "value"
+            assert (await at.ask("instance/attributes/key?wait_for_change=true&last_etag=stale&timeout_sec=20"))[
+                1
+            ] == "value"
             etag = (await at.ask("instance/attributes/key"))[2]["ETag"]
-            assert (await at.ask(f"instance/attributes/key?wait_for_change=true&last_etag={etag}&timeout_sec=0.1"))[1] == "value"
+            assert (await at.ask(f"instance/attributes/key?wait_for_change=true&last_etag={etag}&timeout_sec=0.1"))[
+                1
+            ] == "value"
             assert (await at.ask("instance/attributes/absent?wait_for_change=true&timeout_sec=0.1"))[0] == 404
             assert (await at.ask("instance/attributes/key?wait_for_change=true&timeout_sec=soon"))[0] == 400
 
@@ -151,9 +164,9 @@ def test_credentials_are_those_of_the_service_account():
             assert token["token_type"] == "Bearer"
             assert token["expires_in"] > 0
             assert (await at.ask("instance/service-accounts/default/identity"))[0] == 400
-            assert (await at.ask("instance/service-accounts/default/identity?audience=https://x"))[1] == "vm@p.iam.gserviceaccount.com|https://x"
+            assert (await at.ask("instance/service-accounts/default/identity?audience=https://x"))[
+                1
+            ] == "vm@p.iam.gserviceaccount.com|https://x"
             assert (await at.ask("instance/service-accounts/other/token"))[0] == 404
 
     run(work)
-
-

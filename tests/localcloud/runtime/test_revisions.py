@@ -13,7 +13,6 @@ from localcloud.clock import Clock
 from localcloud.fronts import DEFAULT_LIMITS
 from localcloud.revisions import SimulatedRevisions, memory_mib
 from localcloud.runtime import RevisionFailedError, RevisionSpec
-
 from tests.localcloud.runtime.running_server import ask
 
 SERVICE = "projects/p/locations/us-east4/services/gemma"
@@ -22,7 +21,12 @@ MODEL = "gemma-4-26B-A4B-it-qat-w4a16-ct"
 BUCKETS = {"models": {f"{MODEL}/config.json": 10, f"{MODEL}/model-00001.safetensors": 10}, "empty": {}}
 CANARY = "hf_canary0123456789"
 # The start over FUSE takes 778 simulated seconds: 664 of load, 99 of compiling.
-PASSES = {"initialDelaySeconds": 240, "periodSeconds": 60, "failureThreshold": 12, "httpGet": {"path": "/health", "port": 8000}}
+PASSES = {
+    "initialDelaySeconds": 240,
+    "periodSeconds": 60,
+    "failureThreshold": 12,
+    "httpGet": {"path": "/health", "port": 8000},
+}
 
 
 def template(**changes: Any) -> dict[str, Any]:
@@ -41,7 +45,12 @@ def template(**changes: Any) -> dict[str, Any]:
     }
     return {
         "containers": [container | changes.pop("container", {})],
-        "volumes": [{"name": "weights", "gcs": {"bucket": changes.pop("bucket", "models"), "mountOptions": changes.pop("options", [])}}],
+        "volumes": [
+            {
+                "name": "weights",
+                "gcs": {"bucket": changes.pop("bucket", "models"), "mountOptions": changes.pop("options", [])},
+            }
+        ],
         "nodeSelector": {"accelerator": "nvidia-l4"},
         "serviceAccount": "server@p.iam.gserviceaccount.com",
         "maxInstanceRequestConcurrency": 4,
@@ -100,7 +109,9 @@ def test_a_probe_budget_shorter_than_the_start_fails_the_revision_in_cloud_runs_
 
 def test_a_probe_of_another_port_than_the_server_listens_on_fails(tmp_path: Path):
     other = {"periodSeconds": 60, "failureThreshold": 20, "tcpSocket": {"port": 8080}}
-    assert "failed the configured startup probe checks" in failure(tmp_path, template(container={"startupProbe": other}))
+    assert "failed the configured startup probe checks" in failure(
+        tmp_path, template(container={"startupProbe": other})
+    )
 
 
 def test_without_a_probe_the_default_of_240_s_applies(tmp_path: Path):

@@ -1,27 +1,26 @@
 import pytest
 
 from localcloud.vllm.arguments import ArgumentError, parse
-
 from tests.localcloud.runtime.running_server import run_to_end
 
 SEED_TPU = """python3 -m vllm.entrypoints.openai.api_server --model google/gemma-4-E2B-it --tensor-parallel-size 4
 --max-model-len 16384 --max_num_batched_tokens 4096 --disable_chunked_mm_input --kv-cache-dtype fp8 --enable-auto-tool-choice
---tool-call-parser gemma4 --reasoning-parser gemma4 --limit-mm-per-prompt {"image":4,"audio":1}""".split()
+--tool-call-parser gemma4 --reasoning-parser gemma4 --limit-mm-per-prompt {"image":4,"audio":1}"""
 SEED_MOE = """vllm serve google/gemma-4-26B-A4B-it --tensor-parallel-size 4 --kv-cache-dtype fp8 --gpu-memory-utilization 0.90
 --block-size 32 --max-model-len 16384 --max-num-seqs 256 --max-num-batched-tokens 4096
 --speculative-config {"method":"ngram","num_speculative_tokens":3} --enable-prefix-caching --safetensors-load-strategy prefetch
---enable-auto-tool-choice --tool-call-parser gemma4 --reasoning-parser gemma4 --trust-remote-code""".split()
+--enable-auto-tool-choice --tool-call-parser gemma4 --reasoning-parser gemma4 --trust-remote-code"""
 
 
 def test_the_baseline_command_of_the_tpu_is_understood():
-    found = parse(SEED_TPU)
+    found = parse(SEED_TPU.split())
     assert (found.model, found.tensor_parallel_size, found.max_model_len) == ("google/gemma-4-E2B-it", 4, 16384)
     assert (found.max_num_batched_tokens, found.disable_chunked_mm_input, found.kv_cache_dtype) == (4096, True, "fp8")
     assert found.limit_mm_per_prompt == {"image": 4, "audio": 1}
 
 
 def test_the_command_of_the_moe_is_understood():
-    found = parse(SEED_MOE)
+    found = parse(SEED_MOE.split())
     assert (found.block_size, found.max_num_seqs, found.gpu_memory_utilization) == (32, 256, 0.9)
     assert found.enable_prefix_caching
     assert found.safetensors_load_strategy == "prefetch"
@@ -42,7 +41,9 @@ def test_both_spellings_and_readable_numbers_mean_the_same(flag: list[str], expe
     assert parse(["vllm", "serve", "m", *flag]).max_model_len == expected
 
 
-@pytest.mark.parametrize(("flag", "expected"), [("--enable-prefix-caching", True), ("--no-enable-prefix-caching", False)])
+@pytest.mark.parametrize(
+    ("flag", "expected"), [("--enable-prefix-caching", True), ("--no-enable-prefix-caching", False)]
+)
 def test_booleans_have_a_no_form(flag: str, expected: bool):
     assert parse(["vllm", "serve", "m", flag]).enable_prefix_caching is expected
 
@@ -62,7 +63,9 @@ def test_single_keys_of_a_json_flag_are_taken():
         (["--max-model-len"], "argument --max-model-len: expected one argument"),
     ],
 )
-def test_a_wrong_flag_ends_with_argparses_words_and_code_2(words: list[str], says: str, capsys: pytest.CaptureFixture[str]):
+def test_a_wrong_flag_ends_with_argparses_words_and_code_2(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+):
     with pytest.raises(SystemExit) as ended:
         parse(["vllm", "serve", "m", *words])
     assert ended.value.code == 2

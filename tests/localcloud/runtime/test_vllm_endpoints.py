@@ -22,14 +22,30 @@ TOOL = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    words = ["vllm", "serve", MODEL, "--max-model-len=512", "--served-model-name", "gemma", "alias", "--max-num-seqs=64"]
-    words += ["--reasoning-parser=gemma4", "--enable-auto-tool-choice", "--tool-call-parser=gemma4", "--enable-prompt-tokens-details"]
+    words = [
+        "vllm",
+        "serve",
+        MODEL,
+        "--max-model-len=512",
+        "--served-model-name",
+        "gemma",
+        "alias",
+        "--max-num-seqs=64",
+    ]
+    words += [
+        "--reasoning-parser=gemma4",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser=gemma4",
+        "--enable-prompt-tokens-details",
+    ]
     with server(words, VLLM_SIM_TTFT_S="0.01", VLLM_SIM_TPOT_S="0.001") as address:
         yield address
 
 
 def chat(url: str, content: str = "Tell me something.", **more: Any) -> Answer:
-    return ask(f"{url}/v1/chat/completions", {"model": "gemma", "messages": [{"role": "user", "content": content}], **more})
+    return ask(
+        f"{url}/v1/chat/completions", {"model": "gemma", "messages": [{"role": "user", "content": content}], **more}
+    )
 
 
 def metric(url: str, name: str) -> float:
@@ -47,7 +63,10 @@ def test_every_answer_says_that_it_is_simulated(url: str):
 
 def test_the_models_are_listed_under_the_served_names(url: str):
     listed = ask(f"{url}/v1/models").json["data"]
-    assert [(item["id"], item["max_model_len"], item["root"]) for item in listed] == [("gemma", 512, MODEL), ("alias", 512, MODEL)]
+    assert [(item["id"], item["max_model_len"], item["root"]) for item in listed] == [
+        ("gemma", 512, MODEL),
+        ("alias", 512, MODEL),
+    ]
     assert {item["owned_by"] for item in listed} == {"vllm-simulated"}
 
 
@@ -86,9 +105,14 @@ def test_streamed_and_whole_answers_are_the_same_and_count_the_same(url: str):
     asked = {"temperature": 0, "seed": 3, "max_tokens": 300}
     whole = chat(url, "Tell me a story.", **asked).json
     events = chat(url, "Tell me a story.", stream=True, stream_options={"include_usage": True}, **asked).events()
-    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events[:-1]) == whole["choices"][0]["message"]["content"]
+    assert (
+        "".join(event["choices"][0]["delta"].get("content", "") for event in events[:-1])
+        == whole["choices"][0]["message"]["content"]
+    )
     assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
-    counted = ask(f"{url}/tokenize", {"prompt": whole["choices"][0]["message"]["content"], "add_special_tokens": False}).json
+    counted = ask(
+        f"{url}/tokenize", {"prompt": whole["choices"][0]["message"]["content"], "add_special_tokens": False}
+    ).json
     assert counted["count"] == whole["usage"]["completion_tokens"]
 
 
@@ -118,7 +142,12 @@ def test_a_stop_string_ends_the_text_before_it(url: str):
     body = chat(url, "Reply with exactly: one two three", stop=["two"]).json
     choice = body["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"], choice["stop_reason"]) == ("one ", "stop", "two")
-    assert chat(url, "Reply with exactly: one two three", stop="two", include_stop_str_in_output=True).json["choices"][0]["message"]["content"] == "one two"
+    assert (
+        chat(url, "Reply with exactly: one two three", stop="two", include_stop_str_in_output=True).json["choices"][0][
+            "message"
+        ]["content"]
+        == "one two"
+    )
     events = chat(url, "Reply with exactly: one two three", stop="two", stream=True).events()
     assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == "one "
 
@@ -128,7 +157,10 @@ def test_reasoning_comes_apart_from_content_when_thinking_is_enabled(url: str):
     message = chat(url, "What is 2+2? Answer with the number only.", **asked).json["choices"][0]["message"]
     assert message["content"] == "4"
     assert "2+2" in message["reasoning"]
-    deltas = [event["choices"][0]["delta"] for event in chat(url, "What is 2+2? Answer with the number only.", stream=True, **asked).events()]
+    deltas = [
+        event["choices"][0]["delta"]
+        for event in chat(url, "What is 2+2? Answer with the number only.", stream=True, **asked).events()
+    ]
     assert "".join(delta.get("reasoning", "") for delta in deltas) == message["reasoning"]
     assert chat(url, "What is 2+2? Only the number.").json["choices"][0]["message"]["reasoning"] is None
 
@@ -150,10 +182,22 @@ def test_a_tool_is_called_with_arguments_that_fit_and_its_result_is_answered_in_
 
 
 def test_structured_output_fits_what_was_asked_for(url: str):
-    schema = {"type": "object", "properties": {"answer": {"type": "string"}, "sure": {"type": "boolean"}}, "required": ["answer", "sure"]}
+    schema = {
+        "type": "object",
+        "properties": {"answer": {"type": "string"}, "sure": {"type": "boolean"}},
+        "required": ["answer", "sure"],
+    }
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    assert '"answer": "4"' in chat(url, "What is 2+2? Only the number.", response_format=wanted).json["choices"][0]["message"]["content"]
-    assert chat(url, "Is water wet, no or yes?", structured_outputs={"choice": ["yes", "no"]}).json["choices"][0]["message"]["content"] == "yes"
+    assert (
+        '"answer": "4"'
+        in chat(url, "What is 2+2? Only the number.", response_format=wanted).json["choices"][0]["message"]["content"]
+    )
+    assert (
+        chat(url, "Is water wet, no or yes?", structured_outputs={"choice": ["yes", "no"]}).json["choices"][0][
+            "message"
+        ]["content"]
+        == "yes"
+    )
 
 
 def test_text_completions_take_text_or_ids_and_default_to_16_tokens(url: str):
@@ -195,11 +239,23 @@ def test_a_prompt_at_the_limit_is_refused_with_its_tokens(url: str):
         ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "needs a role"),
         ({"messages": [{"role": "user", "content": "x"}], "n": 2}, 400, "n has to be 1"),
         ({"messages": [{"role": "user", "content": "x"}], "logprobs": True}, 400, "no logits"),
-        ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 0}, 400, "max_tokens must be at least 1, got 0"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "max_tokens": 0},
+            400,
+            "max_tokens must be at least 1, got 0",
+        ),
         ({"messages": [{"role": "user", "content": "x"}], "temperature": "hot"}, 400, "temperature"),
-        ({"messages": [{"role": "user", "content": "x"}], "stream_options": {"include_usage": True}}, 400, "only be defined when `stream=True`"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "stream_options": {"include_usage": True}},
+            400,
+            "only be defined when `stream=True`",
+        ),
         ({"messages": [{"role": "user", "content": "x"}], "tool_choice": "required"}, 400, "`tools` must be set"),
-        ({"messages": [{"role": "user", "content": "x"}], "structured_outputs": {"regex": "a"}}, 400, "does not support regex"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "structured_outputs": {"regex": "a"}},
+            400,
+            "does not support regex",
+        ),
         ([1], 400, "valid dictionary"),
     ],
 )
@@ -210,16 +266,27 @@ def test_a_wrong_request_is_refused_in_one_sentence(url: str, body: Any, status:
 
 
 def test_metrics_parse_and_count_what_was_served(url: str):
-    prompt, generated, stopped = (metric(url, f"vllm:{name}") for name in ("prompt_tokens_total", "generation_tokens_total", "request_success_total"))
+    prompt, generated, stopped = (
+        metric(url, f"vllm:{name}")
+        for name in ("prompt_tokens_total", "generation_tokens_total", "request_success_total")
+    )
     body = chat(url, max_tokens=20, ignore_eos=True).json
     assert metric(url, "vllm:prompt_tokens_total") == prompt + body["usage"]["prompt_tokens"]
     assert metric(url, "vllm:generation_tokens_total") == generated + 20
     assert metric(url, "vllm:request_success_total") == stopped  # the first line is finished_reason="stop"
     text = ask(f"{url}/metrics").text
     names = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
-    assert {"vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds"} <= names
+    assert {
+        "vllm:num_requests_running",
+        "vllm:kv_cache_usage_perc",
+        "vllm:time_to_first_token_seconds",
+        "vllm:inter_token_latency_seconds",
+        "vllm:e2e_request_latency_seconds",
+    } <= names
     for line in text.splitlines():
-        assert line.startswith("# ") or re.fullmatch(r"[a-z0-9_:]+(\{[a-z_]+=\"[^\"]*\"(,[a-z_]+=\"[^\"]*\")*\})? [-\d.e+]+", line), line
+        assert line.startswith("# ") or re.fullmatch(
+            r"[a-z0-9_:]+(\{[a-z_]+=\"[^\"]*\"(,[a-z_]+=\"[^\"]*\")*\})? [-\d.e+]+", line
+        ), line
     config = re.search(r"vllm:cache_config_info\{([^}]*)\}", text)
     assert config is not None
     assert 'block_size="16"' in config[1]
@@ -239,14 +306,22 @@ def test_requests_beyond_the_limits_wait_their_turn():
     words = ["vllm", "serve", MODEL, "--max-num-seqs=2", "--max-model-len=512"]
     with server(words, VLLM_SIM_TTFT_S="0.01", VLLM_SIM_TPOT_S="0.02") as url, ThreadPoolExecutor(5) as pool:
         begun = time.monotonic()
-        asked = [pool.submit(ask, f"{url}/v1/completions", {"prompt": "x", "max_tokens": 50, "ignore_eos": True}) for _ in range(5)]
+        asked = [
+            pool.submit(ask, f"{url}/v1/completions", {"prompt": "x", "max_tokens": 50, "ignore_eos": True})
+            for _ in range(5)
+        ]
         while metric(url, "vllm:num_requests_waiting") < 3:
             assert time.monotonic() < begun + 10
         assert metric(url, "vllm:num_requests_running") == 2
         assert metric(url, "vllm:kv_cache_usage_perc") > 0
         assert [answer.result().status for answer in asked] == [200] * 5
         assert time.monotonic() - begun > 3 * 49 * 0.02  # three rounds of two
-        assert metric(url, "vllm:num_requests_running") == metric(url, "vllm:num_requests_waiting") == metric(url, "vllm:kv_cache_usage_perc") == 0
+        assert (
+            metric(url, "vllm:num_requests_running")
+            == metric(url, "vllm:num_requests_waiting")
+            == metric(url, "vllm:kv_cache_usage_perc")
+            == 0
+        )
 
 
 def test_the_api_key_guards_v1_and_nothing_else():
@@ -256,4 +331,11 @@ def test_the_api_key_guards_v1_and_nothing_else():
         assert ask(f"{url}/v1/models", headers={"Authorization": "Bearer two"}).status == 200
         assert ask(f"{url}/health").status == ask(f"{url}/metrics").status == 200
         assert ask(f"{url}/invocations", {"prompt": "x", "max_tokens": 1}).status == 200
-        assert ask(f"{url}/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}, headers={"Authorization": "Bearer one"}).status == 400
+        assert (
+            ask(
+                f"{url}/v1/chat/completions",
+                {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]},
+                headers={"Authorization": "Bearer one"},
+            ).status
+            == 400
+        )

@@ -37,7 +37,12 @@ def engine(*, seqs: int = 8, tokens: int = 1000, ttft_s: float = 0.002, tpot_s: 
         available_gib=1,
     )
     pace = Timing(
-        ttft_base_s=0, prefill_tokens_per_s=1e6, interval_base_s=0, interval_per_sequence_s=0, fixed_ttft_s=ttft_s, fixed_tpot_s=tpot_s
+        ttft_base_s=0,
+        prefill_tokens_per_s=1e6,
+        interval_base_s=0,
+        interval_per_sequence_s=0,
+        fixed_ttft_s=ttft_s,
+        fixed_tpot_s=tpot_s,
     )
     return Engine(capacity=capacity, timing=pace, metrics=Metrics("m", {}), prefix_caching=False)
 
@@ -45,7 +50,9 @@ def engine(*, seqs: int = 8, tokens: int = 1000, ttft_s: float = 0.002, tpot_s: 
 def submit(running: Engine, length: int, prompt: Tokens[int] = (1, 2, 3)) -> tuple[Sequence, Sink]:
     sink = Sink(length)
     arrived_at = asyncio.get_running_loop().time()
-    sequence = Sequence(prompt=prompt, length=length, max_tokens=length, finish_reason="stop", sink=sink, arrived_at=arrived_at)
+    sequence = Sequence(
+        prompt=prompt, length=length, max_tokens=length, finish_reason="stop", sink=sink, arrived_at=arrived_at
+    )
     running.submit(sequence)
     return sequence, sink
 
@@ -146,7 +153,9 @@ def parts(model: str, accelerator: str) -> tuple[Model, Accelerator]:
         ("google/gemma-4-31B-it-qat-w4a16-ct", "nvidia-l4", 1, 14, 1.5),  # 0.8 to 1.6 were seen
     ],
 )
-def test_a_single_stream_runs_at_the_measured_rate(model: str, accelerator: str, tp: int, offload_gib: float, tokens_per_s: float):
+def test_a_single_stream_runs_at_the_measured_rate(
+    model: str, accelerator: str, tp: int, offload_gib: float, tokens_per_s: float
+):
     found, runs_on = parts(model, accelerator)
     pace = timing(found, runs_on, tensor_parallel=tp, offload_gib=offload_gib, speed=1, ttft_s=None, tpot_s=None)
     assert 1 / pace.interval_s(1) == pytest.approx(tokens_per_s, rel=0.1)

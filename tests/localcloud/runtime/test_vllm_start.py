@@ -23,7 +23,9 @@ def fit(command: str, accelerator: str) -> Capacity:
 
 
 def test_the_baseline_on_a_v6e_4_has_the_measured_tokens():
-    found = fit("google/gemma-4-E2B-it -tp 4 --max-model-len 16384 --kv-cache-dtype fp8 --gpu-memory-utilization 0.4", "v6e-4")
+    found = fit(
+        "google/gemma-4-E2B-it -tp 4 --max-model-len 16384 --kv-cache-dtype fp8 --gpu-memory-utilization 0.4", "v6e-4"
+    )
     # 18,523 blocks of 32 tokens were measured; the block arithmetic agrees within a percent.
     assert found.block_size == 32
     assert abs(found.num_blocks - 18_523) < 0.01 * 18_523
@@ -47,7 +49,11 @@ def test_fp8_saves_no_kv_memory_on_a_tpu_but_does_on_a_gpu():
         ("google/gemma-4-26B-A4B-it-qat-w4a16-ct -tp 4", "v6e-4", "compressed-tensors"),
         ("google/gemma-4-E2B-it -tp 8", "v6e-4", r"World size \(8\)"),
         ("google/gemma-4-E2B-it --max-model-len 200000", "nvidia-l4", "greater than the derived max_model_len"),
-        ("google/gemma-4-E2B-it --max-num-batched-tokens 2048 --disable-chunked-mm-input", "nvidia-l4", r"larger than max_num_batched_tokens \(2048\)"),
+        (
+            "google/gemma-4-E2B-it --max-num-batched-tokens 2048 --disable-chunked-mm-input",
+            "nvidia-l4",
+            r"larger than max_num_batched_tokens \(2048\)",
+        ),
         ("google/gemma-4-26B-A4B-it-qat-w4a16-ct --max-model-len 262144", "nvidia-l4", "To serve at least one request"),
     ],
 )
@@ -67,13 +73,24 @@ def test_the_estimated_length_of_a_refusal_fits_and_one_block_more_does_not():
 
 
 def test_offloading_makes_room_for_the_31b_on_an_l4():
-    found = fit("google/gemma-4-31B-it-qat-w4a16-ct --cpu-offload-gb 14 --max-model-len 8192 --kv-cache-dtype fp8", "nvidia-l4")
+    found = fit(
+        "google/gemma-4-31B-it-qat-w4a16-ct --cpu-offload-gb 14 --max-model-len 8192 --kv-cache-dtype fp8", "nvidia-l4"
+    )
     assert found.weights_gib == pytest.approx(10.9)
 
 
-def surroundings(tmp_path: Path, files: dict[str, int], *, memory_mib: int = 32768, readable: bool = True, options: dict[str, str] | None = None) -> Surroundings:
+def surroundings(
+    tmp_path: Path,
+    files: dict[str, int],
+    *,
+    memory_mib: int = 32768,
+    readable: bool = True,
+    options: dict[str, str] | None = None,
+) -> Surroundings:
     listing = tmp_path / "mounts.json"
-    listing.write_text(json.dumps([{"path": "/mnt/models", "files": files, "options": options or {}, "readable": readable}]))
+    listing.write_text(
+        json.dumps([{"path": "/mnt/models", "files": files, "options": options or {}, "readable": readable}])
+    )
     return read(
         {
             "VLLM_SIM_ACCELERATOR": "nvidia-l4",
@@ -110,7 +127,9 @@ def error_of(planned: Start) -> str:
     return str(planned.steps[-1].error)
 
 
-def test_an_empty_bucket_a_bucket_without_weights_and_a_mount_of_another_uid_each_fail_in_their_own_words(tmp_path: Path):
+def test_an_empty_bucket_a_bucket_without_weights_and_a_mount_of_another_uid_each_fail_in_their_own_words(
+    tmp_path: Path,
+):
     assert "Invalid repository ID or local directory" in error_of(start(surroundings(tmp_path, {})))
     only_config = {name: size for name, size in STAGED.items() if name.endswith("config.json")}
     assert "Cannot find any model weights" in error_of(start(surroundings(tmp_path, only_config)))
@@ -129,8 +148,8 @@ def test_a_second_start_finds_the_compiled_graphs(tmp_path: Path):
     around = read(
         {
             "VLLM_SIM_ACCELERATOR": "v6e-4",
-            "VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache",  # noqa: S108 - the container's
-            "VLLM_SIM_PATHS": json.dumps({"/dev/shm": str(tmp_path)}),  # noqa: S108
+            "VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache",
+            "VLLM_SIM_PATHS": json.dumps({"/dev/shm": str(tmp_path)}),
         }
     )
     words = ["vllm", "serve", "google/gemma-4-26B-A4B-it", "-tp=4"]
