@@ -140,9 +140,12 @@ class Cloud:
             "createTime": self.timeline.stamp(),
         }
         self.store.put("projects", project, document)
-        self.policies.seed(
-            project_policy(project), [{"role": "roles/owner", "members": [f"serviceAccount:{self.operator}"]}]
-        )
+        default_account = f"serviceAccount:{number}-compute@developer.gserviceaccount.com"
+        bindings: list[JsonObject] = [
+            {"role": "roles/editor", "members": [default_account]},
+            {"role": "roles/owner", "members": [f"serviceAccount:{self.operator}"]},
+        ]
+        self.policies.seed(project_policy(project), bindings)
         return document
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -151,12 +154,16 @@ class Cloud:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def close(self) -> None:
-        """Cancel what runs, remember the time, close the store."""
+    async def cancel(self) -> None:
+        """Cancel what runs beside the requests, and wait until it has ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Cancel what runs, remember the time, close the store."""
+        await self.cancel()
         self.remember_time()
         self.store.close()
 

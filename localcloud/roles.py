@@ -6,6 +6,8 @@ A permission is `API.resource.verb`. Patterns follow the predefined roles in Goo
 from fnmatch import fnmatchcase
 
 _READS = ("*.get", "*.list", "*.getIamPolicy")
+_NOT_FOR_EDITORS = ("*.setIamPolicy", "secretmanager.versions.access")
+"""What the basic role Editor leaves out (IAM's reference of basic roles; Secret Manager's page on access control)."""
 ROLES: dict[str, tuple[str, ...]] = {
     "roles/owner": ("*",),
     "roles/editor": ("*",),
@@ -50,6 +52,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 
 def grants(role: str, permission: str) -> bool:
     """Whether a predefined role carries a permission."""
+    if role == "roles/editor" and any(fnmatchcase(permission, pattern) for pattern in _NOT_FOR_EDITORS):
+        return False
     return any(fnmatchcase(permission, pattern) for pattern in ROLES.get(role, ()))
 
 

@@ -60,6 +60,7 @@ class OpenCloud:
     async def close(self) -> None:
         """Stop what runs and close everything."""
         await self._runner.cleanup()
+        await self.cloud.cancel()
         await _stop_all(self.cloud)
         await self.cloud.close()
 
@@ -150,12 +151,10 @@ async def _keep_time(cloud: Cloud) -> None:
 async def _stop_all(cloud: Cloud) -> None:
     """Stop instances, fronts and machines; the next run on the same state starts them again."""
     runtimes = cloud.runtimes
-    for name, _ in cloud.store.under("run.revisions"):
-        await runtimes.revisions.stop(name)
-    for name, _ in cloud.store.under("run.services"):
-        await runtimes.fronts.close(name)
-    for name, _ in cloud.store.under("tpu.nodes"):
-        await runtimes.machines.stop(name)
+    stops = [runtimes.fronts.close(name) for name, _ in cloud.store.under("run.services")]
+    stops += [runtimes.revisions.stop(name) for name, _ in cloud.store.under("run.revisions")]
+    stops += [runtimes.machines.stop(name) for name, _ in cloud.store.under("tpu.nodes")]
+    await asyncio.gather(*stops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,7 @@ def simulated_runtimes(cloud: Cloud) -> Runtimes:
         project = cloud.project_id(name.split("/")[1]) or name.split("/")[1]
         full = "/".join(["projects", project, *name.split("/")[2:]])
         resources = [f"//secretmanager.googleapis.com/{'/'.join(full.split('/')[:4])}", project_policy(project)]
-        allowed = account.endswith("-compute@developer.gserviceaccount.com") or cloud.policies.allows(
-            account, "secretmanager.versions.access", resources
-        )
-        if not allowed:
+        if not cloud.policies.allows(account, "secretmanager.versions.access", resources):
             raise RevisionFailedError(f"Permission denied on secret: {secret} for Revision service account {account}.")
         try:
             document = cloud.store.get("secretmanager.versions", version_name(cloud, full)) or {}

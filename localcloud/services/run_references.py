@@ -102,6 +102,12 @@ class References:
         project = self.cloud.project_id(parts[1]) or parts[1] if len(parts) > 1 else self._project
         name = f"projects/{project}/secrets/{parts[-1]}"
         full = f"{name}/versions/{version}"
+        try:
+            document = self.cloud.store.get("secretmanager.versions", version_name(self.cloud, full)) or {}
+        except CloudError:
+            raise DeploymentFailedError(
+                f"Secret {full} was not found", reason="SECRETS_ACCESS_CHECK_FAILED", code=5
+            ) from None
         if not self._may(
             "secretmanager.versions.access", [f"//secretmanager.googleapis.com/{name}", project_policy(project)]
         ):
@@ -112,12 +118,6 @@ class References:
                 reason="SECRETS_ACCESS_CHECK_FAILED",
                 code=7,
             )
-        try:
-            document = self.cloud.store.get("secretmanager.versions", version_name(self.cloud, full)) or {}
-        except CloudError:
-            raise DeploymentFailedError(
-                f"Secret {full} was not found", reason="SECRETS_ACCESS_CHECK_FAILED", code=5
-            ) from None
         if document["state"] != "ENABLED" or not self.cloud.store.has(SECRETS, name):
             raise DeploymentFailedError(
                 f"Secret {full} is in state {document['state']} and cannot be read",
@@ -149,7 +149,4 @@ class References:
                 )
 
     def _may(self, permission: str, resources: list[str]) -> bool:
-        account = str(self.template["serviceAccount"])
-        if account.endswith("-compute@developer.gserviceaccount.com"):
-            return True
-        return self.cloud.policies.allows(account, permission, resources)
+        return self.cloud.policies.allows(str(self.template["serviceAccount"]), permission, resources)

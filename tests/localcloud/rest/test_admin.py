@@ -67,7 +67,7 @@ class TestScenario:
             load(path)
         with pytest.raises(ScenarioError, match="cannot be read"):
             load(tmp_path / "none.yaml")
-        with pytest.raises(ScenarioError, match="faults.0.status"):
+        with pytest.raises(ScenarioError, match=r"faults\.0\.status"):
             parse({"faults": [{"method": "x", "status": 200}]}, "x")
 
     def test_a_strict_scenario_refuses_apis_until_they_are_enabled(self):

@@ -182,7 +182,7 @@ class TestCloudRun:
         service.template.containers[0].startup_probe = run_v2.Probe(
             http_get=run_v2.HTTPGetAction(path="/health"), period_seconds=241, timeout_seconds=1, failure_threshold=1
         )
-        with pytest.raises(BadRequest, match="startup_probe.period_seconds: must be from 1 to 240; given 241"):
+        with pytest.raises(BadRequest, match=r"startup_probe.period_seconds: must be from 1 to 240; given 241"):
             services.create_service(parent=REGION, service=service, service_id="client-probe")
 
 

@@ -96,6 +96,8 @@ def test_public_members_are_refused_where_access_prevention_is_enforced(own_clie
 
 
 def test_roles_grant_by_pattern():
+    assert roles.grants("roles/editor", "storage.objects.get")
+    assert not roles.grants("roles/editor", "secretmanager.versions.access")
     assert roles.grants("roles/run.invoker", "run.routes.invoke")
     assert not roles.grants("roles/run.invoker", "run.services.get")
     assert not roles.grants("roles/unknown", "run.services.get")

@@ -1,6 +1,7 @@
 """Queued resources: the order of states, flex-start's rules, capacity and quota, and laws that hold under any schedule."""
 
 import asyncio
+import itertools
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -455,7 +456,7 @@ class TestLaws:
                 watch.act(action, value)
             for states in watch.history.values():
                 assert states[0] == "CREATING"
-                for before, after in zip(states, states[1:], strict=False):
+                for before, after in itertools.pairwise(states):
                     assert after in NEXT[before], states
 
         directly(check, zone(capacity={"v6e-4": 2}, preemptible_quota_chips=8))

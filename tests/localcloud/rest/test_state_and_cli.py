@@ -138,7 +138,10 @@ class TestLock:
         StateLock.take(tmp_path).release()
 
     def test_the_lock_of_a_dead_process_does_not_stand_in_the_way(self, tmp_path):
-        script = "import os, sys; from pathlib import Path; from localcloud.state import *; StateLock.take(Path(sys.argv[1])); describe(Path(sys.argv[1]), {}); os._exit(9)"
+        script = (
+            "import os, sys; from pathlib import Path; from localcloud.state import *; "
+            "state = Path(sys.argv[1]); StateLock.take(state); describe(state, {}); os._exit(9)"
+        )
         assert (
             subprocess.run(
                 [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, timeout=LIMIT_S, check=False
