@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from planning.errors import PlanningError
     from planning.planner import plan
-    from planning.recommended import recommended
+    from planning.recommendation import recommended
     from planning.types import (
         CloudRunOptions,
         CostPlan,
@@ -50,7 +50,7 @@ _HOME: Final = {
     "PlanningError": "errors",
     "VllmOptions": "vllm_args",
     "plan": "planner",
-    "recommended": "recommended",
+    "recommended": "recommendation",
     "vllm_arguments": "vllm_args",
     "vllm_environment": "vllm_args",
 }

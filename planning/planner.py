@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planning.cost import cost_plan
@@ -30,8 +31,16 @@ def plan(deployment: Deployment) -> Plan:
 def examine(deployment: Deployment) -> Subject:
     """The figures of a deployment, without findings. Raises PlanningError as `plan` does."""
     resolved = resolve(deployment)
-    memory = memory_plan(resolved)
     startup = startup_plan(resolved)
+    if (
+        deployment.weights_mode is None
+        and startup.probe_limit_s is not None
+        and startup.total_s > startup.probe_limit_s
+    ):
+        # Nobody chose the plain mount, and it cannot start in time here: take the one that can.
+        resolved = replace(resolved, weights_mode="fuse-buffered")
+        startup = startup_plan(resolved)
+    memory = memory_plan(resolved)
     throughput = throughput_plan(resolved, memory)
     return Subject(
         r=resolved, memory=memory, startup=startup, throughput=throughput, cost=cost_plan(resolved, throughput)
@@ -56,6 +65,7 @@ def plan_of(subject: Subject) -> Plan:
         accelerator=r.accelerator.name,
         platform=r.platform,
         quantization=r.scheme.name,
+        weights_mode=r.weights_mode,
         memory=subject.memory,
         startup=subject.startup,
         throughput=subject.throughput,

@@ -87,17 +87,17 @@ def fit03_host_memory(s: Subject) -> Finding | None:
     step = 4 if s.r.platform == "cloud-run" else 1
     enough = max(align_to(int(need) + 1, step), s.r.host.min_memory_gib)
     if enough > s.r.host.max_memory_gib:
-        cost = f"more than this platform has ({s.r.host.max_memory_gib:g} GiB); take a smaller checkpoint or another platform"
+        remedy = f"This platform has {s.r.host.max_memory_gib:g} GiB at most: take a smaller checkpoint or another accelerator."
     else:
         offered = 32 if enough <= 32 <= s.r.host.max_memory_gib else int(enough)  # noqa: PLR2004 - the next size that Cloud Run sells with 8 vCPU
         more = replace(s.r, host_memory_gib=float(offered))
         price = sum(usd for _, usd in hourly_parts(more)) - s.cost.usd_per_hour
-        cost = f"{offered} GiB (${s.cost.usd_per_hour + price:.2f}/h, ${price:.2f}/h more)"
+        remedy = f"Set hostMemoryGib to {offered} GiB (${s.cost.usd_per_hour + price:.2f}/h, ${price:.2f}/h more)."
     return Finding(
         id="FIT03",
         severity="block",
         message=f"Loading peaks at {need:.2f} GiB of host memory (a checkpoint of {s.memory.checkpoint_gib:.2f} GiB), and the host has {have:g} GiB.",
-        remedy=f"Set hostMemoryGib to {cost}.",
+        remedy=remedy,
         source="vLLM model_executor/model_loader/weight_utils.py (prefetch); Cloud Run memory limits",
     )
 

@@ -17,7 +17,7 @@ from planning.hardware import (
     L4_REGIONS,
     RTX_PRO_6000_REGIONS,
 )
-from planning.recommended import FUSE_MODES
+from planning.recommendation import FUSE_MODES
 from planning.startup import startup_plan
 from planning.subject import Subject
 from planning.throughput import saturation_batch

@@ -11,7 +11,7 @@ from planning.errors import PlanningError
 from planning.hardware import ACCELERATORS, Accelerator, Host, find_accelerator, host_of
 from planning.prices import LIST_PRICES, PriceBook
 from planning.quantization import SCHEMES, Scheme
-from planning.recommended import MAX_NUM_SEQS, recommended_options
+from planning.recommendation import MAX_NUM_SEQS, recommended_options
 
 if TYPE_CHECKING:
     from planning.model import ModelSpec
@@ -86,7 +86,11 @@ def resolve(deployment: Deployment) -> Resolved:
     model_id, spec, scheme, quantize_on_load = _model(deployment)
     mode = _weights_mode(deployment, platform)
     base = recommended_options(
-        spec, accelerator, weights_mode=mode, quantize_on_load=quantize_on_load and not accelerator.is_tpu
+        spec,
+        accelerator,
+        weights_mode=mode,
+        quantize_on_load=quantize_on_load and not accelerator.is_tpu,
+        offloads=bool(deployment.vllm.cpu_offload_gib),
     )
     options = deployment.vllm.merged_over(base)
     host = host_of(accelerator, platform)

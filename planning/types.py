@@ -101,7 +101,7 @@ class Deployment:
     vllm: VllmOptions = field(default_factory=VllmOptions)
     """Options as given; the planner fills the rest with `planning.recommended`."""
     weights_mode: WeightsMode | None = None
-    """None takes the platform's usual mode: hub on a TPU VM or GCE, fuse on Cloud Run."""
+    """None takes the platform's usual mode: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered where fuse would start too late."""
     host_memory_gib: float | None = None
     """Memory of the container or machine; None takes the platform's default for the accelerator."""
     vcpu: float | None = None
@@ -237,6 +237,7 @@ class Plan:
     accelerator: str
     platform: Platform
     quantization: str
+    weights_mode: WeightsMode
     memory: MemoryPlan
     startup: StartupPlan
     throughput: ThroughputPlan

@@ -11,7 +11,7 @@ from planning.hardware import ACCELERATORS, host_of
 from planning.memory import memory_plan
 from planning.overheads import VLLM_DEFAULT_BLOCK
 from planning.quantization import SCHEMES
-from planning.recommended import (
+from planning.recommendation import (
     MAX_NUM_BATCHED_TOKENS,
     MAX_NUM_SEQS,
     SMALL_DEVICE_GIB,
@@ -55,13 +55,17 @@ def other_accelerators(r: Resolved, *, kind: Kind | None = None) -> list[WayOut]
 
 
 def smaller_models(r: Resolved) -> list[WayOut]:
-    """What fits on the same hardware: the same model in 4 bits, then the largest smaller models in the same precision."""
+    """What fits on the same hardware: the same model in 4 bits, then the largest smaller models."""
     if r.deployment.model_spec is not None:
         return []
     base, names = r.model_id.removesuffix(QAT_SUFFIX), list(MODELS)
-    suffix = QAT_SUFFIX if r.scheme.name == "w4a16" else ""
-    candidates = [] if r.is_tpu or suffix else [base + QAT_SUFFIX]
-    candidates += [name + suffix for name in reversed(names[: names.index(base)])]
+    smaller = list(reversed(names[: names.index(base)]))
+    if r.is_tpu:
+        candidates = smaller
+    elif r.scheme.name == "w4a16":
+        candidates = [name + QAT_SUFFIX for name in smaller]
+    else:
+        candidates = [base + QAT_SUFFIX, *(name + suffix for name in smaller for suffix in ("", QAT_SUFFIX))]
     found: list[WayOut] = []
     for name in candidates:
         scheme = "w4a16" if name.endswith(QAT_SUFFIX) else r.scheme.name

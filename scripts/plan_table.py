@@ -73,13 +73,13 @@ def _cells(size: float, whole: float) -> int:
 
 def _startup(console: Console, plan: Plan) -> None:
     s = plan.startup
-    console.print(
-        f"Start-up, {duration(s.total_s)}; a probe budget of {s.probe_budget_s} s leaves a margin; a restart in place {duration(s.restart_s)}"
-    )
+    too_long = s.probe_limit_s is not None and s.total_s > s.probe_limit_s
+    probe = "longer than any startup probe" if too_long else f"a probe budget of {s.probe_budget_s} s leaves a margin"
+    console.print(f"Start-up, {duration(s.total_s)}; {probe}; a restart in place {duration(s.restart_s)}")
     bar = Text("  ")
     parts = (
         ("image", s.pull_s, "─", "blue"),
-        ("weights", s.load_s, "━", "magenta"),
+        (f"weights ({plan.weights_mode})", s.load_s, "━", "magenta"),
         ("compile", s.compile_s, "═", "yellow"),
     )
     for _, seconds, mark, colour in parts:

@@ -186,7 +186,9 @@ _RUN = st.builds(
     run=_RUN,
     duration_s=st.none() | st.integers(-10, 10**7),
 )
-def test_no_settings_crash_the_planner(model, accelerator, options, quantization, mode, host, run, duration_s):
+def test_no_settings_crash_the_planner(  # noqa: PLR0917 - hypothesis passes what @given names
+    model, accelerator, options, quantization, mode, host, run, duration_s
+):
     deployment = replace(
         deployed(model, accelerator, **options),
         quantization=quantization,

@@ -48,7 +48,7 @@ def test_the_e2b_checkpoint_is_language_model_vision_and_audio():
     spec = MODELS["google/gemma-4-E2B-it"]
     stored = sum(t.params for t in tensors(spec) if not t.copy) * 2 / GIB
     assert stored == pytest.approx(9.54, abs=0.01)
-    assert AUDIO_TOWER_PARAMS * 2 / GIB == pytest.approx(0.57, abs=0.01)
+    assert pytest.approx(0.57, abs=0.01) == AUDIO_TOWER_PARAMS * 2 / GIB
 
 
 def test_four_bit_experts_are_padded_and_nothing_else_changes():

@@ -55,11 +55,20 @@ def recommended(model: str, platform: str, *, accelerator: str | None = None) ->
 
 
 def recommended_options(
-    spec: ModelSpec, accelerator: Accelerator, *, weights_mode: str, quantize_on_load: bool = False
+    spec: ModelSpec,
+    accelerator: Accelerator,
+    *,
+    weights_mode: str,
+    quantize_on_load: bool = False,
+    offloads: bool = False,
 ) -> VllmOptions:
-    """The same for any architecture; `quantize_on_load` asks vLLM to make fp8 of a bf16 checkpoint."""
+    """The same for any architecture; `quantize_on_load` asks vLLM to make fp8 of a bf16 checkpoint, `offloads` keeps weights on the host."""
     is_tpu, gemma = accelerator.is_tpu, spec.is_gemma4
     small = not is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
+    strategy = "prefetch" if weights_mode in FUSE_MODES or (is_tpu and spec.is_moe) else None
+    if offloads and strategy:
+        # Prefetched pages and offloaded weights would push each other out of the host's memory.
+        strategy = "lazy"
     limits = {"image": 4, "audio": 1} if spec.audio_params else {"image": 4}
     return VllmOptions(
         tensor_parallel_size=accelerator.devices,
@@ -77,5 +86,5 @@ def recommended_options(
         tool_call_parser="gemma4" if gemma else None,
         reasoning_parser="gemma4" if gemma else None,
         load_format="runai_streamer" if weights_mode == "streamer" else None,
-        safetensors_load_strategy="prefetch" if weights_mode in FUSE_MODES or (is_tpu and spec.is_moe) else None,
+        safetensors_load_strategy=strategy,
     )

@@ -1,0 +1,250 @@
+"""The command: its keys, its exit codes, and what it says to a person who made a mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.plan import main
+from scripts.plan_input import SET_KEYS
+
+ROOT = Path(__file__).resolve().parents[2]
+E2B = ("--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-4")
+TOO_LARGE = ("--model", "google/gemma-4-31B-it", "--accelerator", "L4")
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4_096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128_256,
+}
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command in this process; returns exit code, stdout and stderr."""
+
+    def ran(*arguments: object):
+        try:
+            code = main([str(a) for a in arguments])
+        except SystemExit as stopped:
+            code = stopped.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return ran
+
+
+def test_the_module_runs_and_prints_one_object_and_nothing_else():
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.plan", *E2B, "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["fits"] is True
+
+
+def test_planning_from_the_command_line_loads_no_heavy_library():
+    probe = (
+        "import sys; from scripts.plan import main; main(sys.argv[1:]);"
+        "print(sorted({'pydantic', 'rich', 'typer', 'yaml', 'pulumi', 'requests'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe, *E2B, "--json"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr.strip() == "[]"
+
+
+def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):
+    assert run(*E2B, "--json")[0] == 0
+    code, out, _ = run(*E2B, "--set", "tensorParallelSize=1", "--json")
+    assert (code, json.loads(out)["verdict"]) == (2, "blocked")
+    code, out, _ = run(*TOO_LARGE, "--json")
+    assert (code, json.loads(out)["verdict"]) == (2, "oom")
+
+
+@pytest.mark.parametrize(
+    ("pair", "path", "value"),
+    [
+        ("gpuMemoryUtilization=0.05", ("verdict",), "oom"),
+        ("gpuMemoryUtilization=0.1", ("verdict",), "fits"),
+        ("kvCacheDtype=auto", ("verdict",), "fits"),
+        ("blockSize=64", ("verdict",), "fits"),
+        ("tensorParallelSize=2", ("verdict",), "blocked"),
+        ("maxModelLen=131072", ("verdict",), "fits"),
+        ("maxModelLen=131,072", ("verdict",), "fits"),
+        ("maxModelLen=200000", ("verdict",), "blocked"),
+        ("maxNumBatchedTokens=1024", ("verdict",), "blocked"),
+        ("hostMemoryGib=4", ("verdict",), "blocked"),
+    ],
+)
+def test_settings_change_the_plan(run, pair: str, path: tuple[str, ...], value: object):
+    _, out, err = run(*E2B, "--set", pair, "--json")
+    assert err == ""
+    found = json.loads(out)
+    for key in path:
+        found = found[key]
+    assert found == value
+
+
+def test_every_key_that_is_promised_is_accepted(run):
+    values = {
+        "gpuMemoryUtilization": "0.9",
+        "maxModelLen": "8192",
+        "maxNumSeqs": "8",
+        "maxNumBatchedTokens": "4096",
+        "kvCacheDtype": "fp8",
+        "blockSize": "16",
+        "tensorParallelSize": "1",
+        "cpuOffloadGib": "2",
+        "enforceEager": "true",
+        "hostMemoryGib": "32",
+        "weightsMode": "fuse",
+    }
+    assert values.keys() == SET_KEYS.keys()
+    pairs = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
+    code, out, err = run("--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--accelerator", "l4", *pairs, "--json")
+    assert (code, err) == (0, "")
+    memory = json.loads(out)["memory"]
+    assert memory["graphs_gib"] == 0
+
+
+def test_names_are_read_without_regard_to_case(run):
+    one = run("--model", "GEMMA-4-31b-IT", "--accelerator", "rtx pro 6000", "--platform", "GCE", "--json")
+    two = run("--model", "google/gemma-4-31B-it", "--accelerator", "RTX PRO 6000", "--platform", "gce", "--json")
+    assert one == two
+    assert one[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Say what to plan"),
+        (("--model", "google/gemma-4-E2B-it"), "Say on what"),
+        (("--model", "gpt-5", "--accelerator", "L4"), '"gpt-5" is not in the catalog; known are google/gemma-4-E2B-it'),
+        (("--model", "google/gemma-4-E2B-it", "--accelerator", "T4"), '"T4" is unknown; allowed are v5e-1'),
+        ((*E2B, "--platform", "gce"), "allowed for it are tpu-vm"),
+        ((*E2B, "--quantization", "int3"), "allowed are bf16, fp8, w4a16"),
+        ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength"; allowed are gpuMemoryUtilization'),
+        ((*E2B, "--set", "maxModelLen"), "has no value"),
+        ((*E2B, "--set", "maxModelLen=long"), '"long"; it must be a whole number'),
+        ((*E2B, "--set", "enforceEager=maybe"), '"maybe"; it must be true or false'),
+        ((*E2B, "--set", "weightsMode=floppy"), '"floppy"; allowed are hub'),
+        ((*E2B, "--json", "--explain"), "choose one"),
+        ((*E2B, "--min-context", "4096"), "belong to --compare"),
+        ((*E2B, "--stack", "tpu-v6e4"), "leave out --model"),
+        ((*E2B, "--config", "no-such-file.json"), "no-such-file.json cannot be read"),
+        ((*E2B, "--index", "no-such-file.json"), "--index belongs to --config"),
+        ((*E2B, "--prices", "no-such-file.json"), "no-such-file.json cannot be read"),
+        (("--stack", "no-such-stack"), "no-such-stack"),
+        ((*E2B, "--colour"), "--help lists what is allowed"),
+        ((*E2B, "--min-context", "many", "--compare"), "invalid int value"),
+    ],
+)
+def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(run, arguments: tuple[str, ...], said: str):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.startswith("plan: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '"text"'])
+def test_files_that_are_not_one_json_object_are_refused(run, tmp_path, text: str):
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8")
+    code, _, err = run("--config", path, "--accelerator", "L4")
+    assert code == 2
+    assert str(path) in err
+
+
+def test_a_table_shows_memory_start_up_cost_and_findings(run):
+    code, out, _ = run(*E2B)
+    assert code == 0
+    for part in ("google/gemma-4-E2B-it", "v6e-4", "weights", "KV", "weights (hub)", "compile", "$5.40", "TPU02"):
+        assert part in out
+
+
+def test_a_blocked_plan_shows_why_and_what_to_do(run):
+    code, out, _ = run(*TOO_LARGE)
+    assert code == 2
+    assert "FIT01" in out
+    assert "RTX PRO 6000" in out
+
+
+def test_explaining_shows_the_arithmetic_and_keeps_the_exit_code(run):
+    code, out, _ = run(*E2B, "--explain")
+    assert code == 0
+    assert "18 KiB" in out or "18,432" in out
+    assert run(*TOO_LARGE, "--explain")[0] == 2
+
+
+def test_comparing_names_the_cheapest_that_is_enough(run):
+    code, out, _ = run("--model", "google/gemma-4-12B-it", "--compare", "--json")
+    document = json.loads(out)
+    assert code == 0
+    fitting = [row for row in document["rows"] if row["fits"]]
+    assert document["cheapest"] == min(fitting, key=lambda row: row["cost"]["usd_per_hour"])["accelerator"]
+    assert len(document["rows"]) == 12
+
+
+def test_comparing_keeps_to_the_limits(run):
+    code, out, _ = run(
+        "--model", "google/gemma-4-31B-it", "--compare", "--json",
+        "--min-context", 32_768, "--min-concurrency", 3.5, "--max-usd-per-hour", 6,
+    )  # fmt: skip
+    document = json.loads(out)
+    enough = [row for row in document["rows"] if row["enough"]]
+    assert code == 0
+    assert document["cheapest"] in {row["accelerator"] for row in enough}
+    assert all(row["cost"]["usd_per_hour"] <= 6 and row["memory"]["max_concurrency"] >= 3.5 for row in enough)
+
+
+def test_comparing_says_when_nothing_is_enough(run):
+    code, out, _ = run("--model", "google/gemma-4-31B-it", "--compare", "--max-usd-per-hour", "0.5")
+    assert code == 2
+    assert "H200" in out
+
+
+def test_a_comparison_is_a_table_for_people(run):
+    code, out, _ = run("--model", "google/gemma-4-E4B-it", "--compare")
+    assert code == 0
+    assert "the cheapest that is enough" in out
+
+
+def test_another_model_is_planned_from_its_config(run, tmp_path):
+    folder = tmp_path / "Llama-8B"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    _, out, err = run("--config", folder / "config.json", "--accelerator", "H100", "--json")
+    assert err == ""
+    document = json.loads(out)
+    assert document["model"] == "Llama-8B"
+    assert document["memory"]["weights_gib"] == pytest.approx(14.96, abs=0.1)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}', encoding="utf-8")
+    code, _, err = run("--config", folder / "config.json", "--accelerator", "H100", "--json")
+    assert code == 2
+    assert "metadata.total_size" in err
+
+
+def test_prices_of_a_file_replace_the_list_prices(run, tmp_path):
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"v6e_flex_start_usd_per_chip_hour": 1}', encoding="utf-8")
+    _, out, _ = run(*E2B, "--prices", prices, "--json")
+    assert json.loads(out)["cost"]["usd_per_hour"] == 4
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("Pulumi.*.yaml")), ids=lambda path: path.name)
+def test_every_stack_that_is_shipped_fits(run, path: Path):
+    code, out, err = run("--stack", path.name.removeprefix("Pulumi.").removesuffix(".yaml"), "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["fits"] is True

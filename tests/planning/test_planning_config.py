@@ -1,0 +1,237 @@
+"""Models from config.json: the family's own configs give the catalog, other architectures their published sizes."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from planning import Deployment, PlanningError, plan
+from planning.catalog import MODELS
+from planning.hf_config import model_from_config
+from planning.model import active_params, tensors, text_params
+
+GIB = 2**30
+
+
+def gemma(layers: int, period: int, **text: object) -> dict[str, object]:
+    kinds = ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(layers)]
+    return {
+        "model_type": "gemma4",
+        "tie_word_embeddings": True,
+        "text_config": {
+            "model_type": "gemma4_text",
+            "vocab_size": 262_144,
+            "num_hidden_layers": layers,
+            "layer_types": kinds,
+            "head_dim": 256,
+            "global_head_dim": 512,
+            "num_experts": None,
+            "moe_intermediate_size": None,
+            "top_k_experts": None,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "max_position_embeddings": 262_144,
+            "use_bidirectional_attention": "vision",
+            **text,
+        },
+        "vision_config": {
+            "model_type": "gemma4_vision",
+            "hidden_size": 1_152,
+            "intermediate_size": 4_304,
+            "num_hidden_layers": 27,
+            "patch_size": 16,
+            "pooling_kernel_size": 3,
+            "position_embedding_size": 10_240,
+        },
+    }
+
+
+CONFIGS = {
+    "31B": gemma(
+        60,
+        6,
+        hidden_size=5_376,
+        intermediate_size=21_504,
+        num_attention_heads=32,
+        num_key_value_heads=16,
+        num_global_key_value_heads=4,
+        attention_k_eq_v=True,
+        sliding_window=1_024,
+    ),
+    "26B-A4B": gemma(
+        30,
+        6,
+        hidden_size=2_816,
+        intermediate_size=2_112,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        num_global_key_value_heads=2,
+        attention_k_eq_v=True,
+        sliding_window=1_024,
+        enable_moe_block=True,
+        num_experts=128,
+        top_k_experts=8,
+        moe_intermediate_size=704,
+    ),
+    "E2B": {
+        **gemma(
+            35,
+            5,
+            hidden_size=1_536,
+            intermediate_size=6_144,
+            num_attention_heads=8,
+            num_key_value_heads=1,
+            attention_k_eq_v=False,
+            sliding_window=512,
+            num_kv_shared_layers=20,
+            use_double_wide_mlp=True,
+            hidden_size_per_layer_input=256,
+            max_position_embeddings=131_072,
+            use_bidirectional_attention=None,
+        ),
+        "vision_config": {
+            "hidden_size": 768,
+            "intermediate_size": 3_072,
+            "num_hidden_layers": 16,
+            "patch_size": 16,
+            "pooling_kernel_size": 3,
+            "position_embedding_size": 10_240,
+        },
+        "audio_config": {"hidden_size": 1_024, "num_hidden_layers": 12, "output_proj_dims": 1_536},
+    },
+}
+LLAMA_8B = {
+    "model_type": "llama",
+    "hidden_size": 4_096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128_256,
+    "max_position_embeddings": 131_072,
+    "tie_word_embeddings": False,
+}
+QWEN_30B = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2_048,
+    "intermediate_size": 6_144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 151_936,
+    "max_position_embeddings": 40_960,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_of_the_family_gives_the_catalog_s_memory_to_the_byte(name: str):
+    model = f"google/gemma-4-{name}-it"
+    read, known = model_from_config(CONFIGS[name], name=model), MODELS[model]
+    assert text_params(read) == text_params(known)
+    assert active_params(read) == active_params(known)
+    ours = plan(Deployment(model=model, accelerator="H100", model_spec=read))
+    theirs = plan(Deployment(model=model, accelerator="H100"))
+    assert ours.memory.weights_gib == pytest.approx(theirs.memory.weights_gib, rel=0.002)
+    assert (ours.memory.kv_bytes_per_token, ours.memory.block_size) == (
+        theirs.memory.kv_bytes_per_token,
+        theirs.memory.block_size,
+    )
+    assert ours.memory.kv_tokens == pytest.approx(theirs.memory.kv_tokens, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "active"), [(LLAMA_8B, 8.030, 7.505), (QWEN_30B, 30.532, 3.04)], ids=["dense", "experts"]
+)
+def test_other_architectures_give_their_published_size(config: dict[str, object], billions: float, active: float):
+    spec = model_from_config(config, name="other")
+    assert sum(t.params for t in tensors(spec)) / 1e9 == pytest.approx(billions, abs=0.002)
+    assert active_params(spec) / 1e9 == pytest.approx(active, abs=0.005)
+
+
+def test_kv_of_a_dense_model_is_layers_times_heads():
+    p = plan(Deployment(model="other", accelerator="H100", model_spec=model_from_config(LLAMA_8B, name="other")))
+    assert p.memory.kv_bytes_per_token == 32 * 2 * 8 * 128 * 2
+    assert p.memory.kv_tokens == p.memory.kv_blocks * 16
+    assert p.memory.weights_gib == pytest.approx(16.06e9 / GIB, rel=0.01)
+    assert (p.model, p.quantization) == ("other", "bf16")
+    assert p.vllm.tool_call_parser is None
+
+
+def test_the_index_says_how_large_the_checkpoint_is():
+    index = {"metadata": {"total_size": 16_060_522_496}, "weight_map": {}}
+    spec = model_from_config(LLAMA_8B, name="other", index=index)
+    p = plan(Deployment(model="other", accelerator="L4", model_spec=spec))
+    assert p.memory.checkpoint_gib == pytest.approx(16_060_522_496 / GIB)
+
+
+@pytest.mark.parametrize(
+    ("block", "scheme"),
+    [
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "awq", "bits": 4}, "w4a16"),
+        ({"quant_method": "gptq", "bits": 4}, "w4a16"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}, "fp8"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}, "w4a16"),
+    ],
+)
+def test_quantized_checkpoints_are_smaller(block: dict[str, object], scheme: str):
+    plain = model_from_config(LLAMA_8B, name="other")
+    small = model_from_config({**LLAMA_8B, "quantization_config": block}, name="other")
+    p, q = (plan(Deployment(model="other", accelerator="L4", model_spec=s)) for s in (plain, small))
+    assert q.quantization == scheme
+    assert q.memory.weights_gib < p.memory.weights_gib * 0.65
+
+
+def test_a_bf16_model_can_be_asked_for_as_fp8_and_not_as_four_bits():
+    asked = Deployment(model="other", accelerator="L4", model_spec=model_from_config(LLAMA_8B, name="other"))
+    small = plan(replace(asked, quantization="fp8"))
+    assert small.memory.weights_gib < plan(asked).memory.weights_gib * 0.65
+    assert small.vllm.quantization == "fp8"
+    with pytest.raises(PlanningError, match="needs a checkpoint that is quantized already"):
+        plan(replace(asked, quantization="w4a16"))
+
+
+def test_a_sliding_window_bounds_what_a_long_request_holds():
+    windowed = {**LLAMA_8B, "sliding_window": 4_096}
+    p, q = (
+        plan(Deployment(model="other", accelerator="H100", model_spec=model_from_config(c, name="other")))
+        for c in (LLAMA_8B, windowed)
+    )
+    assert q.memory.kv_request_gib < p.memory.kv_request_gib
+
+
+def _without(config: dict[str, object], key: str) -> dict[str, object]:
+    return {k: v for k, v in config.items() if k != key}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (_without(LLAMA_8B, "hidden_size"), '"hidden_size" is missing'),
+        (_without(LLAMA_8B, "num_hidden_layers"), '"num_hidden_layers" is missing'),
+        ({**LLAMA_8B, "num_attention_heads": 0}, '"num_attention_heads" is 0'),
+        ({**LLAMA_8B, "vocab_size": "many"}, "\"vocab_size\" is 'many'"),
+        ({**LLAMA_8B, "kv_lora_rank": 512}, "multi-head latent attention"),
+        ({**LLAMA_8B, "layer_types": ["linear_attention"] * 32}, "linear_attention are not modelled"),
+        ({**LLAMA_8B, "layer_types": ["full_attention"] * 31}, "names 31 layers"),
+        ({**LLAMA_8B, "quantization_config": {"quant_method": "gptq", "bits": 3}}, '"gptq" with 3 bits'),
+        ({}, '"num_hidden_layers" is missing'),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_one_sentence(config: dict[str, object], said: str):
+    with pytest.raises(PlanningError, match=re.escape(said)) as caught:
+        model_from_config(config, name="other")
+    assert "other" in str(caught.value)
+
+
+def test_an_index_without_a_size_is_refused():
+    with pytest.raises(PlanningError, match=r"metadata\.total_size"):
+        model_from_config(LLAMA_8B, name="other", index={"weight_map": {}})

@@ -1,0 +1,245 @@
+"""vLLM's command line, the recommended options, names and prices."""
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+import planning
+from planning import Deployment, PlanningError, VllmOptions, plan, recommended, vllm_arguments, vllm_environment
+from planning.catalog import MODEL_IDS
+from planning.hardware import ACCELERATORS
+from planning.prices import LIST_PRICES, PriceBook
+from planning.vllm_args import OPTION_FLAG, OPTION_HELP
+
+E2B = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-4")
+
+
+def test_arguments_begin_with_the_model_and_the_address():
+    assert vllm_arguments(VllmOptions(), model_or_path="/models/x", port=8080) == (
+        "/models/x",
+        "--host=0.0.0.0",
+        "--port=8080",
+    )
+
+
+def test_each_option_is_spelled_as_vllm_reads_it():
+    options = VllmOptions(
+        tensor_parallel_size=4,
+        gpu_memory_utilization=0.9,
+        max_model_len=16_384,
+        cpu_offload_gib=14,
+        enforce_eager=True,
+        enable_prefix_caching=False,
+        trust_remote_code=False,
+        limit_mm_per_prompt={"image": 4, "audio": 1},
+        speculative_config={"method": "ngram", "num_speculative_tokens": 3},
+        extra_args=("--max-log-len=100",),
+    )
+    assert vllm_arguments(options, model_or_path="m", port=8000)[3:] == (
+        "--tensor-parallel-size=4",
+        "--gpu-memory-utilization=0.9",
+        "--max-model-len=16384",
+        "--enforce-eager",
+        "--cpu-offload-gb=14",
+        "--no-enable-prefix-caching",
+        '--limit-mm-per-prompt={"audio":1,"image":4}',
+        '--speculative-config={"method":"ngram","num_speculative_tokens":3}',
+        "--max-log-len=100",
+    )
+
+
+def test_equal_options_give_equal_arguments_whatever_the_order_of_their_parts():
+    one = VllmOptions(limit_mm_per_prompt={"image": 4, "audio": 1})
+    two = VllmOptions(limit_mm_per_prompt={"audio": 1, "image": 4})
+    assert vllm_arguments(one, model_or_path="m") == vllm_arguments(two, model_or_path="m")
+
+
+def test_every_option_has_a_flag_of_its_own_and_words_that_explain_it():
+    names = {f.name for f in fields(VllmOptions)}
+    assert OPTION_HELP.keys() == names
+    assert OPTION_FLAG.keys() == names - {"extra_args"}
+    assert len(set(OPTION_FLAG.values())) == len(OPTION_FLAG)
+    assert all(flag.startswith("--") for flag in OPTION_FLAG.values())
+    assert all(len(text) > 20 and text.endswith(".") for text in OPTION_HELP.values())
+
+
+def test_what_is_given_wins_over_what_is_recommended():
+    merged = VllmOptions(max_model_len=1, extra_args=("--b",)).merged_over(
+        VllmOptions(max_model_len=2, max_num_seqs=3, extra_args=("--a",))
+    )
+    assert (merged.max_model_len, merged.max_num_seqs, merged.extra_args) == (1, 3, ("--a", "--b"))
+    assert VllmOptions(enforce_eager=False).merged_over(VllmOptions(enforce_eager=True)).enforce_eager is False
+
+
+def test_the_environment_is_what_the_hardware_needs():
+    assert vllm_environment(is_tpu=False, is_moe=True) == {}
+    assert vllm_environment(is_tpu=True, is_moe=False) == {"VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"}
+    assert vllm_environment(is_tpu=True, is_moe=True, xla_cache_path=None) == {"VLLM_TPU_BUCKET_PADDING_GAP": "512"}
+    assert vllm_environment(is_tpu=False, is_moe=False, needs_cuda_compatibility=True) == {
+        "VLLM_ENABLE_CUDA_COMPATIBILITY": "1"
+    }
+
+
+def test_the_plan_carries_the_environment_of_the_mixture_on_tpu():
+    p = plan(Deployment(model="google/gemma-4-26B-A4B-it", accelerator="v6e-4"))
+    assert dict(p.environment)["VLLM_TPU_BUCKET_PADDING_GAP"] == "512"
+    assert "VLLM_TPU_BUCKET_PADDING_GAP" not in dict(plan(E2B).environment)
+
+
+def test_an_l4_under_a_cuda_13_image_gets_the_compatibility_libraries():
+    asked = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+    assert dict(plan(asked).environment) == {}
+    newer = replace(asked, cloud_run=replace(asked.cloud_run, cuda13_image=True))
+    assert dict(plan(newer).environment) == {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}
+
+
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+@pytest.mark.parametrize("model", MODEL_IDS)
+def test_recommended_options_stop_at_nothing_but_memory_and_precision(model: str, accelerator: str):
+    p = plan(Deployment(model=model, accelerator=accelerator))
+    assert {f.id for f in p.stopping} <= {"FIT01", "FIT04", "FIT06", "PRB01", "FIT03"}
+    assert p.vllm.tensor_parallel_size == ACCELERATORS[accelerator].devices
+
+
+def test_recommended_options_are_those_that_a_plan_fills_in():
+    options = recommended("google/gemma-4-E2B-it", "tpu-vm", accelerator="v6e-4")
+    assert plan(E2B).vllm == options
+    assert (options.tensor_parallel_size, options.tool_call_parser, options.reasoning_parser) == (4, "gemma4", "gemma4")
+    assert recommended("google/gemma-4-26B-A4B-it-qat-w4a16-ct", "cloud-run").safetensors_load_strategy == "prefetch"
+
+
+@pytest.mark.parametrize(
+    ("model", "platform", "accelerator", "said"),
+    [
+        ("gemma-5", "tpu-vm", None, '"gemma-5" is not in the catalog'),
+        ("google/gemma-4-E2B-it", "moon", None, '"moon" is unknown'),
+        ("google/gemma-4-E2B-it", "gce", "T4", '"T4" is unknown'),
+    ],
+)
+def test_recommendations_for_unknown_names_are_refused(model: str, platform: str, accelerator: str | None, said: str):
+    with pytest.raises(PlanningError, match=said):
+        recommended(model, platform, accelerator=accelerator)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"model": "google/gemma-4-27B-it"},
+            'The model "google/gemma-4-27B-it" is not in the catalog; known are google/',
+        ),
+        ({"accelerator": "T4"}, 'The accelerator "T4" is unknown; allowed are v5e-1'),
+        ({"platform": "cloud-run"}, 'The platform "cloud-run" does not have v6e-4; allowed for it are tpu-vm.'),
+        ({"quantization": "int3"}, 'The quantization "int3" is unknown; allowed are bf16, fp8, w4a16.'),
+        ({"weights_mode": "floppy"}, 'weightsMode is "floppy"; allowed are hub'),
+        ({"host_memory_gib": 0}, "hostMemoryGib is 0; it must be above 0."),
+        ({"vllm": VllmOptions(gpu_memory_utilization=1.1)}, "gpuMemoryUtilization is 1.1"),
+        ({"vllm": VllmOptions(kv_cache_dtype="int3")}, 'kvCacheDtype is "int3"; allowed are auto'),
+        ({"vllm": VllmOptions(max_model_len=-1)}, "maxModelLen is -1; it must be 1 or more."),
+        ({"vllm": VllmOptions(cpu_offload_gib=4)}, "vLLM on TPU cannot offload"),
+    ],
+)
+def test_mistakes_are_one_sentence_with_the_value_and_what_is_allowed(change: dict[str, object], said: str):
+    with pytest.raises(PlanningError) as caught:
+        plan(replace(E2B, **change))
+    assert said in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+def test_a_quantized_checkpoint_cannot_be_asked_for_in_another_precision():
+    with pytest.raises(PlanningError, match="contradicts it"):
+        plan(Deployment(model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="L4", quantization="bf16"))
+
+
+def test_prices_can_be_replaced_in_part():
+    book = PriceBook.from_mapping({"v6e_flex_start_usd_per_chip_hour": 2, "as_of": "2027-01"})
+    cost = plan(replace(E2B, prices=book)).cost
+    assert cost.usd_per_hour == 8
+    assert cost.prices_as_of == "2027-01"
+    assert book.gce_h100_usd_per_hour == LIST_PRICES.gce_h100_usd_per_hour
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"v7x": 1.0}, 'unknown key "v7x"'),
+        ({"gce_h100_usd_per_hour": "cheap"}, "'cheap'; it must be a number above 0"),
+        ({"gce_h100_usd_per_hour": -1}, "-1; it must be a number above 0"),
+        ({"gce_h100_usd_per_hour": True}, "True; it must be a number above 0"),
+    ],
+)
+def test_price_files_with_mistakes_are_refused(given: dict[str, object], said: str):
+    with pytest.raises(PlanningError) as caught:
+        PriceBook.from_mapping(given)
+    assert said in str(caught.value)
+
+
+def test_a_measured_rate_decides_the_price_of_a_million_tokens():
+    cost = plan(replace(E2B, measured_tok_per_s=1_000)).cost
+    assert cost.usd_per_million_tokens == pytest.approx(5.4 / 3.6)
+    estimated = plan(E2B)
+    assert estimated.cost.usd_per_million_tokens == pytest.approx(
+        5.4 / 3_600 * 1e6 / estimated.throughput.decode_tok_per_s
+    )
+
+
+def test_provisioning_and_redundancy_change_the_price():
+    standard = plan(replace(E2B, tpu=replace(E2B.tpu, provisioning_model="standard"))).cost
+    assert standard.usd_per_hour == 4 * LIST_PRICES.v6e_standard_usd_per_chip_hour
+    run = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+    redundant = replace(run, cloud_run=replace(run.cloud_run, zonal_redundancy=True))
+    assert plan(redundant).cost.usd_per_hour - plan(run).cost.usd_per_hour == pytest.approx(0.67212 / 2)
+
+
+def test_a_plan_is_json_with_the_keys_that_are_promised():
+    document = json.loads(json.dumps(plan(E2B).to_json()))
+    assert {key: sorted(value) if isinstance(value, dict) else None for key, value in document.items()} == {
+        "fits": None,
+        "verdict": None,
+        "model": None,
+        "accelerator": None,
+        "platform": None,
+        "memory": sorted(
+            [
+                "usable_gib",
+                "weights_gib",
+                "activations_gib",
+                "graphs_gib",
+                "kv_gib",
+                "kv_tokens",
+                "kv_blocks",
+                "max_concurrency",
+            ]
+        ),
+        "startup": sorted(["pull_s", "load_s", "compile_s", "total_s", "probe_budget_s"]),
+        "throughput": ["decode_tok_per_s", "saturated_tok_per_s"],
+        "cost": ["max_usd", "usd_per_hour", "usd_per_million_tokens"],
+        "findings": None,
+    }
+    assert all(finding.keys() == {"id", "severity", "message", "remedy", "source"} for finding in document["findings"])
+
+
+def test_no_module_hides_a_name_of_the_package():
+    modules = {path.stem for path in Path(planning.__file__).parent.glob("*.py")}
+    assert not modules & set(planning.__all__)
+    assert {name: callable(getattr(planning, name)) for name in planning.__all__} == dict.fromkeys(
+        planning.__all__, True
+    )
+
+
+def test_the_mount_that_starts_in_time_is_taken_where_nobody_chose_one():
+    large = Deployment(model="google/gemma-4-31B-it", accelerator="RTX PRO 6000")
+    assert (plan(large).weights_mode, plan(large).fits) == ("fuse-buffered", True)
+    chosen = replace(large, weights_mode="fuse")
+    assert (plan(chosen).weights_mode, plan(chosen).fits) == ("fuse", False)
+    small = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+    assert plan(small).weights_mode == "fuse"
+
+
+def test_offloaded_weights_are_not_pushed_out_by_prefetched_pages():
+    asked = Deployment(model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="L4")
+    assert plan(asked).vllm.safetensors_load_strategy == "prefetch"
+    offloaded = replace(asked, vllm=VllmOptions(cpu_offload_gib=14))
+    assert plan(offloaded).vllm.safetensors_load_strategy == "lazy"
