@@ -11,8 +11,9 @@ from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.models import GIB, Accelerator, Model
 
 _TPU_WEIGHT_ONLY_DTYPES: Final = 2  # bytes an element takes in the TPU's padded pages, whatever the dtype
-_GPU_OVERHEAD_GIB: Final = 0.25
-"""Activations and CUDA graphs beside weights and KV cache. On the measured L4 (0.9 x 24 GB - 16.44 GB = 5.16 GB of KV) next to nothing was left."""
+_GPU_OVERHEAD_GIB: Final = 1.51
+"""Activations, CUDA graphs and the CUDA context beside weights and KV cache: what was left over on an L4 (0.9 x 22.35 GiB - 16.44 GiB of weights -
+7,097 blocks of 320 KiB)."""
 
 
 class EngineError(Exception):

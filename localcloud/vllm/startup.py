@@ -13,7 +13,7 @@ from typing import Final
 from localcloud.vllm import VERSION
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.memory import Capacity, EngineError, capacity
-from localcloud.vllm.models import GIB, Accelerator, Model, find_accelerator, find_model
+from localcloud.vllm.models import Accelerator, Model, find_accelerator, find_model
 from localcloud.vllm.settings import Mount, Surroundings
 
 _FUSE_MB_PER_S: Final = 24.8  # measured: 16.44 GB in 664.24 s over Cloud Storage FUSE with its defaults
@@ -106,7 +106,7 @@ def _find_weights(arguments: Arguments, surroundings: Surroundings) -> _Weights:
     if model is None:
         raise EngineError(_not_a_model(name))
     rate = _FUSE_BUFFERED_MB_PER_S if name.startswith("gs://") else _HUB_MB_PER_S
-    return _Weights(model=model, size_bytes=int(model.weights_gib * GIB), mb_per_s=rate)
+    return _Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate)
 
 
 def _not_a_model(name: str) -> str:
@@ -161,7 +161,7 @@ def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> _We
             f"ValueError: the simulated server does not know the checkpoint in '{name}': "
             "its folder has to be named like the checkpoint, as in gemma-4-E2B-it"
         )
-    known = int(model.weights_gib * GIB)
+    known = model.disk_bytes
     total = sum(weights.values())
     return _Weights(model=model, size_bytes=total if total > known // 10 else known, mb_per_s=mb_per_s)
 

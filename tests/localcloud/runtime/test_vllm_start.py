@@ -32,6 +32,15 @@ def test_the_baseline_on_a_v6e_4_has_the_measured_tokens():
     assert abs(found.tokens - 592_736) < 0.01 * 592_736
 
 
+def test_the_26b_on_an_l4_has_the_measured_blocks():
+    command = (
+        "google/gemma-4-26B-A4B-it-qat-w4a16-ct --max-model-len 16384 --kv-cache-dtype fp8 --gpu-memory-utilization 0.9"
+    )
+    found = fit(command, "nvidia-l4")
+    assert found.block_size == 16
+    assert abs(found.num_blocks - 7_097) < 0.01 * 7_097
+
+
 def test_fp8_saves_no_kv_memory_on_a_tpu_but_does_on_a_gpu():
     def tokens(accelerator: str, dtype: str) -> int:
         return fit(f"google/gemma-4-E2B-it --max-model-len 8192 --kv-cache-dtype {dtype}", accelerator).tokens
