@@ -87,6 +87,8 @@ def blocks_per_request(layout: Layout, *, max_model_len: int, max_num_batched_to
 def largest_model_len(layout: Layout, available_bytes: float, *, max_num_batched_tokens: int, limit: int) -> int:
     """The longest request, at most `limit`, that `available_bytes` hold once; 0 where there is none. Exact, as vLLM's own estimate."""
     blocks = int(available_bytes // layout.block_bytes)
+    if blocks <= 0:
+        return 0
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

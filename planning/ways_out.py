@@ -19,6 +19,8 @@ from planning.recommendation import (
     UTILIZATION,
 )
 from planning.subject import is_out_of_memory
+from planning.units import to_gib
+from planning.weights import weights_of
 
 if TYPE_CHECKING:
     from planning.hardware import Accelerator, Kind
@@ -67,14 +69,15 @@ def smaller_models(r: Resolved) -> list[WayOut]:
     else:
         candidates = [base + QAT_SUFFIX, *(name + suffix for name in smaller for suffix in ("", QAT_SUFFIX))]
     found: list[WayOut] = []
+    here = _usual(r, r.accelerator)
     for name in candidates:
+        if len(found) == _SHOWN_MODELS:
+            break
         scheme = "w4a16" if name.endswith(QAT_SUFFIX) else r.scheme.name
-        other = replace(
-            _usual(r, r.accelerator), model_id=name, spec=spec_of(name, scheme), scheme=SCHEMES[scheme], tp=r.tp
-        )
+        other = replace(here, model_id=name, spec=spec_of(name, scheme), scheme=SCHEMES[scheme], tp=r.tp)
         if _serves(other, at_least=1, tokens=_SHORT_REQUEST):
             found.append(_way(f"{name} here", other))
-    return found[:_SHOWN_MODELS]
+    return found
 
 
 def trillium_note(r: Resolved) -> str:
@@ -94,6 +97,8 @@ def trillium_note(r: Resolved) -> str:
 
 
 def _serves(r: Resolved, *, at_least: float, tokens: int | None = None) -> bool:
+    if to_gib(weights_of(r).device) > r.accelerator.usable_gib * r.utilization:
+        return False  # no need to ask for the rest
     memory = memory_plan(r if tokens is None else replace(r, max_model_len=min(r.max_model_len, tokens)))
     return not is_out_of_memory(memory) and memory.max_concurrency >= at_least
 
