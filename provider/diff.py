@@ -41,13 +41,32 @@ def diff(urn: str, outputs: Mapping[str, Any], old_inputs: Mapping[str, Any], ne
     owners = state.get("ownerLabels")
     if owners is not None and not wire.has_unknown(wanted.get("labels")) and owners != Wish(urn, wanted).owner_labels:
         changes.append(Change(path="ownerLabels", kind="update", input_diff=False))
-    return changes
+    return changes or _unfinished(urn, state, olds, wanted)
 
 
 def is_dead(state: Mapping[str, Any]) -> bool:
     """Whether the queued resource, as it was last seen, can never serve again."""
     node = state.get("nodeState")
     return state.get("state") in DEAD or (state.get("state") == ACTIVE and (node == MISSING or node in DEAD_NODE))
+
+
+def _unfinished(urn: str, state: wire.Properties, olds: wire.Properties, wanted: wire.Properties) -> list[Change]:
+    """What was waited for and is not so (a wait that was cut off, a server that is no longer ready) is an update that waits on.
+
+    The engine's own mark of an unfinished creation does not survive a refresh, so it cannot be left to that.
+    """
+    wait_for = wanted.get("waitFor")
+    if "waitFor" not in olds or wait_for == "accepted" or wire.has_unknown(wait_for):
+        return []
+    if state.get("state") != ACTIVE:
+        return [Change(path="state", kind="update", input_diff=False)]
+    if wait_for != "ready" or wire.has_unknown(wanted.get("metadata")) or wire.has_unknown(wanted.get("ready")):
+        return []
+    ready = Wish(urn, wanted).ready_check
+    current = ready is None or not ready.document_hash or ready.document_hash == state.get("documentHash")
+    if state.get("phase") == "ready" and current:
+        return []
+    return [Change(path="phase", kind=_kind(state.get("phase"), "ready"), input_diff=False)]
 
 
 def _property(

@@ -60,6 +60,16 @@ class TestInterruption:
         assert engine.state.init_errors == []
         assert len(cloud.made("POST")) == 1
 
+    def test_a_refresh_after_the_interruption_does_not_make_it_look_finished(self, engine: Engine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = WAITING
+        up_and_cancel(engine, cloud, wanted(), "GET", times=8)
+        engine.refresh()
+        cloud.queued[cloud.name("us-east5-a")].steps.extend(["PROVISIONING", "ACTIVE"])
+        assert engine.up(wanted()) == "update"
+        assert engine.detailed == {"state": "UPDATE"}
+        assert engine.state
+        assert engine.state.outputs["state"] == "ACTIVE"
+
     def test_ctrl_c_in_the_wait_and_then_destroy_leaves_nothing(self, engine: Engine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
         up_and_cancel(engine, cloud, wanted(), "GET", times=8)

@@ -233,6 +233,18 @@ class TestReady:
         assert engine.state
         assert engine.state.outputs["documentHash"] == sha("second")
 
+    def test_a_server_that_lost_its_health_is_drift_that_the_next_up_waits_out(self, engine: Engine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        cloud.guests[cloud.node_name("us-east5-a")] = [
+            {"phase": "loading", "document-hash": sha(DOCUMENT)},
+            {"phase": "ready", "document-hash": sha(DOCUMENT)},
+        ]
+        engine.refresh()
+        assert engine.up(serving()) == "update"
+        assert engine.detailed == {"phase": "UPDATE"}
+        assert engine.up(serving()) == "same"
+
     def test_a_silent_machine_is_given_up_after_its_time(self, engine: Engine):
         with pytest.raises(Aborted, match="has published nothing in the guest attributes gemma-serving/") as ended:
             engine.up({**serving(), "ready": {**GUEST, "timeoutS": 1}})

@@ -1,0 +1,35 @@
+"""docs/provider-gcp-tpu.md says what the code does."""
+
+import re
+from pathlib import Path
+
+from components.tpu_vm.agent.serving import Agent
+from provider.reference import reference
+from provider.tpu_api import DELETABLE_WITHOUT_FORCE, TpuApi
+from provider.transport import Timing
+
+PAGE = (Path(__file__).parents[2] / "docs" / "provider-gcp-tpu.md").read_text()
+
+
+def test_the_reference_is_the_generated_one():
+    shown = PAGE.partition("a test compares. -->\n\n")[2]
+    assert shown == reference(), "run `python -m provider.reference` and put what it prints under the heading Reference"
+
+
+def test_the_limits_in_the_text_are_the_codes():
+    timing = Timing()
+    assert (timing.poll_first_s, timing.poll_most_s, timing.retry_budget_s) == (0.3, 15, 120)
+    assert (timing.first_contact_s, timing.delete_s, timing.operation_s) == (10, 1800, 600)
+    assert "Looks begin 0.3 s apart and slow down to 15 s." in PAGE
+    assert "for two minutes a call" in PAGE
+    assert "half an hour for a deletion, ten minutes for a change of a node" in PAGE
+    delays = Agent.__dataclass_fields__["restart_delays_s"].default
+    assert "restarted after {:g}, {:g}, {:g} and {:g} s".format(*delays) in PAGE
+
+
+def test_the_states_and_calls_in_the_text_are_the_codes():
+    sentence = next(line for line in PAGE.splitlines() if line.startswith("Google takes a deletion without force"))
+    assert set(re.findall(r"[A-Z_]{6,}", sentence)) == DELETABLE_WITHOUT_FORCE
+    calls = [name for name in vars(TpuApi) if not name.startswith("_") and name != "transport"]
+    assert len(calls) == 7
+    assert "seven calls" in PAGE
