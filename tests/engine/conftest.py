@@ -17,6 +17,16 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("components", "localcloud", "planning", "provider", "scripts", "stacks", "tools")
 LIMIT_S = 240
 
+ASK = """
+import sys, requests
+from scripts.access import open_access
+from scripts.stack import stack_outputs
+outputs = stack_outputs(sys.argv[1])
+with open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel) as access:
+    models = requests.get(access.base_url + "/v1/models", headers=dict(access.headers()), timeout=30).json()
+print(models["data"][0]["max_model_len"])
+"""
+
 
 @dataclass
 class Answer:
@@ -85,6 +95,10 @@ class Workspace:
     def state(self, stack):
         """The state file itself, as the engine wrote it."""
         return (self.folder / "cloud" / "pulumi" / ".pulumi" / "stacks" / "gemma-serving" / f"{stack}.json").read_text()
+
+    def served_length(self, stack):
+        """Ask the running server for its max-model-len, through the way in that the stack's outputs name."""
+        return int(self.run(sys.executable, "-c", ASK, stack).out)
 
     def stage_nothing(self, stack):
         """Stage a checkpoint without weights: the simulated server knows its size by name."""

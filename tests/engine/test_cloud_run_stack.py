@@ -23,7 +23,7 @@ def service(workspace):
 
 
 def test_the_outputs_are_those_that_the_scripts_read(deployed):
-    assert (deployed["target"], deployed["auth"], deployed["tunnel"]) == ("cloud-run", "id-token", None)
+    assert (deployed["target"], deployed["auth"], deployed.get("tunnel")) == ("cloud-run", "id-token", None)
     assert "@sha256:" in deployed["image"]
     assert deployed["labels"]["gemma-serving-stack"] == STACK
 
@@ -68,7 +68,7 @@ def test_an_accepted_finding_lets_the_probe_really_fail_and_the_old_revision_goe
     assert service(workspace)["latestReadyRevision"] == before
     path.write_text(original)
     workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
-    assert workspace.script("smoke", "--stack", STACK, "--json").json["passed"] is True
+    assert workspace.served_length(STACK) == 16384
 
 
 def test_a_serving_flag_makes_a_new_revision_of_the_same_service(workspace, deployed):
@@ -79,7 +79,7 @@ def test_a_serving_flag_makes_a_new_revision_of_the_same_service(workspace, depl
     assert before["createTime"] == after["createTime"]
     assert before["latestReadyRevision"] != after["latestReadyRevision"]
     assert "--max-model-len=8192" in after["template"]["containers"][0]["args"]
-    assert workspace.script("smoke", "--stack", STACK, "--json").json["passed"] is True
+    assert workspace.served_length(STACK) == 8192
 
 
 def test_teardown_leaves_nothing(workspace, deployed):
