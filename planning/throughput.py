@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from planning import overheads
+from planning.kv_cache import capacity_of, layout_of
 from planning.model import active_params
 from planning.types import MemoryPlan, ThroughputPlan
 from planning.units import from_gib
@@ -61,8 +62,13 @@ def throughput_plan(r: Resolved, memory: MemoryPlan) -> ThroughputPlan:
 def saturation_batch(r: Resolved, memory: MemoryPlan) -> int:
     """Requests of typical length that run together: as many as max-num-seqs and the KV cache allow."""
     length = min(overheads.TYPICAL_SEQUENCE_TOKENS, r.max_model_len)
-    held = _kv_bytes(r, length)
-    return max(1, min(r.max_num_seqs, int(from_gib(memory.kv_gib) // held) if held else r.max_num_seqs))
+    capacity = capacity_of(
+        layout_of(r),
+        from_gib(memory.kv_gib),
+        max_model_len=length,
+        max_num_batched_tokens=r.max_num_batched_tokens,
+    )
+    return max(1, min(r.max_num_seqs, int(capacity.concurrency)))
 
 
 def step_of(r: Resolved, weights: Weights, memory: MemoryPlan, *, batch: int, tokens: int) -> Step:
@@ -87,7 +93,7 @@ def step_of(r: Resolved, weights: Weights, memory: MemoryPlan, *, batch: int, to
 
 
 def _kv_bytes(r: Resolved, tokens: int) -> float:
-    """KV that one request of `tokens` tokens holds on one device: windows cap what sliding layers read, on TPU too."""
+    """KV that a step reads for one request of `tokens` tokens on one device: windows cap what sliding layers read, on TPU too."""
     total = 0.0
     for group in r.spec.groups:
         a = group.attention
