@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -114,6 +115,13 @@ def test_every_rule_is_replayed_both_ways():
     shown_always = {"CST01"}
     ids = {re.sub(r"^([a-z]+\d+)_.*", r"\1", rule.__name__).upper() for rule in RULES}
     assert ids == REPLAY.keys() | shown_always
+
+
+def test_every_finding_is_documented_with_its_severity():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "planning.md").read_text(encoding="utf-8")
+    documented = dict(re.findall(r"^\| ([A-Z]{3}\d\d) \| ([a-z ]+) \|", page, flags=re.MULTILINE))
+    assert documented.keys() == REPLAY.keys() | {"CST01"}
+    assert all(severity in documented[identifier].split() for identifier, (_, severity, _) in REPLAY.items())
 
 
 @pytest.mark.parametrize("identifier", REPLAY)
