@@ -14,15 +14,9 @@ MARKER = "<!-- gemma-serving: preview of all stacks -->"
 _MAX_COMMENT_CHARACTERS = 60_000
 """GitHub refuses comments of more than 65,536 characters."""
 
-_SIGNS = {
-    "create": "+",
-    "update": "~",
-    "delete": "-",
-    "replace": "±",
-    "create-replacement": "±",
-    "delete-replaced": "±",
-    "read": ">",
-}
+_SIGNS = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
+"""How GitHub colours a line of a diff: green, orange, red."""
+
 _REPLACING = frozenset({"replace", "create-replacement"})
 _SHOWN = frozenset({"create", "update", "delete", "replace", "read"})
 
@@ -99,7 +93,9 @@ def from_engine(preview: EnginePreview) -> tuple[tuple[Change, ...], int, tuple[
     changes = tuple(
         _change(step) for step in preview.steps or () if step.op in _SHOWN and _type(step) != "pulumi:pulumi:Stack"
     )
-    warnings = tuple(d.message.strip() for d in preview.diagnostics or () if d.severity == "warning")
+    warnings = tuple(
+        d.message.removeprefix("warning:").strip() for d in preview.diagnostics or () if d.severity == "warning"
+    )
     return changes, (preview.change_summary or {}).get("same", 0), warnings
 
 
@@ -175,7 +171,8 @@ def _details(preview: StackPreview) -> Iterable[str]:
             for change in preview.replacements
         )
         yield from ("", f"**{preview.stack} replaces {names}: what runs there is deleted first.**")
-    yield from (f"> {preview.stack}: {warning}" for warning in ("", *preview.warnings) if warning)
+    for warning in preview.warnings:
+        yield from ("", f"> {preview.stack}: {warning}")
     if preview.changes:
         yield from ("", f"<details><summary>{preview.stack}: {len(preview.changes)} changes</summary>", "", "```diff")
         yield from (_line(change) for change in preview.changes)
@@ -183,9 +180,8 @@ def _details(preview: StackPreview) -> Iterable[str]:
 
 
 def _line(change: Change) -> str:
-    sign = {"create": "+", "delete": "-", "update": "!"}.get(change.op, "-")
     what = f" [{', '.join(change.properties)}]" if change.properties else ""
-    return f"{sign} {_SIGNS.get(change.op, ' ')} {change.type} {change.name}{what}"
+    return f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}"
 
 
 def _type(step: _Step) -> str:
