@@ -28,13 +28,12 @@ class Naming:
     """How a name is chosen for a resource whose program gives none.
 
     `name` is the resource's name in the program, `seed` the engine's random bytes, `proposed` a name that the engine's autonaming configuration
-    wants (`enforced`: exactly that one), `disabled` that names have to be written out.
+    wants, `disabled` that names have to be written out.
     """
 
     name: str
     seed: bytes
     proposed: str = ""
-    enforced: bool = False
     disabled: bool = False
 
 

@@ -170,7 +170,10 @@ class IamMember:
     async def _set(self, context: Context, path: str, policy: Object, bindings: list[Object]) -> None:
         body: Object = {"version": _VERSION}
         if bindings:
-            body["bindings"] = cast("Json", bindings)
+            body["bindings"] = cast("Json", sorted(bindings, key=_order))
+        if "auditConfigs" in policy:
+            # The update mask names them, so leaving them out would delete them.
+            body["auditConfigs"] = policy["auditConfigs"]
         # The storage API's client leaves the etag of a policy without bindings out.
         if bindings or self.dialect is not Dialect.STORAGE:
             body["etag"] = policy.get("etag")
@@ -199,6 +202,11 @@ def _is_ours(binding: Object, values: Mapping[str, Value]) -> bool:
     condition = binding.get("condition")
     theirs = {name: text_ for name, text_ in condition.items() if text_} if isinstance(condition, dict) else None
     return binding.get("role") == values.get("role") and theirs == _condition(values)
+
+
+def _order(binding: Object) -> tuple[str, str]:
+    condition = binding.get("condition")
+    return str(binding.get("role", "")), str(condition.get("title", "")) if isinstance(condition, dict) else ""
 
 
 def _members(binding: Object) -> list[Json]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -81,6 +81,16 @@ class PartlyDoneError(ProviderError):
     def __init__(self, created: Created, reason: str) -> None:
         super().__init__(reason)
         self.created = created
+
+
+async def settled(resource_id: str, inputs: Properties, rest: Awaitable[Created]) -> Created:
+    """Finish the creation of a resource that exists from here on: whatever fails now, its id stays in the state. Raises PartlyDoneError."""
+    try:
+        return await rest
+    except PartlyDoneError:
+        raise
+    except ProviderError as error:
+        raise PartlyDoneError(Created(id=resource_id, state=inputs), str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

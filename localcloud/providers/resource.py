@@ -10,10 +10,10 @@ from typing import Final
 
 from localcloud.providers import labels
 from localcloud.providers.coding import decode_body, encode_body
-from localcloud.providers.lifecycle import Context, Created, PartlyDoneError, Wanted
+from localcloud.providers.lifecycle import Context, Created, PartlyDoneError, Wanted, settled
 from localcloud.providers.rest import ApiError, OperationError, ProviderError, raise_operation_error
 from localcloud.providers.schema import Fields, Object, Scope, last_segment
-from localcloud.providers.values import Properties, Value, is_object, text_of
+from localcloud.providers.values import Properties, Value, is_object
 
 
 class Wait(Enum):
@@ -104,17 +104,23 @@ class RestResource:
             str(answer.get("name", "")) if self.server_named else self.path(self.id_template, context, inputs, "")
         )
         try:
-            await self.follow(context, answer, "Creating", collection)
-        except OperationError as error:
+            await self.follow(context, answer, collection)
+        except ProviderError as error:
             raise await self._failed(context, resource_id, inputs, "Creating", error) from error
-        return await self.must_read(context, resource_id, inputs)
+        return await settled(resource_id, inputs, self.must_read(context, resource_id, inputs))
 
     async def _failed(
-        self, context: Context, resource_id: str, given: Properties, doing: str, error: OperationError
+        self, context: Context, resource_id: str, given: Properties, doing: str, error: ProviderError
     ) -> ProviderError:
+        """The error to raise for a wait that failed; with the resource, where the type is kept although it failed."""
         verb = {"Creating": "create", "Updating": "update"}[doing]
         reason = f"Error waiting to {verb} {self.noun}: Error waiting for {doing} {self.noun}: {error}"
-        found = await self.read(context, resource_id, given) if self.keeps_failed else None
+        if not self.keeps_failed:
+            return ProviderError(reason)
+        try:
+            found = await self.read(context, resource_id, given)
+        except ProviderError:
+            found = Created(id=resource_id, state=given)
         return PartlyDoneError(found, reason) if found else ProviderError(reason)
 
     async def must_read(self, context: Context, resource_id: str, given: Properties) -> Created:
@@ -152,8 +158,8 @@ class RestResource:
             except ApiError as error:
                 raise ProviderError(f"Error updating {self.noun} {wanted.id!r}: {error}") from error
             try:
-                await self.follow(context, answer, "Updating", path)
-            except OperationError as error:
+                await self.follow(context, answer, path)
+            except ProviderError as error:
                 raise await self._failed(context, wanted.id, given_after(wanted), "Updating", error) from error
         return await self.must_read(context, wanted.id, given_after(wanted))
 
@@ -175,23 +181,17 @@ class RestResource:
         path = self.path(self.item, context, state, resource_id)
         try:
             answer = await context.rest.call("DELETE", path, query=query)
-            await self.follow(context, answer, "Deleting", path)
+            await self.follow(context, answer, path)
         except ApiError as error:
             if not error.is_missing:
                 raise ProviderError(f"Error when reading or editing {self.noun}: {error}") from error
         except OperationError as error:
             raise ProviderError(f"Error waiting for Deleting {self.noun}: {error}") from error
 
-    async def follow(self, context: Context, answer: Object, doing: str, path: str) -> None:
-        """Follow the operation that an answer may be. Raises OperationError where it failed."""
-        if self.wait is Wait.NOT:
-            return
-        try:
+    async def follow(self, context: Context, answer: Object, path: str) -> None:
+        """Follow the operation that an answer may be. Raises OperationError where it failed, ProviderError where it does not end."""
+        if self.wait is not Wait.NOT:
             await follow(context, self.wait, answer, path, operations=self.operations)
-        except (ApiError, OperationError):
-            raise
-        except ProviderError as error:
-            raise ProviderError(f"Error waiting for {doing} {self.noun}: {error}") from error
 
 
 def given_after(wanted: Wanted) -> Properties:
@@ -251,11 +251,3 @@ def known_project(context: Context, values: Mapping[str, Value]) -> Scope:
     if not scope.project:
         raise ProviderError("no project: set it on the resource, as gcp:project, or as GOOGLE_CLOUD_PROJECT")
     return scope
-
-
-def named(values: Mapping[str, Value], name: str) -> str:
-    """A text property that has to be there. Raises ProviderError where it is not."""
-    found = text_of(dict(values), name)
-    if not found:
-        raise ProviderError(f"the property {name!r} is missing")
-    return found

@@ -202,7 +202,7 @@ class Subnetwork(RestResource):
     async def _change(self, context: Context, wanted: Wanted, method: str, path: str, body: Object) -> None:
         try:
             answer = await context.rest.call(method, path, body=body)
-            await self.follow(context, answer, "Updating", path)
+            await self.follow(context, answer, path)
         except (ApiError, OperationError) as error:
             raise ProviderError(f"Error updating {self.noun} {wanted.id!r}: {error}") from error
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from localcloud.providers.diffing import Change, Detail, Details
-from localcloud.providers.lifecycle import Context, Created, ResourceType, Wanted
+from localcloud.providers.lifecycle import Context, Created, ResourceType, Wanted, settled
 from localcloud.providers.resource import Mask, RestResource, known_project
 from localcloud.providers.rest import ApiError, ProviderError
 from localcloud.providers.schema import (
@@ -209,7 +209,8 @@ class Dashboard:
             answer = await context.rest.call("POST", f"{_V1}/projects/{project}/dashboards", body=_dashboard(inputs))
         except ApiError as error:
             raise ProviderError(f"Error creating Dashboard: {error}") from error
-        return await self._must_read(context, str(answer.get("name", "")), inputs)
+        name = str(answer.get("name", ""))
+        return await settled(name, inputs, self._must_read(context, name, inputs))
 
     async def _must_read(self, context: Context, name: str, inputs: Properties) -> Created:
         found = await self.read(context, name, inputs)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.providers.coding import decode_body, encode_body
-from localcloud.providers.lifecycle import Context, Created, ResourceType, Wanted
+from localcloud.providers.lifecycle import Context, Created, ResourceType, Wanted, settled
 from localcloud.providers.resource import Wait, follow, parse_id
 from localcloud.providers.rest import ApiError, OperationError, ProviderError
 from localcloud.providers.schema import Field, Object, block, choice, flag, last_segment, listing, text, whole
@@ -82,7 +82,7 @@ class RouterNat:
         await self._change(context, inputs, "Creating", entry, replace=False)
         region, router = last_segment(scope.region), last_segment(text_of(inputs, "router"))
         resource_id = _ID.format(project=scope.project, region=region, router=router, name=text_of(inputs, "name"))
-        return await self._must_read(context, resource_id, inputs)
+        return await settled(resource_id, inputs, self._must_read(context, resource_id, inputs))
 
     async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
         """Look the entry up in the router's list."""

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 from localcloud.providers.diffing import Change, Detail, Details
-from localcloud.providers.lifecycle import Context, Created, ResourceType, Wanted
+from localcloud.providers.lifecycle import Context, Created, ResourceType, Wanted, settled
 from localcloud.providers.rest import ApiError, ProviderError
 from localcloud.providers.schema import Field, Kind, Object, flag, outputs, text, texts_by_key, whole
 from localcloud.providers.table.common import DELETION_POLICY
@@ -80,10 +80,13 @@ class BucketObject:
             )
         except ApiError as error:
             raise ProviderError(f"Error uploading object {name}: {error}") from error
-        found = await self.read(context, f"{bucket}-{name}", inputs)
+        return await settled(f"{bucket}-{name}", inputs, self._must_read(context, f"{bucket}-{name}", inputs))
+
+    async def _must_read(self, context: Context, resource_id: str, inputs: Properties) -> Created:
+        found = await self.read(context, resource_id, inputs)
         if found is None:
             raise ProviderError(
-                f"Error reading object {name!r} of bucket {bucket!r}: it is gone right after it was uploaded"
+                f"Error reading object {resource_id!r}: it is gone right after the request that made or changed it"
             )
         return found
 
@@ -131,10 +134,7 @@ class BucketObject:
             gone = [key for key in old if key not in kept] if is_object(old) else []
             body["metadata"] = {**kept, **dict.fromkeys(gone)}
         await context.rest.call("PATCH", _path(wanted.inputs), body=body)
-        found = await self.read(context, wanted.id, wanted.inputs)
-        if found is None:
-            raise ProviderError(f"Error updating object {wanted.id!r}: it is gone")
-        return found
+        return await self._must_read(context, wanted.id, wanted.inputs)
 
     async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
         """DELETE; 404 is success."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.providers.diffing import Change, Detail, Details
-from localcloud.providers.lifecycle import Context, Created, ResourceType, Wanted
+from localcloud.providers.lifecycle import Context, Created, ResourceType, Wanted, settled
 from localcloud.providers.resource import Wait, follow, known_project, parse_id
 from localcloud.providers.rest import ApiError, OperationError, ProviderError
 from localcloud.providers.schema import Field, Object, flag, last_segment, outputs, text
@@ -138,6 +138,9 @@ class ServiceAccount:
             name = (
                 f"projects/{project}/serviceAccounts/{text_of(inputs, 'accountId')}@{project}.iam.gserviceaccount.com"
             )
+        return await settled(name, inputs, self._finish(context, name, inputs))
+
+    async def _finish(self, context: Context, name: str, inputs: Properties) -> Created:
         if inputs.get("disabled") is True:
             await context.rest.call("POST", f"iam/v1/{name}:disable")
         return await self._must_read(context, name, inputs)

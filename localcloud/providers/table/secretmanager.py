@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.providers.labels import ANNOTATION_FIELDS, LABEL_FIELDS
-from localcloud.providers.lifecycle import Context, Created, ResourceType, Wanted
+from localcloud.providers.lifecycle import Context, Created, ResourceType, Wanted, settled
 from localcloud.providers.resource import Mask, RestResource
 from localcloud.providers.rest import ApiError, ProviderError
 from localcloud.providers.schema import Field, Object, block, flag, last_segment, listing, outputs, text, texts_by_key
@@ -89,6 +89,9 @@ class SecretVersion:
         except ApiError as error:
             raise ProviderError(f"Error creating SecretVersion: {error}") from error
         name = str(answer.get("name", ""))
+        return await settled(name, inputs, self._finish(context, name, inputs))
+
+    async def _finish(self, context: Context, name: str, inputs: Properties) -> Created:
         await _switch(context, name, on=inputs.get("enabled") is not False)
         found = await self.read(context, name, inputs)
         if found is None:

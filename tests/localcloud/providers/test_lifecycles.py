@@ -110,16 +110,45 @@ def test_a_failed_update_keeps_what_the_service_is_now():
     assert error.state["description"] == "new"
 
 
-def test_a_wait_has_an_end_and_the_programs_timeout_is_it():
+def test_a_wait_has_an_end_the_programs_timeout_is_it_and_the_service_is_kept():
     async def scenario():
         async with engine(Recorder(Run(polls=10**6)), project="p1") as attached:
             inputs = await attached.check(SERVICE, "svc", service_inputs())
             await attached.create(SERVICE, "svc", inputs, limit_s=0.1)
 
     with pytest.raises(
-        grpc.aio.AioRpcError, match="Error waiting for Creating Service: timeout while waiting for run/v2/projects"
-    ):
+        InitFailedError, match="Error waiting for Creating Service: timeout while waiting for run/v2/projects"
+    ) as caught:
         run(scenario())
+    assert caught.value.id.endswith("/services/gemma")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(declared()) - {"member", "secretiam", "bucketiam", "repoiam", "svciam", "api", "nat"})
+)
+def test_what_was_created_is_kept_even_where_it_cannot_be_read_back(name):
+    each = declared()[name]
+    replay = Replay("create.jsonl")
+    broken = True
+
+    def answer(request):
+        return (
+            (403, {"error": {"code": 403, "message": "no reading"}})
+            if broken and request.method == "GET"
+            else replay(request)
+        )
+
+    async def scenario():
+        nonlocal broken
+        async with engine(Recorder(answer), project="p1", region="us-east4") as attached:
+            inputs = await attached.check(each["type"], name, each["inputs"])
+            with pytest.raises(InitFailedError, match="no reading") as caught:
+                await attached.create(each["type"], name, inputs)
+            broken = False
+            kept = Resource(each["type"], name, caught.value.id, inputs, caught.value.state)
+            return await attached.read(kept)
+
+    assert run(scenario()) is not None
 
 
 def test_cancel_ends_waits_under_way_and_the_server_goes_on():
@@ -137,7 +166,7 @@ def test_cancel_ends_waits_under_way_and_the_server_goes_on():
             waiting = asyncio.ensure_future(attached.create(SERVICE, "svc", inputs))
             await polled.wait()
             await attached.stub.Cancel(empty_pb2.Empty())
-            with pytest.raises(grpc.aio.AioRpcError, match="cancelled"):
+            with pytest.raises(InitFailedError, match="cancelled"):
                 await waiting
             cloud.left = 1
             return await attached.create(SERVICE, "svc", inputs)
@@ -246,7 +275,12 @@ def test_a_dead_endpoint_is_one_clear_sentence():
 
 
 def test_a_policy_that_somebody_else_changes_meanwhile_is_read_and_written_again_and_keeps_their_change():
-    policy = {"etag": "1", "bindings": [{"role": "roles/viewer", "members": ["user:x@example.com"]}]}
+    audit = [{"service": "allServices", "auditLogConfigs": [{"logType": "DATA_READ"}]}]
+    policy = {
+        "etag": "1",
+        "auditConfigs": audit,
+        "bindings": [{"role": "roles/viewer", "members": ["user:x@example.com"]}],
+    }
     conflicts = [{"role": "roles/editor", "members": ["user:y@example.com"]}]
 
     def answer(request):
@@ -271,11 +305,11 @@ def test_a_policy_that_somebody_else_changes_meanwhile_is_read_and_written_again
     made, after = run(scenario())
     assert made.id == "p1/roles/viewer/user:a@example.com"
     both = [
-        {"role": "roles/viewer", "members": ["user:a@example.com", "user:x@example.com"]},
         {"role": "roles/editor", "members": ["user:y@example.com"]},
+        {"role": "roles/viewer", "members": ["user:a@example.com", "user:x@example.com"]},
     ]
-    assert (after["bindings"], after["etag"]) == (both, "2")
-    assert policy["bindings"][0]["members"] == ["user:x@example.com"]
+    assert (after["bindings"], after["etag"], after["auditConfigs"]) == (both, "2", audit)
+    assert policy["bindings"][1]["members"] == ["user:x@example.com"]
 
 
 def test_members_of_one_policy_are_added_at_the_same_time_without_losing_one():
