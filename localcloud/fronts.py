@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
+from localcloud.limits import raise_open_files
 from localcloud.runtime import Access, Authorize
 
 _HEAD_LIMIT_BYTES: Final = 64 * 1024
@@ -52,6 +53,7 @@ class Fronts:
         known = self._fronts.get(service)
         if known is not None:
             return known.port
+        raise_open_files()
         front = _Front(service, self._authorize, self._limits)
         await front.listen(self._host, port)
         self._fronts[service] = front

@@ -31,7 +31,9 @@ _DEFAULT_PORT: Final = 8080
 _DEFAULT_MEMORY_MIB: Final = 512
 _IMAGE_COMMAND: Final = ("vllm", "serve")
 """The entry point of vLLM's image, for a container without a command."""
-_RESTART_PAUSE_S: Final = 1.0
+_RESTART_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 60.0
+_STEADY_S: Final = 60.0
 _UP_LIMIT_S: Final = 60.0
 _UNITS_MIB: Final = {
     "Ki": 1 / 1024,
@@ -246,11 +248,17 @@ class SimulatedRevisions:
 
     async def _keep(self, instance: _Instance) -> None:
         """Start the server again, on the same port, whenever it ends: Cloud Run replaces instances that crash."""
+        loop = asyncio.get_running_loop()
+        pause_s = _RESTART_PAUSE_S
         while instance.server is not None:
+            begun = loop.time()
             code = await instance.server.ended()
             with instance.log.open("a", encoding="utf-8") as log:
                 log.write(f"Container called exit({code}).\n")
-            await asyncio.sleep(_RESTART_PAUSE_S)
+            # One that cannot start any more is tried ever less often.
+            steady = loop.time() - begun > _STEADY_S
+            pause_s = _RESTART_PAUSE_S if steady else min(2 * pause_s, _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause_s)
             instance.server = await self._server(instance)
 
 

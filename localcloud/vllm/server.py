@@ -13,6 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
+from localcloud.limits import raise_open_files
 from localcloud.vllm import lifeline, settings
 from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, parse
@@ -41,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         surroundings = settings.read(os.environ)
         lifeline.hold(surroundings.lifeline)
+        raise_open_files()
         faults = Faults(surroundings.faults)
         arguments = parse(argv)
         start = plan(arguments, surroundings)

@@ -16,6 +16,7 @@ from localcloud.runtime import MachineSpec
 
 NODE = "projects/p/locations/us-east5-a/nodes/n1"
 CANARY = "hf_canary0123456789"
+OBJECTS = {"gemma/config.json": b"{}", "gemma/model.safetensors": b"weights"}
 IMAGE = "us-docker.pkg.dev/p/repo/vllm/vllm-tpu@sha256:" + "a" * 64
 
 
@@ -61,6 +62,13 @@ async def _cloud(request: web.Request) -> web.Response:
         return web.json_response({"name": request.path})
     if "/secrets/s/versions/3:access" in request.path:
         return web.json_response({"payload": {"data": base64.b64encode(CANARY.encode()).decode()}})
+    if request.path == "/storage/storage/v1/b/models/o":
+        listed = [{"name": name, "size": str(len(data)), "generation": "1"} for name, data in OBJECTS.items()]
+        return web.json_response({"items": listed})
+    name = request.path.removeprefix("/storage/storage/v1/b/models/o/")
+    if name in OBJECTS:
+        begin, end = (int(text) for text in request.headers["Range"].removeprefix("bytes=").split("-"))
+        return web.Response(body=OBJECTS[name][begin : end + 1], status=206)
     return web.json_response({"error": {"code": 404, "message": "not found"}}, status=404)
 
 

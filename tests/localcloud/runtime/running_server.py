@@ -50,10 +50,11 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def server(words: Sequence[str], **variables: str) -> Iterator[str]:
-    """Run a server until the block ends; yields its URL once it serves."""
+def server(words: Sequence[str], *, open_files: int | None = None, **variables: str) -> Iterator[str]:
+    """Run a server until the block ends; yields its URL once it serves. `open_files` is the soft limit that it starts with."""
+    limited = [] if open_files is None else ["/bin/sh", "-c", f'ulimit -S -n {open_files}; exec "$@"', "sh"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "localcloud.vllm", *words],
+        [*limited, sys.executable, "-m", "localcloud.vllm", *words],
         env=environment(VLLM_SIM_BIND_PORT="0", VLLM_SIM_CLOCK_SPEED="5000", VLLM_SIM_LIFELINE="stdin", **variables),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 
 from components.tpu_vm.script import startup_script
 from localcloud.machines import SimulatedMachines
+from localcloud.shims import docker_run
+from localcloud.shims.machine import Machine
 from tests.localcloud.runtime.machine_world import CANARY, IMAGE, NODE, document, machines, spec, until
 from tests.localcloud.runtime.running_server import ask, environment
 
@@ -70,6 +73,61 @@ def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes
         assert path.is_dir() or CANARY not in path.read_text(), path
 
 
+def has_own_view(state: Path) -> bool:
+    """Whether the system lets a machine have its own /mnt; without, the agent would write to the real one."""
+    given = {"machine": {}, "startupScript": ""}
+    subprocess.run(
+        [sys.executable, "-m", "localcloud.shims.warden", str(state)],
+        input=json.dumps(given) + "\n",
+        text=True,
+        check=True,
+        capture_output=True,
+    )
+    return json.loads((state / "machine.json").read_text())["paths"] == {}
+
+
+def test_weights_from_a_bucket_are_copied_to_the_machine_and_served(tmp_path: Path):
+    if not has_own_view(tmp_path / "probe"):
+        pytest.skip("the system allows no mount namespaces")
+    path = "/mnt/models/gemma-4-E2B-it"
+    text = document(
+        weights={"mode": "bucket", "uri": "gs://models/gemma", "path": path}, args=[path, "--enforce-eager", "-tp=4"]
+    )
+
+    async def run() -> None:
+        async with machines(tmp_path) as running:
+            await running.boot(spec(startup_script(), **{"gemma-serving-document": text}))
+            await phase(running, "ready", text)
+            assert (
+                tmp_path / "machines" / "p-us-east5-a-n1" / "mnt" / "models" / "gemma-4-E2B-it" / "model.safetensors"
+            ).exists()
+
+    asyncio.run(run())
+    assert not Path(path).exists()
+
+
+@pytest.mark.parametrize(
+    ("volume", "real"),
+    [
+        ("/dev/shm:/dev/shm", "{folder}/dev-shm"),
+        ("/mnt/models/none:/models:ro", "{folder}/mnt/models/none"),
+        ("/usr:/usr", "/usr"),
+    ],
+)
+def test_where_a_machine_has_no_view_of_its_own_docker_keeps_its_folders_apart(tmp_path: Path, volume: str, real: str):
+    machine = Machine(
+        folder=tmp_path,
+        address="127.0.0.1",
+        accelerator="v6e-4",
+        clock_speed=1,
+        base_url="",
+        warden_pid=1,
+        paths={"/dev/shm": f"{tmp_path}/dev-shm", "/mnt": f"{tmp_path}/mnt"},
+    )
+    wanted = docker_run.parse(["-v", volume, "img", "vllm", "serve", "m"])
+    assert docker_run._paths(machine, wanted)[volume.split(":")[1]] == real.format(folder=tmp_path)
+
+
 def test_a_document_that_cannot_run_fails_with_the_servers_own_words(tmp_path: Path):
     wrong = document("--max-modle-len=1")
 
@@ -114,6 +172,7 @@ def test_docker_speaks_like_docker(tmp_path: Path):
         docker inspect --format='{{{{.State.Running}}}} {{{{.State.ExitCode}}}} {{{{index .Config.Labels "a"}}}}' one
         docker ps --format '{{{{.Names}}}} {{{{.Status}}}}'
         docker rm one || echo "running: $?"
+        until docker logs one | grep -q "startup complete"; do sleep 0.05; done
         docker stop -t 5 one
         wait
         tail -1 follow.txt

@@ -1,6 +1,8 @@
 """The endpoints of a running server, over HTTP."""
 
+import contextlib
 import re
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -322,6 +324,14 @@ def test_requests_beyond_the_limits_wait_their_turn():
             == metric(url, "vllm:kv_cache_usage_perc")
             == 0
         )
+
+
+def test_a_low_limit_of_open_files_does_not_limit_the_streams():
+    with server(["vllm", "serve", MODEL], open_files=64) as url, contextlib.ExitStack() as stack:
+        port = int(url.rpartition(":")[2])
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert ask(f"{url}/health").status == 200
 
 
 def test_the_api_key_guards_v1_and_nothing_else():
