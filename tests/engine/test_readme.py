@@ -1,0 +1,106 @@
+"""The README's commands are real: the demo runs, the planner's examples run, and every other command takes the options that it is shown with."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+INLINE = re.findall(r"`((?:make|pulumi|python -m) [^`]+)`", README)
+
+pytestmark = pytest.mark.engine
+
+
+def lines():
+    found = [line.partition("  #")[0].strip() for block in BLOCKS for line in block.splitlines()]
+    return [line for line in dict.fromkeys([*found, *INLINE]) if line]
+
+
+def environment():
+    hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
+    return {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+
+
+def run(arguments, limit_s=120):
+    return subprocess.run(
+        arguments,
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+MODULES = sorted({match for line in lines() for match in re.findall(r"-m ([a-z_.]+)", line)})
+PLANS = [line for line in lines() if line.startswith(".venv/bin/python -m scripts.plan")]
+
+
+@pytest.mark.xdist_group("tpu")
+def test_the_demo_does_what_the_readme_says():
+    done = run([sys.executable, "-m", "scripts.demo"], limit_s=280)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "The cloud of this demo is simulated" in done.stdout
+    assert done.stdout.count("nothing with our labels left") >= 2
+    assert "everything did what it had to" in done.stdout
+
+
+def test_the_readme_has_commands_to_check():
+    assert len(BLOCKS) >= 4
+    assert len(PLANS) >= 2
+
+
+@pytest.mark.parametrize("line", PLANS)
+def test_the_planners_examples_run(line):
+    done = run([sys.executable, *shlex.split(line)[1:]])
+    assert done.returncode in {0, 2}, done.stderr
+    assert "KV cache" in done.stdout
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_command_exists_and_takes_the_options_that_it_is_shown_with(module):
+    used = {
+        option
+        for line in lines()
+        if f"-m {module}" in line
+        for option in re.findall(r"(?<=\s)--[a-z-]+", line.partition(" -- ")[0])
+    }
+    helps = [run([sys.executable, "-m", module, "--help"])]
+    subcommands = {"localcloud": ["run", "serve", "env"], "scripts.preview": ["run", "comment"]}.get(module, [])
+    helps += [run([sys.executable, "-m", module, name, "--help"]) for name in subcommands]
+    assert all(done.returncode == 0 for done in helps), [done.stderr for done in helps]
+    text = "".join(done.stdout for done in helps)
+    assert [option for option in sorted(used) if option not in text] == []
+
+
+@pytest.mark.parametrize("target", sorted({word for line in lines() for word in re.findall(r"make ([a-z]+)", line)}))
+def test_every_make_target_exists(target):
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+
+
+def test_every_file_that_the_documents_link_to_exists():
+    links = [
+        (document, link)
+        for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text())
+    ]
+    missing = [
+        f"{document.name}: {link}"
+        for document, link in links
+        if "://" not in link and not (document.parent / link).exists()
+    ]
+    assert missing == []
+
+
+def test_every_stack_of_the_readme_has_settings_and_every_settings_file_is_in_the_readme():
+    table = README.partition("## The stacks")[2].partition("##")[0]
+    named = set(re.findall(r"^\| `([a-z0-9-]+)`", table, flags=re.MULTILINE))
+    assert named == {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")}
