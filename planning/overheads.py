@@ -76,10 +76,9 @@ GPU_COMPILE_S_PER_LAYER: Final = 2.5
 GPU_DEDICATED_COMPILE_FACTOR: Final = 0.5
 GPU_EAGER_WARM_UP_S: Final = 8
 GPU_GRAPH_CAPTURE_S: Final = 0.12
-XLA_S_PER_LAYER: Final = 0.37
-"""Compiling one decoder layer of one XLA program on a v6e host: 399 to 430 s for 18 programs of 60 layers in public logs."""
-XLA_S_PER_LAYER_WITH_LAYER_EMBEDDINGS: Final = 0.62
-XLA_S_PER_MOE_LAYER: Final = 0.80
+XLA_PROGRAM_S: Final = 22
+"""Compiling one XLA program of the model on a v6e host, whatever its depth: public logs have 396 s for 18 programs of E2B (35 layers), 399 to
+430 s for 18 of 31B (60 layers), 181 s for 9 of E4B and 207 s for 9 of 12B."""
 XLA_V5E_FACTOR: Final = 1.9
 """v5e hosts compile more slowly: 738 s where a v6e host took 394 s for the same programs."""
 XLA_SPECULATION_FACTOR: Final = 1.5
@@ -108,7 +107,8 @@ GPU_ALL_REDUCE_S: Final = 15e-6
 TPU_LAYER_S: Final = 35e-6
 TPU_STEP_S: Final = 0.2e-3
 TPU_SEQUENCE_S: Final = 350e-6
-"""Host work of vLLM on TPU for each sequence of a step; it, not the chip, bounds large batches of small models."""
+"""Attention, logits and sampling of each sequence of a step, divided over the chips; it, not the weights, bounds large batches of small
+models (2,500 tokens/s for 64 requests to E2B on one chip in public sweeps; three times as much on four chips in field report 000)."""
 TPU_V5E_SEQUENCE_FACTOR: Final = 1.7
 TPU_ALL_REDUCE_S: Final = 38e-6
 ALL_REDUCES_PER_LAYER: Final = 2

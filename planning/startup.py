@@ -111,11 +111,6 @@ def xla_programs(r: Resolved) -> int:
 
 
 def _xla_program_s(r: Resolved) -> float:
-    per_layer = overheads.XLA_S_PER_LAYER
-    if r.spec.layer_embedding_dim:
-        per_layer = overheads.XLA_S_PER_LAYER_WITH_LAYER_EMBEDDINGS
-    if r.spec.is_moe:
-        per_layer = overheads.XLA_S_PER_MOE_LAYER
     slower = overheads.XLA_V5E_FACTOR if r.accelerator.name.startswith("v5e") else 1.0
     speculation = overheads.XLA_SPECULATION_FACTOR if r.speculative_tokens else 1.0
-    return per_layer * r.spec.layers * slower * speculation
+    return overheads.XLA_PROGRAM_S * slower * speculation

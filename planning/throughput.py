@@ -109,7 +109,7 @@ def _fixed_s(r: Resolved, batch: int) -> float:
             overheads.ALL_REDUCES_PER_LAYER * overheads.TPU_ALL_REDUCE_S if r.tp > 1 else 0.0
         )
         factor = overheads.TPU_V5E_SEQUENCE_FACTOR if r.accelerator.name.startswith("v5e") else 1.0
-        return layers * per_layer + overheads.TPU_STEP_S + (batch - 1) * overheads.TPU_SEQUENCE_S * factor
+        return layers * per_layer + overheads.TPU_STEP_S + (batch - 1) * overheads.TPU_SEQUENCE_S * factor / r.tp
     per_layer = overheads.GPU_EAGER_LAYER_S if r.eager else overheads.GPU_LAYER_S
     if r.spec.is_moe:
         per_layer += overheads.GPU_MOE_LAYER_S

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from planning.catalog import MODELS
+from planning.overheads import VM_IMAGE_PULL_S
 from planning.planner import examine
 from planning.subject import Subject
 from planning.types import CloudRunOptions, Deployment, StartupProbe, TpuOptions
@@ -136,6 +137,7 @@ WEIGHTS: Final = 0.03
 KV: Final = 0.05
 STARTUP: Final = 0.20
 DECODE: Final = 0.30
+SATURATION: Final = 0.50
 
 
 def _weights(measured: float) -> Figure:
@@ -191,6 +193,41 @@ def _decode(measured: float) -> Figure:
         read=lambda s: s.throughput.decode_tok_per_s,
         tolerance=DECODE,
         unit="tok/s",
+    )
+
+
+def _decode_full(measured: float) -> Figure:
+    return Figure(
+        name="decoding, 64 requests",
+        measured=measured,
+        read=lambda s: s.throughput.saturated_tok_per_s,
+        tolerance=SATURATION,
+        unit="tok/s",
+    )
+
+
+def _restart(measured: float) -> Figure:
+    return Figure(
+        name="start-up, image pulled",
+        measured=measured,
+        read=lambda s: s.startup.total_s - VM_IMAGE_PULL_S,
+        tolerance=STARTUP,
+        unit="s",
+    )
+
+
+def _one_chip(model: str, *, max_model_len: int) -> Deployment:
+    """The public sweep of three models on one v6e chip, 64 requests at most."""
+    return Deployment(
+        model=f"google/gemma-4-{model}-it",
+        accelerator="v6e-1",
+        vllm=VllmOptions(
+            gpu_memory_utilization=0.9,
+            max_num_batched_tokens=4_096,
+            max_model_len=max_model_len,
+            max_num_seqs=64,
+            limit_mm_per_prompt={"image": 0, "audio": 0},
+        ),
     )
 
 
@@ -269,6 +306,8 @@ _TEXT_ONLY: Final = VllmOptions(
     limit_mm_per_prompt={"image": 0, "audio": 0, "video": 0}, max_model_len=2_048, max_num_seqs=16
 )
 
+_SWEEP: Final = "xbill9/gemma4-dev, 2026-07-25 (sweep on one v6e chip)"
+
 PUBLIC_LOGS: Final[tuple[Case, ...]] = (
     Case(
         title="E2B, v6e-1, utilisation 0.92",
@@ -317,6 +356,35 @@ PUBLIC_LOGS: Final[tuple[Case, ...]] = (
         ),
         figures=(_weights(14.6), _kv_gib(56.57 / 4), _tokens(67_392), _blocks(1_053), _compile(399.6)),
         source="xbill9/gemma4-dev, 2026-08-25 (v6e-4)",
+    ),
+    Case(
+        title="E2B, v6e-1, 64 users",
+        deployment=_one_chip("E2B", max_model_len=65_536),
+        figures=(_restart(490), _decode(211), _decode_full(2_501)),
+        source=_SWEEP,
+    ),
+    Case(
+        title="E4B, v6e-1, 64 users",
+        deployment=_one_chip("E4B", max_model_len=65_536),
+        figures=(_restart(524), _decode(111), _decode_full(2_138)),
+        source=_SWEEP,
+    ),
+    Case(
+        title="12B, v6e-1, 64 users",
+        deployment=_one_chip("12B", max_model_len=8_192),
+        figures=(_restart(622), _decode(45.3)),
+        source=_SWEEP,
+    ),
+    Case(
+        title="12B, v6e-1, text only on the JAX path, utilisation 0.92",
+        deployment=Deployment(
+            model="gemma-4-12B-it, language model only",
+            accelerator="v6e-1",
+            model_spec=replace(MODELS["google/gemma-4-12B-it"], tpu_torch_path=False, other_vision_params=0),
+            vllm=VllmOptions(gpu_memory_utilization=0.92, max_model_len=2_048, max_num_seqs=16),
+        ),
+        figures=(_weights(22.18), _blocks(160)),
+        source="xbill9/gemma4-dev, 2026-09-26",
     ),
     Case(
         title="12B, v6e-1, PyTorch path",

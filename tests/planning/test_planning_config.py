@@ -235,3 +235,16 @@ def test_what_cannot_be_planned_is_refused_in_one_sentence(config: dict[str, obj
 def test_an_index_without_a_size_is_refused():
     with pytest.raises(PlanningError, match=r"metadata\.total_size"):
         model_from_config(LLAMA_8B, name="other", index={"weight_map": {}})
+
+
+def test_a_gemma_that_is_fp8_already_loads_on_tpu_and_a_four_bit_one_does_not():
+    def findings(block: dict[str, object] | None, quantization: str | None = None) -> set[str]:
+        config = {**CONFIGS["26B-A4B"], **({"quantization_config": block} if block else {})}
+        spec = model_from_config(config, name="other")
+        asked = Deployment(model="other", accelerator="v6e-4", model_spec=spec, quantization=quantization)
+        return {f.id for f in plan(asked).findings}
+
+    assert "FIT06" not in findings({"quant_method": "fp8"})
+    assert "FIT06" in findings({"quant_method": "awq", "bits": 4})
+    assert "FIT06" in findings(None, "fp8")
+    assert "FIT06" not in findings(None)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from planning import plan
 from planning.kv_cache import blocks_per_request, layout_of
 from planning.memory import captured_graphs, memory_plan
 from planning.resolve import Resolved, resolve
@@ -145,3 +146,16 @@ def test_offload_moves_layers_and_never_more_than_there_are():
     assert some.offloaded_gib == 14
     assert 15 < all_of_it.offloaded_gib < 17
     assert all_of_it.weights_gib > 3.5
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "serves"), [("12B-it", 8_192, True), ("12B-it", 16_384, False), ("E4B-it", 65_536, True)]
+)
+def test_one_chip_serves_the_lengths_that_a_public_sweep_could_boot(model: str, length: int, *, serves: bool):
+    m = memory_plan(resolved(model, "v6e-1", max_model_len=length, max_num_seqs=64))
+    assert (m.max_concurrency >= 1) is serves
+
+
+def test_four_chips_take_three_times_as_much_as_one():
+    one, four = (plan(Deployment(model=f"{GEMMA}E2B-it", accelerator=a)).throughput for a in ("v6e-1", "v6e-4"))
+    assert 2.5 < four.saturated_tok_per_s / one.saturated_tok_per_s < 4
