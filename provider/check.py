@@ -81,7 +81,37 @@ def check(urn: str, given: Mapping[str, Any], *, project: str = "", proposed_nam
     if not mistakes:
         mistakes = [mistake for rule in RULES for mistake in rule(plain)]
         mistakes += _secrets(inputs)
-    return Checked(inputs=inputs, mistakes=tuple(mistakes))
+    hidden = sorted(_secret_texts(inputs), key=len, reverse=True)
+    return Checked(inputs=inputs, mistakes=tuple(_hide(mistake, hidden) for mistake in mistakes))
+
+
+def _secret_texts(value: wire.Value) -> set[str]:
+    """Return the texts inside secrets, so that no sentence repeats them."""
+    if isinstance(value, dict):
+        items = cast("wire.Properties", value)
+        inside = wire.reveal(items) if wire.is_secret(items) else None
+        found = {text for item in items.values() for text in _secret_texts(item)}
+        return found | ({inside} if isinstance(inside, str) else _texts(inside))
+    return (
+        {text for item in cast("list[wire.Value]", value) for text in _secret_texts(item)}
+        if isinstance(value, list)
+        else set()
+    )
+
+
+def _texts(value: wire.Value) -> set[str]:
+    if isinstance(value, dict):
+        return {text for item in cast("wire.Properties", value).values() for text in _texts(item)}
+    if isinstance(value, list):
+        return {text for item in cast("list[wire.Value]", value) for text in _texts(item)}
+    return {value} if isinstance(value, str) else set()
+
+
+def _hide(mistake: Mistake, hidden: list[str]) -> Mistake:
+    sentence = mistake.sentence
+    for text in hidden:
+        sentence = sentence.replace(f'"{text}"', "a secret") if text else sentence
+    return Mistake(path=mistake.path, sentence=sentence)
 
 
 def _fill_defaults(inputs: wire.Properties, urn: str, project: str, proposed_name: str) -> None:
@@ -143,7 +173,9 @@ def _type(path: str, value: wire.Value, schema: Schema) -> Iterator[Mistake]:
         "array": isinstance(value, list),
         "object": isinstance(value, dict),
     }
-    if not matches[kind]:
+    if not matches[kind] and path.startswith("metadata"):
+        yield _mistake(path, f"`{path}` has to be {TYPE_WORDS[kind]}.")  # values of metadata are never shown
+    elif not matches[kind]:
         yield _mistake(path, f"`{path}` is {_show(value)}, but it has to be {TYPE_WORDS[kind]}.")
     elif kind == "array":
         for index, item in enumerate(cast("list[Any]", value)):

@@ -37,7 +37,7 @@ def diff(urn: str, outputs: Mapping[str, Any], old_inputs: Mapping[str, Any], ne
         return [*changes, Change(path=DEAD_STATE, kind="update", replaces=True, input_diff=False)]
     replacing = [change for change in changes if change.replaces]
     if replacing and active and not wanted.get("allowReplaceActive"):
-        raise ProviderError(_refusal(state, olds, wanted, replacing[0]))
+        raise ProviderError(_refusal(state, old_inputs, news, replacing[0]))
     owners = state.get("ownerLabels")
     if owners is not None and not wire.has_unknown(wanted.get("labels")) and owners != Wish(urn, wanted).owner_labels:
         changes.append(Change(path="ownerLabels", kind="update", input_diff=False))
@@ -117,7 +117,7 @@ def _kind(old: wire.Value, new: wire.Value) -> Kind:
     return "delete" if new is None else "update"
 
 
-def _refusal(state: wire.Properties, olds: wire.Properties, wanted: wire.Properties, change: Change) -> str:
+def _refusal(state: wire.Properties, olds: Mapping[str, Any], wanted: Mapping[str, Any], change: Change) -> str:
     name = change.path.partition(".")[0].partition("[")[0]
     return (
         f"`{change.path}` changes from {_show(olds.get(name))} to {_show(wanted.get(name))}, which would replace "
@@ -129,4 +129,6 @@ def _refusal(state: wire.Properties, olds: wire.Properties, wanted: wire.Propert
 def _show(value: wire.Value) -> str:
     if value is None:
         return "nothing"
+    if wire.has_secret(value):
+        return "a secret"
     return "a value that is not known yet" if wire.has_unknown(value) else str(value)[:120]

@@ -15,10 +15,12 @@ def to_google(seconds: int) -> str:
 
 
 def for_people(seconds: float) -> str:
-    """Write seconds in at most two units: 45s, 2m10s, 2h05m."""
+    """Write seconds in at most two units: 45s, 2m10s, 30m, 2h05m."""
     whole = round(seconds)
     if whole < SECONDS_A_MINUTE:
         return f"{whole}s"
-    if whole < SECONDS_AN_HOUR:
-        return f"{whole // SECONDS_A_MINUTE}m{whole % SECONDS_A_MINUTE:02d}s"
-    return f"{whole // SECONDS_AN_HOUR}h{whole % SECONDS_AN_HOUR // SECONDS_A_MINUTE:02d}m"
+    large, small, words = (
+        (SECONDS_A_MINUTE, 1, "ms") if whole < SECONDS_AN_HOUR else (SECONDS_AN_HOUR, SECONDS_A_MINUTE, "hm")
+    )
+    rest = whole % large // small
+    return f"{whole // large}{words[0]}" + (f"{rest:02d}{words[1]}" if rest else "")

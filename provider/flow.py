@@ -17,19 +17,6 @@ Say: TypeAlias = Callable[[str], Awaitable[None]]
 """Shows one line of progress in the resource's row."""
 
 
-@dataclass
-class Pace:
-    """Pauses between looks: short at first, then longer, never in step with others."""
-
-    timing: Timing
-    _next_s: float = 0.0
-
-    async def pause(self) -> None:
-        """Wait until it is time for the next look."""
-        self._next_s = min(self.timing.poll_most_s, self._next_s * self.timing.poll_growth or self.timing.poll_first_s)
-        await asyncio.sleep(self._next_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
-
-
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
     """Seconds since its making."""
@@ -39,6 +26,20 @@ class Stopwatch:
     def seconds(self) -> float:
         """Return the seconds that have passed."""
         return monotonic() - self.started
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Pauses between looks: a share of the time that was waited already, so that the end is seen soon and nobody is pestered; never in step with others."""
+
+    timing: Timing
+    watch: Stopwatch = field(default_factory=Stopwatch)
+
+    async def pause(self) -> None:
+        """Wait until it is time for the next look."""
+        share_s = self.watch.seconds() * self.timing.poll_share
+        pause_s = min(self.timing.poll_most_s, max(self.timing.poll_first_s, share_s))
+        await asyncio.sleep(pause_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
 
 
 @dataclass

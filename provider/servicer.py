@@ -157,7 +157,11 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
             news.setdefault("queuedResourceId", olds["queuedResourceId"])
         proposed = request.autonaming.proposed_name if request.HasField("autonaming") else ""
         checked = check(request.urn, news, project=self.project, proposed_name=proposed)
-        failures = [provider_pb2.CheckFailure(property=item.path, reason=item.sentence) for item in checked.mistakes]
+        # The engine prints the whole value of a property that is named alone; that of metadata is never shown.
+        failures = [
+            provider_pb2.CheckFailure(property="" if item.path == "metadata" else item.path, reason=item.sentence)
+            for item in checked.mistakes
+        ]
         if (
             request.HasField("autonaming")
             and request.autonaming.mode == Autonaming.DISABLE

@@ -37,7 +37,8 @@ class Timing:
     retry_first_s: float = 0.3
     retry_most_s: float = 20.0
     poll_first_s: float = 0.3
-    poll_growth: float = 1.4
+    poll_share: float = 0.1
+    """Later looks are this share of the time waited so far apart."""
     poll_most_s: float = 15.0
     appear_s: float = 60.0
     """How long an accepted queued resource may stay invisible."""

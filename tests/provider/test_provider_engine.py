@@ -376,6 +376,10 @@ def test_mistakes_are_sentences_and_nothing_is_created(project: Project):
     text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
     assert "flex-start allows at most 604800 s (7 days)" in text
     assert "it has to be a zone such as us-east5-a" in text
+    project.declare(metadata={"canary-key": "canary-value"}, ready={"guestAttributeNamespace": "ns"})
+    text += project.pulumi("up", "--yes", "--skip-preview", expect=1)
+    assert "`metadata` needs `enable-guest-attributes: TRUE`" in text
+    assert "canary-value" not in text
     project.declare()
     dead = project.pulumi(
         "up",

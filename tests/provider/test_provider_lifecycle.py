@@ -7,7 +7,7 @@ import pytest
 
 from provider.errors import GoogleError
 from provider.request import urn_hash
-from provider.wire import UNKNOWN
+from provider.wire import SECRET, SIGNATURE, UNKNOWN
 from tests.provider.cloud import FakeTpu
 from tests.provider.harness import URN, Aborted, Engine, wanted
 
@@ -107,7 +107,7 @@ class TestCreate:
             "PROVISIONING",
             "ACTIVE",
         ]
-        assert any(line.startswith("us-east5-a: WAITING_FOR_RESOURCES, 0s of 2h00m") for line in engine.lines)
+        assert any(line.startswith("us-east5-a: WAITING_FOR_RESOURCES, 0s of 2h") for line in engine.lines)
 
     def test_a_preview_calls_nothing(self, engine: Engine, cloud: FakeTpu):
         assert engine.preview(wanted()) == "create"
@@ -329,6 +329,11 @@ class TestReplacement:
             "while it is ACTIVE: its capacity would be given up and may take hours to get again. "
             "Take the change back, or set `allowReplaceActive` to true."
         )
+
+    def test_the_refusal_does_not_repeat_a_secret(self, engine: Engine):
+        engine.up(wanted(network={SIGNATURE: SECRET, "value": "canary-net"}))
+        with pytest.raises(Aborted, match="`network` changes from a secret to other, which would replace"):
+            engine.preview(wanted(network="other"))
 
     @pytest.mark.parametrize(
         ("change", "path"),
