@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from scripts.access import Access, open_access
+from scripts.access import TOKEN_MARGIN_S, Access, open_access
 from scripts.benching import points as presets
 from scripts.benching.options import parse_extra_body, parse_objective, parse_rates, parse_whole_numbers
 from scripts.benching.points import Sweep, SweepError
@@ -199,6 +199,10 @@ def _target(settings: Settings, accelerator: str | None) -> Generator[tuple[Acce
             yield access, replace(settings, url=base, roofline=roofline)
         return
     outputs = stack_outputs(settings.stack)
+    if outputs.auth == "id-token" and settings.point_limit_s > TOKEN_MARGIN_S:
+        raise SweepError(
+            f"--point-limit is {settings.point_limit_s:g}; it must be {TOKEN_MARGIN_S:g} or less where an identity token is needed, which holds one hour."
+        )
     plan = outputs.plan
     price = as_mapping(plan.get("cost")).get("usd_per_hour")
     with open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel, api_key=api_key) as access:

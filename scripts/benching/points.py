@@ -18,8 +18,9 @@ GRID_INPUT_TOKENS: Final = tuple(2**power for power in range(3, 15))
 """8 to 16,384."""
 DEFAULT_OUTPUT_TOKENS: Final = (128,)
 LEAST_REQUESTS: Final = 8
-WAVES: Final = 2
-"""Requests a point, by default, as a multiple of the concurrency: the first wave fills the server, the second meets it full."""
+WAVES: Final = 4
+"""Requests a point, by default, as a multiple of the concurrency: the first wave fills the server, the last one empties it, and what lies
+between should outweigh them."""
 GRID_DURATION_S: Final = 120.0
 OPEN_DURATION_S: Final = 30.0
 

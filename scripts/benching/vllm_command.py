@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from scripts.benching.points import LEAST_REQUESTS, OPEN_DURATION_S, Point
+from scripts.benching.points import LEAST_REQUESTS, OPEN_DURATION_S, WAVES, Point
 
 
 def vllm_command(url: str, model: str, point: Point, *, chat: bool, poisson: bool) -> str:
@@ -21,7 +21,7 @@ def vllm_command(url: str, model: str, point: Point, *, chat: bool, poisson: boo
         "--dataset-name", "random",
         "--random-input-len", str(point.input_tokens),
         "--random-output-len", str(point.output_tokens),
-        "--num-prompts", str(count or max(LEAST_REQUESTS, 2 * (point.concurrency or 1))),
+        "--num-prompts", str(count or max(LEAST_REQUESTS, WAVES * (point.concurrency or 1))),
         "--ignore-eos",
         "--seed", str(point.seed % (1 << 32)),
         "--percentile-metrics", "ttft,tpot,itl,e2el",

@@ -213,7 +213,7 @@ def test_the_equivalent_vllm_command_names_the_same_load():
     words = vllm_command("http://h", "org/m", closed, chat=True, poisson=True).split()
     pairs = dict(pairwise(words))
     assert pairs["--max-concurrency"] == "8"
-    assert (pairs["--random-input-len"], pairs["--random-output-len"], pairs["--num-prompts"]) == ("16", "32", "16")
+    assert (pairs["--random-input-len"], pairs["--random-output-len"], pairs["--num-prompts"]) == ("16", "32", "32")
     assert pairs["--endpoint"] == "/v1/chat/completions"
     open_loop = plan_points(replace(SWEEP, concurrency=(), request_rate=(2.5,), duration_s=8.0), None)[0][0]
     assert "--num-prompts 20" in vllm_command("http://h", "m", open_loop, chat=False, poisson=True)

@@ -138,7 +138,6 @@ class Stream:
         counters["max_open"] = max(counters["max_open"], counters["open"])
 
     def start(self) -> None:
-        self.connection.write(self.opening)
         self.state.scheduler.add(self.started_at + self.state.options.ttft_s, self)
 
     def step(self, due: float) -> None:
@@ -147,12 +146,13 @@ class Stream:
             return
         now = self.state.scheduler.loop.time()
         self.state.late(now - due)
-        if self.fault and self.sent >= int(self.fault.get("after_tokens", 1)) and self.misbehave():
+        if self.fault and self.sent >= max(1, int(self.fault.get("after_tokens", 1))) and self.misbehave():
             return
         if self.sent == 0:
             self.state.counters["ttft_sum_s"] += now - self.started_at
             self.state.counters["ttft_count"] += 1
-        self.connection.write(self.pieces[self.sent % len(self.pieces)])
+        piece = self.pieces[self.sent % len(self.pieces)]
+        self.connection.write(piece if self.sent else self.opening + piece)
         self.sent += 1
         self.state.counters["generation_tokens"] += 1
         if self.sent < self.tokens:
@@ -199,7 +199,10 @@ class Stream:
             self.connection.stream = None
 
 
-class Connection(asyncio.Protocol):
+BUFFER = memoryview(bytearray(1 << 18))
+
+
+class Connection(asyncio.BufferedProtocol):
     """One HTTP/1.1 connection."""
 
     def __init__(self, state: State) -> None:
@@ -234,8 +237,12 @@ class Connection(asyncio.Protocol):
         self.closed = True
         self.transport.abort()
 
-    def data_received(self, data: bytes) -> None:
-        self.buffer += data
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        return BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.buffer += BUFFER[:nbytes]
         while True:
             end = self.buffer.find(b"\r\n\r\n")
             if end < 0:

@@ -146,6 +146,15 @@ def test_a_token_is_kept_until_it_is_about_to_run_out(monkeypatch):
     assert source.token() == "t2"
 
 
+def test_a_token_that_comes_half_spent_is_renewed_before_it_runs_out():
+    half_spent = jwt({"exp": int(time.time()) + 600})
+    source = IdTokenSource("a", lambda _audience: half_spent)
+    before = time.monotonic()
+    source.token()
+    assert before + 280 < source._renew_at_s < before + 310
+    assert access._seconds_left("no token at all") == access.TOKEN_LIFE_S
+
+
 def test_the_audience_is_the_services_address_without_a_path(monkeypatch):
     asked = []
     monkeypatch.setattr(access, "fetch_id_token", lambda audience: asked.append(audience) or "t")
