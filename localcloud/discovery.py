@@ -70,9 +70,9 @@ class Document:
     version: str
     title: str
     style: ErrorStyle
-    schemas: dict[str, JsonObject]
-    global_parameters: frozenset[str]
-    root: _Node
+    schemas: dict[str, JsonObject] = field(repr=False)
+    global_parameters: frozenset[str] = field(repr=False)
+    root: _Node = field(repr=False)
 
     @property
     def forgiving_names(self) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import time
+import traceback
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, cast
@@ -52,6 +53,15 @@ class Dispatcher:
             headers = {"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'} if error.code == 401 else None  # noqa: PLR2004 - HTTP
             response = web.json_response(error.body(style), status=error.code, headers=headers)
             entry["error"] = error.message
+        except Exception as error:  # noqa: BLE001 - a fault of the local cloud itself must look like one, and be found
+            entry["error"] = traceback.format_exc()
+            own = CloudError(
+                500,
+                "INTERNAL",
+                f"Internal error of the local cloud itself: {error!r}; GET /admin/requests has the trace.",
+                reason="backendError",
+            )
+            response = web.json_response(own.body(style), status=500)
         entry["status"] = response.status
         entry["ms"] = round((time.perf_counter() - began) * 1000, 3)
         self.log.append(entry)

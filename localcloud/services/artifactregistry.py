@@ -7,7 +7,6 @@ from localcloud.errors import CloudError, JsonObject
 from localcloud.services.common import (
     check_labels,
     check_region,
-    operation_handlers,
     policy_handlers,
     visible,
     with_token,
@@ -103,6 +102,9 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:  # noqa: C901 - small function
         cloud.policies.forget(f"//artifactregistry.googleapis.com/{call.name}")
         return operation("/".join(call.name.split("/")[:4]), None)
 
+    def read_operation(call: Call) -> JsonObject:
+        return cloud.operations.get("artifactregistry", call.name)
+
     prefix = "artifactregistry.projects.locations.repositories"
     return {
         f"{prefix}.create": create,
@@ -111,5 +113,5 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:  # noqa: C901 - small function
         f"{prefix}.patch": patch,
         f"{prefix}.delete": delete,
         **policy_handlers(cloud, prefix, exists),
-        **operation_handlers(cloud, "artifactregistry", "artifactregistry.projects.locations.operations"),
+        "artifactregistry.projects.locations.operations.get": read_operation,
     }

@@ -68,12 +68,14 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
                 f"{prefix}.insert": model.insert,
                 f"{prefix}.get": model.read,
                 f"{prefix}.list": model.listed,
-                f"{prefix}.aggregatedList": model.aggregated,
                 f"{prefix}.patch": model.patch,
-                f"{prefix}.update": model.patch,
                 f"{prefix}.delete": model.delete,
             }
         )
+        if kind.kind in {networks.SUBNETWORKS, networks.ROUTERS}:
+            found[f"{prefix}.aggregatedList"] = model.aggregated
+        if kind.kind in {networks.FIREWALLS, networks.ROUTERS}:
+            found[f"{prefix}.update"] = model.patch
     subnetworks = _Collection(cloud, _TYPES[1])
     found["compute.subnetworks.setPrivateIpGoogleAccess"] = subnetworks.set_private_access
     found["compute.subnetworks.expandIpCidrRange"] = subnetworks.expand
@@ -119,6 +121,8 @@ class _Collection:
     def insert(self, call: Call) -> JsonObject:
         place = _place(call)
         body = without_nulls(call.body)
+        if not body.get("name"):
+            raise CloudError.required("Required field 'resource.name' not specified")
         name = place.name(self._type.collection, body["name"])
         if self._store.has(self._type.kind, name):
             raise CloudError.already_exists(f"The resource '{name}' already exists")

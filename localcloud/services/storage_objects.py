@@ -176,7 +176,7 @@ class Objects:
         if not 1 <= len(sources) <= 32:  # noqa: PLR2004 - Cloud Storage's limit
             raise CloudError.invalid(f"The number of source components provided ({len(sources)}) must be from 1 to 32.")
         bucket = call.path["destinationBucket"]
-        documents = [self.found(bucket, source["name"], source.get("generation")) for source in sources]
+        documents = [self.found(bucket, str(source.get("name", "")), source.get("generation")) for source in sources]
         target = self.new_file()
         with target.open("wb") as out:
             for document in documents:

@@ -13,6 +13,8 @@ from localcloud.timeline import seconds
 
 QUEUED_ID = r"[A-Za-z0-9_.~+%-]{1,128}"
 _MAX_DESCRIPTION = 512
+_MAX_NODES = 256
+"""Nodes of one queued resource; a bound of the local cloud's own."""
 _MAX_METADATA_VALUE_BYTES = 256 * 1024
 _MAX_METADATA_BYTES = 512 * 1024
 _TIERS = ("spot", "guaranteed", "bestEffort")
@@ -145,8 +147,13 @@ def _nodes_of(cloud: Cloud, parent: str, spec: JsonObject, path: str) -> list[tu
     if many and spec.get("nodeId"):
         raise CloudError.field(path, "node_id and multi_node_params cannot both be given.")
     if many:
+        count = int(many.get("nodeCount", 0))
+        if not 1 <= count <= _MAX_NODES:
+            raise CloudError.field(
+                f"{path}.multi_node_params.node_count", f"node_count must be from 1 to {_MAX_NODES}; given {count}."
+            )
         prefix = many.get("nodeIdPrefix") or "node"
-        return [(f"{prefix}-{index}", spec["node"]) for index in range(int(many.get("nodeCount", 0)))]
+        return [(f"{prefix}-{index}", spec["node"]) for index in range(count)]
     if re.fullmatch(QUEUED_ID, str(spec.get("nodeId", ""))) is None:
         raise CloudError.field(
             f"{path}.node_id", f"Invalid node id '{spec.get('nodeId', '')}': it must match '{QUEUED_ID}'."
