@@ -99,6 +99,8 @@ class ModelSpec:
     """vLLM on TPU has no JAX implementation and serves it through its PyTorch code."""
     native_quantization: str | None = None
     """The precision of a checkpoint from outside the catalog: bf16, fp8 or w4a16."""
+    head_in_checkpoint: bool = False
+    """The checkpoint stores an output head although it is tied to the embeddings. vLLM on GPU drops it, on TPU it keeps it."""
     checkpoint_bytes: int | None = None
     """Size of the checkpoint where its index says it; None computes it."""
 

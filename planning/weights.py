@@ -7,8 +7,8 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
 - vLLM on GPU keeps a value projection where the checkpoint has none (k_eq_v), position tables for the model's full length, and a
   buffer for per-layer embeddings; it leaves towers out whose modalities are limited to 0, and, while building the model, allocates an
   output head before it ties it to the embeddings.
-- vLLM on TPU (JAX) loads no audio tower and keeps no copies; models without a JAX implementation (12B) go through its PyTorch path,
-  which keeps the copies and an output head of its own.
+- vLLM on TPU (JAX) loads no audio tower and keeps no copies, but an output head that the checkpoint stores; models without a JAX
+  implementation (12B) go through its PyTorch path, which keeps the copies and an output head of its own.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def _weights(
 ) -> Weights:
     inventory = tensors(spec)
     stored = {tensor: tensor.params * _bytes(tensor, scheme) for tensor in inventory}
-    checkpoint = sum(size for tensor, size in stored.items() if not tensor.copy)
+    whole_head = spec.vocab * spec.hidden * FULL_BYTES if spec.tied_embeddings else 0.0
+    stored_head = whole_head if spec.head_in_checkpoint else 0.0
+    checkpoint = sum(size for tensor, size in stored.items() if not tensor.copy) + stored_head
     scale = spec.checkpoint_bytes / checkpoint if spec.checkpoint_bytes else 1.0
     device = layers = read = expert_read = experts = 0.0
     for tensor, size in stored.items():
@@ -86,13 +88,13 @@ def _weights(
         if tensor.role == "experts":
             experts += share
             expert_read += share * tensor.active_share
-    head = spec.vocab * spec.hidden * FULL_BYTES / tp if spec.tied_embeddings else 0.0
+    head = whole_head / tp
     tables = 0.0
     if runtime != "tpu-jax":
         tables += sum(spec.rope_cache_dims) * spec.max_positions * FULL_BYTES
     if runtime == "cuda" and spec.layer_embedding_dim:
         tables += batched_tokens * spec.layers * spec.layer_embedding_dim * FULL_BYTES
-    own_head = head if runtime == "tpu-torch" else 0.0
+    own_head = head if runtime == "tpu-torch" or (runtime == "tpu-jax" and stored_head) else 0.0
     return Weights(
         checkpoint=checkpoint * scale,
         device=device + tables + own_head,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from planning.catalog import MODELS
+from planning.catalog import MODELS, spec_of
 from planning.overheads import VM_IMAGE_PULL_S
 from planning.planner import examine
 from planning.subject import Subject
@@ -297,6 +297,14 @@ _LONG_26B_A100: Final = Deployment(
     accelerator="A100-80GB",
     vllm=VllmOptions(gpu_memory_utilization=0.9, max_model_len=131_072, enforce_eager=True),
 )
+_TPU_QAT: Final = VllmOptions(gpu_memory_utilization=0.92, max_model_len=2_048, max_num_seqs=16)
+"""4-bit checkpoints on one v6e chip: an image with three patches that vLLM has not merged, so the planner refuses them (FIT06)."""
+_TEXT_12B_QAT: Final = replace(
+    spec_of("google/gemma-4-12B-it", "w4a16"), tpu_torch_path=False, other_vision_params=0, native_quantization="w4a16"
+)
+_LONG_12B_3090: Final = VllmOptions(
+    max_model_len=262_144, max_num_batched_tokens=2_496, limit_mm_per_prompt={"image": 0, "audio": 0}
+)
 _UNPADDED_26B: Final = Deployment(
     model="gemma-4-26B-A4B-it-w4a16, experts not padded",
     accelerator="L4",
@@ -309,6 +317,40 @@ _TEXT_ONLY: Final = VllmOptions(
 _SWEEP: Final = "xbill9/gemma4-dev, 2026-07-25 (sweep on one v6e chip)"
 
 PUBLIC_LOGS: Final[tuple[Case, ...]] = (
+    *(
+        Case(
+            title=f"{model} QAT w4a16, v6e-1, patched",
+            deployment=Deployment(model=f"google/gemma-4-{model}-it-qat-w4a16-ct", accelerator="v6e-1", vllm=_TPU_QAT),
+            figures=(_weights(weights), _tokens(tokens)),
+            source="xbill9/gemma4-dev, 2026-09-25",
+        )
+        for model, weights, tokens in (("E2B", 7.17, 1_256_448), ("E4B", 10.15, 348_160), ("31B", 21.67, 8_320))
+    ),
+    Case(
+        title="12B QAT w4a16, v6e-1, text only, patched",
+        deployment=Deployment(
+            model="gemma-4-12B-it-qat-w4a16-ct, language model only",
+            accelerator="v6e-1",
+            model_spec=_TEXT_12B_QAT,
+            vllm=_TPU_QAT,
+        ),
+        figures=(_weights(9.46), _tokens(60_160)),
+        source="xbill9/gemma4-dev, 2026-09-25",
+    ),
+    Case(
+        title="31B QAT w4a16",
+        deployment=QAT_31B_L4,
+        figures=(_checkpoint(23_265_352_448 / 2**30),),
+        source="file list of google/gemma-4-31B-it-qat-w4a16-ct",
+    ),
+    Case(
+        title="12B QAT w4a16, 24 GB GPU, 262,144 tokens",
+        deployment=Deployment(
+            model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4", platform="gce", vllm=_LONG_12B_3090
+        ),
+        figures=(_checkpoint(9.56), _weights(8.28), _request(10.99 / 2.16)),
+        source="public RTX 3090 log, 2026-06-11",
+    ),
     Case(
         title="E2B, v6e-1, utilisation 0.92",
         deployment=Deployment(
