@@ -169,7 +169,9 @@ def _notice(opened: Opened) -> str:
 async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Opened]:
     """Lock the state, open the cloud and the stand-ins; everything is closed in the opposite order."""
     scenario = load_scenario(options.scenario) if options.scenario else Scenario()
-    project = options.project or os.environ.get("GOOGLE_CLOUD_PROJECT") or DEFAULT_PROJECT
+    project = (
+        options.project or os.environ.get("GOOGLE_CLOUD_PROJECT") or os.environ.get("GOOGLE_PROJECT") or DEFAULT_PROJECT
+    )
     lock = StateLock.take(state)
     try:
         commands = install(state / "bin")
@@ -204,7 +206,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
 
 async def _child(command: list[str], variables: dict[str, str]) -> int:
     """Run the command; signals go on to it, and its exit code comes back (128 + N where signal N ended it)."""
-    surroundings = {key: value for key, value in os.environ.items() if key != "PULUMI_DEBUG_PROVIDERS"}
+    surroundings = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
     try:
         child = await asyncio.create_subprocess_exec(*command, env={**surroundings, **variables})
     except FileNotFoundError:

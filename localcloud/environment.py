@@ -21,6 +21,16 @@ API_OVERRIDES = (
 )
 """APIs for which gcloud's endpoint override variables are set."""
 
+REMOVED = (
+    "PULUMI_DEBUG_PROVIDERS",
+    "GOOGLE_CREDENTIALS",
+    "GOOGLE_CLOUD_KEYFILE_JSON",
+    "GCLOUD_KEYFILE_JSON",
+    "GOOGLE_IMPERSONATE_SERVICE_ACCOUNT",
+    "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE",
+)
+"""Variables that a command of `run` does not inherit: they would lead past the local cloud, or carry real credentials to it."""
+
 _REAL_PLUGIN_ENDPOINTS = {
     "GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT": "run/v2/",
     "GOOGLE_STORAGE_CUSTOM_ENDPOINT": "storage/storage/v1/",

@@ -185,6 +185,24 @@ class TestRun:
         assert environment["GOOGLE_COMPUTE_CUSTOM_ENDPOINT"] == environment["LOCALCLOUD_URL"] + "/compute/compute/beta/"
         assert environment["GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT"] == environment["LOCALCLOUD_URL"] + "/run/v2/"
 
+    def test_real_credentials_do_not_reach_the_command(self):
+        script = "import json, os; print(json.dumps(dict(os.environ)))"
+        surroundings = {
+            **os.environ,
+            "GOOGLE_CREDENTIALS": "real",
+            "GOOGLE_APPLICATION_CREDENTIALS": "/real",
+            "GOOGLE_OAUTH_ACCESS_TOKEN": "real",
+            "HTTP_PROXY": "http://proxy",
+        }
+        command = [sys.executable, "-m", "localcloud", "run", "--", sys.executable, "-c", script]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=True, env=surroundings
+        )
+        environment = json.loads(done.stdout)
+        assert "GOOGLE_CREDENTIALS" not in environment
+        assert "real" not in environment["GOOGLE_APPLICATION_CREDENTIALS"] + environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
+        assert "127.0.0.1" in environment["NO_PROXY"]
+
     def test_a_signal_goes_on_to_the_command(self):
         script = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(42)); print('up', flush=True); time.sleep(60)"
         process = subprocess.Popen(
