@@ -22,7 +22,7 @@ from provider.record import preview_outputs
 from provider.request import Wish
 from provider.schema import package_schema
 from provider.tpu_api import TpuApi
-from provider.transport import Timing, Transport
+from provider.transport import Timing, Transport, silent_override
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Result = TypeVar("Result")
@@ -169,6 +169,9 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         ):
             reason = "`queuedResourceId` is missing, and automatic naming is switched off in the Pulumi settings."
             failures.append(provider_pb2.CheckFailure(property="queuedResourceId", reason=reason))
+        if not failures and (silent := await silent_override()) is not None:
+            # Said now, in the preview, and not when everything that the resource depends on has been made.
+            failures.append(provider_pb2.CheckFailure(property="", reason=silent))
         return provider_pb2.CheckResponse(inputs=wire.write(checked.inputs), failures=failures)
 
     async def Diff(self, request: provider_pb2.DiffRequest, context: Context) -> provider_pb2.DiffResponse:

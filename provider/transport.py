@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
 
 import aiohttp
 import google.auth
@@ -68,9 +69,33 @@ class Transport(Protocol):
         ...
 
 
+OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
+"""gcloud's variable for an endpoint other than Google's."""
+OVERRIDE_ANSWER_S = 3.0
+
+
 def endpoint() -> str:
     """Base URL of the Cloud TPU API, with a slash at its end; gcloud's override variable is respected."""
-    return (os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU") or "https://tpu.googleapis.com").rstrip("/") + "/"
+    return (os.environ.get(OVERRIDE) or "https://tpu.googleapis.com").rstrip("/") + "/"
+
+
+async def silent_override() -> str | None:
+    """Return one sentence where the environment names an endpoint of its own and nothing listens there; Google's endpoint is not asked."""
+    override = os.environ.get(OVERRIDE)
+    if not override:
+        return None
+    parts = urlsplit(override)
+    try:
+        port = parts.port or ("https" if parts.scheme == "https" else "http")
+        async with asyncio.timeout(OVERRIDE_ANSWER_S):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except (OSError, ValueError) as error:
+        return (
+            f"{OVERRIDE} is {override}, and nothing answers there ({type(error).__name__}); start what should listen, "
+            "or unset the variable to use Google's own endpoint."
+        )
+    writer.close()
+    return None
 
 
 @dataclass
@@ -189,8 +214,8 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _where() -> str:
-    overridden = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU")
-    return f"; CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU is {overridden}" if overridden else "; is the network up?"
+    overridden = os.environ.get(OVERRIDE)
+    return f"; {OVERRIDE} is {overridden}" if overridden else "; is the network up?"
 
 
 def _problem(error: BaseException) -> str:

@@ -145,6 +145,7 @@ def hub(model: str, revision: str | None) -> HubSource:
 
 
 def _hub_info(model: str, revision: str | None) -> _HubInfo:
+    import httpx2  # noqa: PLC0415  the hub client's own HTTP library: its errors come through
     from huggingface_hub import HfApi  # noqa: PLC0415  slow to import, needed for the hub alone
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415
 
@@ -154,7 +155,7 @@ def _hub_info(model: str, revision: str | None) -> _HubInfo:
         raise ScriptError(
             f"The hub does not give {model}: {str(error).splitlines()[0]}; gated checkpoints need HF_TOKEN and accepted terms."
         ) from None
-    except (OSError, OfflineModeIsEnabled) as error:
+    except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
         raise ScriptError(
             f"The Hugging Face hub cannot be reached ({type(error).__name__}); pass --from FOLDER with a downloaded checkpoint."
         ) from None

@@ -20,7 +20,7 @@ PULUMI_PROJECT = "gemma-serving"
 _SHOWN_LINES = 40
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-_console = Console(stderr=True, highlight=False)
+_console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -85,6 +85,16 @@ def test_a_dead_endpoint_of_the_backend(stack):
     refused(stack, "error:", {"PULUMI_BACKEND_URL": "http://127.0.0.1:9", "PULUMI_ACCESS_TOKEN": "x"})
 
 
+def test_a_dead_endpoint_of_the_cloud(stack):
+    name = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
+    for command in (("preview",), ("up", "--yes")):
+        answer = stack.pulumi(*command, "--stack", STACK, expect=None, environment={name: "http://127.0.0.1:9/"})
+        assert answer.code != 0
+        assert f"{name} is http://127.0.0.1:9/, and nothing answers there" in answer.text
+        assert "Traceback" not in answer.text
+    assert made(stack) == []
+
+
 def test_a_token_in_clear(stack, settings):
     settings.write_text(settings.read_text().replace("config:", "config:\n  gemma-serving:hfToken: hf_in_clear", 1))
     refused(stack, "gemma-serving:hfToken is stored in clear")
