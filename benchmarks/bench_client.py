@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scripts.access import Access
+from scripts.benching.limits import raise_open_files_limit
 from scripts.benching.load import LoadGenerator, Share
 from scripts.benching.points import Sweep
 from scripts.benching.progress import LineReporter
@@ -222,6 +223,7 @@ def main() -> None:
     for name in ("url", "streams", "requests", "tokens"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    raise_open_files_limit()
     if options.candidate:
         candidate(options.candidate, options.url, int(options.streams), int(options.requests), int(options.tokens))
         return

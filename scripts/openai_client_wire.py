@@ -91,6 +91,7 @@ def request_head(origin: Origin, path: str, headers: Mapping[str, str]) -> bytes
         f"Host: {origin.authority}",
         "Content-Type: application/json",
         "Accept: text/event-stream",
+        "User-Agent: gemma-serving-bench",
         *(f"{name}: {value}" for name, value in headers.items()),
     ]
     for line in lines:

@@ -27,6 +27,8 @@ from scripts.openai_client_metrics import (
 )
 
 SAMPLE_PERIOD_S: Final = 1.0
+FIRST_SAMPLE_S: Final = 0.1
+"""A point may be over in less than a second: the first samples stand closer together."""
 CALL_LIMIT_S: Final = 30.0
 COUNTERS: Final = {
     "prompt_tokens": PROMPT_TOKENS,
@@ -166,15 +168,17 @@ async def scrape(client: OpenAIClient, limit_s: float = CALL_LIMIT_S) -> Scrape 
 
 @contextlib.asynccontextmanager
 async def watching(client: OpenAIClient, *, enabled: bool) -> AsyncGenerator[Watch]:
-    """Sample the server's metrics once a second for as long as the context is open."""
+    """Sample the server's metrics, once a second after the first few, for as long as the context is open."""
     watch = Watch()
     if not enabled:
         yield watch
         return
 
     async def sample() -> None:
+        pause_s = FIRST_SAMPLE_S
         while True:
-            await asyncio.sleep(SAMPLE_PERIOD_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, SAMPLE_PERIOD_S)
             found = await scrape(client, limit_s=5.0)
             if found is not None:
                 watch.take(found)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from scripts.benching import points as planning_points
+from scripts.benching.limits import open_files_limit
 from scripts.benching.load import Share
 from scripts.benching.measure import (
     SCHEMA_VERSION,
@@ -47,6 +48,8 @@ falls short of its rate by as much."""
 CACHED_SHARE: Final = 0.05
 """Prefix-cache hits beyond this share of the prompt tokens are said aloud: cached prompts are not computed."""
 OTHERS_SHARE: Final = 0.05
+FILES_BESIDE: Final = 64
+"""Open files of a process beside its streams: pipes, modules, the event loop."""
 
 Ending = Literal["done", "interrupted", "server gone", "client failed"]
 
@@ -187,6 +190,7 @@ async def _sweep(settings: Settings, sweep: Sweep, access: Access, reporter: Rep
         with open_store(settings.out, config, resume=settings.resume) as store:
             points, notes = planning_points.plan_points(sweep, info.max_model_len)
             state.planned, state.results = len(points), store.done()
+            _see_that_files_suffice(points, settings)
             store.write_run(config | {"server": asdict(info), "notes": notes})
             for note in notes:
                 reporter.line(note)
@@ -204,6 +208,17 @@ async def _sweep(settings: Settings, sweep: Sweep, access: Access, reporter: Rep
                 reporter=reporter,
             )
             return await _all_points(run, store, todo, state)
+
+
+def _see_that_files_suffice(points: list[Point], settings: Settings) -> None:
+    """Every stream is an open file, and the system sets a limit that the load generator may only raise so far."""
+    limit = open_files_limit()
+    streams = max(point.concurrency or 0 for point in points)
+    workers = settings.workers or workers_for(streams, usable_cores())
+    if limit is not None and -(-streams // workers) + FILES_BESIDE > limit:
+        raise SweepError(
+            f"concurrency {streams} needs more open files than the {limit} that the system allows a process; raise `ulimit -Hn`, or use more --workers."
+        )
 
 
 async def _calibration(client: OpenAIClient, info: ServerInfo, *, chat: bool) -> Calibration:
@@ -421,7 +436,7 @@ def point_result(
         "request_rate": point.request_rate if point.request_rate is not None else "inf",
         "burstiness": 1.0 if settings.poisson else "inf",
         "max_concurrency": point.concurrency,
-        "simulated": info.simulated,
+        "simulated": info.simulated or ("yes" if any(result.simulated for result in results) else None),
         **figures,
         **error_figures(records),
         "usd_per_million_output_tokens": round(price / 3600 / throughput * 1e6, 4)

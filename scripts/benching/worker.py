@@ -13,6 +13,7 @@ import sys
 import threading
 from typing import Any, Final
 
+from scripts.benching.limits import raise_open_files_limit
 from scripts.benching.load import LoadGenerator, Share
 from scripts.benching.prompts import Recipe
 from scripts.benching.records import pack_result, read_frame, write_frame
@@ -95,6 +96,7 @@ async def _main() -> None:
 def main() -> None:
     """Entry point."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise_open_files_limit()
     with contextlib.suppress(BrokenPipeError):
         asyncio.run(_main())
 

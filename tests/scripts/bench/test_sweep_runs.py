@@ -269,6 +269,36 @@ def test_a_server_that_does_not_know_ignore_eos_is_measured_without_it(start_ser
     assert any("ignore_eos" in text for text in reporter.lines)
 
 
+def test_more_streams_than_the_usual_limit_of_open_files_are_held(calm, tmp_path):
+    """The soft limit of a shell is raised by the load generator itself; only the hard one is refused."""
+    code = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv.pop(1))))\n"
+        "sys.argv[0] = 'bench'\n"
+        "from scripts.bench import app\napp()\n"
+    )
+    words = [
+        "--url",
+        calm.url,
+        "--concurrency",
+        "150",
+        "--requests",
+        "150",
+        "--input-tokens",
+        "16",
+        "--output-tokens",
+        "4",
+        "--warm-up",
+        "0",
+    ]
+    for hard, code_wanted, said in ((400, 0, "1 points in"), (100, 2, "needs more open files than the 100")):
+        command = [sys.executable, "-c", code, str(hard), *words, "--workers", "1", "--out", str(tmp_path / str(hard))]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code_wanted, done.stderr
+        assert said in done.stderr
+    assert read_results(tmp_path / "400")[0]["failed"] == 0
+
+
 def test_text_completions_can_be_measured_too(calm, tmp_path):
     _, results = bench(calm.url, tmp_path, chat=False)
     assert only(results)["completed"] == 12

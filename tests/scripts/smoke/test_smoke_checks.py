@@ -15,7 +15,7 @@ from scripts.smoking import checks_basic, checks_features, checks_operations
 from scripts.smoking.context import Check, Context
 from scripts.smoking.render import print_table, summary, to_json, to_junit
 from scripts.smoking.results import CheckResult, Outcome, SmokeReport
-from scripts.smoking.run import _run_one, run_smoke
+from scripts.smoking.run import CHECKS, _run_one, run_smoke
 from scripts.smoking.target import Planned, Target, Thresholds, target_from_outputs
 from scripts.stack import StackOutputs
 
@@ -30,9 +30,12 @@ TARGET = Target(
 )
 
 
-def smoke(url, target=TARGET, access=None):
+def smoke(url, target=TARGET, access=None, only=None):
     said = []
-    report = run_smoke(access or Access(base_url=url, auth="none"), target, said.append)
+    checks = (
+        CHECKS if only is None else tuple(check for check in CHECKS if check.name in {"ready", "served model", only})
+    )
+    report = run_smoke(access or Access(base_url=url, auth="none"), target, said.append, checks=checks)
     return report, {check.name: check.outcome for check in report.checks}, said
 
 
@@ -84,16 +87,20 @@ def test_a_server_that_never_gets_ready_costs_its_budget_and_no_more():
 
 
 def test_options_that_did_not_take_effect_fail_and_a_different_cache_warns(url):
-    _, checks, _ = smoke(url, replace(TARGET, planned=Planned(kv_blocks=1000, options={"block_size": "32"})))
+    _, checks, _ = smoke(
+        url, replace(TARGET, planned=Planned(kv_blocks=1000, options={"block_size": "32"})), only="options in effect"
+    )
     assert checks["options in effect"].verdict == "failed"
     assert "block_size is 16, planned 32" in checks["options in effect"].detail
-    _, checks, _ = smoke(url, replace(TARGET, planned=Planned(kv_blocks=1300)))
+    _, checks, _ = smoke(url, replace(TARGET, planned=Planned(kv_blocks=1300)), only="options in effect")
     assert checks["options in effect"].verdict == "warned"
     assert checks["options in effect"].detail.startswith("23% fewer than planned")
 
 
 def test_a_shorter_max_model_len_than_promised_fails(url):
-    _, checks, _ = smoke(url, replace(TARGET, thresholds=replace(TARGET.thresholds, max_model_len=4096)))
+    _, checks, _ = smoke(
+        url, replace(TARGET, thresholds=replace(TARGET.thresholds, max_model_len=4096)), only="max-model-len"
+    )
     assert checks["max-model-len"].verdict == "failed"
     assert "-2048 tokens" in checks["max-model-len"].detail
 
@@ -110,7 +117,7 @@ def test_a_private_server_refuses_callers_without_a_token_and_serves_those_with_
 
 def test_a_server_that_should_be_private_and_is_not_fails(url):
     access = Access(base_url=url, auth="id-token", id_tokens=IdTokenSource(url, lambda _audience: "t"))
-    _, checks, _ = smoke(url, access=access)
+    _, checks, _ = smoke(url, access=access, only="anonymous access")
     assert checks["anonymous access"].verdict == "failed"
     assert "anyone may call /v1/models" in checks["anonymous access"].detail
 
