@@ -33,7 +33,16 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _say(text: str) -> None:
-    print(f"smoke: {text}", file=sys.stderr, flush=True)
+    # On a terminal one line that is written over, in a log a line each.
+    if sys.stderr.isatty():
+        print(f"\r\033[Ksmoke: {text}"[: 7 + LOG_WIDTH], end="", file=sys.stderr, flush=True)
+    else:
+        print(f"smoke: {text}", file=sys.stderr, flush=True)
+
+
+def _end_of_progress() -> None:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _of_stack(stack: str, api_key: str | None) -> SmokeReport:
@@ -112,6 +121,7 @@ def smoke(  # noqa: D103, PLR0917 - typer's options; the help text is the decora
     except KeyboardInterrupt:
         print("smoke: interrupted before the first check.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
+    _end_of_progress()
     _publish(report, as_json=as_json, junit=junit)
     raise typer.Exit(report.exit_code)
 

@@ -80,6 +80,8 @@ class Comparison:
     """Points whose share of failed requests grew beyond the threshold, or that have no complete answer any more."""
     left_out: tuple[str, ...]
     """Points that only one sweep has, or that are invalid."""
+    differences: tuple[str, ...]
+    """What the two sweeps do not have in common beside the server."""
     simulated: bool
 
     @property
@@ -133,8 +135,19 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
         changes=tuple(changes),
         failures=tuple(_failures(common, first, second, threshold)),
         left_out=tuple(left_out),
+        differences=tuple(_differences(before, after)),
         simulated=any(result["simulated"] for group in (*first.values(), *second.values()) for result in group),
     )
+
+
+def _differences(before: Path, after: Path) -> list[str]:
+    first, second = read_run(before), read_run(after)
+    names = ("model", "endpoint", "extra_body", "poisson")
+    return [
+        f"{name} is {first.get(name)} before and {second.get(name)} after"
+        for name in names
+        if first.get(name) != second.get(name)
+    ]
 
 
 def _all_valid(results: Sequence[dict[str, Any]]) -> bool:
@@ -261,6 +274,9 @@ def comparison_markdown(comparison: Comparison) -> str:
     ]
     if comparison.simulated:
         lines += ["> Simulated server: these figures show the tool, not any hardware.", ""]
+    lines += [f"> Not the same load: {text}." for text in comparison.differences] + (
+        [""] if comparison.differences else []
+    )
     lines += [f"- **{failure}**" for failure in comparison.failures] + ([""] if comparison.failures else [])
     lines += [
         "| point | figure | before | after | change | interval | verdict |",
@@ -288,13 +304,3 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         for change in comparison.changes
     ]
     return asdict(comparison) | {"schema_version": 1, "changes": changes, "worse": comparison.worse}
-
-
-def sweeps_differ(before: Path, after: Path) -> list[str]:
-    """What the two sweeps' settings do not have in common and a reader should know."""
-    first, second = read_run(before), read_run(after)
-    return [
-        f"{name}: {first.get(name)} before, {second.get(name)} after"
-        for name in ("model", "endpoint", "extra_body")
-        if first.get(name) != second.get(name)
-    ]

@@ -7,13 +7,12 @@ import contextlib
 import dataclasses
 import json
 import os
-import struct
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from scripts.benching.records import WorkerResult, unpack_result
+from scripts.benching.records import FRAME, WorkerResult, unpack_result
 from scripts.openai_client_wire import now_s
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class _Worker:
         stdin = self.process.stdin
         if stdin is None:
             raise WorkerError("a worker has no input")
-        stdin.write(struct.pack(">II", len(raw), 0) + raw)
+        stdin.write(FRAME.pack(len(raw), 0) + raw)
         try:
             await stdin.drain()
         except (ConnectionError, BrokenPipeError) as error:
@@ -72,7 +71,7 @@ class _Worker:
         if stdout is None:
             raise WorkerError("a worker has no output")
         try:
-            head_size, blob_size = struct.unpack(">II", await stdout.readexactly(8))
+            head_size, blob_size = FRAME.unpack(await stdout.readexactly(FRAME.size))
             raw = await stdout.readexactly(head_size)
             blob = await stdout.readexactly(blob_size)
         except asyncio.IncompleteReadError as error:

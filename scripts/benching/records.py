@@ -11,7 +11,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FRAME: Final = struct.Struct(">II")
+FRAME: Final = struct.Struct(">II")
+"""Lengths of a message's JSON and of the raw bytes behind it."""
 FRAME_LIMIT: Final = 1 << 30
 
 
@@ -74,16 +75,16 @@ class WorkerResult:
 def write_frame(stream: IO[bytes], head: Mapping[str, Any], blob: bytes = b"") -> None:
     """Write one message and flush."""
     raw = json.dumps(head, separators=(",", ":")).encode()
-    stream.write(_FRAME.pack(len(raw), len(blob)) + raw + blob)
+    stream.write(FRAME.pack(len(raw), len(blob)) + raw + blob)
     stream.flush()
 
 
 def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
     """Read one message; None at the end of the stream, cut or not."""
-    prefix = stream.read(_FRAME.size)
-    if len(prefix) < _FRAME.size:
+    prefix = stream.read(FRAME.size)
+    if len(prefix) < FRAME.size:
         return None
-    head_size, blob_size = _FRAME.unpack(prefix)
+    head_size, blob_size = FRAME.unpack(prefix)
     if head_size > FRAME_LIMIT or blob_size > FRAME_LIMIT:
         raise ValueError("a worker's message is too long")
     raw, blob = stream.read(head_size), stream.read(blob_size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -14,26 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from scripts.benching import points as planning_points
 from scripts.benching.limits import open_files_limit
 from scripts.benching.load import Share
-from scripts.benching.measure import (
-    SCHEMA_VERSION,
-    Objective,
-    client_figures,
-    error_figures,
-    invalid_reasons,
-    load_figures,
-)
+from scripts.benching.measure import SCHEMA_VERSION, Objective
 from scripts.benching.points import Point, Sweep, SweepError
 from scripts.benching.pool import WorkerError, WorkerPool, usable_cores, workers_for
 from scripts.benching.prompts import Calibration, Recipe, calibrate, fit_recipe
-from scripts.benching.server import ServerInfo, Watch, count_by_tokenizer, count_by_usage, inspect_server, watching
+from scripts.benching.results import Judging, point_result
+from scripts.benching.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
 from scripts.benching.store import Store, open_store, read_run
-from scripts.benching.vllm_command import vllm_command
 from scripts.openai_client import OpenAIClient, ServerError
 
 if TYPE_CHECKING:
     from scripts.access import Access
     from scripts.benching.progress import Reporter
-    from scripts.benching.records import WorkerResult
     from scripts.benching.roofline import Roofline
 
 RECOVERY_LIMIT_S: Final = 30.0
@@ -45,9 +36,6 @@ WARM_UP_INDEX: Final = 1 << 40
 SATURATED_GAIN: Final = 1.05
 """A load that yields less than this times the throughput of the load before it is over-saturated, twice in a row; or an open loop that
 falls short of its rate by as much."""
-CACHED_SHARE: Final = 0.05
-"""Prefix-cache hits beyond this share of the prompt tokens are said aloud: cached prompts are not computed."""
-OTHERS_SHARE: Final = 0.05
 FILES_BESIDE: Final = 64
 """Open files of a process beside its streams: pipes, modules, the event loop."""
 
@@ -77,6 +65,18 @@ class Settings:
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
     roofline: Roofline | None = None
     stack: str | None = None
+
+    @property
+    def judging(self) -> Judging:
+        """What the points are judged by."""
+        return Judging(
+            url=self.url,
+            chat=self.chat,
+            poisson=self.poisson,
+            objective=self.objective,
+            usd_per_hour=self.usd_per_hour,
+            roofline=self.roofline,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +321,7 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
         results = await run.pool.run(shares, limit_s=run.settings.point_limit_s, progress=run.reporter.progress)
     if any(result.gave_up for result in results):
         return {}, True
-    result = point_result(run.settings, run.info, point, results, watch)
+    result = point_result(run.settings.judging, run.info, point, results, watch)
     result["input_lens_source"] = run.calibration.source
     if counted != point.input_tokens:
         result["notes"].append(f"{point.input_tokens} input tokens cannot be made exactly: the server counts {counted}")
@@ -407,69 +407,3 @@ def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
         )
         for worker in range(workers)
     ]
-
-
-def point_result(
-    settings: Settings, info: ServerInfo, point: Point, results: list[WorkerResult], watch: Watch
-) -> dict[str, Any]:
-    """One line of results.jsonl."""
-    records = sorted((record for result in results for record in result.records), key=lambda record: record.index)
-    figures = load_figures(records, settings.objective)
-    client, server = client_figures(results), watch.figures()
-    reasons = invalid_reasons(client, figures["median_ttft_ms"])
-    notes = _notes(figures, server, point)
-    if settings.roofline is not None:
-        cached = server["prefix_cache_hits"] or 0.0
-        impossible = settings.roofline.impossible(figures, cached_tokens=cached)
-        reasons += [impossible] if impossible else []
-    throughput = figures["output_throughput"]
-    price = settings.usd_per_hour
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "point": asdict(point) | {"key": point.key},
-        "endpoint_type": "openai-chat" if settings.chat else "openai",
-        "backend": "openai-chat" if settings.chat else "openai",
-        "model_id": info.model,
-        "tokenizer_id": info.model,
-        "num_prompts": len(records),
-        "request_rate": point.request_rate if point.request_rate is not None else "inf",
-        "burstiness": 1.0 if settings.poisson else "inf",
-        "max_concurrency": point.concurrency,
-        "simulated": info.simulated or ("yes" if any(result.simulated for result in results) else None),
-        **figures,
-        **error_figures(records),
-        "usd_per_million_output_tokens": round(price / 3600 / throughput * 1e6, 4)
-        if price is not None and throughput > 0
-        else None,
-        "server": server,
-        "client": client,
-        "valid": not reasons,
-        "invalid_reasons": reasons,
-        "notes": notes,
-        "vllm_command": vllm_command(settings.url, info.model, point, chat=settings.chat, poisson=settings.poisson),
-    }
-
-
-def _notes(figures: Mapping[str, Any], server: Mapping[str, Any], point: Point) -> list[str]:
-    """What a reader of one point should know."""
-    notes: list[str] = []
-    asked = point.requested_input_tokens
-    if asked is not None:
-        notes.append(f"LEN01: input clamped from {asked} to {point.input_tokens} tokens")
-    rate = server["prefix_cache_hit_rate"]
-    if rate is not None and rate > CACHED_SHARE:
-        notes.append(f"{rate:.0%} of the prompt tokens came from the prefix cache: they were not computed")
-    lengths: list[int] = figures["output_lens"]
-    short = sum(length < point.output_tokens for length in lengths)
-    if short:
-        notes.append(f"{short} answers are shorter than {point.output_tokens} tokens")
-    wrong = sum(length != point.input_tokens for length in figures["input_lens"])
-    if wrong:
-        notes.append(f"{wrong} prompts are not {point.input_tokens} tokens long by the server's usage")
-    counted = server["generation_tokens"]
-    if counted is not None and counted > (1 + OTHERS_SHARE) * figures["total_output_tokens"] and not figures["failed"]:
-        notes.append(
-            f"the server generated {counted:.0f} tokens meanwhile, we received {figures['total_output_tokens']}: others use it too"
-        )
-    return notes

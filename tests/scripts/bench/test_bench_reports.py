@@ -316,6 +316,16 @@ def test_more_failures_are_worse_whatever_the_latency(tmp_path):
     assert comparison.failures == ("concurrency 8, 256 in, 32 out: 20.0% of the requests failed, 0.0% before",)
 
 
+def test_a_comparison_says_where_the_sweeps_themselves_differ(tmp_path):
+    before, after = (
+        folder(tmp_path / "a", [result(8, 256)]),
+        folder(tmp_path / "b", [result(8, 256)], run={"model": "other"}),
+    )
+    comparison = compare_folders(before, after, threshold=0.05, confidence=0.95)
+    assert comparison.differences == ("model is org/<m> before and other after",)
+    assert "Not the same load: model is" in comparison_markdown(comparison)
+
+
 def test_sweeps_without_a_common_point_are_refused(tmp_path):
     with pytest.raises(SweepError, match="no point in common"):
         compare_folders(

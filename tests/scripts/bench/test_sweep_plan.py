@@ -228,7 +228,7 @@ def test_no_measurement_reads_a_clock_that_can_be_set():
     readings = [
         (f.name, text) for f in files for text in f.read_text().splitlines() if "time.time(" in text or ".now(" in text
     ]
-    assert readings == [("sweep.py", '        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),')]
+    assert readings == [("results.py", '        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),')]
 
 
 def test_random_is_never_shared_between_points():

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from scripts.access import Access
+from scripts.bench import _target
 from scripts.benching.points import Sweep, SweepError
 from scripts.benching.store import read_results, read_run
 from scripts.benching.sweep import Settings, run_sweep
+from scripts.stack import StackOutputs
 
 ROOT = Path(__file__).parents[3]
 SWEEP = Sweep(
@@ -334,9 +336,9 @@ def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tm
         "--concurrency",
         "1,2,3",
         "--input-tokens",
-        "16",
+        "8",
         "--output-tokens",
-        "16",
+        "8",
         "--requests",
         "30",
     ]
@@ -380,3 +382,33 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(words, me
     assert "Traceback" not in errors
     with contextlib.suppress(FileNotFoundError):
         (ROOT / "x").rmdir()
+
+
+def outputs(url, **changes):
+    raw = {
+        "target": "cloud-run", "model": "google/gemma-4-E2B-it", "servedModel": "timed", "endpoint": url, "auth": "id-token", "tunnel": None,
+        "image": "i@sha256:0", "plan": {"accelerator": "L4", "cost": {"usd_per_hour": 1.42}},
+        "smoke": {"startupBudgetS": 600, "maxTtftS": 0.5, "minDecodeTokPerS": 30, "minBurstTokPerS": None, "burstRequests": 8,
+                  "maxModelLen": 4096, "expectReasoning": False, "expectToolCalls": False},
+        "labels": {}, "project": "p", "location": "z",
+    }  # fmt: skip
+    return StackOutputs.model_validate(raw | changes)
+
+
+def test_a_stack_is_measured_with_its_own_token_price_and_roofline(start_server, tmp_path, monkeypatch):
+    private = start_server("--ttft-s", "0.02", "--tpot-s", "0.005", "--token", "canary")
+    monkeypatch.setattr("scripts.bench.stack_outputs", lambda _stack: outputs(private.url))
+    monkeypatch.setattr("scripts.access.fetch_id_token", lambda _audience: "canary")
+    settings = Settings(url="", model=None, out=tmp_path, warm_up=0, workers=1, stack="l4")
+    with _target(settings, None) as (access, ready):
+        outcome = run_sweep(ready, SWEEP, access, Quiet())
+    assert outcome.ending == "done"
+    (result,) = read_results(tmp_path)
+    assert result["completed"] == 12
+    price = 1.42 / 3600 / result["output_throughput"] * 1e6
+    assert result["usd_per_million_output_tokens"] == pytest.approx(price, rel=1e-3)
+    run = read_run(tmp_path)
+    assert (run["url"], run["roofline"]["accelerator"]) == ("stack l4", "L4")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
+    with pytest.raises(SweepError, match="--point-limit is 3000"), _target(replace(settings, point_limit_s=3000), None):
+        pass
