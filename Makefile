@@ -19,7 +19,7 @@ demo: setup
 	@.venv/bin/python -m scripts.demo
 
 test: setup
-	@.venv/bin/python -m pytest -n auto --dist loadgroup
+	@.venv/bin/python -m pytest -n auto --dist loadfile
 
 check: setup
 	@.venv/bin/ruff format --check .

@@ -110,15 +110,15 @@ class DockerProvider:
         del configuration
         return DockerSession(registry=self._registry)
 
-    def cancel(self) -> None:
-        """There is nothing to wait for."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerSession:
     """A configured provider; `registry` holds the digests of images pushed so far, by name."""
 
     registry: dict[str, str] = field(repr=False)
+
+    def cancel(self) -> None:
+        """There is nothing to wait for."""
 
     def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> Checked:
         """Check inputs; an image's build gets the digest of its context, so that a changed file is a difference."""

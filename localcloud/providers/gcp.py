@@ -75,14 +75,10 @@ class GcpProvider:
             else {},
             attribution=_parsed(configuration.get("addPulumiAttributionLabel")) is not False,
         )
-        return GcpSession(context=Context(rest=self.rest, settings=settings, locks=self._locks))
+        return GcpSession(context=Context(rest=self.rest.for_session(), settings=settings, locks=self._locks))
 
     def _first(self, *names: str) -> str:
         return next((value for name in names if (value := self._environment.get(name))), "")
-
-    def cancel(self) -> None:
-        """End every wait that is under way."""
-        self.rest.stop.now()
 
 
 def _parsed(value: Value) -> Value:
@@ -111,6 +107,10 @@ class GcpSession:
     """The configured provider."""
 
     context: Context
+
+    def cancel(self) -> None:
+        """End the session's waits."""
+        self.context.rest.stop.now()
 
     def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> Checked:
         """Check inputs and fill defaults in."""

@@ -51,7 +51,7 @@ class Settings:
 class Context:
     """What an operation works with."""
 
-    rest: Rest
+    rest: Rest = field(compare=False)
     settings: Settings
     locks: Locks
     limit_s: float = DEFAULT_LIMIT_S

@@ -21,6 +21,10 @@ class Found:
 class Session(Protocol):
     """A configured provider. Every method raises ProviderError with a message for people; none logs or keeps a secret."""
 
+    def cancel(self) -> None:
+        """End the waits of this session that are under way, and no others."""
+        ...
+
     def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> Checked:
         """Check inputs and fill defaults in."""
         ...
@@ -83,8 +87,4 @@ class Provider(Protocol):
 
     def configure(self, configuration: Properties) -> Session:
         """Start a session with a configuration."""
-        ...
-
-    def cancel(self) -> None:
-        """End every wait that is under way."""
         ...

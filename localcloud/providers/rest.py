@@ -144,6 +144,10 @@ class Rest:
         self._token = token
         self.stop = Stop()
 
+    def for_session(self) -> "Rest":
+        """The same connections with waits of its own: the end of one engine's run must not end the waits of another's."""
+        return Rest(self._transport, token=self._token)
+
     async def __aenter__(self) -> Self:
         return self
 

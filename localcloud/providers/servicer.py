@@ -202,9 +202,11 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             return provider_pb2.InvokeResponse(**options)
 
     async def Cancel(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
-        """End the waits that are under way. The server serves the next run of the engine too, so it goes on."""
-        del request, context
-        self._provider.cancel()
+        """End the waits of this connection's session. Every run of an engine ends with a Cancel, and another run may be waiting beside it."""
+        del request
+        session = self._sessions.get(context.peer())
+        if session is not None:
+            session.cancel()
         return empty_pb2.Empty()
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from scripts.previewing import MARKER
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("tpu")]
+pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")}

@@ -7,7 +7,7 @@ import requests
 
 STACK = "l4-qat"
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("cloud-run")]
+pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")

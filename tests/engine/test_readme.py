@@ -44,7 +44,6 @@ MODULES = sorted({match for line in lines() for match in re.findall(r"-m ([a-z_.
 PLANS = [line for line in lines() if line.startswith(".venv/bin/python -m scripts.plan")]
 
 
-@pytest.mark.xdist_group("tpu")
 def test_the_demo_does_what_the_readme_says():
     done = run([sys.executable, "-m", "scripts.demo"], limit_s=280)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -11,7 +11,7 @@ import requests
 STACK = "tpu-v6e4"
 CANARY = "hf_canaryCanaryCANARY0123456789"
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("tpu")]
+pytestmark = pytest.mark.engine
 
 
 class ProcessWatch:

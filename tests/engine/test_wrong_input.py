@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("cloud-run")]
+pytestmark = pytest.mark.engine
 
 STACK = "tpu-v6e4"
 

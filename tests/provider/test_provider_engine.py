@@ -24,7 +24,6 @@ PARENT = "v2alpha1/projects/local-project/locations"
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.xdist_group("provider-engine"),
     pytest.mark.skipif(not PULUMI.exists(), reason="`make setup` puts the engine beside the interpreter"),
 ]
 
@@ -388,7 +387,7 @@ def test_mistakes_are_sentences_and_nothing_is_created(project: Project):
         expect=1,
         CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU="http://127.0.0.1:9/",
     )
-    assert "got no answer from Google" in dead
+    assert "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU is http://127.0.0.1:9/, and nothing answers there" in dead
     assert "Traceback" not in text + dead
     assert project.state() is None
 

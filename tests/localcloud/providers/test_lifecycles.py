@@ -174,6 +174,33 @@ def test_cancel_ends_waits_under_way_and_the_server_goes_on():
     assert run(scenario()).id.endswith("/gemma")
 
 
+def test_the_end_of_one_engines_run_leaves_the_waits_of_another_alone():
+    cloud = Run(polls=10**6)
+    polled = asyncio.Event()
+
+    def answer(request):
+        if request.path.endswith(OPERATION):
+            polled.set()
+        return cloud(request)
+
+    async def scenario():
+        async with (
+            serve("http://127.0.0.1:9", transport=Recorder(answer), environment={}) as ports,
+            connected(ports.gcp) as waiting,
+            connected(ports.gcp) as ending,
+        ):
+            await waiting.configure(project="p1")
+            await ending.configure(project="p1")
+            inputs = await waiting.check(SERVICE, "svc", service_inputs())
+            creation = asyncio.ensure_future(waiting.create(SERVICE, "svc", inputs))
+            await polled.wait()
+            await ending.stub.Cancel(empty_pb2.Empty())
+            cloud.left = 1
+            return await creation
+
+    assert run(scenario()).id.endswith("/gemma")
+
+
 def test_a_protected_service_is_not_deleted():
     recorder = Recorder(Run(polls=1))
 

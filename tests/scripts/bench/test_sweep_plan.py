@@ -210,14 +210,15 @@ def test_a_damaged_line_in_the_middle_is_refused_with_its_number(tmp_path):
 
 def test_the_equivalent_vllm_command_names_the_same_load():
     closed = plan_points(SWEEP, None)[0][1]
-    words = vllm_command("http://h", "org/m", closed, chat=True, poisson=True).split()
+    words = vllm_command("http://h", "org/m", closed, requests=32, chat=True, poisson=True).split()
     pairs = dict(pairwise(words))
     assert pairs["--max-concurrency"] == "8"
     assert (pairs["--random-input-len"], pairs["--random-output-len"], pairs["--num-prompts"]) == ("16", "32", "32")
     assert pairs["--endpoint"] == "/v1/chat/completions"
     open_loop = plan_points(replace(SWEEP, concurrency=(), request_rate=(2.5,), duration_s=8.0), None)[0][0]
-    assert "--num-prompts 20" in vllm_command("http://h", "m", open_loop, chat=False, poisson=True)
-    assert "--request-rate 2.5 --burstiness 1.0" in vllm_command("http://h", "m", open_loop, chat=False, poisson=True)
+    command = vllm_command("http://h", "m", open_loop, requests=20, chat=False, poisson=True)
+    assert "--num-prompts 20" in command
+    assert "--request-rate 2.5 --burstiness 1.0" in command
 
 
 def test_no_measurement_reads_a_clock_that_can_be_set():
