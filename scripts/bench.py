@@ -168,6 +168,7 @@ def bench(  # noqa: D103, PLR0917 - typer's options
             duration_s=duration if duration is not None else (base.duration_s if requests is None else None),
             seed=seed_of(settings, seed),
             repeats=repeats,
+            by_waves=duration is None,
         )
         with _target(settings, accelerator) as (access, ready):
             outcome = run_sweep(ready, sweep, access, reporter_for_stderr())

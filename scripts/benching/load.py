@@ -8,7 +8,6 @@ late client makes the server look worse and never better.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import random
@@ -122,12 +121,16 @@ class LoadGenerator:
                 break
             self._ready[index] = self._request(index)
         wanted = share.concurrency if share.rate_per_s is None else 0
-        gate = asyncio.Semaphore(CONNECTS_AT_ONCE)
+        gate, reachable = asyncio.Semaphore(CONNECTS_AT_ONCE), True
 
         async def open_one() -> None:
+            nonlocal reachable
             async with gate:
-                with contextlib.suppress(OSError, TimeoutError):
-                    self._idle.append(await self._connect())
+                if reachable:
+                    try:
+                        self._idle.append(await self._connect())
+                    except (OSError, TimeoutError):
+                        reachable = False  # the requests themselves will try again, and be counted
 
         await asyncio.gather(*(open_one() for _ in range(wanted)))
 

@@ -80,6 +80,8 @@ class Sweep:
     duration_s: float | None
     seed: int
     repeats: int = 1
+    by_waves: bool = True
+    """Whether a closed loop without `requests` ends after WAVES times its concurrency; otherwise `duration_s` alone ends it."""
 
 
 def point_seed(sweep_seed: int, key: str, attempt: int = 0) -> int:
@@ -135,7 +137,7 @@ def _loads(sweep: Sweep, input_tokens: int, output_tokens: int) -> list[Point]:
     for repeat in range(sweep.repeats):
         for level in sorted(set(sweep.concurrency)):
             count = sweep.requests
-            if count is None and (sweep.duration_s is None or sweep.duration_s == GRID_DURATION_S):
+            if count is None and sweep.by_waves:
                 count = max(LEAST_REQUESTS, WAVES * level)
             points.append(
                 Point(

@@ -24,6 +24,8 @@ READY_LIMIT_S: Final = 180.0
 START_DELAY_S: Final = 0.05
 """From the order to the first request, so that all workers start together."""
 CLOSE_LIMIT_S: Final = 3.0
+STOP_LIMIT_S: Final = 45.0
+"""Giving up what is under way; a connection that is being opened takes up to 30 s."""
 STREAMS_PER_WORKER: Final = 512
 """A worker handles some 50,000 events a second; 512 streams at 50 tokens a second are half of that."""
 
@@ -142,7 +144,10 @@ class WorkerPool:
             if not done:
                 for worker in workers:
                     await worker.send({"op": "stop"})
-            return await results
+                done, _ = await asyncio.wait({results}, timeout=STOP_LIMIT_S)
+            if not done:
+                raise WorkerError(f"the load generator did not stop within {STOP_LIMIT_S:.0f} s")  # noqa: TRY301 - it is cleaned up like the others
+            return results.result()
         except (asyncio.CancelledError, WorkerError):
             results.cancel()
             await self.close()

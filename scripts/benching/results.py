@@ -77,7 +77,9 @@ def point_result(
         "valid": not reasons,
         "invalid_reasons": reasons,
         "notes": notes,
-        "vllm_command": vllm_command(judging.url, info.model, point, chat=judging.chat, poisson=judging.poisson),
+        "vllm_command": vllm_command(
+            judging.url, info.model, point, requests=len(records), chat=judging.chat, poisson=judging.poisson
+        ),
     }
 
 

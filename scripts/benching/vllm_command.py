@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import shlex
 
-from scripts.benching.points import LEAST_REQUESTS, OPEN_DURATION_S, WAVES, Point
+from scripts.benching.points import Point
 
 
-def vllm_command(url: str, model: str, point: Point, *, chat: bool, poisson: bool) -> str:
-    """A `vllm bench serve` command line for one point; a duration becomes the number of requests that it would take."""
-    count = point.requests
-    if count is None and point.request_rate is not None:
-        count = round(point.request_rate * (point.duration_s or OPEN_DURATION_S))
+def vllm_command(url: str, model: str, point: Point, *, requests: int, chat: bool, poisson: bool) -> str:
+    """A `vllm bench serve` command line for one point; `requests` is what a point of a given duration came to."""
     arguments = [
         "vllm", "bench", "serve",
         "--backend", "openai-chat" if chat else "openai",
@@ -21,7 +18,7 @@ def vllm_command(url: str, model: str, point: Point, *, chat: bool, poisson: boo
         "--dataset-name", "random",
         "--random-input-len", str(point.input_tokens),
         "--random-output-len", str(point.output_tokens),
-        "--num-prompts", str(count or max(LEAST_REQUESTS, WAVES * (point.concurrency or 1))),
+        "--num-prompts", str(requests),
         "--ignore-eos",
         "--seed", str(point.seed % (1 << 32)),
         "--percentile-metrics", "ttft,tpot,itl,e2el",

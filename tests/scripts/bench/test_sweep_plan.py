@@ -35,6 +35,21 @@ def test_the_grid_preset_is_the_twelve_by_twelve_of_the_field():
     assert {p.input_tokens for p in points} == {2**n for n in range(3, 15)}
 
 
+def test_a_point_ends_by_requests_by_waves_or_by_time_as_asked():
+    def ends(**changes):
+        return {
+            (p.requests, p.duration_s)
+            for p in plan_points(replace(SWEEP, **{"concurrency": (8,), "input_tokens": (16,), **changes}), None)[0]
+        }
+
+    assert ends() == {(32, None)}
+    assert ends(duration_s=9.0, by_waves=False) == {(None, 9.0)}
+    assert ends(duration_s=120.0) == {(32, 120.0)}
+    assert ends(requests=5, duration_s=9.0, by_waves=False) == {(5, 9.0)}
+    assert ends(concurrency=(), request_rate=(2.0,)) == {(None, 30.0)}
+    assert ends(concurrency=(), request_rate=(2.0,), requests=7) == {(7, None)}
+
+
 def test_input_is_clamped_at_max_model_len_and_said_so():
     points, notes = plan_points(SWEEP, 4096)
     assert {p.input_tokens for p in points} == {16, 4064}
