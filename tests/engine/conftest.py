@@ -109,6 +109,18 @@ class Workspace:
         self.script("stage_model", "--stack", stack, "--from", checkpoint)
 
 
+def assert_golden_urns(workspace, stack):
+    """Compare the state's URNs with the recorded ones: a URN that changes without an alias deletes and recreates what users run."""
+    path = Path(__file__).with_name("golden") / f"{stack}.urns"
+    resources = json.loads(workspace.state(stack))["checkpoint"]["latest"]["resources"]
+    found = sorted(resource["urn"] for resource in resources if "::pulumi:providers:" not in resource["urn"])
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(found) + "\n")
+    remedy = f"If the change is meant, give the resources aliases, then: UPDATE_GOLDEN=1 pytest {Path(__file__).parent.name} -k urns"
+    assert found == path.read_text().splitlines(), remedy
+
+
 def copy_project(target):
     target.mkdir(parents=True)
     for pattern in ("*.yaml", "*.txt", "*.toml", "__main__.py"):

@@ -5,6 +5,8 @@ import json
 import pytest
 import requests
 
+from tests.engine.conftest import assert_golden_urns
+
 STACK = "l4-qat"
 
 pytestmark = pytest.mark.engine
@@ -26,6 +28,10 @@ def test_the_outputs_are_those_that_the_scripts_read(deployed):
     assert (deployed["target"], deployed["auth"], deployed.get("tunnel")) == ("cloud-run", "id-token", None)
     assert "@sha256:" in deployed["image"]
     assert deployed["labels"]["gemma-serving-stack"] == STACK
+
+
+def test_the_urns_are_those_that_earlier_releases_made(workspace, deployed):
+    assert_golden_urns(workspace, STACK)
 
 
 def test_nothing_changes_right_after_up_and_after_a_refresh(workspace, deployed):

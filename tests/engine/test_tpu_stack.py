@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.engine.conftest import assert_golden_urns
+
 STACK = "tpu-v6e4"
 CANARY = "hf_canaryCanaryCANARY0123456789"
 
@@ -80,6 +82,10 @@ def test_the_state_file_holds_the_real_thing(workspace, deployed):
     (queued,) = [resource for resource in resources if resource["type"] == "gcp-tpu:index:QueuedResource"]
     assert "gemma-tpu-v6e4" in queued["id"]
     assert queued["outputs"]["state"] == "ACTIVE"
+
+
+def test_the_urns_are_those_that_earlier_releases_made(workspace, deployed):
+    assert_golden_urns(workspace, STACK)
 
 
 def test_nothing_changes_right_after_up_and_after_a_refresh(workspace, deployed):
