@@ -29,7 +29,7 @@ p { margin: 6px 0; } .muted { color: var(--muted); overflow-wrap: anywhere; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 18px 0; }
 .fact { background: var(--surface); border: 1px solid var(--rule); border-radius: 10px; padding: 12px 14px; }
 .fact b { display: block; font-size: 1.35rem; line-height: 1.2; } .fact span { color: var(--muted); font-size: .85rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 16px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 16px; align-items: start; }
 figure { margin: 0; background: var(--surface); border: 1px solid var(--rule); border-radius: 10px; padding: 12px 12px 8px; min-width: 0; }
 figcaption { font-weight: 600; margin: 0 4px 6px; } svg { display: block; width: 100%; height: auto; }
 .grid { stroke: var(--grid); } .axis { stroke: var(--muted); } .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
@@ -48,7 +48,8 @@ th { color: var(--muted); font-weight: 600; } th:first-child, td:first-child { t
 ul { padding-left: 20px; margin: 6px 0; } li { margin: 3px 0; overflow-wrap: anywhere; }
 details { margin: 16px 0; }
 summary { cursor: pointer; font-weight: 600; }
-pre { background: var(--surface); border: 1px solid var(--rule); border-radius: 10px; padding: 12px; overflow-x: auto; font-size: .8rem; }
+pre { background: var(--surface); border: 1px solid var(--rule); border-radius: 10px; padding: 12px; white-space: pre-wrap;
+  overflow-wrap: anywhere; font-size: .8rem; }
 """
 
 

@@ -145,11 +145,12 @@ async def options(context: Context) -> Outcome:
     if abs(blocks / planned.kv_blocks - 1) <= KV_TOLERANCE:
         return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values)
     more_or_less = "more" if blocks > planned.kv_blocks else "fewer"
+    tokens = f"{planned.kv_tokens:,} tokens" if planned.kv_tokens is not None else "tokens"
     # Not a failure by itself: on a model with several layer groups (sliding and full attention) a block is a page of one group, and
     # how the groups share the pool has changed over vLLM's versions.
     detail = (
         f"{percent_over(blocks, planned.kv_blocks)} {more_or_less} than planned. A block is a page of one layer group on models with"
-        " sliding windows, so compare the server's log line 'GPU KV cache size' with the plan's tokens before believing either."
+        f" sliding windows, so compare the server's log line 'GPU KV cache size' with the plan's {tokens} before believing either."
     )
     return Outcome(verdict="warned", measured=measured, wanted=wanted, detail=detail, values=values)
 
