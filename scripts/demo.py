@@ -191,6 +191,7 @@ def _life(demo: Demo) -> None:
     step("preview", lambda: _preview(_pulumi(demo, "preview", "preview", "--json")))
     step("up", lambda: _up(_pulumi(demo, "up", *up)))
     step("smoke", lambda: _smoke(_script(demo, "smoke", "--stack", stack, "--json")))
+    step("quick sweep", lambda: _sweep(demo))
     step("up again", lambda: _up(_pulumi(demo, "up again", *up, "--expect-no-changes")))
     before = _capacity(stack) if on_tpu else None
     step("change a flag", lambda: _change(demo))
@@ -247,6 +248,18 @@ def _smoke(output: str) -> str:
     passed = sum(check.get("verdict") == "passed" for check in checks)
     speed = next((str(check.get("measured")) for check in checks if check.get("name") == "single stream"), "")
     return f"{passed} of {len(checks)} checks passed, {speed} (simulated)"
+
+
+def _sweep(demo: Demo) -> str:
+    """A short closed-loop sweep with its report: what `scripts.bench --preset quick` does at length."""
+    out = demo.folder / "bench" / demo.stack
+    sweep = ("--concurrency", "1,16,64", "--input-tokens", "128", "--output-tokens", "32", "--duration", "2")
+    _script(demo, "bench", "--stack", demo.stack, *sweep, "--out", str(out))
+    points = [json.loads(line) for line in (out / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    rates = [float(point["output_throughput"]) for point in points if "output_throughput" in point]
+    if not rates:
+        raise StepError(f"The sweep measured nothing, see {out}")
+    return f"{len(rates)} points, {min(rates):.0f} to {max(rates):.0f} tok/s (simulated), report: {out / 'report.html'}"
 
 
 def _served_length(stack: str) -> str:

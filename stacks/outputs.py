@@ -32,6 +32,16 @@ def smoke_thresholds(settings: Settings, plan: Plan) -> Mapping[str, object]:
     }
 
 
+def engine_options(plan: Plan) -> Mapping[str, object]:
+    """Return the options that the running server can be asked about, where they are set."""
+    options = {
+        "block_size": plan.vllm.block_size,
+        "gpu_memory_utilization": plan.vllm.gpu_memory_utilization,
+        "kv_cache_dtype": plan.vllm.kv_cache_dtype,
+    }
+    return {key: value for key, value in options.items() if value is not None}
+
+
 def export(
     context: Context,
     *,
@@ -51,7 +61,7 @@ def export(
         "auth": auth,
         "tunnel": tunnel,
         "image": image,
-        "plan": plan.to_json(),
+        "plan": {**plan.to_json(), "vllm": engine_options(plan)},
         "smoke": smoke_thresholds(settings, plan),
         "labels": {**settings.labels, **context.ownership.labels},
         "project": settings.project,
