@@ -45,7 +45,10 @@ def container(machine: Machine, name: str) -> dict[str, Any]:
 
 def _fresh(document: dict[str, Any]) -> dict[str, Any]:
     """Correct a state whose supervisor died before it could write the end."""
-    if document.get("running") and not alive(int(document["pid"])):
+    # Between the end of the process and its supervisor's note of it the container counts as running: only the supervisor knows the exit code.
+    supervisor = int(document.get("supervisor") or 0)
+    supervised = supervisor > 0 and alive(supervisor)
+    if document.get("running") and not alive(int(document["pid"])) and not supervised:
         return document | {"running": False, "exitCode": document.get("exitCode") or 137}
     return document
 
