@@ -156,7 +156,7 @@ def workspace(tmp_path_factory):
     with (folder / "serve.log").open("w") as log:
         cloud = subprocess.Popen(
             [sys.executable, "-m", "localcloud", "serve", "--state", str(folder / "cloud")],
-            cwd=ROOT,
+            cwd=folder / "project",
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,

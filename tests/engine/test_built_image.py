@@ -1,0 +1,58 @@
+"""An image of one's own on top of the pinned one: built, pushed and used by its digest, with the real CLI."""
+
+import json
+
+import pytest
+import yaml
+
+STACK = "l4-qat"
+TARGETS = (
+    "**:Provider::gcp",
+    "**gcp:projects/service:Service::*",
+    "**:index:ServingImage::image",
+    "**:Repository::image",
+    "**:Image::image",
+)
+
+pytestmark = pytest.mark.engine
+
+
+def image(workspace):
+    resources = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
+    (found,) = [resource for resource in resources if resource["type"] == "docker:index/image:Image"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def built(workspace):
+    project = workspace.folder / "project"
+    (project / "image").mkdir()
+    (project / "image" / "Dockerfile").write_text("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN pip install a-plugin==1.0\n")
+    path = project / f"Pulumi.{STACK}.yaml"
+    settings = yaml.safe_load(path.read_text())
+    settings["config"]["gemma-serving:image"]["buildContext"] = "./image"
+    path.write_text(yaml.safe_dump(settings))
+    workspace.pulumi("stack", "init", STACK)
+    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, *(f"--target={target}" for target in TARGETS))
+    return project / "image"
+
+
+def test_the_built_image_starts_from_the_pinned_one_and_lies_in_the_stacks_own_repository(workspace, built):
+    found = image(workspace)
+    pinned = yaml.safe_load((built.parent / f"Pulumi.{STACK}.yaml").read_text())["config"]["gemma-serving:image"][
+        "digest"
+    ]
+    assert found["inputs"]["build"]["args"]["BASE_IMAGE"] == f"vllm/vllm-openai@{pinned}"
+    digest = found["outputs"]["repoDigest"]
+    assert digest.startswith(f"us-east4-docker.pkg.dev/local-project/gemma-{STACK}/vllm/vllm-openai@sha256:")
+
+
+def test_a_changed_file_is_a_new_image_and_an_unchanged_one_is_none(workspace, built):
+    targets = [f"--target={target}" for target in TARGETS]
+    workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK, *targets)
+    before = image(workspace)["outputs"]["repoDigest"]
+    with (built / "Dockerfile").open("a") as file:
+        file.write("RUN pip install another-plugin==1.0\n")
+    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, *targets)
+    assert image(workspace)["outputs"]["repoDigest"] != before
+    workspace.script("teardown", "--stack", STACK, "--yes")
