@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -245,9 +246,10 @@ def _up(output: str) -> str:
 def _smoke(output: str) -> str:
     report = _json(output)
     checks = cast("Sequence[Mapping[str, object]]", report.get("checks") or [])
-    passed = sum(check.get("verdict") == "passed" for check in checks)
+    verdicts = Counter(str(check.get("verdict")) for check in checks)
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
     speed = next((str(check.get("measured")) for check in checks if check.get("name") == "single stream"), "")
-    return f"{passed} of {len(checks)} checks passed, {speed} (simulated)"
+    return f"{counted}; {speed} (simulated)"
 
 
 def _sweep(demo: Demo) -> str:

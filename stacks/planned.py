@@ -84,6 +84,17 @@ def to_probe(probe: ProbeSettings) -> StartupProbe:
     )
 
 
+def headline(plan: Plan) -> str:
+    """Return the plan in one line: fits or not, start-up, speed; what it costs is a finding of its own (CST01)."""
+    memory, startup = plan.memory, plan.startup
+    verdict = {"fits": "fits", "oom": "does not fit", "blocked": "is blocked"}[plan.verdict]
+    return (
+        f"{plan.model} {verdict} on {plan.accelerator}: weights {memory.weights_gib:.1f} of {memory.usable_gib:.1f} GiB a device, KV cache for "
+        f"{memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} requests of the longest length); starts in {startup.total_s / 60:.0f} min; "
+        f"{plan.throughput.decode_tok_per_s:.0f} tok/s for one request."
+    )
+
+
 def require_unblocked(plan: Plan, stack: str) -> None:
     """Raise BlockedError where the plan has findings that stop the stack and were not accepted."""
     if not plan.stopping:

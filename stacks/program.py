@@ -11,7 +11,7 @@ from stacks import loading
 from stacks.base import Context
 from stacks.loading import SettingsError
 from stacks.naming import Names, NamingError
-from stacks.planned import BlockedError, PlacesError, check_places, require_unblocked, to_deployment
+from stacks.planned import BlockedError, PlacesError, check_places, headline, require_unblocked, to_deployment
 
 UserError = (SettingsError, PlanningError, NamingError, PlacesError, BlockedError, ComponentError)
 """Mistakes of the user's: one clear sentence, no traceback."""
@@ -23,6 +23,7 @@ def run() -> None:
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
     check_places(settings)
     planned = plan(to_deployment(settings))
+    pulumi.log.info(headline(planned))
     for finding in planned.findings:
         _show(finding, accepted=finding.id in planned.accepted)
     require_unblocked(planned, stack)

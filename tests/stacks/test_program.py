@@ -72,6 +72,16 @@ def test_everything_that_can_carry_labels_carries_ours(configured, declare, stac
             assert resource.inputs["labels"]["managed-by"] == "gemma-serving"
 
 
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_preview_says_whether_it_fits_how_long_it_starts_and_what_it_costs(configured, declare, stack, caplog):
+    configured(stack)
+    with caplog.at_level("INFO"):
+        declare(run)
+    assert " fits on " in caplog.text
+    assert "; starts in " in caplog.text
+    assert "CST01: $" in caplog.text
+
+
 def test_a_plan_that_blocks_stops_before_anything_is_declared(configured, declare):
     configured("tpu-v6e4", vllm__tensorParallelSize=8)
     caught = {}
