@@ -19,7 +19,7 @@ demo: setup
 	@.venv/bin/python -m scripts.demo
 
 test: setup
-	@.venv/bin/python -m pytest -n auto --dist loadfile
+	@.venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: setup
 	@.venv/bin/ruff format --check .
