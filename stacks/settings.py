@@ -45,6 +45,7 @@ class _Frozen(BaseModel):
         frozen=True,
         strict=True,
         hide_input_in_errors=True,
+        use_attribute_docstrings=True,
     )
 
 
@@ -54,6 +55,7 @@ class ImageSettings(_Frozen):
     repository: Annotated[str, StringConstraints(pattern=r"^[a-z0-9._/-]+$")]
     """Repository on Docker Hub, such as "vllm/vllm-openai"."""
     digest: Digest
+    """"sha256:..." of the linux/amd64 image; a tag can change under a running service, a digest cannot."""
     version: str | None = None
     """What the digest is, for people; never used to pull."""
     build_context: str | None = None
@@ -61,6 +63,7 @@ class ImageSettings(_Frozen):
     uid: int | None = None
     """User that the image runs as, where it is not root; a FUSE mount is then owned by this user."""
     gid: int | None = None
+    """Group that the image runs as, where it is not root's."""
 
 
 class VllmSettings(_Frozen):
@@ -104,16 +107,21 @@ class TpuSettings(_Frozen):
     """A TPU queued resource: capacity, and how long to wait for it."""
 
     accelerator_type: AcceleratorType
+    """Slice, such as v6e-4; one host, so 8 chips at most."""
     zones: Annotated[list[Zone], Field(min_length=1)]
     """Tried in this order; a zone that has nothing is left behind empty."""
     provisioning: Provisioning = "flex-start"
+    """How capacity is bought: flex-start waits in a queue and ends after maxRunDuration, spot may be taken away, standard and reservation stay."""
     reservation: str | None = None
+    """Name of the reservation, for provisioning reservation."""
     max_run_duration_s: DurationS | None = Field(default=None, alias="maxRunDuration")
     """After this time Google deletes the nodes; flex-start requires it, seven days at most."""
     wait_per_zone_s: DurationS = Field(default=1_800, alias="waitPerZone")
+    """How long to wait for capacity in one zone before the next is tried."""
     ready_timeout_s: DurationS = Field(default=3_600, alias="readyTimeout")
     """How long `up` waits for the server after the capacity is there."""
     runtime_version: str | None = None
+    """TPU VM image; left out, it takes the one of the accelerator's generation."""
     allow_replace_active: bool = False
     """A change that would give up capacity that runs is refused without this."""
     allow_unlisted_zones: bool = False
@@ -146,19 +154,26 @@ class ProbeSettings(_Frozen):
     """A startup probe on /health; the platform's limits are checked where the service is declared."""
 
     initial_delay_s: DurationS = Field(alias="initialDelay")
+    """Wait before the first probe, 240s at most."""
     period_s: DurationS = Field(alias="period")
+    """Time between probes, 240s at most."""
     failure_threshold: Positive
+    """Failed probes that end the container; times period 1800s at most beside a GPU."""
     timeout_s: DurationS = Field(alias="timeout")
+    """How long one probe may take, its period at most."""
 
 
 class MountSettings(_Frozen):
     """How the weights come out of the bucket: Cloud Storage FUSE and its options."""
 
     mode: Literal["fuse", "fuse-buffered", "fuse-cached"] = "fuse"
+    """fuse reads plainly, fuse-buffered ahead, fuse-cached through a file cache in memory with parallel downloads."""
     cache_mib: MemoryMib | None = Field(default=None, alias="cacheSize")
     """Size of the in-memory file cache for `fuse-cached`; it counts against the container's memory."""
     uid: int | None = None
+    """Owner of the files; left out, it takes the image's user, without which the server could not read them."""
     gid: int | None = None
+    """Group of the files; left out, it takes the image's."""
     options: Annotated[
         list[Annotated[str, StringConstraints(pattern=r"^[a-z-]+(=\S+)?$")]], Field(default_factory=list)
     ]
@@ -177,23 +192,35 @@ class CloudRunSettings(_Frozen):
     """A Cloud Run service with one GPU an instance."""
 
     region: Region
+    """Region; it must have the GPU."""
     gpu: Literal["nvidia-l4", "nvidia-rtx-pro-6000"]
+    """GPU of an instance."""
     cpu: Literal[4, 6, 8, 20, 22, 24, 26, 28, 30]
+    """vCPU of an instance; an L4 needs 4, an RTX PRO 6000 20."""
     memory_mib: MemoryMib = Field(alias="memory")
+    """Memory of an instance; an L4 needs 16Gi, an RTX PRO 6000 80Gi, and the weights pass through it."""
     concurrency: Annotated[int, Field(ge=1, le=1000)]
+    """Requests that an instance takes at a time; more wait outside."""
     min_instances: Annotated[int, Field(ge=0)] = 0
+    """Instances that stay up and are billed while nobody calls."""
     max_instances: Positive
+    """Most instances at a time; they need quota."""
     gpu_quota: Positive | None = None
     """GPUs that the region's quota allows, where it is known: `nvidia_l4_gpu_allocation_no_zonal_redundancy` and its kin."""
     startup_probe: ProbeSettings | None = None
-    """None derives it from the plan's start-up time."""
+    """How long the container may take to answer; left out, it follows from the plan's start-up time."""
     request_timeout_s: DurationS = Field(default=3_600, alias="requestTimeout")
+    """Longest time for one request."""
     mount: Annotated[MountSettings, Field(default_factory=lambda: MountSettings.model_validate({}))]
+    """How the weights come out of the bucket."""
     public: bool = False
+    """Let everybody call the service: finding SEC02, to be accepted by name."""
     invokers: Annotated[list[Member], Field(default_factory=list)]
     """Who may call the service, beside the project's owners."""
     deletion_protection: bool = False
+    """Refuse the service's deletion; a teardown then has to switch it off first."""
     zonal_redundancy: bool = False
+    """Reserve the GPU in more than one zone: dearer, and a quota of its own."""
     direct_vpc: bool = False
     """Send all egress through a private network of the stack: faster weights, but its subnet takes up to two hours to free after teardown."""
 
@@ -210,41 +237,59 @@ class BucketSettings(_Frozen):
     """The bucket that holds the weights."""
 
     existing: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$")] | None = None
-    """A bucket that is there already: it is read, never changed and never deleted. None makes one for the stack."""
+    """A bucket that is there already: it is read, never changed and never deleted; left out, the stack makes one."""
     prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._/-]*$")] | None = None
-    """Folder of the weights in the bucket; None takes the last part of the model's id."""
+    """Folder of the weights in the bucket; left out, it takes the last part of the model's id."""
     force_destroy: bool = True
     """Delete the staged copies with the stack; they can be staged again from the hub."""
 
 
 class SmokeSettings(_Frozen):
-    """Thresholds of the smoke checks; None takes the planner's estimate with a margin."""
+    """Thresholds of the smoke checks; what is left out takes the planner's estimate with a margin."""
 
     max_ttft_s: Annotated[float, Field(gt=0)] | None = None
+    """Longest time to the first token of a single stream, in seconds."""
     min_decode_tok_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Least output rate of a single stream, in tokens a second."""
     min_burst_tok_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Least output rate of the burst together, in tokens a second; left out, it is only measured."""
     burst_requests: Positive = 8
+    """Requests of the burst."""
     startup_budget_s: DurationS | None = Field(default=None, alias="startupBudget")
+    """How long the checks wait for readiness."""
 
 
 class Settings(_Frozen):
     """Everything that a stack says about itself. `project` comes from `gcp:project` or the environment; the token's value never comes here."""
 
     project: ProjectId
+    """The Google Cloud project, from gcp:project."""
     target: Target
+    """What the stack runs on."""
     model: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")]
+    """Hugging Face id of the checkpoint."""
     quantization: Literal["bf16", "fp8", "w4a16"] | None = None
+    """Precision of the weights; left out, it takes what the checkpoint says."""
     weights: Weights = "hub"
+    """Where the server finds its weights at start: downloaded from the hub, staged in a bucket, or part of the image."""
     image: ImageSettings
+    """The server's image."""
     vllm: Annotated[VllmSettings, Field(default_factory=lambda: VllmSettings.model_validate({}))]
+    """vLLM's options."""
     tpu: TpuSettings | None = None
+    """The queued resource; with target tpu."""
     cloud_run: CloudRunSettings | None = None
+    """The service; with target cloud-run."""
     bucket: Annotated[BucketSettings, Field(default_factory=lambda: BucketSettings.model_validate({}))]
+    """The bucket; with weights bucket."""
     smoke: Annotated[SmokeSettings, Field(default_factory=lambda: SmokeSettings.model_validate({}))]
+    """Thresholds of the smoke checks."""
     endpoint_url: str | None = None
     """Where clients reach the server when that is not what the stack itself makes, a load balancer for example."""
     accept_findings: Annotated[list[str], Field(default_factory=list)]
+    """Ids of planner findings that are known and accepted; they are shown and stop nothing."""
     labels: Annotated[dict[LabelKey, LabelValue], Field(default_factory=dict)]
+    """Labels beside those of the project itself."""
     has_hf_token: bool = False
     """Whether the secret `hfToken` is set; its value stays with Pulumi."""
 
