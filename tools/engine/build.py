@@ -41,7 +41,8 @@ def build(into: Path) -> None:
 
 def _environment() -> dict[str, str]:
     # The module file is complete: nothing may be added or upgraded behind our back.
-    return {**os.environ, "GOFLAGS": "-mod=readonly -trimpath", "CGO_ENABLED": "0"}
+    flags = f"{os.environ.get('GOFLAGS', '')} -mod=readonly -trimpath".strip()
+    return {**os.environ, "GOFLAGS": flags, "CGO_ENABLED": "0"}
 
 
 def _compile(go: str, module: Path, target: Path) -> None:
