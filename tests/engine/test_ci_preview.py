@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def test_a_fork_gets_its_previews_from_the_local_cloud(tmp_path):
     assert all(preview["error"] is None and preview["changes"] for preview in previews)
     assert all(preview["usd_per_hour"] > 0 for preview in previews)
     assert stack_files() == before
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_every_action_is_pinned_by_its_commit(path):
+    used = re.findall(r"uses: (\S+)", path.read_text())
+    assert used
+    assert [action for action in used if not re.search(r"@[0-9a-f]{40}$", action)] == []
 
 
 def test_the_workflow_runs_scripts_that_exist_and_gives_a_fork_no_more_than_it_needs():
