@@ -8,21 +8,20 @@ import pulumi_gcp as gcp
 
 from components.errors import ComponentError
 from components.ownership import Ownership
+from planning.hardware import (
+    CLOUD_RUN_MAX_GPU_PROBE_S,
+    CLOUD_RUN_MAX_INITIAL_DELAY_S,
+    CLOUD_RUN_MAX_PERIOD_S,
+    CLOUD_RUN_MAX_STARTUP_S,
+    find_accelerator,
+    host_of,
+)
 from planning.types import StartupProbe
-
-# Limits of Cloud Run's startup probes (Cloud Run documentation, "Container health checks").
-MAX_INITIAL_DELAY_S = 240
-MAX_PERIOD_S = 240
-MAX_BUDGET_S = 1_800
-"""failureThreshold x periodSeconds of a service with a GPU; 600 s without."""
 
 HEALTH_PATH = "/health"
 _LIVENESS_PERIOD_S = 60
 _LIVENESS_TIMEOUT_S = 10
 _LIVENESS_FAILURES = 3
-
-_MINIMUM = {"nvidia-l4": (4, 16 * 1024), "nvidia-rtx-pro-6000": (20, 80 * 1024)}
-"""Least vCPU and MiB of memory beside each GPU (Cloud Run documentation, "GPU support for services")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +96,13 @@ class CloudRunGpuServiceArgs:
 def check_startup_probe(probe: StartupProbe) -> None:
     """Refuse a probe that Cloud Run would refuse, naming the limit. Raises ComponentError."""
     limits = (
-        (probe.initial_delay_s > MAX_INITIAL_DELAY_S, "initialDelay", probe.initial_delay_s, f"{MAX_INITIAL_DELAY_S}s"),
-        (probe.period_s > MAX_PERIOD_S, "period", probe.period_s, f"{MAX_PERIOD_S}s"),
+        (
+            probe.initial_delay_s > CLOUD_RUN_MAX_INITIAL_DELAY_S,
+            "initialDelay",
+            probe.initial_delay_s,
+            f"{CLOUD_RUN_MAX_INITIAL_DELAY_S}s",
+        ),
+        (probe.period_s > CLOUD_RUN_MAX_PERIOD_S, "period", probe.period_s, f"{CLOUD_RUN_MAX_PERIOD_S}s"),
         (probe.timeout_s > probe.period_s, "timeout", probe.timeout_s, f"its period, {probe.period_s}s"),
     )
     for broken, key, value_s, limit in limits:
@@ -112,21 +116,21 @@ def check_startup_probe(probe: StartupProbe) -> None:
         if value < 1:
             raise ComponentError(f"startupProbe.{key} = {value} is less than Cloud Run allows: at least 1.")
     failing_s = probe.failure_threshold * probe.period_s
-    if failing_s > MAX_BUDGET_S:
+    if failing_s > CLOUD_RUN_MAX_GPU_PROBE_S:
         raise ComponentError(
             f"startupProbe allows {probe.failure_threshold} x {probe.period_s}s = {failing_s}s; "
-            f"Cloud Run allows failureThreshold x period of at most {MAX_BUDGET_S}s beside a GPU."
+            f"Cloud Run allows failureThreshold x period of at most {CLOUD_RUN_MAX_GPU_PROBE_S}s beside a GPU."
         )
 
 
 def probe_for(budget_s: int) -> StartupProbe:
     """Return a probe that gives the container at least `budget_s` seconds. Raises ComponentError where the platform allows no such probe."""
-    longest_s = MAX_INITIAL_DELAY_S + MAX_BUDGET_S
+    longest_s = CLOUD_RUN_MAX_STARTUP_S
     if budget_s > longest_s:
         raise ComponentError(
             f"The start needs {budget_s}s and Cloud Run's startup probe allows {longest_s}s at most; load the weights faster or use another platform."
         )
-    initial_s = min(MAX_INITIAL_DELAY_S, budget_s // 2)
+    initial_s = min(CLOUD_RUN_MAX_INITIAL_DELAY_S, budget_s // 2)
     period_s = min(60, max(1, budget_s - initial_s))
     return StartupProbe(
         initial_delay_s=initial_s,
@@ -138,12 +142,17 @@ def probe_for(budget_s: int) -> StartupProbe:
 
 def check_gpu(args: CloudRunGpuServiceArgs) -> None:
     """Refuse vCPU or memory below what the GPU requires. Raises ComponentError."""
-    cpu, memory_mib = _MINIMUM[args.gpu]
-    if args.cpu < cpu:
-        raise ComponentError(f"cloudRun.cpu = {args.cpu}: a {args.gpu} on Cloud Run needs at least {cpu} vCPU.")
-    if args.memory_mib < memory_mib:
+    accelerator = find_accelerator(args.gpu)
+    if accelerator is None:
+        raise ComponentError(f"cloudRun.gpu = {args.gpu}: the planner knows no such GPU.")
+    host = host_of(accelerator, "cloud-run")
+    if args.cpu < host.min_vcpu:
         raise ComponentError(
-            f"cloudRun.memory = {args.memory_mib} MiB: a {args.gpu} on Cloud Run needs at least {memory_mib // 1024}Gi."
+            f"cloudRun.cpu = {args.cpu}: a {args.gpu} on Cloud Run needs at least {host.min_vcpu:g} vCPU."
+        )
+    if args.memory_mib < host.min_memory_gib * 1024:
+        raise ComponentError(
+            f"cloudRun.memory = {args.memory_mib} MiB: a {args.gpu} on Cloud Run needs at least {host.min_memory_gib:g}Gi."
         )
 
 

@@ -13,9 +13,7 @@ from components.errors import ComponentError
 from components.ownership import Ownership
 from components.serving_document import GUEST_ATTRIBUTE_NAMESPACE, METADATA_KEY
 from components.tpu_vm import startup_script
-
-MAX_FLEX_START_RUN_S = 7 * 86_400
-"""Cloud TPU documentation: flex-start nodes live seven days at most."""
+from planning.hardware import FLEX_START_MAX_RUN_S
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -134,10 +132,10 @@ class TpuQueuedResource(pulumi.ComponentResource):
 def _check_run_duration(args: TpuQueuedResourceArgs) -> None:
     if args.provisioning_model != "flex-start":
         return
-    if args.max_run_duration_s is None or not 0 < args.max_run_duration_s <= MAX_FLEX_START_RUN_S:
+    if args.max_run_duration_s is None or not 0 < args.max_run_duration_s <= FLEX_START_MAX_RUN_S:
         found = "nothing" if args.max_run_duration_s is None else f"{args.max_run_duration_s} s"
         raise ComponentError(
-            f"tpu.maxRunDuration is {found}; flex-start needs one, {MAX_FLEX_START_RUN_S} s (7 days) at most."
+            f"tpu.maxRunDuration is {found}; flex-start needs one, {FLEX_START_MAX_RUN_S} s (7 days) at most."
         )
 
 

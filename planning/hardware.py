@@ -210,3 +210,4 @@ CLOUD_RUN_MAX_GPU_PROBE_S: Final = 1_800
 """failureThreshold x periodSeconds of a service with a GPU (Cloud Run, container health checks)."""
 CLOUD_RUN_MAX_STARTUP_S: Final = CLOUD_RUN_MAX_INITIAL_DELAY_S + CLOUD_RUN_MAX_GPU_PROBE_S
 FLEX_START_MAX_RUN_S: Final = 7 * 86_400
+"""Flex-start nodes live seven days at most (Cloud TPU documentation, queued resources)."""

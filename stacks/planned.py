@@ -7,9 +7,6 @@ from planning.types import CloudRunOptions, Deployment, Plan, StartupProbe, TpuO
 from planning.vllm_args import VllmOptions
 from stacks.settings import CloudRunSettings, ProbeSettings, Settings, TpuSettings
 
-_GPU_NAMES = {"nvidia-l4": "L4", "nvidia-rtx-pro-6000": "RTX PRO 6000"}
-
-
 _REGIONS = {"nvidia-l4": L4_REGIONS, "nvidia-rtx-pro-6000": RTX_PRO_6000_REGIONS}
 
 
@@ -26,7 +23,7 @@ def to_deployment(settings: Settings) -> Deployment:
     tpu, run = settings.tpu, settings.cloud_run
     return Deployment(
         model=settings.model,
-        accelerator=tpu.accelerator_type if tpu else _GPU_NAMES[run.gpu] if run else "",
+        accelerator=tpu.accelerator_type if tpu else run.gpu if run else "",
         platform="tpu-vm" if tpu else "cloud-run",
         quantization=settings.quantization,
         vllm=to_vllm_options(settings),

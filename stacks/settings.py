@@ -10,10 +10,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
+from planning.hardware import FLEX_START_MAX_RUN_S
 from stacks.units import DurationS, MemoryMib, format_duration
-
-MAX_FLEX_START_RUN_S = 7 * 86_400
-"""Flex-start nodes live seven days at most (Cloud TPU documentation, queued resources)."""
 
 MIN_RUN_S = 600
 """Shorter runs end before a large model has been loaded; the TPU API itself takes any positive duration."""
@@ -142,7 +140,7 @@ class TpuSettings(_Frozen):
             raise ValueError(
                 'provisioning flex-start needs maxRunDuration, at most "7d"; set for example maxRunDuration: 4h'
             )
-        if self.max_run_duration_s is not None and not MIN_RUN_S <= self.max_run_duration_s <= MAX_FLEX_START_RUN_S:
+        if self.max_run_duration_s is not None and not MIN_RUN_S <= self.max_run_duration_s <= FLEX_START_MAX_RUN_S:
             found = format_duration(self.max_run_duration_s)
             raise ValueError(f'maxRunDuration = "{found}" must lie between "10m" and "7d"')
         if (self.provisioning == "reservation") != (self.reservation is not None):
