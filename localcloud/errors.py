@@ -100,11 +100,6 @@ class CloudError(Exception):
         return cls(412, "FAILED_PRECONDITION", message, reason="conditionNotMet")
 
     @classmethod
-    def exhausted(cls, message: str) -> "CloudError":
-        """429 RESOURCE_EXHAUSTED: quota or capacity."""
-        return cls(429, "RESOURCE_EXHAUSTED", message, reason="rateLimitExceeded")
-
-    @classmethod
     def unimplemented(cls, message: str) -> "CloudError":
         """501: Google knows this method, the local cloud does not model it."""
         return cls(501, "UNIMPLEMENTED", message, reason="notImplemented")

@@ -70,12 +70,6 @@ class Operations:
         """All operations under a parent, by name."""
         return [self._view(record) for _, record in self._store.under(_kind(api), prefix)]
 
-    def unfinished(self, api: str) -> list[str]:
-        """Names of operations that nobody has ended yet."""
-        return [
-            name for name, record in self._store.under(_kind(api)) if not record["done"] and record["due_s"] is None
-        ]
-
     def delete(self, api: str, name: str) -> None:
         """Forget an operation."""
         self.get(api, name)

@@ -18,7 +18,6 @@ class Scheme:
 
     name: str
     linear_bytes: float
-    kv_default_bytes: int = 2
 
 
 SCHEMES: Final[Mapping[str, Scheme]] = {

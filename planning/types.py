@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from planning.prices import PriceBook
 
 Platform = Literal["tpu-vm", "cloud-run", "gce"]
-Quantization = Literal["bf16", "fp8", "w4a16"]
 Severity = Literal["block", "warn", "info"]
 Verdict = Literal["fits", "oom", "blocked"]
 ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 KIB: Final = 1 << 10
-MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
 HOUR_S: Final = 3_600

@@ -33,7 +33,12 @@ def pulumi() -> str:
     return found
 
 
-def query(arguments: Sequence[str], *, folder: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
+def environment() -> Mapping[str, str]:
+    """Return the environment in which scripts run the engine: the user's own, without the look for newer versions."""
+    return {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
+
+
+def query(arguments: Sequence[str]) -> str:
     """Run a Pulumi command that only reads and return what it printed on stdout.
 
     Raises ScriptError with the engine's own first error, also when it takes longer than `QUERY_LIMIT_S`.
@@ -41,8 +46,8 @@ def query(arguments: Sequence[str], *, folder: Path | None = None, environment: 
     try:
         answer = subprocess.run(
             [pulumi(), *arguments, "--non-interactive"],
-            cwd=folder or project_folder(),
-            env={**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true", **(environment or {})},
+            cwd=project_folder(),
+            env=environment(),
             capture_output=True,
             text=True,
             check=False,

@@ -159,7 +159,7 @@ def _call(command: list[str]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         command,
         cwd=engine.project_folder(),
-        env={**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"},
+        env=engine.environment(),
         capture_output=True,
         text=True,
         check=False,

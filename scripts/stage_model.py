@@ -1,7 +1,6 @@
 """`python -m scripts.stage_model --stack NAME`: put a stack's weights into its bucket, from the hub or a folder."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -112,9 +111,13 @@ def _make_bucket(stack: str) -> None:
         stack,
         *(f"--target={target}" for target in targets),
     ]
-    environment = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
     answer = subprocess.run(
-        command, cwd=engine.project_folder(), env=environment, stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False
+        command,
+        cwd=engine.project_folder(),
+        env=engine.environment(),
+        stdout=sys.stderr,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
     if answer.returncode != 0:
         raise ScriptError(

@@ -87,9 +87,8 @@ def _confirm(stack: str, resources: tuple[StateResource, ...]) -> None:
 def _destroy(stack: str) -> None:
     """Run `pulumi destroy`; its progress goes to stderr. Raises ScriptError when it fails: the state then still holds what is left."""
     command = [engine.pulumi(), "destroy", "--yes", "--non-interactive", "--skip-preview", "--stack", stack]
-    environment = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
     process = subprocess.Popen(
-        command, cwd=engine.project_folder(), env=environment, stdout=sys.stderr, stdin=subprocess.DEVNULL
+        command, cwd=engine.project_folder(), env=engine.environment(), stdout=sys.stderr, stdin=subprocess.DEVNULL
     )
     try:
         code = process.wait()

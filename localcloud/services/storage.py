@@ -1,6 +1,5 @@
 """Cloud Storage v1: buckets, their IAM policies, and the wiring of objects and uploads."""
 
-import base64
 import re
 
 from aiohttp import web
@@ -239,8 +238,3 @@ def _conditions(call: Call, document: JsonObject) -> None:
     current = int(document["metageneration"])
     if (wanted is not None and wanted != current) or (unwanted is not None and unwanted == current):
         raise CloudError.condition_not_met("At least one of the pre-conditions you specified did not hold.")
-
-
-def crc32c_text(checksum: int) -> str:
-    """A CRC32C as Cloud Storage writes it: base64 of four bytes, big end first."""
-    return base64.b64encode(checksum.to_bytes(4, "big")).decode()

@@ -27,8 +27,6 @@ class State(Enum):
 
 DELETABLE = {State.ACCEPTED, State.WAITING, State.SUSPENDED, State.FAILED}
 """States in which a delete without force is taken."""
-WITH_NODES = {State.PROVISIONING, State.ACTIVE, State.SUSPENDING}
-"""States in which the nodes exist (DELETING too, while they are taken down)."""
 RESTING = {State.SUSPENDED, State.FAILED}
 """States that time does not change."""
 

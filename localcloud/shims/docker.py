@@ -30,9 +30,7 @@ def _fail(message: str, code: int = 1) -> NoReturn:
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"docker {command}", allow_abbrev=False)
-    parser.exit_on_error = True
-    return parser
+    return argparse.ArgumentParser(prog=f"docker {command}", allow_abbrev=False)
 
 
 def container(machine: Machine, name: str) -> dict[str, Any]:

@@ -59,11 +59,6 @@ def cached(source: Source) -> Engine | None:
     return _described(executable, VERSION, source)
 
 
-def find() -> Engine | None:
-    """Return the engine that can be used at once, without any download or build."""
-    return on_path() or cached(Source.RELEASE) or cached(Source.BUILD)
-
-
 def ensure(allowed: Sequence[Source] = tuple(Source)) -> Engine:
     """Return an engine, making one where there is none; `allowed` restricts the ways. Raises EngineError when none works."""
     reasons: list[str] = []
