@@ -50,6 +50,16 @@ class AccessError(ScriptError):
         super().__init__(message, exit_code=REFUSED)
 
 
+def server_root(url: str) -> str:
+    """Return the root of a server that `--url` names, without a slash or /v1 at its end. Raises AccessError for what is no usable address."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise AccessError(f"--url is {url!r}; it must be http://HOST[:PORT] or https://HOST.")
+    if parts.hostname == "localhost":
+        raise AccessError("--url names localhost, which may resolve to IPv6 first and miss the server; use 127.0.0.1.")
+    return url.rstrip("/").removesuffix("/v1")
+
+
 class Tunnel(Protocol):
     """The stack's output `tunnel`: a command, and the port of this machine that it forwards."""
 

@@ -16,11 +16,10 @@ from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 import typer
 
-from scripts.access import TOKEN_MARGIN_S, Access, open_access
+from scripts.access import TOKEN_MARGIN_S, Access, open_access, server_root
 from scripts.benching import points as presets
 from scripts.benching.options import parse_extra_body, parse_objective, parse_rates, parse_whole_numbers
 from scripts.benching.points import Sweep, SweepError
@@ -181,14 +180,7 @@ def _target(settings: Settings, accelerator: str | None) -> Generator[tuple[Acce
     """The way to the server, and the settings with what the stack's plan knows of price and accelerator."""
     api_key = os.environ.get(API_KEY_VARIABLE) or None
     if settings.stack is None:
-        parts = urlsplit(settings.url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise SweepError(f"--url is {settings.url!r}; it must be http://HOST[:PORT] or https://HOST.")
-        if parts.hostname == "localhost":
-            raise SweepError(
-                "--url names localhost, which may resolve to IPv6 first and miss the server; use 127.0.0.1."
-            )
-        base = settings.url.rstrip("/").removesuffix("/v1")
+        base = server_root(settings.url)
         roofline = None
         if accelerator is not None:
             roofline = roofline_of(settings.model or "", accelerator)

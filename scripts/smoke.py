@@ -10,12 +10,11 @@ import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Final, NoReturn, TextIO
-from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 
-from scripts.access import open_access
+from scripts.access import open_access, server_root
 from scripts.errors import INTERRUPTED, REFUSED, ScriptError
 from scripts.smoking import render
 from scripts.smoking.results import SmokeReport
@@ -50,12 +49,7 @@ def _of_stack(stack: str, api_key: str | None) -> SmokeReport:
 
 
 def _of_url(url: str, target: Target, api_key: str | None) -> SmokeReport:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        _refuse(f"--url is {url!r}; it must be http://HOST[:PORT] or https://HOST.")
-    if parts.hostname == "localhost":
-        _refuse("--url names localhost, which may resolve to IPv6 first and miss the server; use 127.0.0.1.")
-    with open_access(endpoint=url.rstrip("/").removesuffix("/v1"), auth="none", api_key=api_key) as access:
+    with open_access(endpoint=server_root(url), auth="none", api_key=api_key) as access:
         return run_smoke(access, target, _say)
 
 

@@ -151,7 +151,8 @@ def test_what_was_created_is_kept_even_where_it_cannot_be_read_back(name):
     assert run(scenario()) is not None
 
 
-def test_cancel_ends_waits_under_way_and_the_server_goes_on():
+def never_done():
+    """A cloud whose operation does not end by itself, an event for the first look at it, and the function that answers."""
     cloud = Run(polls=10**6)
     polled = asyncio.Event()
 
@@ -159,6 +160,12 @@ def test_cancel_ends_waits_under_way_and_the_server_goes_on():
         if request.path.endswith(OPERATION):
             polled.set()
         return cloud(request)
+
+    return cloud, polled, answer
+
+
+def test_cancel_ends_waits_under_way_and_the_server_goes_on():
+    cloud, polled, answer = never_done()
 
     async def scenario():
         async with engine(Recorder(answer), project="p1") as attached:
@@ -175,13 +182,7 @@ def test_cancel_ends_waits_under_way_and_the_server_goes_on():
 
 
 def test_the_end_of_one_engines_run_leaves_the_waits_of_another_alone():
-    cloud = Run(polls=10**6)
-    polled = asyncio.Event()
-
-    def answer(request):
-        if request.path.endswith(OPERATION):
-            polled.set()
-        return cloud(request)
+    cloud, polled, answer = never_done()
 
     async def scenario():
         async with (
