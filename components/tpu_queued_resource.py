@@ -17,6 +17,9 @@ from planning.hardware import FLEX_START_MAX_RUN_S
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
+_API_GENERATIONS = {"v5e": "v5litepod"}
+"""Generations that the Cloud TPU API calls by another name than everybody else."""
+
 _RUNTIME_VERSIONS = {"v6e": "v2-alpha-tpuv6e", "v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5"}
 """Runtime image of each TPU generation (Cloud TPU documentation, "TPU software versions")."""
 
@@ -48,9 +51,15 @@ class TpuQueuedResourceArgs:
     allow_replace_active: bool = False
 
 
+def api_accelerator_type(accelerator_type: str) -> str:
+    """Return the Cloud TPU API's name of an accelerator type: "v5litepod-4" for "v5e-4", others as they are."""
+    generation, dash, chips = accelerator_type.partition("-")
+    return f"{_API_GENERATIONS.get(generation, generation)}{dash}{chips}"
+
+
 def runtime_version(accelerator_type: str) -> str:
     """Return the runtime version that goes with an accelerator type such as "v6e-4". Raises ComponentError for a generation that is not known."""
-    generation = accelerator_type.partition("-")[0]
+    generation = api_accelerator_type(accelerator_type).partition("-")[0]
     if generation not in _RUNTIME_VERSIONS:
         known = ", ".join(sorted(_RUNTIME_VERSIONS))
         raise ComponentError(
@@ -98,7 +107,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 "project": args.project,
                 "zones": list(args.zones),
                 "queuedResourceId": args.queued_resource_id,
-                "acceleratorType": args.accelerator_type,
+                "acceleratorType": api_accelerator_type(args.accelerator_type),
                 "runtimeVersion": version,
                 "provisioningModel": args.provisioning_model,
                 "reservationName": args.reservation_name,

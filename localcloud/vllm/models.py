@@ -239,25 +239,30 @@ _NONE: Final = Accelerator(
 )
 
 
-def _v6e(chips: int) -> Accelerator:
+_TPU_GENERATIONS: Final = {
+    # Usable memory as the runtime reports it; bandwidth and FLOPS of a chip (Cloud TPU documentation, system architecture).
+    "v6e": {"total_gib": 31.24, "bandwidth_gb_per_s": 1638.0, "tflops": 918.0},
+    "v5litepod": {"total_gib": 15.75, "bandwidth_gb_per_s": 819.0, "tflops": 197.0},
+}
+
+
+def _tpu(generation: str, chips: int) -> Accelerator:
     return Accelerator(
-        name=f"TPU v6e-{chips}",
+        name=f"TPU {generation}-{chips}",
         kind="tpu",
         devices=chips,
-        total_gib=31.24,
-        bandwidth_gb_per_s=1638,
-        tflops=918,
         default_max_num_seqs=256,
         default_max_num_batched_tokens=1024,
         default_block_size=32,
-        ttft_base_s=0.30,  # measured TTFT on a v6e-4: 0.310 s
+        ttft_base_s=0.30,  # measured TTFT on a v6e-4: 0.310 s; assumed for other slices
         interval_per_sequence_s=0.00005,
+        **_TPU_GENERATIONS[generation],
     )
 
 
 def find_accelerator(name: str) -> Accelerator | None:
     """Find an accelerator by Google's name (`nvidia-l4`, `nvidia-rtx-pro-6000`, `v6e-4`) or by none at all (`""`: no memory limits worth a test)."""
-    match = re.fullmatch(r"v6e-(\d+)", name)
-    if match is not None:
-        return _v6e(int(match[1]))
+    generation, _, chips = name.partition("-")
+    if generation in _TPU_GENERATIONS and chips.isdecimal():
+        return _tpu(generation, int(chips))
     return {"": _NONE, "nvidia-l4": _L4, "l4": _L4, "nvidia-rtx-pro-6000": _RTX_PRO_6000}.get(name)

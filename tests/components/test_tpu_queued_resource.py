@@ -72,6 +72,12 @@ def test_flex_start_without_a_limit_of_at_most_seven_days_is_refused(declare, se
         declared(declare, max_run_duration_s=seconds)
 
 
+def test_v5e_is_asked_for_by_the_name_that_the_api_knows(declare):
+    """The planner and the settings say v5e, the API says v5litepod."""
+    inputs, _ = declared(declare, accelerator_type="v5e-4")
+    assert (inputs["acceleratorType"], inputs["runtimeVersion"]) == ("v5litepod-4", "v2-alpha-tpuv5-lite")
+
+
 def test_an_unknown_generation_names_the_known_ones():
     with pytest.raises(ComponentError, match="no runtime version is known for v9x"):
         runtime_version("v9x-4")

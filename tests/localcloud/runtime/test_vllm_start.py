@@ -54,6 +54,7 @@ def test_fp8_saves_no_kv_memory_on_a_tpu_but_does_on_a_gpu():
     [
         ("google/gemma-4-31B-it-qat-w4a16-ct", "nvidia-l4", "CUDA out of memory"),
         ("google/gemma-4-31B-it", "v6e-1", "RESOURCE_EXHAUSTED"),
+        ("google/gemma-4-12B-it", "v5litepod-1", "RESOURCE_EXHAUSTED"),
         ("google/gemma-4-12B-it --max-model-len 8192", "nvidia-l4", "No available memory for the cache blocks"),
         ("google/gemma-4-26B-A4B-it-qat-w4a16-ct -tp 4", "v6e-4", "compressed-tensors"),
         ("google/gemma-4-E2B-it -tp 8", "v6e-4", r"World size \(8\)"),
