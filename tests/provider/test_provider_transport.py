@@ -13,6 +13,15 @@ from provider.errors import GoogleError, NoAnswerError, ProviderError
 from provider.tpu_api import TpuApi
 from provider.transport import HttpTransport, Timing, google_error
 
+# Where something is expected to come, a busy machine may take its time; only what is expected to be given up has short limits.
+PATIENT = Timing(
+    call_timeout_s=20,
+    retry_budget_s=20,
+    first_contact_s=20,
+    refusal_budget_s=20,
+    retry_first_s=0.005,
+    retry_most_s=0.02,
+)
 QUICK = Timing(
     call_timeout_s=0.3,
     retry_budget_s=0.4,
@@ -52,7 +61,7 @@ def talk(
     server: Server,
     work: Callable[[HttpTransport], Awaitable[Any]],
     monkeypatch: pytest.MonkeyPatch,
-    timing: Timing = QUICK,
+    timing: Timing = PATIENT,
 ) -> Any:
     async def main() -> Any:
         app = web.Application()
