@@ -1,0 +1,167 @@
+"""The serving document: what a TPU machine is told to run. Stacks write it into instance metadata, the agent reads it.
+
+The agent's program includes this module, so it has to run on Python 3.10.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, cast
+
+DOCUMENT_METADATA_KEY: Final = "gemma-serving-document"
+SCRIPT_METADATA_KEY: Final = "startup-script"
+DOCUMENT_SCHEMA: Final = 1
+LAST_PORT: Final = 65535
+DEFAULT_SHM_SIZE_GIB: Final = 10
+
+DOCUMENT_KEYS: Final[Mapping[str, str]] = {
+    "schema": f"{DOCUMENT_SCHEMA}",
+    "image": "The container image, best by digest.",
+    "command": "List of strings: the container's command.",
+    "args": "List of strings: its arguments.",
+    "env": "Environment variables, name to value.",
+    "secretEnv": "Environment variables from Secret Manager, name to `projects/P/secrets/S/versions/V`. A secret has one line.",
+    "port": f"Port of the server, 1 to {LAST_PORT}.",
+    "shmSizeGib": f"Size of the container's /dev/shm in GiB; {DEFAULT_SHM_SIZE_GIB} if left out.",
+    "weights": '`{"mode": "hub"}`, or `{"mode": "bucket", "uri": "gs://BUCKET/PREFIX", "path": "/mnt/models/NAME"}`: '
+    "the agent copies the prefix to `path` and mounts it into the container.",
+}
+"""Every key of the document and what stands in it. The agent refuses any other key."""
+
+
+class DocumentError(ValueError):
+    """The document cannot be run; the message names the key, the value and what is allowed."""
+
+
+@dataclass(frozen=True)
+class BucketWeights:
+    """Weights to copy from a bucket before the server starts: "gs://BUCKET/PREFIX" to the folder `path`."""
+
+    uri: str
+    path: str
+
+
+@dataclass(frozen=True)
+class ServingDocument:
+    """One server. `secret_environment` names Secret Manager versions; a secret's value is never part of the document.
+
+    `weights` is None where vLLM downloads them from the hub.
+    """
+
+    image: str
+    command: Sequence[str]
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    secret_environment: Mapping[str, str]
+    port: int
+    shm_size_gib: float = DEFAULT_SHM_SIZE_GIB
+    weights: BucketWeights | None = None
+
+    def text(self) -> str:
+        """Return the metadata value. The same document always gives the same text, so that its hash names it."""
+        weights = self.weights
+        return json.dumps(
+            {
+                "schema": DOCUMENT_SCHEMA,
+                "image": self.image,
+                "command": list(self.command),
+                "args": list(self.arguments),
+                "env": dict(self.environment),
+                "secretEnv": dict(self.secret_environment),
+                "port": self.port,
+                "shmSizeGib": self.shm_size_gib,
+                "weights": {"mode": "bucket", "uri": weights.uri, "path": weights.path} if weights else {"mode": "hub"},
+            },
+            sort_keys=True,
+            separators=(",", ":"),
+        )
+
+
+def document_hash(text: str) -> str:
+    """Return the lower-case hex SHA-256 of the metadata value's UTF-8 bytes, exactly as stored."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def parse_document(text: str) -> ServingDocument:
+    """Read a document from its text. Raises DocumentError: one sentence with the key, the value and what is allowed."""
+    raw = _json_object(text)
+    image, port, shm_size_gib = raw.get("image"), raw.get("port"), raw.get("shmSizeGib", DEFAULT_SHM_SIZE_GIB)
+    if raw.get("schema") != DOCUMENT_SCHEMA:
+        _refuse("schema", raw.get("schema"), f"{DOCUMENT_SCHEMA}, the only schema that this agent knows")
+    if not isinstance(image, str) or not re.fullmatch(r"[a-z0-9][\w./:@-]+", image):
+        _refuse("image", image, "a container image, best by digest")
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 < port <= LAST_PORT:
+        _refuse("port", port, f"a port number from 1 to {LAST_PORT}")
+    if not isinstance(shm_size_gib, (int, float)) or isinstance(shm_size_gib, bool) or shm_size_gib <= 0:
+        _refuse("shmSizeGib", shm_size_gib, "a number of GiB above 0")
+    secret_environment = _string_map(raw, "secretEnv")
+    for name, version in secret_environment.items():
+        if not re.fullmatch(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+", version):
+            _refuse(f"secretEnv.{name}", version, "projects/P/secrets/S/versions/V")
+    return ServingDocument(
+        image=image,
+        command=_strings(raw, "command"),
+        arguments=_strings(raw, "args"),
+        environment=_string_map(raw, "env"),
+        secret_environment=secret_environment,
+        port=port,
+        shm_size_gib=shm_size_gib,
+        weights=_weights(raw.get("weights", {"mode": "hub"})),
+    )
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value: object = json.loads(text)
+    except ValueError as error:
+        raise DocumentError(f"Serving document: it is not JSON ({error}).") from None
+    if not isinstance(value, dict):
+        _refuse("(document)", value, "a JSON object")
+    raw = cast("dict[str, Any]", value)
+    unknown = sorted(set(raw) - set(DOCUMENT_KEYS))
+    if unknown:
+        raise DocumentError(f"Serving document: `{unknown[0]}` is unknown; known keys are {', '.join(DOCUMENT_KEYS)}.")
+    return raw
+
+
+def _refuse(key: str, value: object, allowed: str) -> NoReturn:
+    shown = json.dumps(value, default=str)[:120]
+    raise DocumentError(f"Serving document: `{key}` is {shown}, but it has to be {allowed}.")
+
+
+def _strings(raw: dict[str, Any], key: str) -> tuple[str, ...]:
+    value: object = raw.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in cast("list[object]", value)):
+        _refuse(key, cast("object", value), "a list of strings")
+    return tuple(cast("list[str]", value))
+
+
+def _string_map(raw: dict[str, Any], key: str) -> dict[str, str]:
+    value: object = raw.get(key, {})
+    if not isinstance(value, dict):
+        _refuse(key, value, "an object of strings")
+    for name, item in cast("dict[str, object]", value).items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            _refuse(f"{key}.{name}", name, "the name of an environment variable")
+        if not isinstance(item, str) or "\n" in item:
+            _refuse(f"{key}.{name}", item, "a string of one line")
+    return cast("dict[str, str]", value)
+
+
+def _weights(value: object) -> BucketWeights | None:
+    if not isinstance(value, dict):
+        _refuse("weights", value, 'an object with "mode"')
+    raw = cast("dict[str, object]", value)
+    mode = raw.get("mode")
+    if mode == "hub":
+        return None
+    if mode != "bucket":
+        _refuse("weights.mode", mode, '"hub" or "bucket"')
+    uri, path = raw.get("uri"), raw.get("path")
+    if not isinstance(uri, str) or not re.fullmatch(r"gs://[a-z0-9][a-z0-9._-]+(/.+)?", uri):
+        _refuse("weights.uri", uri, "gs://BUCKET/PREFIX")
+    if not isinstance(path, str) or not re.fullmatch(r"(/[\w.-]+)+", path) or ".." in path.split("/"):
+        _refuse("weights.path", path, "an absolute path of letters, digits, `.`, `_` and `-`")
+    return BucketWeights(uri.rstrip("/"), path)
