@@ -15,7 +15,7 @@ from localcloud.providers import serve
 from localcloud.providers.docker import _TYPES
 from localcloud.providers.rest import HttpTransport, Rest
 from localcloud.providers.table import TABLE
-from localcloud.server import Options, open_cloud
+from localcloud.server.app import Options, open_cloud
 
 PROGRAM = Path(__file__).parent / "program"
 LIMIT_S = 120
