@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from localcloud import environment
-from localcloud.providers import serve as serve_providers
+from localcloud.plugins import serve as serve_providers
 from localcloud.scenario import Scenario, ScenarioError
 from localcloud.scenario import load as load_scenario
 from localcloud.server import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
