@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from localcloud.plugins.schema import Field, Fields, Kind
+from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
 from localcloud.plugins.values import Asset, Path, Properties, Unknown, Value, is_list, is_object, render_path
 
 DEFAULTS_KEY: Final = "__defaults"
@@ -38,14 +38,16 @@ class Naming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckedInputs:
     """Inputs with everything filled in, and what is wrong with them."""
 
     inputs: Properties
     failures: tuple[Failure, ...]
 
 
-def check(token: str, fields: Fields, news: Properties, olds: Mapping[str, Value], naming: Naming) -> Checked:
+def check(
+    token: str, fields: PropertySpecs, news: Properties, olds: Mapping[str, Value], naming: Naming
+) -> CheckedInputs:
     """Check the inputs of a resource of the type `token`; `olds` are its last inputs, whose chosen name is kept."""
     written = {name: value for name, value in news.items() if name not in _ENGINE_KEYS}
     defaulted: list[Value] = []
@@ -63,10 +65,10 @@ def check(token: str, fields: Fields, news: Properties, olds: Mapping[str, Value
             for name in missing
         )
     inputs[DEFAULTS_KEY] = sorted(defaulted, key=str)
-    return Checked(inputs=inputs, failures=failures)
+    return CheckedInputs(inputs=inputs, failures=failures)
 
 
-def with_defaults(fields: Fields, values: Mapping[str, Value]) -> Properties:
+def with_defaults(fields: PropertySpecs, values: Mapping[str, Value]) -> Properties:
     """Fill in defaults, inside objects and lists of objects too."""
     filled: Properties = {}
     for name, value in values.items():
@@ -78,10 +80,10 @@ def with_defaults(fields: Fields, values: Mapping[str, Value]) -> Properties:
     return filled
 
 
-def _inside(each: Field, value: Value) -> Value:
-    if each.kind is Kind.BLOCK and is_object(value):
+def _inside(each: PropertySpec, value: Value) -> Value:
+    if each.kind is ValueKind.BLOCK and is_object(value):
         return cast("Value", with_defaults(each.fields, _without_engine_keys(value)))
-    if each.item is not None and each.item.kind is Kind.BLOCK and is_list(value):
+    if each.item is not None and each.item.kind is ValueKind.BLOCK and is_list(value):
         item = each.item
         return [
             cast("Value", with_defaults(item.fields, _without_engine_keys(member))) if is_object(member) else member
@@ -107,12 +109,12 @@ def choose_name(naming: Naming) -> str:
     return f"{naming.name.lower()}-{digits}"
 
 
-def problems(token: str, fields: Fields, inputs: Mapping[str, Value]) -> Iterator[Failure]:
+def problems(token: str, fields: PropertySpecs, inputs: Mapping[str, Value]) -> Iterator[Failure]:
     """Find what is wrong with inputs: unknown properties, missing ones, wrong types."""
     yield from _object_problems(token, fields, inputs, ())
 
 
-def _object_problems(token: str, fields: Fields, values: Mapping[str, Value], at: Path) -> Iterator[Failure]:
+def _object_problems(token: str, fields: PropertySpecs, values: Mapping[str, Value], at: Path) -> Iterator[Failure]:
     for name, value in values.items():
         path = (*at, name)
         each = fields.get(name)
@@ -126,7 +128,7 @@ def _object_problems(token: str, fields: Fields, values: Mapping[str, Value], at
             yield Failure(path=path, reason=f"missing required property {path!r} of {token}")
 
 
-def _unknown_property(token: str, path: Path, each: Field | None) -> Failure:
+def _unknown_property(token: str, path: Path, each: PropertySpec | None) -> Failure:
     rendered = render_path(path)
     if each is not None:
         return Failure(path=rendered, reason=f"{rendered!r} of {token} is computed by Google Cloud and cannot be set")
@@ -137,7 +139,7 @@ def _unknown_property(token: str, path: Path, each: Field | None) -> Failure:
     return Failure(path=rendered, reason=reason)
 
 
-def _value_problems(token: str, each: Field, value: Value, path: Path) -> Iterator[Failure]:
+def _value_problems(token: str, each: PropertySpec, value: Value, path: Path) -> Iterator[Failure]:
     if value is None or isinstance(value, Unknown):
         return
     if not _is_of_kind(each.kind, value):
@@ -145,32 +147,32 @@ def _value_problems(token: str, each: Field, value: Value, path: Path) -> Iterat
         yield Failure(
             path=rendered, reason=f"{rendered!r} of {token} must be {each.kind.value}, got {_kind_name(value)}"
         )
-    elif each.kind is Kind.BLOCK and is_object(value):
+    elif each.kind is ValueKind.BLOCK and is_object(value):
         yield from _object_problems(token, each.fields, value, path)
     elif each.item is not None and is_list(value):
         for index, member in enumerate(value):
             yield from _value_problems(token, each.item, member, (*path, index))
-    elif each.kind is Kind.TEXTS_BY_KEY and is_object(value):
-        entry = Field(kind=Kind.TEXT)
+    elif each.kind is ValueKind.TEXTS_BY_KEY and is_object(value):
+        entry = PropertySpec(kind=ValueKind.TEXT)
         for key, member in value.items():
             yield from _value_problems(token, entry, member, (*path, key))
 
 
-def _is_of_kind(kind: Kind, value: Value) -> bool:  # noqa: PLR0911 - one answer a kind
+def _is_of_kind(kind: ValueKind, value: Value) -> bool:  # noqa: PLR0911 - one answer a kind
     match kind:
-        case Kind.TEXT:
+        case ValueKind.TEXT:
             return isinstance(value, str)
-        case Kind.FLAG:
+        case ValueKind.FLAG:
             return isinstance(value, bool)
-        case Kind.WHOLE:
+        case ValueKind.WHOLE:
             return isinstance(value, int) and not isinstance(value, bool)
-        case Kind.NUMBER:
+        case ValueKind.NUMBER:
             return isinstance(value, int | float) and not isinstance(value, bool)
-        case Kind.BLOCK | Kind.TEXTS_BY_KEY:
+        case ValueKind.BLOCK | ValueKind.TEXTS_BY_KEY:
             return is_object(value)
-        case Kind.LIST | Kind.SET:
+        case ValueKind.LIST | ValueKind.SET:
             return is_list(value)
-        case Kind.ASSET:
+        case ValueKind.ASSET:
             return isinstance(value, Asset)
 
 

@@ -5,11 +5,22 @@ import zlib
 from collections.abc import Mapping
 from typing import cast
 
-from localcloud.plugins.schema import ABSENT, Absent, Field, Fields, Json, Kind, Object, Scope
+from localcloud.plugins.schema import (
+    ABSENT,
+    Absent,
+    Json,
+    Object,
+    PropertySpec,
+    PropertySpecs,
+    ResourceScope,
+    ValueKind,
+)
 from localcloud.plugins.values import Properties, Value, is_list, is_object
 
 
-def encode_body(fields: Fields, values: Mapping[str, Value], scope: Scope, *, update: bool = False) -> Object:
+def encode_body(
+    fields: PropertySpecs, values: Mapping[str, Value], scope: ResourceScope, *, update: bool = False
+) -> Object:
     """Write a request body. On updates, fields that can only be set at creation stay out."""
     body: Object = {}
     for name, each in fields.items():
@@ -21,7 +32,7 @@ def encode_body(fields: Fields, values: Mapping[str, Value], scope: Scope, *, up
     return body
 
 
-def encode_field(each: Field, value: Value, scope: Scope, *, update: bool = False) -> Json | Absent:
+def encode_field(each: PropertySpec, value: Value, scope: ResourceScope, *, update: bool = False) -> Json | Absent:
     """Encode one value; ABSENT where the real provider leaves the field out."""
     if value is None:
         return _unset(each, update=update)
@@ -31,23 +42,23 @@ def encode_field(each: Field, value: Value, scope: Scope, *, update: bool = Fals
     return encoded
 
 
-def _unset(each: Field, *, update: bool) -> Json | Absent:
+def _unset(each: PropertySpec, *, update: bool) -> Json | Absent:
     if update and each.unset_update is not ABSENT:
         return each.unset_update
     return each.unset
 
 
-def _is_empty(each: Field, encoded: Json, value: Value) -> bool:
+def _is_empty(each: PropertySpec, encoded: Json, value: Value) -> bool:
     if each.encode:
         return encoded is None or value in (0, False, "")
     return encoded in (None, False, 0, "", [], {})
 
 
-def _encode(each: Field, value: Value, scope: Scope, *, update: bool) -> Json:
-    if each.kind is Kind.BLOCK and is_object(value):
+def _encode(each: PropertySpec, value: Value, scope: ResourceScope, *, update: bool) -> Json:
+    if each.kind is ValueKind.BLOCK and is_object(value):
         return encode_body(each.fields, value, scope, update=update)
     if each.item is not None and is_list(value):
-        items = set_order(each.item, value) if each.kind is Kind.SET else value
+        items = set_order(each.item, value) if each.kind is ValueKind.SET else value
         return [_encode(each.item, item, scope, update=update) for item in items]
     return cast("Json", value)
 
@@ -68,7 +79,7 @@ def pick(body: Mapping[str, Json], path: str) -> Json:
     return at
 
 
-def decode_body(fields: Fields, body: Mapping[str, Json], given: Mapping[str, Value]) -> Properties:
+def decode_body(fields: PropertySpecs, body: Mapping[str, Json], given: Mapping[str, Value]) -> Properties:
     """Read an answer: every field that it may carry, zeros where it carries none.
 
     `given` are the inputs, or the state so far: fields that never travel keep their value from there, and sets keep its order.
@@ -81,15 +92,15 @@ def decode_body(fields: Fields, body: Mapping[str, Json], given: Mapping[str, Va
     return state
 
 
-def decode_field(each: Field, raw: Json, given: Value) -> Value:
+def decode_field(each: PropertySpec, raw: Json, given: Value) -> Value:
     """Decode one value; None where there is none and no zero stands for it."""
     if each.decode is not None:
         value = each.decode(raw) if raw is not None else None
-    elif each.kind is Kind.BLOCK:
+    elif each.kind is ValueKind.BLOCK:
         value = _decode_block(each, raw, given)
     elif each.item is not None:
         value = _decode_items(each, each.item, raw, given)
-    elif each.kind is Kind.TEXTS_BY_KEY:
+    elif each.kind is ValueKind.TEXTS_BY_KEY:
         value = cast("Value", dict(raw)) if isinstance(raw, dict) and raw else None
     else:
         value = cast("Value", raw)
@@ -98,69 +109,69 @@ def decode_field(each: Field, raw: Json, given: Value) -> Value:
     return value
 
 
-def _decode_block(each: Field, raw: Json, given: Value) -> Value:
+def _decode_block(each: PropertySpec, raw: Json, given: Value) -> Value:
     if not isinstance(raw, dict):
         return None
     return cast("Value", decode_body(each.fields, raw, given if is_object(given) else {}))
 
 
-def _decode_items(each: Field, item: Field, raw: Json, given: Value) -> Value:
+def _decode_items(each: PropertySpec, item: PropertySpec, raw: Json, given: Value) -> Value:
     if not isinstance(raw, list) or not raw:
         return None
     before = given if is_list(given) else []
     padded = [*before, *[None] * len(raw)]
-    if each.kind is Kind.LIST:
+    if each.kind is ValueKind.LIST:
         return [decode_field(item, one, padded[index]) for index, one in enumerate(raw)]
     decoded = [decode_field(item, one, None) for one in raw]
     return _in_order_of(item, decoded, before)
 
 
-def _in_order_of(item: Field, values: list[Value], model: list[Value]) -> list[Value]:
+def _in_order_of(item: PropertySpec, values: list[Value], model: list[Value]) -> list[Value]:
     """Order a set as the program wrote it, so that positions in the state and in the program agree."""
     positions = {fingerprint(item, value): index for index, value in reversed(list(enumerate(model)))}
     return sorted(values, key=lambda value: positions.get(fingerprint(item, value), len(model)))
 
 
-def fingerprint(item: Field, value: Value) -> str:
+def fingerprint(item: PropertySpec, value: Value) -> str:
     """A text that is the same for equal members of a set, whether zeros were written out or left away."""
     return _serialise(item, value)
 
 
-def set_order(item: Field, values: list[Value]) -> list[Value]:
+def set_order(item: PropertySpec, values: list[Value]) -> list[Value]:
     """Order a set's members as the real provider sends them: by the decimal text of their serialisation's CRC-32."""
     return sorted(values, key=lambda value: str(zlib.crc32(_serialise_member(item, value).encode())))
 
 
-def _serialise_member(item: Field, value: Value) -> str:
-    if item.kind is Kind.BLOCK:
+def _serialise_member(item: PropertySpec, value: Value) -> str:
+    if item.kind is ValueKind.BLOCK:
         return _serialise_object(item.fields, value if is_object(value) else {})
     return value if isinstance(value, str) else _serialise(item, value)
 
 
-def _serialise_object(fields: Fields, value: Mapping[str, Value]) -> str:
+def _serialise_object(fields: PropertySpecs, value: Mapping[str, Value]) -> str:
     names = {_snake(each.api or name): name for name, each in fields.items() if not each.output}
     return "".join(f"{snake}:{_serialise(fields[name], value.get(name))}" for snake, name in sorted(names.items()))
 
 
-def _serialise(each: Field, value: Value) -> str:
-    if each.kind is Kind.BLOCK:
+def _serialise(each: PropertySpec, value: Value) -> str:
+    if each.kind is ValueKind.BLOCK:
         inner = f"<{_serialise_object(each.fields, value)}>;" if is_object(value) else ""
         return f"({inner});"
     if each.item is not None:
         members = value if is_list(value) else []
         item = each.item
-        if item.kind is Kind.BLOCK:
+        if item.kind is ValueKind.BLOCK:
             inner = "".join(f"<{_serialise_object(item.fields, member)}>;" for member in members if is_object(member))
         else:
             inner = "".join(_serialise(item, member) for member in members)
-        return f"{{{inner}}};" if each.kind is Kind.SET else f"({inner});"
-    if each.kind is Kind.TEXTS_BY_KEY:
+        return f"{{{inner}}};" if each.kind is ValueKind.SET else f"({inner});"
+    if each.kind is ValueKind.TEXTS_BY_KEY:
         entries = sorted(value.items()) if is_object(value) else []
         return f"[{''.join(f'{key}:{entry};' for key, entry in entries)}];"
     return f"{_serialise_scalar(each, value)};"
 
 
-def _serialise_scalar(each: Field, value: Value) -> str:
+def _serialise_scalar(each: PropertySpec, value: Value) -> str:
     if value is None:
         value = each.zero
     if isinstance(value, bool):

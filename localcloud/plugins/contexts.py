@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from localcloud.plugins.rest import ProviderError
+from localcloud.plugins.rest import PluginError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +24,13 @@ class Build:
 def context_digest(build: Build) -> str:
     """SHA-256 over the context's files (names, executable bits, contents) and the Dockerfile; `.dockerignore` is honoured.
 
-    Raises ProviderError where the context or the Dockerfile is not there.
+    Raises PluginError where the context or the Dockerfile is not there.
     """
     context, dockerfile = Path(build.context), Path(build.dockerfile)
     if not context.is_dir():
-        raise ProviderError(f"the build context {build.context!r} is no directory (looked from {Path.cwd()})")
+        raise PluginError(f"the build context {build.context!r} is no directory (looked from {Path.cwd()})")
     if not dockerfile.is_file():
-        raise ProviderError(f"the Dockerfile {build.dockerfile!r} is no file (looked from {Path.cwd()})")
+        raise PluginError(f"the Dockerfile {build.dockerfile!r} is no file (looked from {Path.cwd()})")
     digest = hashlib.sha256()
     for path in sorted(_files(context, _rules(context))):
         file = context / path
@@ -43,7 +43,7 @@ def context_digest(build: Build) -> str:
 def manifest_digest(build: Build) -> str:
     """The digest of the image that a build makes: the same for the same context, Dockerfile, arguments, target and platform.
 
-    Raises ProviderError as `context_digest` does, and where the Dockerfile is none.
+    Raises PluginError as `context_digest` does, and where the Dockerfile is none.
     """
     check_dockerfile(build)
     parts = [
@@ -56,17 +56,17 @@ def manifest_digest(build: Build) -> str:
 
 
 def check_dockerfile(build: Build) -> None:
-    """Refuse a Dockerfile that docker would refuse at its first instruction. Raises ProviderError."""
+    """Refuse a Dockerfile that docker would refuse at its first instruction. Raises PluginError."""
     for line in Path(build.dockerfile).read_text(encoding="utf-8").splitlines():
         word = line.strip().partition(" ")[0].upper()
         if not word or word.startswith("#") or word == "ARG":
             continue
         if word != "FROM":
-            raise ProviderError(
+            raise PluginError(
                 f"failed to parse {build.dockerfile!r}: no build stage in current context, it begins with {word} instead of FROM"
             )
         return
-    raise ProviderError(f"failed to parse {build.dockerfile!r}: the file has no FROM instruction")
+    raise PluginError(f"failed to parse {build.dockerfile!r}: the file has no FROM instruction")
 
 
 def _content(file: Path) -> bytes:

@@ -10,11 +10,11 @@ from enum import Enum
 from typing import TypeAlias
 
 from localcloud.plugins.coding import fingerprint
-from localcloud.plugins.schema import Field, Fields, Kind
+from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
 from localcloud.plugins.values import Path, Unknown, Value, is_list, is_object, render_path
 
 
-class Change(Enum):
+class PropertyChange(Enum):
     """What happens to a property."""
 
     ADD = "add"
@@ -26,7 +26,7 @@ class Change(Enum):
 class Detail:
     """One line of a detailed diff."""
 
-    change: Change
+    change: PropertyChange
     replaces: bool = False
 
     @property
@@ -62,7 +62,7 @@ class Difference:
         return {render_path(path): detail.kind for path, detail in self.details.items()}
 
 
-def compare(fields: Fields, state: Mapping[str, Value], news: Mapping[str, Value]) -> Details:
+def compare(fields: PropertySpecs, state: Mapping[str, Value], news: Mapping[str, Value]) -> Details:
     """Compare a state with the inputs wanted now."""
     details: Details = {}
     _compare_objects(fields, state, news, (), replaces=False, details=details)
@@ -70,7 +70,13 @@ def compare(fields: Fields, state: Mapping[str, Value], news: Mapping[str, Value
 
 
 def _compare_objects(
-    fields: Fields, old: Mapping[str, Value], new: Mapping[str, Value], at: Path, *, replaces: bool, details: Details
+    fields: PropertySpecs,
+    old: Mapping[str, Value],
+    new: Mapping[str, Value],
+    at: Path,
+    *,
+    replaces: bool,
+    details: Details,
 ) -> None:
     for name, each in fields.items():
         if not each.output:
@@ -79,24 +85,24 @@ def _compare_objects(
             )
 
 
-def _compare(each: Field, old: Value, new: Value, path: Path, *, replaces: bool, details: Details) -> None:
+def _compare(each: PropertySpec, old: Value, new: Value, path: Path, *, replaces: bool, details: Details) -> None:
     if isinstance(new, Unknown):
-        change = Change.ADD if old is None else Change.UPDATE
+        change = PropertyChange.ADD if old is None else PropertyChange.UPDATE
         details[path] = Detail(change=change, replaces=replaces)
     elif _is_nothing(each, new):
         if not each.computed and not _is_nothing(each, old) and not _is_zero(each, old):
-            details[path] = Detail(change=Change.DELETE, replaces=replaces)
+            details[path] = Detail(change=PropertyChange.DELETE, replaces=replaces)
     elif _is_nothing(each, old):
         if not _is_zero(each, new):
-            details[path] = Detail(change=Change.ADD, replaces=replaces)
-    elif each.kind is Kind.BLOCK and is_object(old) and is_object(new):
+            details[path] = Detail(change=PropertyChange.ADD, replaces=replaces)
+    elif each.kind is ValueKind.BLOCK and is_object(old) and is_object(new):
         _compare_objects(each.fields, old, new, path, replaces=replaces, details=details)
-    elif each.kind is Kind.TEXTS_BY_KEY and is_object(old) and is_object(new):
+    elif each.kind is ValueKind.TEXTS_BY_KEY and is_object(old) and is_object(new):
         details.update(compare_maps(old, new, path, replaces=replaces))
     elif each.item is not None and is_list(old) and is_list(new):
         _compare_lists(each, each.item, old, new, path, replaces=replaces, details=details)
     elif not _equal(each, old, new):
-        details[path] = Detail(change=Change.UPDATE, replaces=replaces)
+        details[path] = Detail(change=PropertyChange.UPDATE, replaces=replaces)
 
 
 def compare_maps(old: Mapping[str, Value], new: Mapping[str, Value], path: Path, *, replaces: bool = False) -> Details:
@@ -104,18 +110,25 @@ def compare_maps(old: Mapping[str, Value], new: Mapping[str, Value], path: Path,
     details: Details = {}
     for key in sorted({*old, *new}):
         if key not in old:
-            details[*path, key] = Detail(change=Change.ADD, replaces=replaces)
+            details[*path, key] = Detail(change=PropertyChange.ADD, replaces=replaces)
         elif key not in new:
-            details[*path, key] = Detail(change=Change.DELETE, replaces=replaces)
+            details[*path, key] = Detail(change=PropertyChange.DELETE, replaces=replaces)
         elif old[key] != new[key]:
-            details[*path, key] = Detail(change=Change.UPDATE, replaces=replaces)
+            details[*path, key] = Detail(change=PropertyChange.UPDATE, replaces=replaces)
     return details
 
 
 def _compare_lists(
-    each: Field, item: Field, old: list[Value], new: list[Value], path: Path, *, replaces: bool, details: Details
+    each: PropertySpec,
+    item: PropertySpec,
+    old: list[Value],
+    new: list[Value],
+    path: Path,
+    *,
+    replaces: bool,
+    details: Details,
 ) -> None:
-    if each.kind is Kind.SET:
+    if each.kind is ValueKind.SET:
         old_members = {fingerprint(item, member) for member in old}
         new_members = {fingerprint(item, member) for member in new}
         removed = {index for index, member in enumerate(old) if fingerprint(item, member) not in new_members}
@@ -126,17 +139,17 @@ def _compare_lists(
         if index in removed and index in added:
             _compare(item, old[index], new[index], (*path, index), replaces=replaces, details=details)
         else:
-            change = Change.DELETE if index in removed else Change.ADD
+            change = PropertyChange.DELETE if index in removed else PropertyChange.ADD
             details[*path, index] = Detail(change=change, replaces=replaces)
 
 
-def _is_nothing(each: Field, value: Value) -> bool:
+def _is_nothing(each: PropertySpec, value: Value) -> bool:
     return value is None or (each.is_collection and value in ([], {}))
 
 
-def _is_zero(each: Field, value: Value) -> bool:
+def _is_zero(each: PropertySpec, value: Value) -> bool:
     """Tell whether a value says no more than none: a zero, or an object of zeros such as `{enabled: false}`."""
-    if each.kind is Kind.BLOCK and is_object(value) and value:
+    if each.kind is ValueKind.BLOCK and is_object(value) and value:
         known = {name: member for name, member in value.items() if name in each.fields}
         return all(
             _is_nothing(each.fields[name], member) or _is_zero(each.fields[name], member)
@@ -145,7 +158,7 @@ def _is_zero(each: Field, value: Value) -> bool:
     return each.zero is not None and value == each.zero
 
 
-def _equal(each: Field, old: Value, new: Value) -> bool:
+def _equal(each: PropertySpec, old: Value, new: Value) -> bool:
     if each.same is not None and isinstance(old, str) and isinstance(new, str):
         return each.same(old) == each.same(new)
     return old == new

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from localcloud.plugins.checking import DEFAULTS_KEY, Checked, Failure, Naming, check
+from localcloud.plugins.checking import DEFAULTS_KEY, CheckedInputs, Failure, Naming, check
 from localcloud.plugins.contexts import Build, context_digest, manifest_digest
-from localcloud.plugins.diffing import Change, Detail, Details, Difference, compare
+from localcloud.plugins.diffing import Detail, Details, Difference, PropertyChange, compare
 from localcloud.plugins.inputs import foretold, secret_paths
 from localcloud.plugins.lifecycle import Created
-from localcloud.plugins.provider import Found
-from localcloud.plugins.rest import ProviderError
-from localcloud.plugins.schema import Field, Fields, block, flag, listing, outputs, text, texts_by_key
+from localcloud.plugins.provider import ReadResult
+from localcloud.plugins.rest import PluginError
+from localcloud.plugins.schema import PropertySpec, PropertySpecs, block, flag, listing, outputs, text, texts_by_key
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_object, text_of
 
 VERSION: Final = "5.2.0"
@@ -26,7 +26,7 @@ _IMAGE: Final = "docker:index/image:Image"
 _REGISTRY_IMAGE: Final = "docker:index/registryImage:RegistryImage"
 _DEFAULT_REGISTRY: Final = "docker.io"
 
-_IMAGE_FIELDS: Final[Mapping[str, Field]] = {
+_IMAGE_FIELDS: Final[Mapping[str, PropertySpec]] = {
     "imageName": text(required=True),
     "skipPush": flag(default=False),
     "buildOnPreview": flag(default=False),
@@ -55,7 +55,7 @@ _IMAGE_FIELDS: Final[Mapping[str, Field]] = {
     ),
 }
 
-_REGISTRY_IMAGE_FIELDS: Final[Mapping[str, Field]] = {
+_REGISTRY_IMAGE_FIELDS: Final[Mapping[str, PropertySpec]] = {
     "name": text(autoname=True, force_new=True),
     "keepRemotely": flag(default=False),
     "insecureSkipVerify": flag(default=False),
@@ -64,7 +64,7 @@ _REGISTRY_IMAGE_FIELDS: Final[Mapping[str, Field]] = {
     **outputs(sha256Digest=text()),
 }
 
-_TYPES: Final[Mapping[str, Fields]] = {_IMAGE: _IMAGE_FIELDS, _REGISTRY_IMAGE: _REGISTRY_IMAGE_FIELDS}
+_TYPES: Final[Mapping[str, PropertySpecs]] = {_IMAGE: _IMAGE_FIELDS, _REGISTRY_IMAGE: _REGISTRY_IMAGE_FIELDS}
 _SETTINGS: Final = frozenset(
     {
         "caMaterial",
@@ -81,11 +81,11 @@ _SETTINGS: Final = frozenset(
 )
 
 
-def _fields(type_name: str) -> Fields:
+def _fields(type_name: str) -> PropertySpecs:
     fields = _TYPES.get(type_name)
     if fields is None:
         known = ", ".join(sorted(_TYPES))
-        raise ProviderError(
+        raise PluginError(
             f"the local docker stand-in does not know the resource type {type_name}: it knows {known}; add others to localcloud/plugins/docker.py"
         )
     return fields
@@ -120,19 +120,19 @@ class DockerSession:
     def cancel(self) -> None:
         """There is nothing to wait for."""
 
-    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> Checked:
+    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckedInputs:
         """Check inputs; an image's build gets the digest of its context, so that a changed file is a difference."""
         checked = check(type_name, _fields(type_name), _without_digest(news), olds, naming)
         if type_name != _IMAGE or checked.failures or has_unknown(checked.inputs.get("build")):
             return checked
         try:
             digest = context_digest(_build(checked.inputs))
-        except (ProviderError, OSError) as error:
-            return Checked(inputs=checked.inputs, failures=(Failure(path="build.context", reason=str(error)),))
+        except (PluginError, OSError) as error:
+            return CheckedInputs(inputs=checked.inputs, failures=(Failure(path="build.context", reason=str(error)),))
         build = checked.inputs.get("build")
         hashed: Properties = {**(build if is_object(build) else {"context": "."}), "contextDigest": digest}
         inputs: Properties = {**checked.inputs, "build": hashed}
-        return Checked(inputs=inputs, failures=())
+        return CheckedInputs(inputs=inputs, failures=())
 
     def diff(self, type_name: str, state: Properties, news: Properties) -> Difference:
         """Compare; a registry's user and password are no difference, since they change with every login."""
@@ -140,7 +140,7 @@ class DockerSession:
         details = compare(fields, state, news)
         kept: Details = {path: detail for path, detail in details.items() if not _is_login(path)}
         if type_name == _IMAGE and kept:
-            kept["repoDigest",] = Detail(change=Change.UPDATE)
+            kept["repoDigest",] = Detail(change=PropertyChange.UPDATE)
         return Difference(details=kept, delete_first=False)
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
@@ -175,11 +175,11 @@ class DockerSession:
         state = {key: value for key, value in inputs.items() if key != DEFAULTS_KEY}
         return Created(id=digest, state={**state, "sha256Digest": digest})
 
-    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> Found | None:
+    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
         """The real provider has nothing to read either: the state stays."""
         if not inputs:
-            raise ProviderError(f"{type_name} {resource_id!r} cannot be imported")
-        return Found(created=Created(id=resource_id, state=state), inputs=inputs)
+            raise PluginError(f"{type_name} {resource_id!r} cannot be imported")
+        return ReadResult(created=Created(id=resource_id, state=state), inputs=inputs)
 
     async def update(
         self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float
@@ -198,7 +198,7 @@ class DockerSession:
     async def invoke(self, function: str, arguments: Properties) -> Properties:
         """There are no data sources."""
         del arguments
-        raise ProviderError(f"the local docker stand-in does not know the function {function}")
+        raise PluginError(f"the local docker stand-in does not know the function {function}")
 
     def secret_paths(self, type_name: str) -> frozenset[Path]:
         """Passwords."""

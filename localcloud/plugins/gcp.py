@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from localcloud.plugins import labels
-from localcloud.plugins.checking import DEFAULTS_KEY, Checked, Failure, Naming, check
+from localcloud.plugins.checking import DEFAULTS_KEY, CheckedInputs, Failure, Naming, check
 from localcloud.plugins.diffing import Difference, compare
 from localcloud.plugins.inputs import foretold, from_state, refreshed, secret_paths, with_kept_defaults
 from localcloud.plugins.invokes import FUNCTIONS
-from localcloud.plugins.lifecycle import Context, Created, Locks, ResourceType, Settings, Wanted
-from localcloud.plugins.provider import Found
-from localcloud.plugins.rest import LOCAL_TOKEN, ProviderError, Rest, Transport
+from localcloud.plugins.lifecycle import Created, Locks, OperationContext, PluginSettings, ResourceType, UpdateRequest
+from localcloud.plugins.provider import ReadResult
+from localcloud.plugins.rest import LOCAL_TOKEN, PluginError, Rest, RestTransport
 from localcloud.plugins.table import TABLE
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
 
@@ -46,7 +46,7 @@ class GcpProvider:
     version = VERSION
 
     def __init__(
-        self, transport: Transport, *, token: str | None = None, environment: Mapping[str, str] | None = None
+        self, transport: RestTransport, *, token: str | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
         self._environment = os.environ if environment is None else environment
         self.rest = Rest(transport, token=token or self._environment.get("GOOGLE_OAUTH_ACCESS_TOKEN") or LOCAL_TOKEN)
@@ -65,7 +65,7 @@ class GcpProvider:
     def configure(self, configuration: Properties) -> "GcpSession":
         """Take project and region from the configuration, else from the environment as the real provider does."""
         default_labels = _parsed(configuration.get("defaultLabels"))
-        settings = Settings(
+        settings = PluginSettings(
             project=text_of(configuration, "project")
             or self._first("GOOGLE_PROJECT", "GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"),
             region=text_of(configuration, "region")
@@ -75,7 +75,7 @@ class GcpProvider:
             else {},
             attribution=_parsed(configuration.get("addPulumiAttributionLabel")) is not False,
         )
-        return GcpSession(context=Context(rest=self.rest.for_session(), settings=settings, locks=self._locks))
+        return GcpSession(context=OperationContext(rest=self.rest.for_session(), settings=settings, locks=self._locks))
 
     def _first(self, *names: str) -> str:
         return next((value for name in names if (value := self._environment.get(name))), "")
@@ -92,10 +92,10 @@ def _parsed(value: Value) -> Value:
 
 
 def resource_type(type_name: str) -> ResourceType:
-    """Look a type up. Raises ProviderError with the way to add it."""
+    """Look a type up. Raises PluginError with the way to add it."""
     found = TABLE.get(type_name)
     if found is None:
-        raise ProviderError(
+        raise PluginError(
             f"the local gcp stand-in does not know the resource type {type_name}: add an entry for it to localcloud/plugins/table "
             "(its package says how), or run with the real provider"
         )
@@ -106,13 +106,13 @@ def resource_type(type_name: str) -> ResourceType:
 class GcpSession:
     """The configured provider."""
 
-    context: Context
+    context: OperationContext
 
     def cancel(self) -> None:
         """End the session's waits."""
         self.context.rest.stop.now()
 
-    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> Checked:
+    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckedInputs:
         """Check inputs and fill defaults in."""
         return check(type_name, resource_type(type_name).fields, news, olds, naming)
 
@@ -167,7 +167,7 @@ class GcpSession:
         """Create."""
         return await resource_type(type_name).lifecycle.create(self.context.limited(limit_s), _bare(inputs))
 
-    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> Found | None:
+    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
         """Read; without inputs it is an import."""
         entry = resource_type(type_name)
         created = await entry.lifecycle.read(self.context, resource_id, state if inputs else {})
@@ -175,16 +175,16 @@ class GcpSession:
             return None
         if inputs:
             drifted = self.diff(type_name, created.state, inputs).changed
-            return Found(created=created, inputs=refreshed(entry.fields, inputs, created.state, drifted))
+            return ReadResult(created=created, inputs=refreshed(entry.fields, inputs, created.state, drifted))
         imported = with_kept_defaults(entry.fields, created.state)
-        return Found(created=Created(id=created.id, state=imported), inputs=from_state(entry.fields, imported))
+        return ReadResult(created=Created(id=created.id, state=imported), inputs=from_state(entry.fields, imported))
 
     async def update(
         self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float
     ) -> Created:
         """Carry out what `diff` says, and nothing else."""
         changed = self.diff(type_name, state, news).changed
-        wanted = Wanted(id=resource_id, state=state, inputs=_bare(news), changed=changed)
+        wanted = UpdateRequest(id=resource_id, state=state, inputs=_bare(news), changed=changed)
         return await resource_type(type_name).lifecycle.update(self.context.limited(limit_s), wanted)
 
     async def delete(self, type_name: str, resource_id: str, state: Properties, *, limit_s: float) -> None:
@@ -194,7 +194,7 @@ class GcpSession:
         if policy == "ABANDON":
             return
         if policy == "PREVENT":
-            raise ProviderError(
+            raise PluginError(
                 f"cannot destroy {type_name} {resource_id!r}: its deletionPolicy is PREVENT; set it to DELETE and run `pulumi up` first"
             )
         await entry.lifecycle.delete(self.context.limited(limit_s), resource_id, state)
@@ -203,7 +203,7 @@ class GcpSession:
         """Answer a data source."""
         found = FUNCTIONS.get(function)
         if found is None:
-            raise ProviderError(
+            raise PluginError(
                 f"the local gcp stand-in does not know the function {function}: add it to localcloud/plugins/invokes.py"
             )
         return await found(self.context, arguments)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, cast
 
-from localcloud.plugins.lifecycle import Context, Created, Wanted
+from localcloud.plugins.lifecycle import Created, OperationContext, UpdateRequest
 from localcloud.plugins.resource import parse_id
-from localcloud.plugins.rest import ApiError, ProviderError
-from localcloud.plugins.schema import Field, Json, Object, block, last_segment, outputs, text
+from localcloud.plugins.rest import GoogleApiError, PluginError
+from localcloud.plugins.schema import Json, Object, PropertySpec, block, last_segment, outputs, text
 from localcloud.plugins.values import Properties, Value, is_object, text_of
 
 _VERSION: Final = 3
@@ -29,7 +29,7 @@ class Dialect(Enum):
     STORAGE = "GET and PUT of the bucket's iam"
 
 
-MEMBER_FIELDS: Final[Mapping[str, Field]] = {
+MEMBER_FIELDS: Final[Mapping[str, PropertySpec]] = {
     "member": text(required=True, force_new=True),
     "role": text(required=True, force_new=True),
     "condition": block(
@@ -55,7 +55,7 @@ class IamMember:
     dialect: Dialect
     long_subject: bool = True
 
-    def path_of(self, context: Context, values: Mapping[str, Value]) -> str:
+    def path_of(self, context: OperationContext, values: Mapping[str, Value]) -> str:
         """The path of the resource whose policy this is."""
         subject = text_of(dict(values), self.subject)
         if subject.count("/") and subject.count("/") == self.resource.count("/"):
@@ -63,7 +63,7 @@ class IamMember:
         scope = context.scope(values)
         return self.resource.format(project=scope.project, location=scope.region, name=last_segment(subject))
 
-    def _state(self, context: Context, given: Mapping[str, Value], policy: Object) -> Properties:
+    def _state(self, context: OperationContext, given: Mapping[str, Value], policy: Object) -> Properties:
         names = ("member", "role", "condition", "project", "location", self.subject)
         state: Properties = {name: value for name in names if (value := given.get(name)) is not None}
         path = self.path_of(context, given)
@@ -83,20 +83,20 @@ class IamMember:
             parts.append(text_of(condition, "title"))
         return "/".join(parts)
 
-    async def create(self, context: Context, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """Add the member to the policy."""
         path = self.path_of(context, inputs)
         await self._cycle(context, path, lambda bindings: _with_member(bindings, inputs))
         policy = await self._get(context, path)
         return Created(id=self._id(path, inputs), state=self._state(context, inputs, policy))
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """Look the member up in the policy; gone when the resource is gone."""
         values = given or self._from_id(resource_id)
         path = self.path_of(context, values)
         try:
             policy = await self._get(context, path)
-        except ApiError as error:
+        except GoogleApiError as error:
             if error.is_missing:
                 return None
             raise
@@ -108,7 +108,7 @@ class IamMember:
         """An import's id is `PATH ROLE MEMBER`, as the real provider takes it."""
         pieces = resource_id.split(" ")
         if len(pieces) != len(("path", "role", "member")):
-            raise ProviderError(
+            raise PluginError(
                 f"{resource_id!r} is no id of a member of {self.noun}: import it as '<path> <role> <member>'"
             )
         path, role, member = pieces
@@ -116,21 +116,23 @@ class IamMember:
         name = values.pop("name", path)
         return {**values, self.subject: name, "role": role, "member": member}
 
-    async def update(self, context: Context, wanted: Wanted) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """Nothing of a member changes in place; read it again."""
         found = await self.read(context, wanted.id, {**wanted.state, **wanted.inputs})
         return found or await self.create(context, wanted.inputs)
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """Take the member out of the policy; a resource that is gone took its policy with it."""
         del resource_id
         try:
             await self._cycle(context, self.path_of(context, state), lambda bindings: _without_member(bindings, state))
-        except ApiError as error:
+        except GoogleApiError as error:
             if not error.is_missing:
                 raise
 
-    async def _cycle(self, context: Context, path: str, change: Callable[[list[Object]], list[Object] | None]) -> None:
+    async def _cycle(
+        self, context: OperationContext, path: str, change: Callable[[list[Object]], list[Object] | None]
+    ) -> None:
         async with context.locks.of(f"{self.prefix}/{path}"):
             for attempt in range(1, _MAX_CYCLES + 1):
                 policy = await self._get(context, path)
@@ -139,17 +141,17 @@ class IamMember:
                     return
                 try:
                     await self._set(context, path, policy, changed)
-                except ApiError as error:
+                except GoogleApiError as error:
                     if not error.is_conflict:
                         raise
                     await context.rest.pause(min(attempt, 3) + random.randrange(2))  # noqa: S311 - jitter, not cryptography
                 else:
                     return
-        raise ProviderError(
+        raise PluginError(
             f"Error applying IAM policy for {self.noun} {path!r}: somebody else kept changing it; {_MAX_CYCLES} attempts were made"
         )
 
-    async def _get(self, context: Context, path: str) -> Object:
+    async def _get(self, context: OperationContext, path: str) -> Object:
         version = str(_VERSION)
         match self.dialect:
             case Dialect.GET_QUERY:
@@ -167,7 +169,7 @@ class IamMember:
             case Dialect.STORAGE:
                 return await context.rest.get(f"{self.prefix}/{path}/iam", {"optionsRequestedPolicyVersion": version})
 
-    async def _set(self, context: Context, path: str, policy: Object, bindings: list[Object]) -> None:
+    async def _set(self, context: OperationContext, path: str, policy: Object, bindings: list[Object]) -> None:
         body: Object = {"version": _VERSION}
         if bindings:
             body["bindings"] = cast("Json", sorted(bindings, key=_order))

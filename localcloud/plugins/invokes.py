@@ -5,13 +5,13 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from localcloud.plugins.coding import decode_body
-from localcloud.plugins.lifecycle import Context
-from localcloud.plugins.rest import ProviderError
-from localcloud.plugins.schema import Fields, last_segment, relative
+from localcloud.plugins.lifecycle import OperationContext
+from localcloud.plugins.rest import PluginError
+from localcloud.plugins.schema import PropertySpecs, last_segment, relative
 from localcloud.plugins.table import TABLE
 from localcloud.plugins.values import Properties, text_of
 
-Function: TypeAlias = Callable[[Context, Properties], Awaitable[Properties]]
+Function: TypeAlias = Callable[[OperationContext, Properties], Awaitable[Properties]]
 
 _COMPUTE: Final = "compute/compute/beta"
 
@@ -19,12 +19,12 @@ _COMPUTE: Final = "compute/compute/beta"
 def _refuse_others(function: str, arguments: Properties, *known: str) -> None:
     unknown = sorted(set(arguments) - set(known))
     if unknown:
-        raise ProviderError(
+        raise PluginError(
             f"the local gcp stand-in does not know the argument {unknown[0]!r} of {function}; it takes {', '.join(known)}"
         )
 
 
-async def _client_config(context: Context, arguments: Properties) -> Properties:
+async def _client_config(context: OperationContext, arguments: Properties) -> Properties:
     _refuse_others("gcp:organizations/getClientConfig:getClientConfig", arguments)
     settings = context.settings
     return {
@@ -36,7 +36,7 @@ async def _client_config(context: Context, arguments: Properties) -> Properties:
     }
 
 
-async def _project(context: Context, arguments: Properties) -> Properties:
+async def _project(context: OperationContext, arguments: Properties) -> Properties:
     _refuse_others("gcp:organizations/getProject:getProject", arguments, "projectId")
     project = text_of(arguments, "projectId") or context.settings.project
     body = await context.rest.get(f"cloudresourcemanager/v1/projects/{project}")
@@ -48,7 +48,7 @@ async def _project(context: Context, arguments: Properties) -> Properties:
     return {**found, "id": f"projects/{found['projectId']}"}
 
 
-async def _network(context: Context, arguments: Properties) -> Properties:
+async def _network(context: OperationContext, arguments: Properties) -> Properties:
     function = "gcp:compute/getNetwork:getNetwork"
     _refuse_others(function, arguments, "name", "project")
     project = text_of(arguments, "project") or context.settings.project
@@ -56,7 +56,7 @@ async def _network(context: Context, arguments: Properties) -> Properties:
     return await _compute(context, function, path, TABLE["gcp:compute/network:Network"].fields)
 
 
-async def _subnetwork(context: Context, arguments: Properties) -> Properties:
+async def _subnetwork(context: OperationContext, arguments: Properties) -> Properties:
     function = "gcp:compute/getSubnetwork:getSubnetwork"
     _refuse_others(function, arguments, "name", "project", "region", "selfLink")
     link = text_of(arguments, "selfLink")
@@ -67,10 +67,10 @@ async def _subnetwork(context: Context, arguments: Properties) -> Properties:
     return {**found, "region": last_segment(text_of(found, "region"))}
 
 
-async def _compute(context: Context, function: str, path: str, fields: Fields) -> Properties:
+async def _compute(context: OperationContext, function: str, path: str, fields: PropertySpecs) -> Properties:
     body = await context.rest.find(f"{_COMPUTE}/{path}")
     if body is None:
-        raise ProviderError(f"{function}: {path} was not found")
+        raise PluginError(f"{function}: {path} was not found")
     return {**decode_body(fields, body, {}), "id": path, "project": path.split("/")[1]}
 
 

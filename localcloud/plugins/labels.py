@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.plugins.diffing import Details, compare_maps
-from localcloud.plugins.lifecycle import Settings
-from localcloud.plugins.schema import Field, Kind, outputs
+from localcloud.plugins.lifecycle import PluginSettings
+from localcloud.plugins.schema import PropertySpec, ValueKind, outputs
 from localcloud.plugins.values import Properties, Value, is_object
 
 
@@ -26,28 +26,31 @@ class Family:
 LABELS: Final = Family(written="labels", effective="effectiveLabels", managed="pulumiLabels")
 ANNOTATIONS: Final = Family(written="annotations", effective="effectiveAnnotations")
 
-_MAP = Field(kind=Kind.TEXTS_BY_KEY)
-LABEL_FIELDS: Final[Mapping[str, Field]] = {LABELS.written: _MAP, **outputs(effectiveLabels=_MAP, pulumiLabels=_MAP)}
-ANNOTATION_FIELDS: Final[Mapping[str, Field]] = {ANNOTATIONS.written: _MAP, **outputs(effectiveAnnotations=_MAP)}
+_MAP = PropertySpec(kind=ValueKind.TEXTS_BY_KEY)
+LABEL_FIELDS: Final[Mapping[str, PropertySpec]] = {
+    LABELS.written: _MAP,
+    **outputs(effectiveLabels=_MAP, pulumiLabels=_MAP),
+}
+ANNOTATION_FIELDS: Final[Mapping[str, PropertySpec]] = {ANNOTATIONS.written: _MAP, **outputs(effectiveAnnotations=_MAP)}
 
 
-def families(fields: Mapping[str, Field]) -> list[Family]:
+def families(fields: Mapping[str, PropertySpec]) -> list[Family]:
     """Which kinds of mark a resource type with these properties has."""
     return [family for family in (LABELS, ANNOTATIONS) if family.effective in fields]
 
 
-def wanted(family: Family, settings: Settings, inputs: Mapping[str, Value]) -> dict[str, Value]:
+def wanted(family: Family, settings: PluginSettings, inputs: Mapping[str, Value]) -> dict[str, Value]:
     """The marks that the program and the provider want."""
     written = _map(inputs, family.written)
     return {**settings.default_labels, **written, **_own(settings)} if family.managed else dict(written)
 
 
-def _own(settings: Settings) -> Mapping[str, Value]:
+def _own(settings: PluginSettings) -> Mapping[str, Value]:
     return {name: text for name, text in settings.provider_labels.items() if name not in settings.default_labels}
 
 
 def to_send(
-    family: Family, settings: Settings, inputs: Mapping[str, Value], state: Mapping[str, Value]
+    family: Family, settings: PluginSettings, inputs: Mapping[str, Value], state: Mapping[str, Value]
 ) -> dict[str, Value]:
     """The marks to send: those wanted, and those of others that the state knows."""
     ours = _map(state, family.managed or family.written)
@@ -56,7 +59,7 @@ def to_send(
 
 
 def sort_out(
-    family: Family, settings: Settings, state: Properties, given: Mapping[str, Value], *, imported: bool
+    family: Family, settings: PluginSettings, state: Properties, given: Mapping[str, Value], *, imported: bool
 ) -> None:
     """Split the marks that the service answered (in `state`, under the written name) into the family's properties, in place."""
     found = dict(_map(state, family.written))
@@ -73,7 +76,9 @@ def sort_out(
         state[family.managed] = {name: text for name, text in found.items() if name in ours}
 
 
-def differences(family: Family, settings: Settings, state: Mapping[str, Value], inputs: Mapping[str, Value]) -> Details:
+def differences(
+    family: Family, settings: PluginSettings, state: Mapping[str, Value], inputs: Mapping[str, Value]
+) -> Details:
     """What changes in the computed properties of a family."""
     want = wanted(family, settings, inputs)
     ours = _map(state, family.managed or family.written)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from localcloud.plugins.diffing import Details
-from localcloud.plugins.rest import ProviderError, Rest
-from localcloud.plugins.schema import Fields, Scope
+from localcloud.plugins.rest import PluginError, Rest
+from localcloud.plugins.schema import PropertySpecs, ResourceScope
 from localcloud.plugins.values import Properties, Value, text_of
 
 ATTRIBUTION: Final[Mapping[str, str]] = {"goog-pulumi-provisioned": "true"}
@@ -33,7 +33,7 @@ class Locks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class PluginSettings:
     """The provider's configuration. Empty texts where it is not set."""
 
     project: str = ""
@@ -48,23 +48,23 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class OperationContext:
     """What an operation works with."""
 
     rest: Rest = field(compare=False)
-    settings: Settings
+    settings: PluginSettings
     locks: Locks
     limit_s: float = DEFAULT_LIMIT_S
 
-    def limited(self, limit_s: float) -> "Context":
+    def limited(self, limit_s: float) -> "OperationContext":
         """The same with the time limit that the program gives (`customTimeouts`), where it gives one."""
         return replace(self, limit_s=limit_s) if limit_s > 0 else self
 
-    def scope(self, values: Mapping[str, Value]) -> Scope:
+    def scope(self, values: Mapping[str, Value]) -> ResourceScope:
         """The project and region of a resource: its own, else the provider's."""
         project = text_of(dict(values), "project") or self.settings.project
         region = text_of(dict(values), "region") or text_of(dict(values), "location") or self.settings.region
-        return Scope(project=project, region=region)
+        return ResourceScope(project=project, region=region)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Created:
     state: Properties
 
 
-class PartlyDoneError(ProviderError):
+class PartlyDoneError(PluginError):
     """The resource exists, but is not what was asked for; id and state must not be lost."""
 
     def __init__(self, created: Created, reason: str) -> None:
@@ -89,12 +89,12 @@ async def settled(resource_id: str, inputs: Properties, rest: Awaitable[Created]
         return await rest
     except PartlyDoneError:
         raise
-    except ProviderError as error:
+    except PluginError as error:
         raise PartlyDoneError(Created(id=resource_id, state=inputs), str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class UpdateRequest:
     """What an update starts from and leads to."""
 
     id: str
@@ -106,19 +106,19 @@ class Wanted:
 class Lifecycle(Protocol):
     """The operations of one resource type."""
 
-    async def create(self, context: Context, inputs: Properties) -> Created:
-        """Create and return the resource. Raises ProviderError; PartlyDoneError where something exists already."""
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
+        """Create and return the resource. Raises PluginError; PartlyDoneError where something exists already."""
         ...
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """Return what is there now; None where nothing is. `given` is the state, or empty for an import."""
         ...
 
-    async def update(self, context: Context, wanted: Wanted) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """Carry out the changes. Raises as `create` does."""
         ...
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """Delete; a resource that is gone already is no error."""
         ...
 
@@ -131,6 +131,6 @@ class ResourceType:
     """
 
     type_name: str
-    fields: Fields
+    fields: PropertySpecs
     lifecycle: Lifecycle
     foresee: Callable[[Details, Mapping[str, Value], Mapping[str, Value]], Details] | None = None

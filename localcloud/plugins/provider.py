@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from localcloud.plugins.checking import Checked, Failure, Naming
+from localcloud.plugins.checking import CheckedInputs, Failure, Naming
 from localcloud.plugins.diffing import Difference
 from localcloud.plugins.lifecycle import Created
 from localcloud.plugins.values import Properties, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ReadResult:
     """What a read found: the resource, and the inputs that lead to it."""
 
     created: Created
@@ -19,13 +19,13 @@ class Found:
 
 
 class Session(Protocol):
-    """A configured provider. Every method raises ProviderError with a message for people; none logs or keeps a secret."""
+    """A configured provider. Every method raises PluginError with a message for people; none logs or keeps a secret."""
 
     def cancel(self) -> None:
         """End the waits of this session that are under way, and no others."""
         ...
 
-    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> Checked:
+    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckedInputs:
         """Check inputs and fill defaults in."""
         ...
 
@@ -45,7 +45,7 @@ class Session(Protocol):
         """Create."""
         ...
 
-    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> Found | None:
+    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
         """Read; None where there is nothing."""
         ...
 

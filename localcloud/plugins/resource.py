@@ -10,9 +10,9 @@ from typing import Final
 
 from localcloud.plugins import labels
 from localcloud.plugins.coding import decode_body, encode_body
-from localcloud.plugins.lifecycle import Context, Created, PartlyDoneError, Wanted, settled
-from localcloud.plugins.rest import ApiError, OperationError, ProviderError, raise_operation_error
-from localcloud.plugins.schema import Fields, Object, Scope, last_segment
+from localcloud.plugins.lifecycle import Created, OperationContext, PartlyDoneError, UpdateRequest, settled
+from localcloud.plugins.rest import GoogleApiError, OperationError, PluginError, raise_operation_error
+from localcloud.plugins.schema import Object, PropertySpecs, ResourceScope, last_segment
 from localcloud.plugins.values import Properties, Value, is_object
 
 
@@ -40,7 +40,7 @@ class RestResource:
     """
 
     noun: str
-    fields: Fields
+    fields: PropertySpecs
     collection: str
     item: str
     id_template: str = ""
@@ -53,7 +53,7 @@ class RestResource:
     mask: Mask = Mask.NONE
     keeps_failed: bool = False
 
-    def path(self, template: str, context: Context, values: Mapping[str, Value], resource_id: str) -> str:
+    def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
         """Fill a path template in."""
         scope = context.scope(values)
         known: dict[str, str] = {"region": scope.region, "location": scope.region}
@@ -62,11 +62,13 @@ class RestResource:
         try:
             return template.format_map(known)
         except KeyError as missing:
-            raise ProviderError(
+            raise PluginError(
                 f"{self.noun}: {missing.args[0]} is not set, neither on the resource nor in the provider's configuration"
             ) from missing
 
-    def body(self, context: Context, inputs: Properties, state: Mapping[str, Value], *, update: bool) -> Object:
+    def body(
+        self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
+    ) -> Object:
         """The request body for inputs; `state` is what the service answered last."""
         values = dict(inputs)
         for family in labels.families(self.fields):
@@ -82,7 +84,9 @@ class RestResource:
             )
         return encode_body(self.fields, values, context.scope(inputs), update=update)
 
-    def state(self, context: Context, body: Object, given: Properties, *, imported: bool = False) -> Properties:
+    def state(
+        self, context: OperationContext, body: Object, given: Properties, *, imported: bool = False
+    ) -> Properties:
         """The state that an answer and what was given before make."""
         state = decode_body(self.fields, body, given)
         for family in labels.families(self.fields):
@@ -91,48 +95,48 @@ class RestResource:
             state["project"] = context.scope(given).project
         return state
 
-    async def create(self, context: Context, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """POST, follow the operation, read."""
         body = self.body(context, inputs, {}, update=False)
         query = {name: self.path(template, context, inputs, "") for name, template in self.create_query.items()}
         collection = self.path(self.collection, context, inputs, "")
         try:
             answer = await context.rest.call("POST", collection, query=query, body=body)
-        except ApiError as error:
-            raise ProviderError(f"Error creating {self.noun}: {error}") from error
+        except GoogleApiError as error:
+            raise PluginError(f"Error creating {self.noun}: {error}") from error
         resource_id = (
             str(answer.get("name", "")) if self.server_named else self.path(self.id_template, context, inputs, "")
         )
         try:
             await self.follow(context, answer, collection)
-        except ProviderError as error:
+        except PluginError as error:
             raise await self._failed(context, resource_id, inputs, "Creating", error) from error
         return await settled(resource_id, inputs, self.must_read(context, resource_id, inputs))
 
     async def _failed(
-        self, context: Context, resource_id: str, given: Properties, doing: str, error: ProviderError
-    ) -> ProviderError:
+        self, context: OperationContext, resource_id: str, given: Properties, doing: str, error: PluginError
+    ) -> PluginError:
         """The error to raise for a wait that failed; with the resource, where the type is kept although it failed."""
         verb = {"Creating": "create", "Updating": "update"}[doing]
         reason = f"Error waiting to {verb} {self.noun}: Error waiting for {doing} {self.noun}: {error}"
         if not self.keeps_failed:
-            return ProviderError(reason)
+            return PluginError(reason)
         try:
             found = await self.read(context, resource_id, given)
-        except ProviderError:
+        except PluginError:
             found = Created(id=resource_id, state=given)
-        return PartlyDoneError(found, reason) if found else ProviderError(reason)
+        return PartlyDoneError(found, reason) if found else PluginError(reason)
 
-    async def must_read(self, context: Context, resource_id: str, given: Properties) -> Created:
+    async def must_read(self, context: OperationContext, resource_id: str, given: Properties) -> Created:
         """Read what has just been made or changed."""
         found = await self.read(context, resource_id, given)
         if found is None:
-            raise ProviderError(
+            raise PluginError(
                 f"Error reading {self.noun} {resource_id!r}: it is gone right after the request that made or changed it"
             )
         return found
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """GET."""
         values = given or self.import_values(resource_id)
         body = await context.rest.find(self.path(self.item, context, values, resource_id))
@@ -141,12 +145,12 @@ class RestResource:
         return Created(id=resource_id, state=self.state(context, body, values, imported=not given))
 
     def import_values(self, resource_id: str) -> Properties:
-        """What an id says about a resource that is imported. Raises ProviderError where it is not of the right shape."""
+        """What an id says about a resource that is imported. Raises PluginError where it is not of the right shape."""
         if self.server_named:
             return {}
         return parse_id(self.id_template, resource_id, self.noun)
 
-    async def update(self, context: Context, wanted: Wanted) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """PATCH or PUT what changes, follow the operation, read."""
         body = self.body(context, wanted.inputs, wanted.state, update=True)
         mask = self.mask_of(wanted.changed)
@@ -155,11 +159,11 @@ class RestResource:
             query = {"updateMask": ",".join(mask)} if self.mask is Mask.CHANGED else {}
             try:
                 answer = await context.rest.call(self.update_method, path, query=query, body=body)
-            except ApiError as error:
-                raise ProviderError(f"Error updating {self.noun} {wanted.id!r}: {error}") from error
+            except GoogleApiError as error:
+                raise PluginError(f"Error updating {self.noun} {wanted.id!r}: {error}") from error
             try:
                 await self.follow(context, answer, path)
-            except ProviderError as error:
+            except PluginError as error:
                 raise await self._failed(context, wanted.id, given_after(wanted), "Updating", error) from error
         return await self.must_read(context, wanted.id, given_after(wanted))
 
@@ -175,32 +179,32 @@ class RestResource:
         )
         return mask
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """DELETE; 404 is success."""
         query = {name: self.path(template, context, state, resource_id) for name, template in self.delete_query.items()}
         path = self.path(self.item, context, state, resource_id)
         try:
             answer = await context.rest.call("DELETE", path, query=query)
             await self.follow(context, answer, path)
-        except ApiError as error:
+        except GoogleApiError as error:
             if not error.is_missing:
-                raise ProviderError(f"Error when reading or editing {self.noun}: {error}") from error
+                raise PluginError(f"Error when reading or editing {self.noun}: {error}") from error
         except OperationError as error:
-            raise ProviderError(f"Error waiting for Deleting {self.noun}: {error}") from error
+            raise PluginError(f"Error waiting for Deleting {self.noun}: {error}") from error
 
-    async def follow(self, context: Context, answer: Object, path: str) -> None:
-        """Follow the operation that an answer may be. Raises OperationError where it failed, ProviderError where it does not end."""
+    async def follow(self, context: OperationContext, answer: Object, path: str) -> None:
+        """Follow the operation that an answer may be. Raises OperationError where it failed, PluginError where it does not end."""
         if self.wait is not Wait.NOT:
             await follow(context, self.wait, answer, path, operations=self.operations)
 
 
-def given_after(wanted: Wanted) -> Properties:
+def given_after(wanted: UpdateRequest) -> Properties:
     """What a read after an update goes by: the inputs, and which labels were the provider's before."""
     managed = wanted.state.get(labels.LABELS.managed)
     return {**wanted.inputs, **({labels.LABELS.managed: managed} if is_object(managed) else {})}
 
 
-async def follow(context: Context, wait: Wait, answer: Object, path: str, *, operations: str = "") -> None:
+async def follow(context: OperationContext, wait: Wait, answer: Object, path: str, *, operations: str = "") -> None:
     """Poll an operation to its end; `path` is the collection or item that was changed, `operations` the prefix of longrunning ones."""
     if wait is Wait.COMPUTE:
         scope = path.split("/regions/", 1)
@@ -231,7 +235,7 @@ def parse_id(template: str, resource_id: str, noun: str) -> Properties:
     """Take the properties out of an id, such as `projects/p/secrets/s` by `projects/{project}/secrets/{secretId}`."""
     expected, given = template.split("/"), resource_id.split("/")
     if len(expected) != len(given):
-        raise ProviderError(
+        raise PluginError(
             f"{resource_id!r} is no id of {noun}: import it as {template.replace('{', '<').replace('}', '>')}"
         )
     found: Properties = {}
@@ -239,15 +243,15 @@ def parse_id(template: str, resource_id: str, noun: str) -> Properties:
         if want.startswith(_VARIABLE):
             found[want[1:-1]] = got
         elif want != got:
-            raise ProviderError(
+            raise PluginError(
                 f"{resource_id!r} is no id of {noun}: import it as {template.replace('{', '<').replace('}', '>')}"
             )
     return found
 
 
-def known_project(context: Context, values: Mapping[str, Value]) -> Scope:
-    """The resource's scope. Raises ProviderError where no project is known."""
+def known_project(context: OperationContext, values: Mapping[str, Value]) -> ResourceScope:
+    """The resource's scope. Raises PluginError where no project is known."""
     scope = context.scope(values)
     if not scope.project:
-        raise ProviderError("no project: set it on the resource, as gcp:project, or as GOOGLE_CLOUD_PROJECT")
+        raise PluginError("no project: set it on the resource, as gcp:project, or as GOOGLE_CLOUD_PROJECT")
     return scope

@@ -27,11 +27,11 @@ _NOT_FOUND: Final = 404
 _SUCCESS_BELOW: Final = 300
 
 
-class ProviderError(Exception):
+class PluginError(Exception):
     """Something that a person has to read: one message, as the real provider words it where it has words for it."""
 
 
-class ApiError(ProviderError):
+class GoogleApiError(PluginError):
     """Google's API refused: the HTTP status and the API's own message."""
 
     def __init__(self, status: int, message: str, reason: str = "") -> None:
@@ -49,31 +49,31 @@ class ApiError(ProviderError):
         return self.status == _CONFLICT
 
 
-class OperationError(ProviderError):
+class OperationError(PluginError):
     """A long-running operation ended in an error: the code and the message that it carries."""
 
     def __init__(self, code: Json, message: str) -> None:
         super().__init__(f"Error code {code}, message: {message}" if code is not None else message)
 
 
-class CancelledByUserError(ProviderError):
+class CancelledByUserError(PluginError):
     """The engine asked to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class TransportReply:
     """A response: the HTTP status and the body's text."""
 
     status: int
     text: str
 
 
-class Transport(Protocol):
+class RestTransport(Protocol):
     """Sends one HTTP request. Tests put a store in memory in its place."""
 
     async def send(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
-    ) -> Reply:
+    ) -> TransportReply:
         """Send a request to a path below the base URL. Raises OSError where no answer comes."""
         ...
 
@@ -82,7 +82,7 @@ class Transport(Protocol):
         ...
 
 
-class HttpTransport:
+class LocalCloudTransport:
     """The transport over HTTP; `base_url` is the local cloud's, such as `http://127.0.0.1:8080`."""
 
     def __init__(self, base_url: str) -> None:
@@ -91,7 +91,7 @@ class HttpTransport:
 
     async def send(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
-    ) -> Reply:
+    ) -> TransportReply:
         """Send a request."""
         if self._session is None:
             # As many connections as the engine has resources in work, so that one slow operation holds up no other.
@@ -103,7 +103,7 @@ class HttpTransport:
             async with self._session.request(
                 method, f"{self._base_url}/{path}", params=dict(query), headers=dict(headers), data=body
             ) as response:
-                return Reply(status=response.status, text=await response.text())
+                return TransportReply(status=response.status, text=await response.text())
         except (aiohttp.ClientError, TimeoutError) as error:
             raise OSError(f"no answer from {self._base_url}: {type(error).__name__}") from error
 
@@ -139,7 +139,7 @@ class Stop:
 class Rest:
     """JSON over a transport, with the real provider's patience: 429, 5xx and broken connections are tried again for a bounded time."""
 
-    def __init__(self, transport: Transport, *, token: str = LOCAL_TOKEN) -> None:
+    def __init__(self, transport: RestTransport, *, token: str = LOCAL_TOKEN) -> None:
         self._transport = transport
         self._token = token
         self.stop = Stop()
@@ -164,7 +164,7 @@ class Rest:
         """GET a JSON object; None where there is none."""
         try:
             return await self.get(path, query)
-        except ApiError as error:
+        except GoogleApiError as error:
             if error.is_missing:
                 return None
             raise
@@ -172,7 +172,7 @@ class Rest:
     async def call(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json = None
     ) -> Object:
-        """Send a JSON request and return the JSON object that answers it. Raises ApiError and ProviderError."""
+        """Send a JSON request and return the JSON object that answers it. Raises GoogleApiError and PluginError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         return await self.send(method, path, query=query or {}, headers=headers, body=data)
@@ -180,7 +180,7 @@ class Rest:
     async def send(
         self, method: str, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
     ) -> Object:
-        """Send any request and return the JSON object that answers it. Raises ApiError and ProviderError."""
+        """Send any request and return the JSON object that answers it. Raises GoogleApiError and PluginError."""
         reply = await self._with_retries(
             method, path, query, {"Authorization": f"Bearer {self._token}", **headers}, body
         )
@@ -191,13 +191,13 @@ class Rest:
 
     async def _with_retries(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
-    ) -> Reply:
+    ) -> TransportReply:
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
                 reply = await self._transport.send(method, path, query, headers, body)
             except OSError as error:
                 if attempt == _MAX_ATTEMPTS:
-                    raise ProviderError(f"{method} /{path}: {error}; is the local cloud running?") from error
+                    raise PluginError(f"{method} /{path}: {error}; is the local cloud running?") from error
             else:
                 if reply.status not in _RETRIED or attempt == _MAX_ATTEMPTS:
                     return reply
@@ -210,12 +210,12 @@ class Rest:
         await self.stop.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not cryptography
 
     async def wait(self, path: str, operation: Object, *, limit_s: float, is_done: Callable[[Object], bool]) -> Object:
-        """Poll an operation at `path` until `is_done`; returns it as it was answered last. Raises ProviderError after `limit_s` seconds."""
+        """Poll an operation at `path` until `is_done`; returns it as it was answered last. Raises PluginError after `limit_s` seconds."""
         ends_at = monotonic() + limit_s
         pause_s = _FIRST_POLL_S
         while not is_done(operation):
             if monotonic() > ends_at:
-                raise ProviderError(f"timeout while waiting for {path} (it did not end within {limit_s:.0f} s)")
+                raise PluginError(f"timeout while waiting for {path} (it did not end within {limit_s:.0f} s)")
             await self.stop.sleep(pause_s)
             pause_s = min(_LONGEST_POLL_S, pause_s * 1.5)
             operation = await self.get(path)
@@ -240,11 +240,11 @@ def _parse(text: str) -> Json:
         return None
 
 
-def _api_error(status: int, parsed: Json, text: str) -> ApiError:
+def _api_error(status: int, parsed: Json, text: str) -> GoogleApiError:
     error = parsed.get("error") if isinstance(parsed, dict) else None
     if not isinstance(error, dict):
-        return ApiError(status, text[:200])
+        return GoogleApiError(status, text[:200])
     listed = error.get("errors")
     first = listed[0] if isinstance(listed, list) and listed else None
     reason = str(first.get("reason", "")) if isinstance(first, dict) else ""
-    return ApiError(status, str(error.get("message", "")), reason)
+    return GoogleApiError(status, str(error.get("message", "")), reason)

@@ -1,6 +1,6 @@
 """What a resource type's properties are: their kinds, their names in request bodies, and how a change of each is carried out.
 
-One `Field` describes one property. The helpers below (`text`, `flag`, `whole`, ...) are what the tables in `localcloud.plugins.table` are
+One `PropertySpec` describes one property. The helpers below (`text`, `flag`, `whole`, ...) are what the tables in `localcloud.plugins.table` are
 written with. All of it is data: `coding`, `checking` and `diffing` read it.
 """
 
@@ -16,7 +16,7 @@ Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Js
 Object: TypeAlias = dict[str, Json]
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """The kinds of property."""
 
     TEXT = "a text"
@@ -37,23 +37,23 @@ class Absent(Enum):
 
 
 ABSENT: Final = Absent.ABSENT
-_NO_FIELDS: Final[Mapping[str, "Field"]] = MappingProxyType({})
+_NO_FIELDS: Final[Mapping[str, "PropertySpec"]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class ResourceScope:
     """What conversions may need to know beside the value: the resource's project and region, empty where there is none."""
 
     project: str
     region: str
 
 
-Encode: TypeAlias = Callable[[Value, Scope], Json]
+Encode: TypeAlias = Callable[[Value, ResourceScope], Json]
 Decode: TypeAlias = Callable[[Json], Value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class PropertySpec:
     """One property.
 
     `api`: its dotted path in the request body; empty: the same name. `local`: never sent. `output`: only ever computed. `computed`: the service may
@@ -63,7 +63,7 @@ class Field:
     does not answer it. `same`: two texts that are equal after this function are no difference.
     """
 
-    kind: Kind
+    kind: ValueKind
     api: str = ""
     local: bool = False
     required: bool = False
@@ -81,13 +81,13 @@ class Field:
     encode: Encode | None = None
     decode: Decode | None = None
     same: Callable[[str], str] | None = None
-    item: "Field | None" = None
-    fields: Mapping[str, "Field"] = field(default_factory=lambda: _NO_FIELDS)
+    item: "PropertySpec | None" = None
+    fields: Mapping[str, "PropertySpec"] = field(default_factory=lambda: _NO_FIELDS)
 
     @property
     def is_collection(self) -> bool:
         """Tell whether absence and emptiness are one and the same."""
-        return self.kind in {Kind.LIST, Kind.SET, Kind.TEXTS_BY_KEY}
+        return self.kind in {ValueKind.LIST, ValueKind.SET, ValueKind.TEXTS_BY_KEY}
 
     @property
     def zero(self) -> Value:
@@ -95,62 +95,64 @@ class Field:
         return _ZEROS.get(self.kind)
 
 
-_ZEROS: Final[Mapping[Kind, Value]] = MappingProxyType({Kind.TEXT: "", Kind.FLAG: False, Kind.WHOLE: 0, Kind.NUMBER: 0})
+_ZEROS: Final[Mapping[ValueKind, Value]] = MappingProxyType(
+    {ValueKind.TEXT: "", ValueKind.FLAG: False, ValueKind.WHOLE: 0, ValueKind.NUMBER: 0}
+)
 
-Fields: TypeAlias = Mapping[str, Field]
+PropertySpecs: TypeAlias = Mapping[str, PropertySpec]
 
 
-# The helpers take Field's own keywords; their names are checked by Field itself when a table is imported.
+# The helpers take PropertySpec's own keywords; their names are checked by PropertySpec itself when a table is imported.
 
 
-def text(**options: Any) -> Field:  # noqa: ANN401 - Field's keywords
+def text(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
     """A text."""
-    return Field(kind=Kind.TEXT, **options)
+    return PropertySpec(kind=ValueKind.TEXT, **options)
 
 
-def flag(**options: Any) -> Field:  # noqa: ANN401 - Field's keywords
+def flag(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
     """True or false."""
-    return Field(kind=Kind.FLAG, **options)
+    return PropertySpec(kind=ValueKind.FLAG, **options)
 
 
-def whole(**options: Any) -> Field:  # noqa: ANN401 - Field's keywords
+def whole(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
     """A whole number."""
-    return Field(kind=Kind.WHOLE, **options)
+    return PropertySpec(kind=ValueKind.WHOLE, **options)
 
 
-def number(**options: Any) -> Field:  # noqa: ANN401 - Field's keywords
+def number(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
     """A number."""
-    return Field(kind=Kind.NUMBER, **options)
+    return PropertySpec(kind=ValueKind.NUMBER, **options)
 
 
-def texts_by_key(**options: Any) -> Field:  # noqa: ANN401 - Field's keywords
+def texts_by_key(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
     """A map of texts, such as labels."""
-    return Field(kind=Kind.TEXTS_BY_KEY, **options)
+    return PropertySpec(kind=ValueKind.TEXTS_BY_KEY, **options)
 
 
-def block(fields: Fields, **options: Any) -> Field:  # noqa: ANN401 - Field's keywords
+def block(fields: PropertySpecs, **options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
     """An object with properties of its own."""
-    return Field(kind=Kind.BLOCK, fields=fields, **options)
+    return PropertySpec(kind=ValueKind.BLOCK, fields=fields, **options)
 
 
-def listing(item: Field, **options: Any) -> Field:  # noqa: ANN401 - Field's keywords
+def listing(item: PropertySpec, **options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
     """A list whose order matters."""
-    return Field(kind=Kind.LIST, item=item, **options)
+    return PropertySpec(kind=ValueKind.LIST, item=item, **options)
 
 
-def choice(item: Field, **options: Any) -> Field:  # noqa: ANN401 - Field's keywords
+def choice(item: PropertySpec, **options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
     """A list whose order does not matter (a set)."""
-    return Field(kind=Kind.SET, item=item, **options)
+    return PropertySpec(kind=ValueKind.SET, item=item, **options)
 
 
-def outputs(**fields: Field) -> dict[str, Field]:
+def outputs(**fields: PropertySpec) -> dict[str, PropertySpec]:
     """Mark fields as computed by the service only."""
     return {name: replace(each, output=True) for name, each in fields.items()}
 
 
-def long(**options: Any) -> Field:  # noqa: ANN401 - Field's keywords
+def long(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
     """A 64-bit whole number, which travels as a text in JSON."""
-    return Field(kind=Kind.WHOLE, encode=_long_to_json, decode=_long_from_json, **options)
+    return PropertySpec(kind=ValueKind.WHOLE, encode=_long_to_json, decode=_long_from_json, **options)
 
 
 def digits(raw: Json) -> Value:
@@ -158,7 +160,7 @@ def digits(raw: Json) -> Value:
     return int(str(raw)) if str(raw).isdigit() else None
 
 
-def _long_to_json(value: Value, _scope: Scope) -> Json:
+def _long_to_json(value: Value, _scope: ResourceScope) -> Json:
     return str(value)
 
 

@@ -12,7 +12,7 @@ from pulumi.runtime.proto import provider_pb2_grpc
 from localcloud.plugins.docker import DockerProvider
 from localcloud.plugins.gcp import GcpProvider
 from localcloud.plugins.provider import Provider
-from localcloud.plugins.rest import HttpTransport, Transport
+from localcloud.plugins.rest import LocalCloudTransport, RestTransport
 from localcloud.plugins.servicer import ProviderServicer
 
 _UNLIMITED: Final = -1
@@ -37,7 +37,7 @@ async def serve(
     base_url: str,
     *,
     token: str | None = None,
-    transport: Transport | None = None,
+    transport: RestTransport | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[Ports]:
     """Serve `gcp` and `docker` until the context ends.
@@ -46,7 +46,7 @@ async def serve(
     one). `environment` (else the process's) gives project and region where the program's configuration does not. `transport` is for tests.
     """
     gcp = GcpProvider(
-        transport or HttpTransport(base_url),
+        transport or LocalCloudTransport(base_url),
         token=token,
         environment=os.environ if environment is None else environment,
     )

@@ -20,7 +20,7 @@ from localcloud.plugins.checking import Failure, Naming
 from localcloud.plugins.diffing import Difference
 from localcloud.plugins.lifecycle import Created, PartlyDoneError
 from localcloud.plugins.provider import Provider, Session
-from localcloud.plugins.rest import ProviderError
+from localcloud.plugins.rest import PluginError
 from localcloud.plugins.values import (
     Properties,
     Secrets,
@@ -34,7 +34,7 @@ from localcloud.plugins.values import (
 # Pulumi's and grpc's generated stubs name modules that do not exist at run time, so a type checker sees nothing in them; the messages are
 # read and made in this module only, and leave it as typed values.
 Request: TypeAlias = Any
-Context: TypeAlias = Any
+RpcContext: TypeAlias = Any
 
 _KINDS: Final = {
     "add": provider_pb2.PropertyDiff.ADD,
@@ -54,42 +54,42 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
         self._provider = provider
         self._sessions: dict[str, Session] = {}
 
-    async def Attach(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def Attach(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """The engine comes to a provider that runs already; there is nothing to set up."""
         del request, context
         return empty_pb2.Empty()
 
-    async def Handshake(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def Handshake(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Say what is supported."""
         del request, context
         return provider_pb2.ProviderHandshakeResponse(accept_secrets=True, supports_autonaming_configuration=True)
 
-    async def GetPluginInfo(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def GetPluginInfo(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Say which version is stood in for."""
         del request, context
         return plugin_pb2.PluginInfo(version=self._provider.version)
 
-    async def GetSchema(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def GetSchema(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Give the least schema there is: the SDKs bring their own."""
         del request, context
         schema = {"name": self._provider.name, "version": self._provider.version}
         return provider_pb2.GetSchemaResponse(schema=json.dumps(schema))
 
-    async def CheckConfig(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def CheckConfig(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Check the provider's configuration."""
         async with _answering(context):
             news, _ = plain(from_struct(request.news))
             failures = self._provider.check_config(news)
             return provider_pb2.CheckResponse(inputs=request.news, failures=_failures(failures))
 
-    async def DiffConfig(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def DiffConfig(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """A change of configuration replaces no provider, as the real ones say."""
         async with _answering(context):
             changed = from_struct(request.olds) != from_struct(request.news)
             changes = provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE
             return provider_pb2.DiffResponse(changes=changes)
 
-    async def Configure(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def Configure(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Start the connection's session."""
         async with _answering(context):
             configuration, _ = plain(from_struct(request.args))
@@ -100,7 +100,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
                 acceptSecrets=True, supportsPreview=True, supports_autonaming_configuration=True
             )
 
-    def _session(self, context: Context) -> Session:
+    def _session(self, context: RpcContext) -> Session:
         """The connection's session. After a reconnection the only one there is; with several it would be a guess, and is refused."""
         session = self._sessions.get(context.peer())
         if session is not None:
@@ -110,12 +110,12 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             if each not in candidates:
                 candidates.append(each)
         if len(candidates) != 1:
-            raise ProviderError(
+            raise PluginError(
                 f"the {self._provider.name} provider is not configured on this connection; run the command again"
             )
         return candidates[0]
 
-    async def Check(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def Check(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Check a resource's inputs and fill defaults in."""
         async with _answering(context):
             news, secrets = plain(from_struct(request.news))
@@ -134,14 +134,14 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
                 inputs=to_struct(conceal(checked.inputs, secrets)), failures=_failures(checked.failures)
             )
 
-    async def Diff(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def Diff(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Compare a resource's state with new inputs."""
         async with _answering(context):
             state, _ = plain(from_struct(request.olds))
             news, _ = plain(from_struct(request.news))
             return _diff_response(self._session(context).diff(_type_and_name(request)[0], state, news))
 
-    async def Create(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def Create(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Create a resource, or foretell it in a preview."""
         inputs, secrets = plain(from_struct(request.properties))
         type_name = _type_and_name(request)[0]
@@ -154,7 +154,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             created = await session.create(type_name, inputs, limit_s=request.timeout)
             return provider_pb2.CreateResponse(id=created.id, properties=to_struct(conceal(created.state, marks)))
 
-    async def Read(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def Read(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Read a resource: for a refresh, or for an import where there are no inputs."""
         async with _answering(context):
             inputs, input_secrets = plain(from_struct(request.inputs))
@@ -171,7 +171,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
                 inputs=to_struct(conceal(found.inputs, marks)),
             )
 
-    async def Update(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def Update(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Update a resource, or foretell it in a preview."""
         news, secrets = plain(from_struct(request.news))
         type_name = _type_and_name(request)[0]
@@ -185,14 +185,14 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             updated = await session.update(type_name, request.id, state, news, limit_s=request.timeout)
             return provider_pb2.UpdateResponse(properties=to_struct(conceal(updated.state, marks)))
 
-    async def Delete(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def Delete(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Delete a resource."""
         async with _answering(context):
             state, _ = plain(from_struct(request.properties))
             await self._session(context).delete(_type_and_name(request)[0], request.id, state, limit_s=request.timeout)
             return empty_pb2.Empty()
 
-    async def Invoke(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def Invoke(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Answer a data source."""
         async with _answering(context):
             arguments, _ = plain(from_struct(request.args))
@@ -201,7 +201,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             options: dict[str, Any] = {"return": to_struct(answer)}
             return provider_pb2.InvokeResponse(**options)
 
-    async def Cancel(self, request: Request, context: Context) -> Request:  # noqa: N802 - the protocol's name
+    async def Cancel(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """End the waits of this connection's session. Every run of an engine ends with a Cancel, and another run may be waiting beside it."""
         del request
         session = self._sessions.get(context.peer())
@@ -236,14 +236,14 @@ def _diff_response(difference: Difference) -> Request:
 
 @asynccontextmanager
 async def _answering(
-    context: Context, *, inputs: Properties | None = None, secrets: Secrets = _NO_SECRETS
+    context: RpcContext, *, inputs: Properties | None = None, secrets: Secrets = _NO_SECRETS
 ) -> AsyncGenerator[None]:
     """Turn errors into the protocol's: one message for people, and what exists already where something does."""
     try:
         yield
     except PartlyDoneError as error:
         await _abort_partly(context, error.created, str(error), inputs or {}, secrets)
-    except (ProviderError, UnsupportedValueError) as error:
+    except (PluginError, UnsupportedValueError) as error:
         await context.abort(grpc.StatusCode.UNKNOWN, str(error))
     except (grpc.aio.AbortError, grpc.aio.BaseError):
         raise
@@ -254,7 +254,7 @@ async def _answering(
 
 
 async def _abort_partly(
-    context: Context, created: Created, reason: str, inputs: Properties, secrets: Secrets
+    context: RpcContext, created: Created, reason: str, inputs: Properties, secrets: Secrets
 ) -> NoReturn:
     """Report a resource that exists but is not ready: the engine keeps it, and the next update calls Update even without a difference."""
     detail = provider_pb2.ErrorResourceInitFailed(

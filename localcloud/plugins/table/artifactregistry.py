@@ -4,16 +4,27 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from localcloud.plugins.labels import LABEL_FIELDS
-from localcloud.plugins.lifecycle import Context, Created, ResourceType
+from localcloud.plugins.lifecycle import Created, OperationContext, ResourceType
 from localcloud.plugins.resource import Mask, RestResource, Wait
-from localcloud.plugins.schema import Field, Json, Scope, block, choice, flag, listing, outputs, text, whole
+from localcloud.plugins.schema import (
+    Json,
+    PropertySpec,
+    ResourceScope,
+    block,
+    choice,
+    flag,
+    listing,
+    outputs,
+    text,
+    whole,
+)
 from localcloud.plugins.table.common import COMMON
 from localcloud.plugins.values import Properties, Value, is_list, is_object
 
 _API: Final = "artifactregistry/v1"
 _ITEM: Final = "projects/{project}/locations/{location}/repositories/{repositoryId}"
 
-_NAME_PREFIXES: Final[Mapping[str, Field]] = {"packageNamePrefixes": listing(text())}
+_NAME_PREFIXES: Final[Mapping[str, PropertySpec]] = {"packageNamePrefixes": listing(text())}
 _POLICY: Final = block(
     {
         "id": text(required=True),
@@ -33,7 +44,7 @@ _POLICY: Final = block(
 )
 
 
-def _policies_to_json(value: Value, _scope: Scope) -> Json:
+def _policies_to_json(value: Value, _scope: ResourceScope) -> Json:
     """The API wants the policies by id."""
     members = value if is_list(value) else []
     return {str(member.get("id")): cast("Json", dict(member)) for member in members if is_object(member)}
@@ -45,11 +56,11 @@ def _policies_from_json(raw: Json) -> Value:
     return [cast("Value", {"id": name, **policy}) for name, policy in sorted(raw.items()) if isinstance(policy, dict)]
 
 
-def _upstream() -> Field:
+def _upstream() -> PropertySpec:
     return block({"publicRepository": text(sparse=True), "customRepository": block({"uri": text()})})
 
 
-_REPOSITORY_FIELDS: Final[Mapping[str, Field]] = {
+_REPOSITORY_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     **LABEL_FIELDS,
     "repositoryId": text(required=True, force_new=True, local=True),
@@ -90,7 +101,7 @@ _REPOSITORY_FIELDS: Final[Mapping[str, Field]] = {
 class Repository(RestResource):
     """A repository: an ordinary resource whose short name and registry address are worked out here."""
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """GET, and the outputs that follow from the id."""
         found = await RestResource.read(self, context, resource_id, given)
         if found is None:

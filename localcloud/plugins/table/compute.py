@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from localcloud.plugins.coding import encode_field
-from localcloud.plugins.diffing import META, Change, Detail, Details
-from localcloud.plugins.lifecycle import Context, Created, ResourceType, Wanted
+from localcloud.plugins.diffing import META, Detail, Details, PropertyChange
+from localcloud.plugins.lifecycle import Created, OperationContext, ResourceType, UpdateRequest
 from localcloud.plugins.resource import RestResource, Wait
-from localcloud.plugins.rest import ApiError, OperationError, ProviderError
+from localcloud.plugins.rest import GoogleApiError, OperationError, PluginError
 from localcloud.plugins.schema import (
     ABSENT,
-    Field,
     Json,
     Object,
-    Scope,
+    PropertySpec,
+    ResourceScope,
     block,
     choice,
     digits,
@@ -46,12 +46,12 @@ def same_resource(path: str) -> str:
     return last_segment(relative(path))
 
 
-def _network_path(value: Value, scope: Scope) -> Json:
+def _network_path(value: Value, scope: ResourceScope) -> Json:
     written = relative(str(value))
     return written if written.startswith("projects/") else f"projects/{scope.project}/global/networks/{written}"
 
 
-def _region_path(value: Value, scope: Scope) -> Json:
+def _region_path(value: Value, scope: ResourceScope) -> Json:
     return f"projects/{scope.project}/global/regions/{last_segment(str(value))}"
 
 
@@ -60,19 +60,19 @@ def region_name(raw: Json) -> Value:
     return last_segment(str(raw))
 
 
-def network_field(**options: bool) -> Field:
+def network_field(**options: bool) -> PropertySpec:
     """A reference to a network: a name, a path or a URL."""
     return text(encode=_network_path, decode=v1_link, same=same_resource, **options)
 
 
-def region_field(**options: bool) -> Field:
+def region_field(**options: bool) -> PropertySpec:
     """The region of a regional resource; the provider's where the program says nothing."""
     return text(computed=True, force_new=True, encode=_region_path, decode=region_name, same=last_segment, **options)
 
 
 _SELF_LINK: Final = text(decode=v1_link)
 
-_NETWORK_FIELDS: Final[Mapping[str, Field]] = {
+_NETWORK_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     "name": text(autoname=True, force_new=True, create_only=True),
     "autoCreateSubnetworks": flag(default=True, force_new=True, create_only=True, send_zero=True),
@@ -107,7 +107,7 @@ _SUBNET_LOG: Final = block(
 )
 
 
-def _subnet_log_to_json(value: Value, scope: Scope) -> Json:
+def _subnet_log_to_json(value: Value, scope: ResourceScope) -> Json:
     if not is_object(value):
         return {"enable": False}
     encoded = encode_field(_SUBNET_LOG, value, scope)
@@ -121,7 +121,7 @@ def _log_from_json(raw: Json) -> Value:
     return {name: cast("Value", value) for name, value in raw.items() if name != "enable"}
 
 
-_SUBNETWORK_FIELDS: Final[Mapping[str, Field]] = {
+_SUBNETWORK_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     "name": text(autoname=True, force_new=True),
     "network": network_field(required=True, force_new=True),
@@ -161,7 +161,7 @@ _SUBNETWORK_FIELDS: Final[Mapping[str, Field]] = {
 class Subnetwork(RestResource):
     """A subnetwork: two of its properties have methods of their own, the rest takes a PATCH with the fingerprint."""
 
-    async def update(self, context: Context, wanted: Wanted) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """Send each change by its own method."""
         path = self.path(self.item, context, {**wanted.state, **wanted.inputs}, wanted.id)
         changed = set(wanted.changed)
@@ -199,12 +199,14 @@ class Subnetwork(RestResource):
             await self._change(context, wanted, "PATCH", path, patch)
         return await self.must_read(context, wanted.id, wanted.inputs)
 
-    async def _change(self, context: Context, wanted: Wanted, method: str, path: str, body: Object) -> None:
+    async def _change(
+        self, context: OperationContext, wanted: UpdateRequest, method: str, path: str, body: Object
+    ) -> None:
         try:
             answer = await context.rest.call(method, path, body=body)
             await self.follow(context, answer, path)
-        except (ApiError, OperationError) as error:
-            raise ProviderError(f"Error updating {self.noun} {wanted.id!r}: {error}") from error
+        except (GoogleApiError, OperationError) as error:
+            raise PluginError(f"Error updating {self.noun} {wanted.id!r}: {error}") from error
 
 
 def _shrunk_range(details: Details, state: Mapping[str, Value], inputs: Mapping[str, Value]) -> Details:
@@ -216,21 +218,21 @@ def _shrunk_range(details: Details, state: Mapping[str, Value], inputs: Mapping[
         grows = ipaddress.ip_network(old).subnet_of(ipaddress.ip_network(new))  # type: ignore[arg-type] - mixed versions raise TypeError, caught below
     except (TypeError, ValueError):
         grows = False
-    return details if grows else {**details, META: Detail(change=Change.UPDATE, replaces=True)}
+    return details if grows else {**details, META: Detail(change=PropertyChange.UPDATE, replaces=True)}
 
 
 _RULE: Final = block({"protocol": text(required=True, api="IPProtocol", same=str.lower), "ports": listing(text())})
 
 
-def _firewall_log_to_json(value: Value, _scope: Scope) -> Json:
+def _firewall_log_to_json(value: Value, _scope: ResourceScope) -> Json:
     return {"enable": True, "metadata": text_of(value, "metadata")} if is_object(value) else {"enable": False}
 
 
-def _firewall_list(name: str = "", item: Field | None = None, **options: bool) -> Field:
+def _firewall_list(name: str = "", item: PropertySpec | None = None, **options: bool) -> PropertySpec:
     return choice(item or text(), api=name, unset_update=[], **options)
 
 
-_FIREWALL_FIELDS: Final[Mapping[str, Field]] = {
+_FIREWALL_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     "name": text(autoname=True, force_new=True, create_only=True),
     "network": network_field(required=True),
@@ -255,7 +257,7 @@ _FIREWALL_FIELDS: Final[Mapping[str, Field]] = {
     **outputs(creationTimestamp=text(), selfLink=_SELF_LINK),
 }
 
-_ROUTER_FIELDS: Final[Mapping[str, Field]] = {
+_ROUTER_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     "name": text(autoname=True, force_new=True, create_only=True),
     # Optional in the SDK for routers of a Network Connectivity Center gateway, which are not covered here.
@@ -279,7 +281,7 @@ _ROUTER_FIELDS: Final[Mapping[str, Field]] = {
 
 
 def _resource(
-    noun: str, fields: Mapping[str, Field], collection: str, kind: type[RestResource] = RestResource
+    noun: str, fields: Mapping[str, PropertySpec], collection: str, kind: type[RestResource] = RestResource
 ) -> RestResource:
     return kind(
         noun=noun,

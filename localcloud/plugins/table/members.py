@@ -4,14 +4,14 @@ from typing import Final
 
 from localcloud.plugins.iam import MEMBER_FIELDS, Dialect, IamMember
 from localcloud.plugins.lifecycle import ResourceType
-from localcloud.plugins.schema import Field, last_segment, text
+from localcloud.plugins.schema import PropertySpec, last_segment, text
 from localcloud.plugins.table.common import PROJECT
 
 _LOCATION: Final = text(computed=True, force_new=True)
 
 
 def _member(type_name: str, lifecycle: IamMember, *, project: bool = False, location: bool = False) -> ResourceType:
-    fields: dict[str, Field] = {
+    fields: dict[str, PropertySpec] = {
         **MEMBER_FIELDS,
         lifecycle.subject: text(required=True, force_new=True, same=last_segment),
     }

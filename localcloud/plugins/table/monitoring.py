@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from localcloud.plugins.diffing import Change, Detail, Details
-from localcloud.plugins.lifecycle import Context, Created, ResourceType, Wanted, settled
+from localcloud.plugins.diffing import Detail, Details, PropertyChange
+from localcloud.plugins.lifecycle import Created, OperationContext, ResourceType, UpdateRequest, settled
 from localcloud.plugins.resource import Mask, RestResource, known_project
-from localcloud.plugins.rest import ApiError, ProviderError
+from localcloud.plugins.rest import GoogleApiError, PluginError
 from localcloud.plugins.schema import (
-    Field,
     Json,
     Object,
+    PropertySpec,
     block,
     flag,
     listing,
@@ -30,7 +30,7 @@ _V3: Final = "monitoring/v3"
 _V1: Final = "monitoring/v1"
 _LOGGING: Final = "logging/v2"
 
-_CHANNEL_FIELDS: Final[Mapping[str, Field]] = {
+_CHANNEL_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     "type": text(required=True),
     "displayName": text(),
@@ -53,7 +53,9 @@ _SENSITIVE: Final[Mapping[str, str]] = {"authToken": "auth_token", "password": "
 class Channel(RestResource):
     """A notification channel: secret labels travel among the others."""
 
-    def body(self, context: Context, inputs: Properties, state: Mapping[str, Value], *, update: bool) -> Object:
+    def body(
+        self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
+    ) -> Object:
         """Add the secret labels."""
         body = RestResource.body(self, context, inputs, state, update=update)
         sensitive = inputs.get("sensitiveLabels")
@@ -63,7 +65,9 @@ class Channel(RestResource):
             body["labels"] = {**(plain if isinstance(plain, dict) else {}), **secret}
         return body
 
-    def state(self, context: Context, body: Object, given: Properties, *, imported: bool = False) -> Properties:
+    def state(
+        self, context: OperationContext, body: Object, given: Properties, *, imported: bool = False
+    ) -> Properties:
         """Take the masked secret labels out."""
         labels = body.get("labels")
         if isinstance(labels, dict):
@@ -73,7 +77,7 @@ class Channel(RestResource):
             }
         return RestResource.state(self, context, body, given, imported=imported)
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """DELETE, with `force` as the program says."""
         force = "true" if state.get("forceDelete") is True else "false"
         await RestResource.delete(self, context, resource_id, {**state, "force": force})
@@ -102,7 +106,7 @@ _PROMETHEUS: Final = block(
     }
 )
 
-_ALERT_FIELDS: Final[Mapping[str, Field]] = {
+_ALERT_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     "displayName": text(required=True),
     "combiner": text(required=True),
@@ -176,7 +180,9 @@ _ALERT_FIELDS: Final[Mapping[str, Field]] = {
 class Alert(RestResource):
     """An alert policy: updates send its conditions with the names that Google gave them."""
 
-    def body(self, context: Context, inputs: Properties, state: Mapping[str, Value], *, update: bool) -> Object:
+    def body(
+        self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
+    ) -> Object:
         """Fill the conditions' names in."""
         conditions, known = inputs.get("conditions"), state.get("conditions")
         if update and isinstance(conditions, list) and isinstance(known, list):
@@ -195,32 +201,32 @@ def _named(condition: Value, known: Value) -> Value:
     return {**condition, "name": known.get("name")}
 
 
-_DASHBOARD_FIELDS: Final[Mapping[str, Field]] = {**COMMON, "dashboardJson": text(required=True)}
+_DASHBOARD_FIELDS: Final[Mapping[str, PropertySpec]] = {**COMMON, "dashboardJson": text(required=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
     """A dashboard: a JSON text that is the body."""
 
-    async def create(self, context: Context, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """POST, then read."""
         project = known_project(context, inputs).project
         try:
             answer = await context.rest.call("POST", f"{_V1}/projects/{project}/dashboards", body=_dashboard(inputs))
-        except ApiError as error:
-            raise ProviderError(f"Error creating Dashboard: {error}") from error
+        except GoogleApiError as error:
+            raise PluginError(f"Error creating Dashboard: {error}") from error
         name = str(answer.get("name", ""))
         return await settled(name, inputs, self._must_read(context, name, inputs))
 
-    async def _must_read(self, context: Context, name: str, inputs: Properties) -> Created:
+    async def _must_read(self, context: OperationContext, name: str, inputs: Properties) -> Created:
         found = await self.read(context, name, inputs)
         if found is None:
-            raise ProviderError(
+            raise PluginError(
                 f"Error reading Dashboard {name!r}: it is gone right after the request that made or changed it"
             )
         return found
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """GET; the state holds the whole text that Google answers."""
         body = await context.rest.find(f"{_V1}/{resource_id}")
         if body is None:
@@ -230,7 +236,7 @@ class Dashboard:
             state["deletionPolicy"] = given["deletionPolicy"]
         return Created(id=resource_id, state=state)
 
-    async def update(self, context: Context, wanted: Wanted) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """PATCH the whole text with the etag of the state."""
         body = _dashboard(wanted.inputs)
         known = _parsed(wanted.state)
@@ -239,18 +245,18 @@ class Dashboard:
         if "dashboardJson" in wanted.changed:
             try:
                 await context.rest.call("PATCH", f"{_V1}/{wanted.id}", body=body)
-            except ApiError as error:
-                raise ProviderError(f"Error updating Dashboard {wanted.id!r}: {error}") from error
+            except GoogleApiError as error:
+                raise PluginError(f"Error updating Dashboard {wanted.id!r}: {error}") from error
         return await self._must_read(context, wanted.id, wanted.inputs)
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """DELETE; 404 is success."""
         del state
         try:
             await context.rest.call("DELETE", f"{_V1}/{resource_id}")
-        except ApiError as error:
+        except GoogleApiError as error:
             if not error.is_missing:
-                raise ProviderError(f"Error deleting Dashboard {resource_id!r}: {error}") from error
+                raise PluginError(f"Error deleting Dashboard {resource_id!r}: {error}") from error
 
 
 def _parsed(values: Mapping[str, Value]) -> Json:
@@ -263,7 +269,7 @@ def _parsed(values: Mapping[str, Value]) -> Json:
 def _dashboard(inputs: Properties) -> Object:
     parsed = _parsed(inputs)
     if not isinstance(parsed, dict):
-        raise ProviderError('"dashboardJson" contains an invalid JSON: it has to be the JSON text of one object')
+        raise PluginError('"dashboardJson" contains an invalid JSON: it has to be the JSON text of one object')
     return parsed
 
 
@@ -274,7 +280,7 @@ def _same_dashboard(details: Details, state: Mapping[str, Value], inputs: Mappin
     left = {path: detail for path, detail in details.items() if path != ("dashboardJson",)}
     wanted = _parsed(inputs)
     if _reduced(_parsed(state), wanted) != wanted:
-        left["dashboardJson",] = Detail(change=Change.UPDATE)
+        left["dashboardJson",] = Detail(change=PropertyChange.UPDATE)
     return left
 
 
@@ -286,7 +292,7 @@ def _reduced(answered: Json, wanted: Json) -> Json:
     return answered
 
 
-_METRIC_FIELDS: Final[Mapping[str, Field]] = {
+_METRIC_FIELDS: Final[Mapping[str, PropertySpec]] = {
     "project": COMMON["project"],
     "deletionPolicy": DELETION_POLICY,
     "name": text(autoname=True),

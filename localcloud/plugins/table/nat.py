@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.plugins.coding import decode_body, encode_body
-from localcloud.plugins.lifecycle import Context, Created, ResourceType, Wanted, settled
+from localcloud.plugins.lifecycle import Created, OperationContext, ResourceType, UpdateRequest, settled
 from localcloud.plugins.resource import Wait, follow, parse_id
-from localcloud.plugins.rest import ApiError, OperationError, ProviderError
-from localcloud.plugins.schema import Field, Object, block, choice, flag, last_segment, listing, text, whole
+from localcloud.plugins.rest import GoogleApiError, OperationError, PluginError
+from localcloud.plugins.schema import Object, PropertySpec, block, choice, flag, last_segment, listing, text, whole
 from localcloud.plugins.table.common import COMMON
 from localcloud.plugins.table.compute import API, same_resource, v1_link
 from localcloud.plugins.values import Properties, Value, text_of
@@ -16,7 +16,7 @@ from localcloud.plugins.values import Properties, Value, text_of
 _ID: Final = "{project}/{region}/{router}/{name}"
 _ADDRESSES: Final = choice(text(same=same_resource), unset=[])
 
-_FIELDS: Final[Mapping[str, Field]] = {
+_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     "name": text(autoname=True, force_new=True),
     "router": text(required=True, force_new=True, local=True, same=last_segment),
@@ -70,12 +70,12 @@ _FIELDS: Final[Mapping[str, Field]] = {
 class RouterNat:
     """A NAT configuration of a router."""
 
-    def _router(self, context: Context, values: Mapping[str, Value]) -> str:
+    def _router(self, context: OperationContext, values: Mapping[str, Value]) -> str:
         scope = context.scope(values)
         router = last_segment(text_of(dict(values), "router"))
         return f"{API}/projects/{scope.project}/regions/{last_segment(scope.region)}/routers/{router}"
 
-    async def create(self, context: Context, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """Add the entry to the router's list."""
         scope = context.scope(inputs)
         entry = encode_body(_FIELDS, inputs, scope)
@@ -84,7 +84,7 @@ class RouterNat:
         resource_id = _ID.format(project=scope.project, region=region, router=router, name=text_of(inputs, "name"))
         return await settled(resource_id, inputs, self._must_read(context, resource_id, inputs))
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """Look the entry up in the router's list."""
         values = given or parse_id(_ID, resource_id, "RouterNat")
         router = await context.rest.find(self._router(context, values))
@@ -100,15 +100,15 @@ class RouterNat:
         }
         return Created(id=resource_id, state=state)
 
-    async def _must_read(self, context: Context, resource_id: str, given: Properties) -> Created:
+    async def _must_read(self, context: OperationContext, resource_id: str, given: Properties) -> Created:
         found = await self.read(context, resource_id, given)
         if found is None:
-            raise ProviderError(
+            raise PluginError(
                 f"Error reading RouterNat {resource_id!r}: it is gone right after the request that made or changed it"
             )
         return found
 
-    async def update(self, context: Context, wanted: Wanted) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """Change the entry in the router's list."""
         values = dict(wanted.inputs)
         values.update(
@@ -122,7 +122,7 @@ class RouterNat:
         await self._change(context, wanted.inputs, "Updating", entry, replace=True)
         return await self._must_read(context, wanted.id, wanted.inputs)
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """Take the entry out of the router's list; a router that is gone took it along."""
         del resource_id
         path = self._router(context, state)
@@ -135,29 +135,31 @@ class RouterNat:
             if len(left) != len(nats):
                 await self._patch(context, path, left, "Deleting")
 
-    async def _change(self, context: Context, values: Properties, doing: str, entry: Object, *, replace: bool) -> None:
+    async def _change(
+        self, context: OperationContext, values: Properties, doing: str, entry: Object, *, replace: bool
+    ) -> None:
         path = self._router(context, values)
         async with context.locks.of(path):
             try:
                 nats = _nats(await context.rest.get(path))
-            except ApiError as error:
-                raise ProviderError(f"Error {doing.lower()} RouterNat {entry.get('name')!r}: {error}") from error
+            except GoogleApiError as error:
+                raise PluginError(f"Error {doing.lower()} RouterNat {entry.get('name')!r}: {error}") from error
             names = [each.get("name") for each in nats]
             if not replace and entry.get("name") in names:
-                raise ProviderError(
+                raise PluginError(
                     f"Error creating RouterNat: the router {text_of(values, 'router')!r} has a NAT {entry.get('name')!r} already"
                 )
             changed = [entry if each.get("name") == entry.get("name") else each for each in nats]
             await self._patch(context, path, changed if entry.get("name") in names else [*nats, entry], doing)
 
-    async def _patch(self, context: Context, path: str, nats: list[Object], doing: str) -> None:
+    async def _patch(self, context: OperationContext, path: str, nats: list[Object], doing: str) -> None:
         try:
             answer = await context.rest.call("PATCH", path, body={"nats": [*nats]})
             await follow(context, Wait.COMPUTE, answer, path)
-        except ApiError as error:
-            raise ProviderError(f"Error {doing.lower()} RouterNat: {error}") from error
+        except GoogleApiError as error:
+            raise PluginError(f"Error {doing.lower()} RouterNat: {error}") from error
         except OperationError as error:
-            raise ProviderError(f"Error waiting for {doing} RouterNat: {error}") from error
+            raise PluginError(f"Error waiting for {doing} RouterNat: {error}") from error
 
 
 def _nats(router: Object) -> list[Object]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from localcloud.plugins.diffing import Change, Detail, Details
-from localcloud.plugins.lifecycle import Context, Created, ResourceType, Wanted, settled
-from localcloud.plugins.rest import ApiError, ProviderError
-from localcloud.plugins.schema import Field, Kind, Object, flag, outputs, text, texts_by_key, whole
+from localcloud.plugins.diffing import Detail, Details, PropertyChange
+from localcloud.plugins.lifecycle import Created, OperationContext, ResourceType, UpdateRequest, settled
+from localcloud.plugins.rest import GoogleApiError, PluginError
+from localcloud.plugins.schema import Object, PropertySpec, ValueKind, flag, outputs, text, texts_by_key, whole
 from localcloud.plugins.table.common import DELETION_POLICY
 from localcloud.plugins.values import Asset, Properties, Unknown, Value, is_object, text_of
 
@@ -30,12 +30,12 @@ _TEXTS: Final = (
 _SNIFFED: Final = 512
 _CONTROL: Final = frozenset(range(9)) | {11} | set(range(14, 27)) | set(range(28, 32))
 
-_FIELDS: Final[Mapping[str, Field]] = {
+_FIELDS: Final[Mapping[str, PropertySpec]] = {
     "deletionPolicy": DELETION_POLICY,
     "bucket": text(required=True, force_new=True),
     "name": text(autoname=True, force_new=True),
     "content": text(secret=True),
-    "source": Field(kind=Kind.ASSET),
+    "source": PropertySpec(kind=ValueKind.ASSET),
     "contentType": text(computed=True, force_new=True),
     "cacheControl": text(force_new=True),
     "contentDisposition": text(force_new=True),
@@ -64,7 +64,7 @@ _FIELDS: Final[Mapping[str, Field]] = {
 class BucketObject:
     """An object."""
 
-    async def create(self, context: Context, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """Upload, then read."""
         bucket, name = text_of(inputs, "bucket"), text_of(inputs, "name")
         content = _content(inputs)
@@ -78,22 +78,22 @@ class BucketObject:
                 headers={"Content-Type": f"multipart/related; boundary={boundary}"},
                 body=body,
             )
-        except ApiError as error:
-            raise ProviderError(f"Error uploading object {name}: {error}") from error
+        except GoogleApiError as error:
+            raise PluginError(f"Error uploading object {name}: {error}") from error
         return await settled(f"{bucket}-{name}", inputs, self._must_read(context, f"{bucket}-{name}", inputs))
 
-    async def _must_read(self, context: Context, resource_id: str, inputs: Properties) -> Created:
+    async def _must_read(self, context: OperationContext, resource_id: str, inputs: Properties) -> Created:
         found = await self.read(context, resource_id, inputs)
         if found is None:
-            raise ProviderError(
+            raise PluginError(
                 f"Error reading object {resource_id!r}: it is gone right after the request that made or changed it"
             )
         return found
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """GET the object's metadata. The content stays what the program gave, as long as its hash is the one in the bucket."""
         if not given:
-            raise ProviderError(
+            raise PluginError(
                 f"{resource_id!r}: the real provider cannot import bucket objects, and neither can this one"
             )
         body = await context.rest.find(_path(given))
@@ -120,7 +120,7 @@ class BucketObject:
         state["detectMd5hash"] = md5 if expected and expected != md5 else "different hash"
         return Created(id=resource_id, state=state)
 
-    async def update(self, context: Context, wanted: Wanted) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """Upload again where the content changes, PATCH the metadata and holds otherwise."""
         if wanted.changed & {"content", "source", "detectMd5hash", "sourceMd5hash"}:
             return await self.create(context, wanted.inputs)
@@ -136,13 +136,13 @@ class BucketObject:
         await context.rest.call("PATCH", _path(wanted.inputs), body=body)
         return await self._must_read(context, wanted.id, wanted.inputs)
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """DELETE; 404 is success."""
         try:
             await context.rest.call("DELETE", _path(state))
-        except ApiError as error:
+        except GoogleApiError as error:
             if not error.is_missing:
-                raise ProviderError(f"Error deleting object {resource_id!r}: {error}") from error
+                raise PluginError(f"Error deleting object {resource_id!r}: {error}") from error
 
 
 def _path(values: Properties) -> str:
@@ -156,12 +156,12 @@ def _content(inputs: Properties) -> bytes:
             return source.text.encode()
         path = Path(source.path or "")
         if not path.is_file():
-            raise ProviderError(
+            raise PluginError(
                 f"the source {str(path)!r} of object {text_of(inputs, 'name')!r} is no file (looked from {Path.cwd()})"
             )
         return path.read_bytes()
     if "content" not in inputs:
-        raise ProviderError(f"object {text_of(inputs, 'name')!r}: one of content and source has to be set")
+        raise PluginError(f"object {text_of(inputs, 'name')!r}: one of content and source has to be set")
     return text_of(inputs, "content").encode()
 
 
@@ -171,7 +171,7 @@ def _md5_of(values: Properties) -> str:
         return ""
     try:
         content = _content(values)
-    except (ProviderError, OSError):
+    except (PluginError, OSError):
         return ""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
@@ -209,10 +209,12 @@ def _new_content(details: Details, state: Mapping[str, Value], inputs: Mapping[s
     if isinstance(inputs.get("source"), Asset):
         details = {path: detail for path, detail in details.items() if path[0] not in {"source", "detectMd5hash"}}
         if _md5_of(dict(inputs)) != state.get("md5hash"):
-            details[("source",)] = Detail(change=Change.UPDATE)
+            details[("source",)] = Detail(change=PropertyChange.UPDATE)
     if not {("content",), ("source",), ("detectMd5hash",)} & set(details):
         return details
-    follow = {(name,): Detail(change=Change.UPDATE) for name in ("crc32c", "detectMd5hash", "generation", "md5hash")}
+    follow = {
+        (name,): Detail(change=PropertyChange.UPDATE) for name in ("crc32c", "detectMd5hash", "generation", "md5hash")
+    }
     return {**details, **follow}
 
 

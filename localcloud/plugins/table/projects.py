@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from localcloud.plugins.diffing import Change, Detail, Details
-from localcloud.plugins.lifecycle import Context, Created, ResourceType, Wanted, settled
+from localcloud.plugins.diffing import Detail, Details, PropertyChange
+from localcloud.plugins.lifecycle import Created, OperationContext, ResourceType, UpdateRequest, settled
 from localcloud.plugins.resource import Wait, follow, known_project, parse_id
-from localcloud.plugins.rest import ApiError, OperationError, ProviderError
-from localcloud.plugins.schema import Field, Object, flag, last_segment, outputs, text
+from localcloud.plugins.rest import GoogleApiError, OperationError, PluginError
+from localcloud.plugins.schema import Object, PropertySpec, flag, last_segment, outputs, text
 from localcloud.plugins.table.common import COMMON
 from localcloud.plugins.values import Properties, Value, text_of
 
@@ -19,7 +19,7 @@ _ENABLED_QUERY: Final[Mapping[str, str]] = {
     "pageSize": "200",
 }
 
-_SERVICE_FIELDS: Final[Mapping[str, Field]] = {
+_SERVICE_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     "service": text(required=True, force_new=True),
     "disableOnDestroy": flag(local=True, default=False),
@@ -32,7 +32,7 @@ _SERVICE_FIELDS: Final[Mapping[str, Field]] = {
 class EnabledService:
     """An API of a project: enabled, listed, and disabled at the end only where the program asks for it."""
 
-    async def create(self, context: Context, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """Enable the API unless it is enabled."""
         service = text_of(inputs, "service")
         project = known_project(context, inputs).project
@@ -41,12 +41,12 @@ class EnabledService:
                 await _change(context, project, f"{service}:enable", {}, "enable")
         found = await self.read(context, f"{project}/{service}", inputs)
         if found is None:
-            raise ProviderError(
+            raise PluginError(
                 f"Error reading Project Service: {service} is not enabled right after it was enabled in {project}"
             )
         return found
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """Look the API up among those that are enabled."""
         values = given or parse_id("{project}/{service}", resource_id, "Project Service")
         project = known_project(context, values).project
@@ -59,12 +59,12 @@ class EnabledService:
         local = {name: value for name, value in values.items() if name in _SERVICE_FIELDS}
         return Created(id=resource_id, state={**local, "project": project})
 
-    async def update(self, context: Context, wanted: Wanted) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """Only what the provider keeps for itself can change."""
         del context
         return Created(id=wanted.id, state={**wanted.inputs, "project": text_of(wanted.state, "project")})
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """Disable the API where `disableOnDestroy` says so; else leave it, since others may use it."""
         del resource_id
         if state.get("disableOnDestroy") is not True:
@@ -75,12 +75,12 @@ class EnabledService:
             body["checkIfServiceHasUsage"] = "CHECK"
         try:
             await _change(context, project, f"{text_of(state, 'service')}:disable", body, "disable")
-        except ApiError as error:
+        except GoogleApiError as error:
             if not error.is_missing:
                 raise
 
 
-async def _enabled(context: Context, project: str) -> set[str]:
+async def _enabled(context: OperationContext, project: str) -> set[str]:
     names: set[str] = set()
     query = dict(_ENABLED_QUERY)
     while True:
@@ -95,18 +95,18 @@ async def _enabled(context: Context, project: str) -> set[str]:
         query["pageToken"] = token
 
 
-async def _change(context: Context, project: str, action: str, body: Object, verb: str) -> None:
+async def _change(context: OperationContext, project: str, action: str, body: Object, verb: str) -> None:
     path = f"{_API}/projects/{project}/services/{action}"
     try:
         answer = await context.rest.call("POST", path, body=body)
         await follow(context, Wait.OPERATION, answer, path, operations=_API)
     except OperationError as error:
-        raise ProviderError(
+        raise PluginError(
             f"Error waiting to {verb} {action.partition(':')[0]} in project {project}: {error}"
         ) from error
 
 
-_ACCOUNT_FIELDS: Final[Mapping[str, Field]] = {
+_ACCOUNT_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     # Optional in the SDK, so that it can be derived from the resource's name; the API has no account without one.
     "accountId": text(autoname=True, force_new=True),
@@ -122,7 +122,7 @@ _ACCOUNT_FIELDS: Final[Mapping[str, Field]] = {
 class ServiceAccount:
     """A service account. The real provider reads it back until it is really visible."""
 
-    async def create(self, context: Context, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """POST, then read."""
         project = known_project(context, inputs).project
         account: Object = {
@@ -132,29 +132,29 @@ class ServiceAccount:
         try:
             answer = await context.rest.call("POST", f"iam/v1/projects/{project}/serviceAccounts", body=body)
             name = str(answer.get("name", ""))
-        except ApiError as error:
+        except GoogleApiError as error:
             if not (error.is_conflict and inputs.get("createIgnoreAlreadyExists") is True):
-                raise ProviderError(f"Error creating service account: {error}") from error
+                raise PluginError(f"Error creating service account: {error}") from error
             name = (
                 f"projects/{project}/serviceAccounts/{text_of(inputs, 'accountId')}@{project}.iam.gserviceaccount.com"
             )
         return await settled(name, inputs, self._finish(context, name, inputs))
 
-    async def _finish(self, context: Context, name: str, inputs: Properties) -> Created:
+    async def _finish(self, context: OperationContext, name: str, inputs: Properties) -> Created:
         if inputs.get("disabled") is True:
             await context.rest.call("POST", f"iam/v1/{name}:disable")
         return await self._must_read(context, name, inputs)
 
-    async def _must_read(self, context: Context, name: str, inputs: Properties) -> Created:
+    async def _must_read(self, context: OperationContext, name: str, inputs: Properties) -> Created:
         attempts = 5
         for attempt in range(1, attempts + 1):
             found = await self.read(context, name, inputs)
             if found is not None:
                 return found
             await context.rest.pause(attempt)
-        raise ProviderError(f"Error reading service account {name!r}: it is not visible after it was created")
+        raise PluginError(f"Error reading service account {name!r}: it is not visible after it was created")
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """GET."""
         body = await context.rest.find(f"iam/v1/{resource_id}")
         if body is None:
@@ -168,7 +168,7 @@ class ServiceAccount:
         state |= {name: given[name] for name in ("createIgnoreAlreadyExists", "deletionPolicy") if name in given}
         return Created(id=resource_id, state=state)
 
-    async def update(self, context: Context, wanted: Wanted) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """PATCH the texts with the account's etag; enabling and disabling are methods of their own."""
         changed = [name for name in ("description", "displayName") if name in wanted.changed]
         if "disabled" in wanted.changed:
@@ -187,14 +187,14 @@ class ServiceAccount:
             await context.rest.call("PATCH", f"iam/v1/{wanted.id}", body=body)
         return await self._must_read(context, wanted.id, wanted.inputs)
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """DELETE; 404 is success."""
         del state
         try:
             await context.rest.call("DELETE", f"iam/v1/{resource_id}")
-        except ApiError as error:
+        except GoogleApiError as error:
             if not error.is_missing:
-                raise ProviderError(f"Error deleting service account {resource_id!r}: {error}") from error
+                raise PluginError(f"Error deleting service account {resource_id!r}: {error}") from error
 
 
 def _new_account(details: Details, state: Mapping[str, Value], inputs: Mapping[str, Value]) -> Details:
@@ -202,7 +202,11 @@ def _new_account(details: Details, state: Mapping[str, Value], inputs: Mapping[s
     del state, inputs
     if ("accountId",) not in details:
         return details
-    return {**details, ("email",): Detail(change=Change.UPDATE), ("member",): Detail(change=Change.UPDATE)}
+    return {
+        **details,
+        ("email",): Detail(change=PropertyChange.UPDATE),
+        ("member",): Detail(change=PropertyChange.UPDATE),
+    }
 
 
 PROJECTS: Final = (

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from localcloud.plugins.labels import ANNOTATION_FIELDS, LABEL_FIELDS
-from localcloud.plugins.lifecycle import Context, Created, ResourceType
+from localcloud.plugins.lifecycle import Created, OperationContext, ResourceType
 from localcloud.plugins.resource import RestResource, Wait
-from localcloud.plugins.rest import ProviderError
+from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import (
-    Field,
     Json,
-    Scope,
+    PropertySpec,
+    ResourceScope,
     block,
     choice,
     flag,
@@ -34,15 +34,15 @@ _GRPC: Final = block({"port": whole(computed=True), "service": text()}, unset=No
 _HTTP_HEADERS: Final = listing(block({"name": text(required=True), "value": text(send_zero=True, default="")}))
 
 
-def _http_get(*, headers: bool = True) -> Field:
-    fields: dict[str, Field] = {"path": text(default="/"), "port": whole(computed=True)}
+def _http_get(*, headers: bool = True) -> PropertySpec:
+    fields: dict[str, PropertySpec] = {"path": text(default="/"), "port": whole(computed=True)}
     if headers:
         fields["httpHeaders"] = _HTTP_HEADERS
     # `httpGet` is null where the probe is of another kind; the recordings show the same for its siblings.
     return block(fields, unset=None, send_zero=True)
 
 
-_TIMING: Final[Mapping[str, Field]] = {
+_TIMING: Final[Mapping[str, PropertySpec]] = {
     "failureThreshold": whole(default=3),
     "periodSeconds": whole(default=10),
     "timeoutSeconds": whole(default=1),
@@ -88,7 +88,7 @@ _ENV: Final = block(
 _PORT: Final = block({"name": text(computed=True), "containerPort": whole()})
 
 
-def _ports_to_json(value: Value, _scope: Scope) -> Json:
+def _ports_to_json(value: Value, _scope: ResourceScope) -> Json:
     """The API takes a list, of which a container has one."""
     return [{name: cast("Json", each) for name, each in value.items() if each}] if is_object(value) else None
 
@@ -195,7 +195,7 @@ _CONDITION: Final = block(
 )
 
 
-_FIELDS: Final[Mapping[str, Field]] = {
+_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     **LABEL_FIELDS,
     **ANNOTATION_FIELDS,
@@ -256,7 +256,7 @@ _FIELDS: Final[Mapping[str, Field]] = {
 class Service(RestResource):
     """A service: an ordinary resource that is protected from deletion unless the program says otherwise."""
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """GET, and the properties that are part of the id."""
         found = await RestResource.read(self, context, resource_id, given)
         if found is not None:
@@ -264,10 +264,10 @@ class Service(RestResource):
             found.state.update({"project": pieces[1], "location": pieces[3], "name": pieces[5]})
         return found
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """Refuse where the service is protected."""
         if state.get("deletionProtection") is True:
-            raise ProviderError(
+            raise PluginError(
                 "cannot destroy service without setting deletion_protection=false and running `pulumi up`"
             )
         await RestResource.delete(self, context, resource_id, state)

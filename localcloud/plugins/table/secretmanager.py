@@ -6,17 +6,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.plugins.labels import ANNOTATION_FIELDS, LABEL_FIELDS
-from localcloud.plugins.lifecycle import Context, Created, ResourceType, Wanted, settled
+from localcloud.plugins.lifecycle import Created, OperationContext, ResourceType, UpdateRequest, settled
 from localcloud.plugins.resource import Mask, RestResource
-from localcloud.plugins.rest import ApiError, ProviderError
-from localcloud.plugins.schema import Field, Object, block, flag, last_segment, listing, outputs, text, texts_by_key
+from localcloud.plugins.rest import GoogleApiError, PluginError
+from localcloud.plugins.schema import (
+    Object,
+    PropertySpec,
+    block,
+    flag,
+    last_segment,
+    listing,
+    outputs,
+    text,
+    texts_by_key,
+)
 from localcloud.plugins.table.common import COMMON
 from localcloud.plugins.values import Properties, text_of
 
 _API: Final = "secretmanager/v1"
 _ENCRYPTION: Final = block({"kmsKeyName": text(required=True)})
 
-_SECRET_FIELDS: Final[Mapping[str, Field]] = {
+_SECRET_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     **LABEL_FIELDS,
     **ANNOTATION_FIELDS,
@@ -52,16 +62,14 @@ _SECRET_FIELDS: Final[Mapping[str, Field]] = {
 class Secret(RestResource):
     """A secret: an ordinary resource that may be protected."""
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """Refuse where the secret is protected."""
         if state.get("deletionProtection") is True:
-            raise ProviderError(
-                "cannot destroy secret without setting deletion_protection=false and running `pulumi up`"
-            )
+            raise PluginError("cannot destroy secret without setting deletion_protection=false and running `pulumi up`")
         await RestResource.delete(self, context, resource_id, state)
 
 
-_VERSION_FIELDS: Final[Mapping[str, Field]] = {
+_VERSION_FIELDS: Final[Mapping[str, PropertySpec]] = {
     "project": text(computed=True, force_new=True, local=True),
     "secret": text(required=True, force_new=True, same=last_segment),
     "secretData": text(secret=True, force_new=True),
@@ -76,7 +84,7 @@ _VERSION_FIELDS: Final[Mapping[str, Field]] = {
 class SecretVersion:
     """A version of a secret: its payload is written once and never sent again."""
 
-    async def create(self, context: Context, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """Add the version, then enable or disable it."""
         secret = text_of(inputs, "secret")
         if "/" not in secret:
@@ -86,19 +94,19 @@ class SecretVersion:
         body: Object = {"payload": {"data": encoded}}
         try:
             answer = await context.rest.call("POST", f"{_API}/{secret}:addVersion", body=body)
-        except ApiError as error:
-            raise ProviderError(f"Error creating SecretVersion: {error}") from error
+        except GoogleApiError as error:
+            raise PluginError(f"Error creating SecretVersion: {error}") from error
         name = str(answer.get("name", ""))
         return await settled(name, inputs, self._finish(context, name, inputs))
 
-    async def _finish(self, context: Context, name: str, inputs: Properties) -> Created:
+    async def _finish(self, context: OperationContext, name: str, inputs: Properties) -> Created:
         await _switch(context, name, on=inputs.get("enabled") is not False)
         found = await self.read(context, name, inputs)
         if found is None:
-            raise ProviderError(f"Error reading SecretVersion {name!r}: it is gone right after it was added")
+            raise PluginError(f"Error reading SecretVersion {name!r}: it is gone right after it was added")
         return found
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """GET; an import reads the payload too. A destroyed version is gone."""
         body = await context.rest.find(f"{_API}/{resource_id}")
         if body is None or body.get("state") == "DESTROYED":
@@ -121,32 +129,32 @@ class SecretVersion:
             state["secretData"] = await _payload(context, resource_id)
         return Created(id=name, state=state)
 
-    async def update(self, context: Context, wanted: Wanted) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """Enable or disable."""
         if "enabled" in wanted.changed:
             await _switch(context, wanted.id, on=wanted.inputs.get("enabled") is not False)
         found = await self.read(context, wanted.id, wanted.inputs)
         if found is None:
-            raise ProviderError(f"Error updating SecretVersion {wanted.id!r}: it is gone")
+            raise PluginError(f"Error updating SecretVersion {wanted.id!r}: it is gone")
         return found
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """Destroy the payload, or disable the version, or leave it, as `deletionPolicy` says."""
         action = {"DELETE": "destroy", "DISABLE": "disable"}.get(text_of(state, "deletionPolicy") or "DELETE")
         if action is None:
             return
         try:
             await context.rest.call("POST", f"{_API}/{resource_id}:{action}")
-        except ApiError as error:
+        except GoogleApiError as error:
             if not error.is_missing:
-                raise ProviderError(f"Error deleting SecretVersion {resource_id!r}: {error}") from error
+                raise PluginError(f"Error deleting SecretVersion {resource_id!r}: {error}") from error
 
 
-async def _switch(context: Context, name: str, *, on: bool) -> None:
+async def _switch(context: OperationContext, name: str, *, on: bool) -> None:
     await context.rest.call("POST", f"{_API}/{name}:{'enable' if on else 'disable'}")
 
 
-async def _payload(context: Context, name: str) -> str:
+async def _payload(context: OperationContext, name: str) -> str:
     answer = await context.rest.get(f"{_API}/{name}:access")
     payload = answer.get("payload")
     data = str(payload.get("data", "")) if isinstance(payload, dict) else ""

@@ -8,15 +8,15 @@ from urllib.parse import quote
 from localcloud.plugins import labels
 from localcloud.plugins.coding import encode_field, put
 from localcloud.plugins.labels import LABEL_FIELDS
-from localcloud.plugins.lifecycle import Context, Created, ResourceType, Wanted
+from localcloud.plugins.lifecycle import Created, OperationContext, ResourceType, UpdateRequest
 from localcloud.plugins.resource import RestResource, given_after
-from localcloud.plugins.rest import ApiError, ProviderError
+from localcloud.plugins.rest import GoogleApiError, PluginError
 from localcloud.plugins.schema import (
     ABSENT,
-    Field,
     Json,
     Object,
-    Scope,
+    PropertySpec,
+    ResourceScope,
     block,
     digits,
     flag,
@@ -33,11 +33,11 @@ from localcloud.plugins.values import Properties, Value, is_object
 _API: Final = "storage/storage/v1"
 
 
-def _upper(value: Value, _scope: Scope) -> Json:
+def _upper(value: Value, _scope: ResourceScope) -> Json:
     return str(value).upper()
 
 
-def _state_to_json(value: Value, _scope: Scope) -> Json:
+def _state_to_json(value: Value, _scope: ResourceScope) -> Json:
     return {"LIVE": True, "ARCHIVED": False}.get(str(value))
 
 
@@ -45,7 +45,7 @@ def _state_from_json(raw: Json) -> Value:
     return "LIVE" if raw is True else "ARCHIVED"
 
 
-_ENABLED: Final[Mapping[str, Field]] = {"enabled": flag(required=True, send_zero=True)}
+_ENABLED: Final[Mapping[str, PropertySpec]] = {"enabled": flag(required=True, send_zero=True)}
 
 _CONDITION: Final = block(
     {
@@ -70,7 +70,7 @@ _CONDITION: Final = block(
 )
 
 # The real provider's own bucket fields; updates send only what changes, with `_UNSET` where a setting is taken back.
-_BUCKET_FIELDS: Final[Mapping[str, Field]] = {
+_BUCKET_FIELDS: Final[Mapping[str, PropertySpec]] = {
     **COMMON,
     **LABEL_FIELDS,
     "name": text(autoname=True, force_new=True),
@@ -136,14 +136,14 @@ _IAM_FIELDS: Final = ("uniformBucketLevelAccess", "publicAccessPrevention")
 class Bucket(RestResource):
     """A bucket: updates send what changes, deletion looks for objects first."""
 
-    async def read(self, context: Context, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """GET, and the `gs://` address that the service does not answer."""
         found = await RestResource.read(self, context, resource_id, given)
         if found is not None:
             found.state["url"] = f"gs://{resource_id}"
         return found
 
-    async def update(self, context: Context, wanted: Wanted) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """PATCH what changes."""
         body: Object = {}
         scope = context.scope(wanted.inputs)
@@ -165,17 +165,17 @@ class Bucket(RestResource):
             body["labels"] = _changed_labels(context, wanted)
         try:
             await context.rest.call("PATCH", f"{_API}/b/{wanted.id}", body=body)
-        except ApiError as error:
-            raise ProviderError(f"Error updating Bucket {wanted.id!r}: {error}") from error
+        except GoogleApiError as error:
+            raise PluginError(f"Error updating Bucket {wanted.id!r}: {error}") from error
         return await self.must_read(context, wanted.id, given_after(wanted))
 
-    async def delete(self, context: Context, resource_id: str, state: Properties) -> None:
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """Refuse where there are objects and `forceDestroy` is not set; else delete them, then the bucket."""
         bucket = f"{_API}/b/{resource_id}"
         await context.rest.find(f"{bucket}/anywhereCaches/")
         objects = await _objects(context, bucket)
         if objects and state.get("forceDestroy") is not True:
-            raise ProviderError(
+            raise PluginError(
                 f"Error trying to delete bucket {resource_id} containing objects without `force_destroy` set to true "
                 "(forceDestroy here; set it and run `pulumi up` first, or delete the objects)"
             )
@@ -186,7 +186,7 @@ class Bucket(RestResource):
         await _delete_quietly(context, bucket, {})
 
 
-def _changed_labels(context: Context, wanted: Wanted) -> Object:
+def _changed_labels(context: OperationContext, wanted: UpdateRequest) -> Object:
     """Labels of a PATCH: those wanted, and null for those that go."""
     send = labels.to_send(labels.LABELS, context.settings, wanted.inputs, wanted.state)
     before = wanted.state.get(labels.LABELS.effective)
@@ -194,7 +194,7 @@ def _changed_labels(context: Context, wanted: Wanted) -> Object:
     return {**{name: str(value) for name, value in send.items()}, **dict.fromkeys(gone)}
 
 
-async def _objects(context: Context, bucket: str) -> list[tuple[str, str]]:
+async def _objects(context: OperationContext, bucket: str) -> list[tuple[str, str]]:
     """Names and generations of all objects; none where the bucket is gone."""
     found: list[tuple[str, str]] = []
     query = {"versions": "true"}
@@ -209,12 +209,12 @@ async def _objects(context: Context, bucket: str) -> list[tuple[str, str]]:
         query["pageToken"] = token
 
 
-async def _delete_quietly(context: Context, path: str, query: Mapping[str, str]) -> None:
+async def _delete_quietly(context: OperationContext, path: str, query: Mapping[str, str]) -> None:
     try:
         await context.rest.call("DELETE", path, query=query)
-    except ApiError as error:
+    except GoogleApiError as error:
         if not error.is_missing:
-            raise ProviderError(f"Error deleting {path.removeprefix(_API + '/')}: {error}") from error
+            raise PluginError(f"Error deleting {path.removeprefix(_API + '/')}: {error}") from error
 
 
 STORAGE: Final = (

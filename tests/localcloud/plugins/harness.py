@@ -16,13 +16,14 @@ from google.protobuf import json_format, struct_pb2
 from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 
 from localcloud.plugins import serve
-from localcloud.plugins.rest import Reply
+from localcloud.plugins.rest import TransportReply
 
 ORACLE = Path(__file__).parents[2] / "fixtures" / "oracle"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 SECRET_SIGNATURE = "1b47061264138c4ac30d75fd1eb44270"
 T = TypeVar("T")
+KINDS = {value: name.lower().replace("_", "-") for name, value in provider_pb2.PropertyDiff.Kind.items()}
 
 
 def oracle(name: str) -> Any:
@@ -74,7 +75,7 @@ class Recorder:
 
     async def send(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
-    ) -> Reply:
+    ) -> TransportReply:
         is_json = body is not None and headers.get("Content-Type") == "application/json"
         parsed = json.loads(body or b"") if is_json else None
         request = Sent(method, f"/{path}", dict(query), parsed, body, dict(headers))
@@ -83,7 +84,7 @@ class Recorder:
         if isinstance(answer, Awaitable):
             answer = await answer
         status, payload = answer if isinstance(answer, tuple) else (200, answer)
-        return Reply(status=status, text=json.dumps(payload))
+        return TransportReply(status=status, text=json.dumps(payload))
 
     async def close(self) -> None:
         return
@@ -153,6 +154,13 @@ class Resource:
     id: str
     inputs: dict[str, Any]
     state: dict[str, Any]
+
+
+def operation_of(answer: Any) -> str:
+    """Return what the engine does after a diff."""
+    if answer.replaces:
+        return "replace"
+    return "update" if answer.changes == provider_pb2.DiffResponse.DIFF_SOME else "same"
 
 
 class InitFailedError(Exception):
@@ -296,11 +304,16 @@ async def _rich(call: Awaitable[Any]) -> Any:
 
 @asynccontextmanager
 async def engine(
-    transport: Any, package: str = "gcp", *, environment: dict[str, str] | None = None, **args: Any
+    transport: Any,
+    package: str = "gcp",
+    *,
+    environment: dict[str, str] | None = None,
+    token: str | None = None,
+    **args: Any,
 ) -> AsyncGenerator[Engine]:
     """Serve the stand-ins over a transport and connect to one of them."""
     async with (
-        serve("http://127.0.0.1:9", transport=transport, environment=environment or {}) as ports,
+        serve("http://127.0.0.1:9", transport=transport, token=token, environment=environment or {}) as ports,
         connected(getattr(ports, package)) as attached,
     ):
         await attached.configure(**args)
@@ -316,11 +329,11 @@ async def connected(port: int) -> AsyncGenerator[Engine]:
         yield Engine(provider_pb2_grpc.ResourceProviderStub(channel))
 
 
-def run(scenario: Awaitable[T]) -> T:
+def run(scenario: Awaitable[T], *, limit_s: float = 30) -> T:
     """Run a scenario to its end, within half a minute."""
 
     async def bounded() -> T:
-        return await asyncio.wait_for(scenario, timeout=30)
+        return await asyncio.wait_for(scenario, timeout=limit_s)
 
     return asyncio.run(bounded())
 
@@ -357,13 +370,16 @@ def with_property(inputs: dict[str, Any], path: str, value: Any) -> dict[str, An
 SECRETS = {"version": {"secretData": "hf_canary"}, "object": {"content": "hi"}}
 
 
-def declared() -> dict[str, dict[str, Any]]:
+def declared(*, args: list[str] | None = None) -> dict[str, dict[str, Any]]:
+    """The recorded resources; `args` in place of the service's arguments."""
     resources = copy.deepcopy(oracle("inputs.json"))
+    if args:
+        resources["svc"]["inputs"]["template"]["containers"][0]["args"] = args
     for name, values in SECRETS.items():
         for key, value in values.items():
             resources[name]["inputs"][key] = secret(value)
     return resources
 
 
-async def create_all(attached: Engine) -> dict[str, Resource]:
-    return {name: await attached.up(each["type"], name, each["inputs"]) for name, each in declared().items()}
+async def create_all(attached: Engine, *, args: list[str] | None = None) -> dict[str, Resource]:
+    return {name: await attached.up(each["type"], name, each["inputs"]) for name, each in declared(args=args).items()}

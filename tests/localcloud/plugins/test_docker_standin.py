@@ -4,7 +4,7 @@ import grpc.aio
 import pytest
 
 from localcloud.plugins.contexts import Build, context_digest, manifest_digest
-from localcloud.plugins.rest import ProviderError
+from localcloud.plugins.rest import PluginError
 from tests.localcloud.plugins.harness import UNKNOWN, CheckFailedError, Recorder, engine, is_secret, run, secret
 
 IMAGE = "docker:index/image:Image"
@@ -108,7 +108,7 @@ def test_a_context_that_is_not_there_is_a_failure_of_that_property(context):
 def test_a_dockerfile_that_is_none_is_refused(context):
     (context / "Dockerfile").write_text("# nothing\nRUN true\n")
     build = Build(context=str(context), dockerfile=str(context / "Dockerfile"), args={}, target="", platform="")
-    with pytest.raises(ProviderError, match="begins with RUN instead of FROM"):
+    with pytest.raises(PluginError, match="begins with RUN instead of FROM"):
         manifest_digest(build)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from localcloud.plugins import serve
 from localcloud.plugins.docker import _TYPES
-from localcloud.plugins.rest import HttpTransport, Rest
+from localcloud.plugins.rest import LocalCloudTransport, Rest
 from localcloud.plugins.table import TABLE
 from localcloud.server import Options, open_cloud
 
@@ -93,7 +93,7 @@ async def in_workspace(tmp_path: Path, scenario: Any) -> None:
         os.chdir(folder)
         async with (
             serve(cloud.base_url, token=token, environment={"GOOGLE_PROJECT": "p1"}) as ports,
-            Rest(HttpTransport(cloud.base_url), token=token) as rest,
+            Rest(LocalCloudTransport(cloud.base_url), token=token) as rest,
         ):
             environment = {
                 **os.environ,

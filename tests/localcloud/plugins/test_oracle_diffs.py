@@ -5,15 +5,16 @@ import re
 from typing import Any
 
 import pytest
-from pulumi.runtime.proto import provider_pb2
 
 from tests.localcloud.plugins.harness import (
+    KINDS,
     Recorder,
     Replay,
     Resource,
     create_all,
     declared,
     engine,
+    operation_of,
     oracle,
     run,
     secret,
@@ -21,7 +22,6 @@ from tests.localcloud.plugins.harness import (
 )
 
 ROWS = oracle("diffs.jsonl")
-KINDS = {value: name.lower().replace("_", "-") for name, value in provider_pb2.PropertyDiff.Kind.items()}
 
 # Shown as added on every change because of what the store behind the recordings answered, not because of the change itself.
 ODDITIES = {
@@ -54,15 +54,7 @@ def rows_answered() -> list[tuple[str, dict[str, str], bool]]:
                 news = await attached.check(resource.type, resource.name, wanted, resource.inputs)
                 answer = await attached.diff(resource, news)
                 details = {path: KINDS[each.kind] for path, each in answer.detailedDiff.items()}
-                replaces = bool(answer.replaces)
-                operation = (
-                    "replace"
-                    if replaces
-                    else "update"
-                    if answer.changes == provider_pb2.DiffResponse.DIFF_SOME
-                    else "same"
-                )
-                answers.append((operation, details, answer.deleteBeforeReplace))
+                answers.append((operation_of(answer), details, answer.deleteBeforeReplace))
         return answers
 
     return run(scenario())

@@ -8,7 +8,7 @@ from typing import Any
 import googleapiclient
 import pytest
 
-from localcloud.plugins.schema import Fields, Kind
+from localcloud.plugins.schema import PropertySpecs, ValueKind
 from localcloud.plugins.table import TABLE
 from localcloud.plugins.table.nat import _FIELDS as NAT_FIELDS
 
@@ -62,7 +62,7 @@ def step_into(document: str, schema: dict[str, Any]) -> dict[str, Any]:
             return schema
 
 
-def unknown(document: str, schema: dict[str, Any], fields: Fields, skip: set[str], at: str = "") -> list[str]:
+def unknown(document: str, schema: dict[str, Any], fields: PropertySpecs, skip: set[str], at: str = "") -> list[str]:
     missing = []
     for name, each in fields.items():
         if each.local or name in skip:
@@ -73,8 +73,8 @@ def unknown(document: str, schema: dict[str, Any], fields: Fields, skip: set[str
         if found is None:
             missing.append(f"{at}{name} ({each.api or name})")
             continue
-        inner = each if each.kind is Kind.BLOCK else each.item
-        if inner is not None and inner.kind is Kind.BLOCK:
+        inner = each if each.kind is ValueKind.BLOCK else each.item
+        if inner is not None and inner.kind is ValueKind.BLOCK:
             missing += unknown(document, found, inner.fields, set(), f"{at}{name}.")
     return missing
 

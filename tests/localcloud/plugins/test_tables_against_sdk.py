@@ -12,7 +12,7 @@ import pytest
 from pulumi.runtime.rpc import _special_sig_key
 
 from localcloud.plugins.docker import _TYPES
-from localcloud.plugins.schema import Field, Fields, Kind
+from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
 from localcloud.plugins.table import TABLE
 from tests.localcloud.plugins.harness import SIGNATURE, oracle
 
@@ -71,24 +71,24 @@ def nested_class(type_name: str, annotation: str) -> type | None:
     return getattr(importlib.import_module(f"{module}._inputs"), found.group(1))
 
 
-def sdk_kind(annotation: str) -> set[Kind]:  # noqa: PLR0911 - one answer a kind
+def sdk_kind(annotation: str) -> set[ValueKind]:  # noqa: PLR0911 - one answer a kind
     head = annotation.split("Awaitable", maxsplit=1)[0]
     if "Sequence" in head:
-        return {Kind.LIST, Kind.SET}
+        return {ValueKind.LIST, ValueKind.SET}
     if "Mapping" in head:
-        return {Kind.TEXTS_BY_KEY}
+        return {ValueKind.TEXTS_BY_KEY}
     if "ForwardRef('Output" not in head and "ForwardRef" in head and "Args'" in head:
-        return {Kind.BLOCK}
+        return {ValueKind.BLOCK}
     if "asset" in head.lower():
-        return {Kind.ASSET}
+        return {ValueKind.ASSET}
     if "bool" in head:
-        return {Kind.FLAG}
+        return {ValueKind.FLAG}
     if "int" in re.findall(r"\w+", head):
-        return {Kind.WHOLE}
-    return {Kind.NUMBER} if "float" in head else {Kind.TEXT}
+        return {ValueKind.WHOLE}
+    return {ValueKind.NUMBER} if "float" in head else {ValueKind.TEXT}
 
 
-def disagreements(type_name: str, fields: Fields, owner: type, at: str = "") -> list[str]:
+def disagreements(type_name: str, fields: PropertySpecs, owner: type, at: str = "") -> list[str]:
     known = arguments(owner)
     wrong = []
     for name, each in fields.items():
@@ -103,9 +103,9 @@ def disagreements(type_name: str, fields: Fields, owner: type, at: str = "") -> 
             wrong.append(f"{path}: {each.kind} here, {annotation} in the SDK")
         if each.required != required and (type_name, path) not in REQUIRED_HERE:
             wrong.append(f"{path}: required {each.required} here, {required} in the SDK")
-        inner: Field | None = each if each.kind is Kind.BLOCK else each.item
+        inner: PropertySpec | None = each if each.kind is ValueKind.BLOCK else each.item
         nested = nested_class(type_name, annotation)
-        if inner is not None and inner.kind is Kind.BLOCK and nested is not None:
+        if inner is not None and inner.kind is ValueKind.BLOCK and nested is not None:
             wrong += disagreements(type_name, inner.fields, nested, f"{path}.")
     wrong += [
         f"{at}{name}: required in the SDK, unknown here"
