@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from localcloud import environment
-from localcloud.providers import serve as serve_providers
+from localcloud.plugins import serve as serve_providers
 from localcloud.running.shims import install
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
