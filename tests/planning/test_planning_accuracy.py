@@ -3,8 +3,8 @@
 import pytest
 
 from planning import plan
-from scripts import plan_accuracy
-from scripts.plan_measured import (
+from benchmarks.accuracy import __main__ as plan_accuracy
+from benchmarks.accuracy.measured import (
     CONTRADICTIONS,
     DECODE,
     FIELD_REPORTS,
@@ -40,7 +40,7 @@ def test_tolerances_are_those_that_the_page_promises():
 
 
 def test_the_page_is_up_to_date():
-    assert plan_accuracy.PAGE.read_text(encoding="utf-8") == plan_accuracy.page(), "run python -m scripts.plan_accuracy"
+    assert plan_accuracy.PAGE.read_text(encoding="utf-8") == plan_accuracy.page(), "run python -m benchmarks.accuracy"
 
 
 def test_the_page_shows_every_figure_and_every_contradiction():
@@ -55,7 +55,7 @@ def test_check_says_when_the_page_is_stale(monkeypatch, tmp_path, capsys):
     stale = tmp_path / "accuracy.md"
     monkeypatch.setattr(plan_accuracy, "PAGE", stale)
     assert plan_accuracy.main(["--check"]) == 1
-    assert "run python -m scripts.plan_accuracy" in capsys.readouterr().err
+    assert "run python -m benchmarks.accuracy" in capsys.readouterr().err
     assert plan_accuracy.main([]) == 0
     assert plan_accuracy.main(["--check"]) == 0
     stale.write_text(stale.read_text(encoding="utf-8") + "\n", encoding="utf-8")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.plan import main
-from scripts.plan_input import SET_KEYS
+from scripts.plan.__main__ import main
+from scripts.plan.question import SET_KEYS
 
 ROOT = Path(__file__).resolve().parents[2]
 E2B = ("--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-4")
@@ -54,7 +54,7 @@ def test_the_module_runs_and_prints_one_object_and_nothing_else():
 
 def test_planning_from_the_command_line_loads_no_heavy_library():
     probe = (
-        "import sys; from scripts.plan import main; main(sys.argv[1:]);"
+        "import sys; from scripts.plan.__main__ import main; main(sys.argv[1:]);"
         "print(sorted({'pydantic', 'rich', 'typer', 'yaml', 'pulumi', 'requests'} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(

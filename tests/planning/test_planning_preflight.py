@@ -8,7 +8,7 @@ import pytest
 
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, plan
 from planning.preflight import RULES
-from scripts import plan_measured as measured
+from benchmarks.accuracy import measured
 
 TEXT_ONLY = {"image": 0, "video": 0, "audio": 0}
 

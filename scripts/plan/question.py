@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from planning.model import ModelSpec
     from planning.prices import PriceBook
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def _whole(text: str) -> int:

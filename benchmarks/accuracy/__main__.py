@@ -1,4 +1,4 @@
-"""Predicted against measured: `python -m scripts.plan_accuracy` writes docs/accuracy.md; `--check` says whether it is up to date.
+"""Predicted against measured: `python -m benchmarks.accuracy` writes docs/accuracy.md; `--check` says whether it is up to date.
 
 Exit codes: 0 written or up to date, 1 out of date or a figure outside its tolerance.
 """
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from planning.planner import plan
-from scripts.plan_measured import CONTRADICTIONS, FIELD_REPORTS, PUBLIC_LOGS, VERDICTS, Case, Figure, subject_of
+from benchmarks.accuracy.measured import CONTRADICTIONS, FIELD_REPORTS, PUBLIC_LOGS, VERDICTS, Case, Figure, subject_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
 _PRECISE_BELOW: Final = 100
 
 _HEAD: Final = """# How right the planner is
 
-Written by `python -m scripts.plan_accuracy`; a test fails when this page is out of date or a figure leaves its tolerance.
+Written by `python -m benchmarks.accuracy`; a test fails when this page is out of date or a figure leaves its tolerance.
 No figure of a deployment enters a formula: the planner computes from dimensions and from the constants in `planning/overheads.py`.
 
 How much each row proves differs. Weights and KV cache follow from dimensions and from vLLM's rules alone. The rates had to be read off
@@ -37,7 +37,7 @@ Tolerances: weights 3 %, KV cache 5 %, start-up 20 %, decoding of one request 30
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write or check the page; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.plan_accuracy", description="Predicted against measured.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description="Predicted against measured.")
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit 1 if docs/accuracy.md is out of date"
     )
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.check:
         if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
             return 0
-        print("accuracy: docs/accuracy.md is out of date; run python -m scripts.plan_accuracy", file=sys.stderr)
+        print("accuracy: docs/accuracy.md is out of date; run python -m benchmarks.accuracy", file=sys.stderr)
         return 1
     PAGE.write_text(text, encoding="utf-8")
     wrong = misses()

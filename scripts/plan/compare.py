@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from planning.hardware import ACCELERATORS
 from planning.planner import plan
-from scripts.plan_input import deployment_from
+from scripts.plan.question import deployment_from
 
 if TYPE_CHECKING:
     from argparse import Namespace

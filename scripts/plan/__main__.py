@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from planning.errors import PlanningError
 from planning.planner import examine, plan_of
-from scripts.plan_input import SET_KEYS, deployment_from
+from scripts.plan.question import SET_KEYS, deployment_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check(args)
         if args.compare:
-            from scripts.plan_compare import compare  # noqa: PLC0415 - only with --compare
+            from scripts.plan.compare import compare  # noqa: PLC0415 - only with --compare
 
             return compare(args)
         subject = examine(deployment_from(args))
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps(plan.to_json(), indent=2))
     else:
-        from scripts.plan_table import show  # noqa: PLC0415 - rich costs more than the plan
+        from scripts.plan.table import show  # noqa: PLC0415 - rich costs more than the plan
 
         show(plan)
     return FITS if plan.fits else BLOCKED
