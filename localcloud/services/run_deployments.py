@@ -8,8 +8,8 @@ import uuid
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.errors import CloudError
-from localcloud.services.common import visible
 from localcloud.services.run_references import DeploymentFailedError, References
+from localcloud.services.service import visible
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 

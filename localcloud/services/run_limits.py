@@ -123,11 +123,21 @@ class _Template:
         for index, container in enumerate(containers):
             self._container(container, f"{self.path}.containers[{index}]")
 
-    def _container(self, container: JsonObject, path: str) -> None:  # noqa: C901 - one rule after the other
+    def _container(self, container: JsonObject, path: str) -> None:
         if not container.get("image"):
             raise _violation(
                 f"{path}.image", "expected a container image path of form [hostname/]repo-path[:tag and/or @digest]."
             )
+        self._environment(container, path)
+        self._mounts(container, path)
+        gpu = gpu_of(self.template) is not None
+        if container.get("startupProbe"):
+            _startup_probe(container["startupProbe"], f"{path}.startup_probe", gpu=gpu)
+        if container.get("livenessProbe"):
+            _liveness_probe(container["livenessProbe"], f"{path}.liveness_probe")
+        self._resources(container, path)
+
+    def _environment(self, container: JsonObject, path: str) -> None:
         seen: set[str] = set()
         for index, env in enumerate(parts(container, "env")):
             if not env.get("name") or env["name"] in seen:
@@ -139,8 +149,10 @@ class _Template:
             if env.get("value") and env.get("valueSource"):
                 raise _violation(f"{path}.env[{index}]", "value and value_source cannot both be given.")
             seen.add(env["name"])
+
+    def _mounts(self, container: JsonObject, path: str) -> None:
+        known = {volume.get("name") for volume in parts(self.template, "volumes")}
         for index, mount in enumerate(parts(container, "volumeMounts")):
-            known = {volume.get("name") for volume in parts(self.template, "volumes")}
             if mount.get("name") not in known:
                 raise _violation(
                     f"{path}.volume_mounts[{index}].name", f"no volume is named '{mount.get('name', '')}'."
@@ -150,12 +162,6 @@ class _Template:
                     f"{path}.volume_mounts[{index}].mount_path",
                     f"'{mount.get('mountPath', '')}' must be an absolute path without ':'.",
                 )
-        gpu = gpu_of(self.template) is not None
-        if container.get("startupProbe"):
-            _startup_probe(container["startupProbe"], f"{path}.startup_probe", gpu=gpu)
-        if container.get("livenessProbe"):
-            _liveness_probe(container["livenessProbe"], f"{path}.liveness_probe")
-        self._resources(container, path)
 
     def _resources(self, container: JsonObject, path: str) -> None:
         limits: dict[str, str] = part(part(container, "resources"), "limits")

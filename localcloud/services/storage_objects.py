@@ -13,8 +13,9 @@ import google_crc32c
 from aiohttp import web
 
 from localcloud.json_values import JsonObject, part, parts
-from localcloud.rest.call import Call, Handler, merged, page
+from localcloud.rest.call import Call, merged, page
 from localcloud.rest.errors import CloudError
+from localcloud.services.service import Service, method, visible
 from localcloud.world.cloud import Cloud
 
 OBJECTS = "storage.objects"
@@ -44,27 +45,13 @@ def etag(number: int) -> str:
             return base64.b64encode(bytes(data)).decode()
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Methods of objects but for uploads."""
-    objects = Objects(cloud)
-    return {
-        "storage.objects.get": objects.read,
-        "storage.objects.list": objects.listed,
-        "storage.objects.patch": objects.patch,
-        "storage.objects.update": objects.update,
-        "storage.objects.delete": objects.delete,
-        "storage.objects.copy": objects.copy,
-        "storage.objects.rewrite": objects.rewrite,
-        "storage.objects.compose": objects.compose,
-    }
+class Objects(Service):
+    """Objects of all buckets, without uploads."""
 
-
-class Objects:
-    """Objects of all buckets."""
+    prefix = "storage.objects"
 
     def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
-        self._store = cloud.store
+        super().__init__(cloud)
         self._folder = cloud.state / "objects"
         self._folder.mkdir(exist_ok=True)
 
@@ -76,7 +63,8 @@ class Objects:
         """A fresh file for content."""
         return self._folder / f"{time.time_ns():x}-{self._store.count_up('storage.files')}"
 
-    def read(self, call: Call) -> JsonObject | web.StreamResponse:
+    @method("get")
+    def get(self, call: Call) -> JsonObject | web.StreamResponse:
         """Metadata, or the content where alt=media or the download path asks for it."""
         document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
         check_conditions(call.query, document)
@@ -92,7 +80,8 @@ class Objects:
         }
         return web.FileResponse(self.content(document), headers=headers, chunk_size=_CHUNK_BYTES)
 
-    def listed(self, call: Call) -> JsonObject:
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
         """Objects and, with a delimiter, the prefixes below which more lie."""
         bucket, query = call.path["bucket"], call.query
         self._bucket(bucket)
@@ -124,6 +113,7 @@ class Objects:
             **({"nextPageToken": following} if following else {}),
         }
 
+    @method("patch")
     def patch(self, call: Call) -> JsonObject:
         """Change metadata; null removes."""
         document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
@@ -131,6 +121,7 @@ class Objects:
             call, document, merged(document, {key: value for key, value in call.body.items() if key in SETTABLE})
         )
 
+    @method("update")
     def update(self, call: Call) -> JsonObject:
         """Replace metadata."""
         document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
@@ -139,6 +130,7 @@ class Objects:
             call, document, {**kept, **{key: value for key, value in call.body.items() if key in SETTABLE}}
         )
 
+    @method("delete")
     def delete(self, call: Call) -> web.Response:
         """Delete the live object."""
         document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
@@ -147,6 +139,7 @@ class Objects:
         self.content(document).unlink(missing_ok=True)
         return web.Response(status=204)
 
+    @method("copy")
     def copy(self, call: Call) -> JsonObject:
         """Copy an object."""
         source = self.found(call.path["sourceBucket"], call.path["sourceObject"], call.query.get("sourceGeneration"))
@@ -158,6 +151,7 @@ class Objects:
         }
         return self.put(call.path["destinationBucket"], call.path["destinationObject"], target, metadata, call.query)
 
+    @method("rewrite")
     def rewrite(self, call: Call) -> JsonObject:
         """Rewrite, which here is always done at once."""
         resource = self.copy(call)
@@ -170,6 +164,7 @@ class Objects:
             "resource": resource,
         }
 
+    @method("compose")
     def compose(self, call: Call) -> JsonObject:
         """Join up to 32 objects of one bucket."""
         sources: list[JsonObject] = parts(call.body, "sourceObjects")
@@ -249,14 +244,11 @@ class Objects:
             "selfLink": f"{self._cloud.base_url}/storage/storage/v1/b/{bucket}/o/{path}",
             "mediaLink": f"{self._cloud.base_url}/download/storage/v1/b/{bucket}/o/{path}?generation={document['generation']}&alt=media",
             "etag": etag(int(document["metageneration"])),
-            **{key: value for key, value in document.items() if not key.startswith("_")},
+            **visible(document),
         }
 
     def _bucket(self, name: str) -> JsonObject:
-        document = self._store.get("storage.buckets", name)
-        if document is None:
-            raise CloudError.not_found("The specified bucket does not exist.")
-        return document
+        return self.stored("storage.buckets", name, "The specified bucket does not exist.")
 
     def _change(self, call: Call, document: JsonObject, updated: JsonObject) -> JsonObject:
         check_conditions(call.query, document)

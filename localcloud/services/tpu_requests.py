@@ -6,7 +6,7 @@ from datetime import datetime
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks
-from localcloud.services.common import check_labels
+from localcloud.services.checks import check_labels
 from localcloud.world.cloud import Cloud
 from localcloud.world.scenario import TpuZone
 from localcloud.world.timeline import seconds

@@ -60,11 +60,16 @@ class Ids:
 
     def number(self) -> str:
         """A numeric id."""
-        return self._ids.popleft() if self._ids else str(secrets.randbelow(9 * 10**18) + 10**18)
+        return self._ids.popleft() if self._ids else random_id()
 
     def etag(self) -> str:
         """An etag of a resource (not of a policy)."""
         return self._etags.popleft() if self._etags else secrets.token_urlsafe(9) + "AA=="
+
+
+def random_id() -> str:
+    """Return a number of 19 digits, as Google's services give ids."""
+    return str(secrets.randbelow(9 * 10**18) + 10**18)
 
 
 def project_policy(project: str) -> str:
