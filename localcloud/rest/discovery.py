@@ -30,6 +30,8 @@ class Parameter:
     pattern: str | None
     minimum: int | None
     maximum: int | None
+    refuses_wildcard: bool
+    """The document's text says that the location cannot be `-`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ VERSIONS: dict[str, dict[str, str]] = {
 }
 """API -> path prefix -> discovery document."""
 
+_NO_WILDCARD = 'cannot be the "-" wildcard'
 _STYLES = {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}
 
 
@@ -181,6 +184,7 @@ def _parameter(name: str, raw: dict[str, Any]) -> Parameter:
         pattern=raw.get("pattern"),
         minimum=None if minimum is None else int(minimum),
         maximum=None if maximum is None else int(maximum),
+        refuses_wildcard=_NO_WILDCARD in str(raw.get("description", "")),
     )
 
 

@@ -76,9 +76,14 @@ def query_parameters(document: Document, method: Method, query: Mapping[str, lis
 
 
 def path_parameters(document: Document, method: Method, values: Mapping[str, str]) -> None:
-    """Check path parameters against their patterns (Compute Engine has real ones; elsewhere routing has done it)."""
+    """Check path parameters against their patterns (Compute Engine has real ones; elsewhere routing has done it) and against the wildcard `-`."""
     for name, value in values.items():
         pattern = method.parameters[name].pattern
+        if method.parameters[name].refuses_wildcard and value.endswith("/locations/-"):
+            raise CloudError.field(
+                name,
+                f"Invalid '{name}': '{value}'. Location must be a valid Google Cloud region, and cannot be the \"-\" wildcard.",
+            )
         if pattern is not None and re.fullmatch(pattern.strip("^$"), value) is None:
             if document.style is ErrorStyle.COMPUTE:
                 raise CloudError.invalid(
