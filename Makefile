@@ -34,6 +34,7 @@ format: setup
 # Resolve requirements*.in anew. uv is needed here only.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate requirements.in -o requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --constraints requirements.txt localcloud/requirements.in -o localcloud/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate requirements-dev.in -o requirements-dev.txt
 
 clean:
