@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 from aiohttp import web
 
 from localcloud.json_values import JsonObject
-from localcloud.rest.discovery import Document, Method
+from localcloud.rest.discovery import DiscoveryDocument, Method
 from localcloud.rest.errors import CloudError
 
 
@@ -31,7 +31,7 @@ class Call:
     `path` and `query` hold parameters by the document's names; `media` says `upload` or `download` for Cloud Storage's content.
     """
 
-    document: Document
+    document: DiscoveryDocument
     method: Method
     path: dict[str, str]
     query: dict[str, Any]
@@ -49,8 +49,8 @@ class Call:
         raise KeyError(self.method.id)
 
 
-Answer: TypeAlias = JsonObject | web.StreamResponse
-Handler: TypeAlias = Callable[[Call], Answer | Awaitable[Answer]]
+MethodResult: TypeAlias = JsonObject | web.StreamResponse
+Handler: TypeAlias = Callable[[Call], MethodResult | Awaitable[MethodResult]]
 
 
 def segment(name: str, collection: str) -> str:

@@ -65,7 +65,7 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class DiscoveryDocument:
     """One API version: its schemas, its global parameters and a tree of its paths."""
 
     api: str
@@ -110,7 +110,7 @@ _NO_WILDCARD = 'cannot be the "-" wildcard'
 _STYLES = {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}
 
 
-def document_for(api: str, path: str) -> Document | None:
+def document_for(api: str, path: str) -> DiscoveryDocument | None:
     """The document whose prefix the path (no leading slash, API segment removed) begins with."""
     for prefix, name in VERSIONS.get(api, {}).items():
         if path == prefix or path.startswith(prefix + "/"):
@@ -119,7 +119,7 @@ def document_for(api: str, path: str) -> Document | None:
 
 
 @cache
-def load(name: str) -> Document:
+def load(name: str) -> DiscoveryDocument:
     """Read one document, such as `run.v2`."""
     text = (files("googleapiclient.discovery_cache.documents") / f"{name}.json").read_text(encoding="utf-8")
     raw = cast("JsonObject", json.loads(text))
@@ -129,7 +129,7 @@ def load(name: str) -> Document:
         for template in _routes(found, method.template, raw["servicePath"]):
             _add(root, template, method)
     api = str(raw["name"])
-    return Document(
+    return DiscoveryDocument(
         api=api,
         version=str(raw["version"]),
         title=str(raw.get("title", api)),

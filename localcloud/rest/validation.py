@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from localcloud.json_values import JsonObject, part
-from localcloud.rest.discovery import Document, Method, Parameter
+from localcloud.rest.discovery import DiscoveryDocument, Method, Parameter
 from localcloud.rest.errors import CloudError, ErrorStyle
 
 _INT_RANGE = {
@@ -56,7 +56,7 @@ def snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: "_" + found.group(1).lower(), name[:1].lower() + name[1:])
 
 
-def query_parameters(document: Document, method: Method, query: Mapping[str, list[str]]) -> dict[str, Any]:
+def query_parameters(document: DiscoveryDocument, method: Method, query: Mapping[str, list[str]]) -> dict[str, Any]:
     """Check a query string; returns name -> value (a list for repeated ones). Global parameters such as `alt` are left out."""
     taken: dict[str, Any] = {}
     for given, values in query.items():
@@ -75,7 +75,7 @@ def query_parameters(document: Document, method: Method, query: Mapping[str, lis
     return taken
 
 
-def path_parameters(document: Document, method: Method, values: Mapping[str, str]) -> None:
+def path_parameters(document: DiscoveryDocument, method: Method, values: Mapping[str, str]) -> None:
     """Check path parameters against their patterns (Compute Engine has real ones; elsewhere routing has done it) and against the wildcard `-`."""
     for name, value in values.items():
         pattern = method.parameters[name].pattern
@@ -128,7 +128,7 @@ def _query_integer(parameter: Parameter, value: str) -> int:
     return int(value)
 
 
-def request_body(document: Document, method: Method, body: object) -> JsonObject:
+def request_body(document: DiscoveryDocument, method: Method, body: object) -> JsonObject:
     """Check a JSON body against the method's schema and return it normalised."""
     if method.request is None:
         if body not in (None, {}):
@@ -150,7 +150,7 @@ def request_body(document: Document, method: Method, body: object) -> JsonObject
     return checked
 
 
-def _root_name(document: Document, schema: str) -> str:
+def _root_name(document: DiscoveryDocument, schema: str) -> str:
     """Google names a body by its field in the request message: `queued_resource` for a QueuedResource, nothing for a ...Request."""
     if document.style is ErrorStyle.COMPUTE:
         return "resource"
@@ -159,7 +159,7 @@ def _root_name(document: Document, schema: str) -> str:
     return snake(re.sub(r"^Google.*V\d+(alpha|beta)?\d*(?=[A-Z])", "", schema))
 
 
-def _compute_rules(document: Document, method: Method, body: JsonObject) -> None:
+def _compute_rules(document: DiscoveryDocument, method: Method, body: JsonObject) -> None:
     """Required fields (the documents mark some for PATCH too, which Google does not insist on) and patterns."""
     schema = document.schemas[method.request or ""]
     for name, described in part(schema, "properties").items():
@@ -181,7 +181,7 @@ def _compute_rules(document: Document, method: Method, body: JsonObject) -> None
 class _Checker:
     """Walks a body along its schema and collects everything that does not fit."""
 
-    document: Document
+    document: DiscoveryDocument
     keeps_null: bool
     problems: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 

@@ -86,7 +86,7 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory = i
     port = await _listen(runner, options.port or int(remembered["port"]), strict=options.port != 0)
     cloud.store.put("meta", "server", {"port": port})
     cloud.base_url = f"http://127.0.0.1:{port}"
-    credentials = _found_world(cloud)
+    credentials = _bootstrap(cloud)
     cloud.attach(runtimes(cloud))
     cloud.spawn(_keep_time(cloud))
     await resume_run(cloud)
@@ -107,7 +107,7 @@ async def _listen(runner: web.AppRunner, port: int, *, strict: bool) -> int:
     return int(runner.addresses[-1][1])
 
 
-def _found_world(cloud: Cloud) -> Path:
+def _bootstrap(cloud: Cloud) -> Path:
     """The project and the operator with a service account file, made on the first day."""
     found_project(cloud, cloud.home)
     found_project(cloud, cloud.project)

@@ -13,10 +13,10 @@ from aiohttp import web
 
 from localcloud.json_values import JsonObject
 from localcloud.rest import validation
-from localcloud.rest.call import Answer, Call, Caller, Handler
-from localcloud.rest.discovery import VERSIONS, Document, Method, document_for
+from localcloud.rest.call import Call, Caller, Handler, MethodResult
+from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for
 from localcloud.rest.errors import CloudError, ErrorStyle
-from localcloud.server.faults import Faults, strike
+from localcloud.server.faults import FaultSchedule, inject
 from localcloud.world.cloud import Cloud, project_policy
 from localcloud.world.roles import permission_of
 
@@ -32,7 +32,7 @@ class Dispatcher:
     def __init__(self, cloud: Cloud, handlers: Mapping[str, Handler]) -> None:
         self._cloud = cloud
         self._handlers = handlers
-        self._faults = Faults()
+        self._faults = FaultSchedule()
         self.log: deque[JsonObject] = deque(maxlen=_LOG_LENGTH)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
@@ -79,7 +79,7 @@ class Dispatcher:
             await asyncio.sleep(self._cloud.scenario.latency_ms / 1000)
         fault = self._faults.pick(self._cloud.scenario, method.id)
         if fault is not None and fault.when == "before":
-            return await strike(fault, request)
+            return await inject(fault, request)
         call = await self._call(request, document, method, bound, caller, media)
         entry["body"] = _redacted(call.body)
         self._permit(call)
@@ -93,8 +93,8 @@ class Dispatcher:
         if inspect.isawaitable(answer):
             answer = await answer
         if fault is not None:
-            return await strike(fault, request)
-        result = cast("Answer", answer)
+            return await inject(fault, request)
+        result = cast("MethodResult", answer)
         return result if isinstance(result, web.StreamResponse) else web.json_response(result)
 
     def _caller(self, request: web.Request) -> Caller:
@@ -111,7 +111,7 @@ class Dispatcher:
     async def _call(  # noqa: PLR0917 - the parts of one request
         self,
         request: web.Request,
-        document: Document,
+        document: DiscoveryDocument,
         method: Method,
         bound: dict[str, str],
         caller: Caller,
@@ -226,7 +226,7 @@ def _split(raw_path: str) -> tuple[str, str, str | None]:
     return first, rest, None
 
 
-def _route(verb: str, api: str, path: str, media: str | None) -> tuple[Document, Method, dict[str, str]]:
+def _route(verb: str, api: str, path: str, media: str | None) -> tuple[DiscoveryDocument, Method, dict[str, str]]:
     document = document_for(api, path)
     if document is None:
         known = ", ".join(f"/{name}/{prefix}" for name, prefixes in VERSIONS.items() for prefix in prefixes)

@@ -11,7 +11,7 @@ from localcloud.rest.call import Call, Handler, merged, page, without_nulls
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks
 from localcloud.services.networks import Place
-from localcloud.services.service import Service, method, visible
+from localcloud.services.service import ApiService, method, visible
 from localcloud.world.cloud import REGIONS, Cloud, random_id
 
 _OPERATIONS = "compute.operations"
@@ -36,7 +36,7 @@ def _place(call: Call) -> Place:
     return Place(project=call.path["project"], region=region)
 
 
-class _Collection(Service):
+class _ComputeCollection(ApiService):
     """The methods of one collection. `prefix` is also the kind under which its documents are stored."""
 
     mutable: ClassVar[frozenset[str] | None] = None
@@ -144,7 +144,7 @@ class _Collection(Service):
         return self._operations.new(call, operation, name, document["id"])
 
 
-class _Networks(_Collection):
+class _Networks(_ComputeCollection):
     prefix = networks.NETWORKS
     mutable = frozenset({"routingConfig", "networkFirewallPolicyEnforcementOrder", "mtu"})
     lacks = frozenset({"aggregatedList", "update"})
@@ -174,7 +174,7 @@ class _Networks(_Collection):
         return [name for name, document in stored if document["network"] == network]
 
 
-class _Subnetworks(_Collection):
+class _Subnetworks(_ComputeCollection):
     prefix = networks.SUBNETWORKS
     mutable = frozenset(
         {"secondaryIpRanges", "logConfig", "enableFlowLogs", "stackType", "privateIpv6GoogleAccess", "description"}
@@ -202,7 +202,7 @@ class _Subnetworks(_Collection):
         return self._save(call, "expandIpCidrRange", name, wider)
 
 
-class _Firewalls(_Collection):
+class _Firewalls(_ComputeCollection):
     prefix = networks.FIREWALLS
     lacks = frozenset({"aggregatedList"})
 
@@ -217,7 +217,7 @@ class _Firewalls(_Collection):
         return {**document, "network": network}
 
 
-class _Routers(_Collection):
+class _Routers(_ComputeCollection):
     prefix = networks.ROUTERS
 
     def new(self, place: Place, body: JsonObject) -> JsonObject:
@@ -248,7 +248,7 @@ def _in_each_scope(verb: str) -> tuple[str, ...]:
     return tuple(f"{scope}Operations.{verb}" for scope in ("global", "region", "zone"))
 
 
-class _ComputeOperations(Service):
+class _ComputeOperations(ApiService):
     """Compute Engine's operations: `status` PENDING, RUNNING, DONE."""
 
     prefix = "compute"
@@ -326,7 +326,7 @@ class _ComputeOperations(Service):
         return shown
 
 
-class _Places(Service):
+class _Places(ApiService):
     """Projects, regions and zones, to read only."""
 
     prefix = "compute"

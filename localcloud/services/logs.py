@@ -3,7 +3,7 @@
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.call import Call, Handler
 from localcloud.rest.errors import CloudError
-from localcloud.services.service import Service, listing, method
+from localcloud.services.service import ApiService, listing, method
 from localcloud.world.cloud import Cloud
 
 _METRICS, _ENTRIES = "logging.metrics", "logging.entries"
@@ -15,7 +15,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     return _Logging(cloud).handlers()
 
 
-class _Logging(Service):
+class _Logging(ApiService):
     prefix = "logging"
 
     @method("projects.metrics.create")

@@ -3,7 +3,7 @@
 from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
-from localcloud.services.service import Service, listing, method
+from localcloud.services.service import ApiService, listing, method
 from localcloud.world.cloud import Cloud
 
 _CHANNELS, _POLICIES, _DASHBOARDS = (
@@ -18,7 +18,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     return {**_Channels(cloud).handlers(), **_Policies(cloud).handlers(), **_Dashboards(cloud).handlers()}
 
 
-class _Collection(Service):
+class _MonitoringCollection(ApiService):
     """What the three collections have in common. `kind` is where the documents are stored."""
 
     kind: str
@@ -52,7 +52,7 @@ class _Collection(Service):
         return {"mutateTime": self._cloud.timeline.stamp(), "mutatedBy": call.caller.email}
 
 
-class _Channels(_Collection):
+class _Channels(_MonitoringCollection):
     prefix, kind = "monitoring.projects.notificationChannels", _CHANNELS
 
     @method("create")
@@ -81,7 +81,7 @@ class _Channels(_Collection):
         return {}
 
 
-class _Policies(_Collection):
+class _Policies(_MonitoringCollection):
     prefix, kind = "monitoring.projects.alertPolicies", _POLICIES
 
     @method("create")
@@ -114,7 +114,7 @@ class _Policies(_Collection):
         return {"enabled": True, **body, "conditions": conditions}
 
 
-class _Dashboards(_Collection):
+class _Dashboards(_MonitoringCollection):
     prefix, kind = "monitoring.projects.dashboards", _DASHBOARDS
 
     @method("create")

@@ -20,7 +20,7 @@ from localcloud.services.run_deployments import (
 from localcloud.services.run_references import References
 from localcloud.services.service import OperationsService, PolicyService, listing, method, name_prefix, visible
 from localcloud.world.cloud import Cloud, project_policy
-from localcloud.world.runtime import Access, Authorize
+from localcloud.world.runtime import AccessDecision, Authorize
 
 _SERVICE_ID = "[a-z]([-a-z0-9]{0,47}[a-z0-9])?"
 _MUTABLE = {
@@ -43,25 +43,25 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 def authorizer(cloud: Cloud) -> Authorize:
     """Who may call a service: the invoker check that stands before each front."""
 
-    def authorize(service: str, token: str | None) -> Access:
+    def authorize(service: str, token: str | None) -> AccessDecision:
         document = cloud.store.get(SERVICES, service)
         if document is None:
-            return Access.FORBIDDEN
+            return AccessDecision.FORBIDDEN
         resources = [f"//run.googleapis.com/{service}", project_policy(service.split("/")[1])]
         if document.get("invokerIamDisabled") or cloud.policies.allows(None, "run.routes.invoke", resources):
-            return Access.ALLOWED
+            return AccessDecision.ALLOWED
         if token is None:
-            return Access.FORBIDDEN
+            return AccessDecision.FORBIDDEN
         claims = cloud.tokens.id_token(token)
         audiences = {
             url.rstrip("/")
             for url in [*strings(document, "urls"), *strings(document, "customAudiences"), GCLOUD_CLIENT]
         }
         if claims is None or claims.audience.rstrip("/") not in audiences:
-            return Access.UNAUTHENTICATED
+            return AccessDecision.UNAUTHENTICATED
         if claims.email == cloud.operator or cloud.policies.allows(claims.email, "run.routes.invoke", resources):
-            return Access.ALLOWED
-        return Access.FORBIDDEN
+            return AccessDecision.ALLOWED
+        return AccessDecision.FORBIDDEN
 
     return authorize
 

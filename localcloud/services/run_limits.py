@@ -61,7 +61,7 @@ def gpu_of(template: JsonObject) -> str | None:
 
 def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, request: str) -> None:
     """Refuse a template (defaults filled in) that Cloud Run would refuse. `gpus_left` is the quota left for its GPU type in the region."""
-    checker = _Template(template=template, path=f"{request}.service.template")
+    checker = _TemplateCheck(template=template, path=f"{request}.service.template")
     checker.selector()
     checker.containers()
     checker.volumes()
@@ -86,7 +86,7 @@ def _violation(path: str, text: str) -> CloudError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Template:
+class _TemplateCheck:
     template: JsonObject
     path: str
 

@@ -16,7 +16,7 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def method(*names: str) -> Callable[[_Function], _Function]:
-    """Mark a function of a `Service` as the handler of discovery methods. Each name is the part of the method id below the service's `prefix`."""
+    """Mark a function of a `ApiService` as the handler of discovery methods. Each name is the part of the method id below the service's `prefix`."""
 
     def mark(function: _Function) -> _Function:
         setattr(function, _MARK, names)
@@ -25,7 +25,7 @@ def method(*names: str) -> Callable[[_Function], _Function]:
     return mark
 
 
-class Service:
+class ApiService:
     """A group of methods of one API. A subclass sets `prefix` and marks its handlers with `@method`."""
 
     prefix: str
@@ -54,7 +54,7 @@ class Service:
         return [(name, visible(document)) for name, document in self._store.under(kind, prefix)]
 
 
-class PolicyService(Service):
+class PolicyService(ApiService):
     """A service whose resources have an IAM policy."""
 
     def find(self, call: Call) -> JsonObject:
@@ -84,7 +84,7 @@ class PolicyService(Service):
         return {"permissions": held_permissions(self._cloud, call, [self.policy_name(call)])}
 
 
-class OperationsService(Service):
+class OperationsService(ApiService):
     """Long-running operations of one API."""
 
     def __init__(self, cloud: Cloud, api: str, prefix: str) -> None:

@@ -5,7 +5,7 @@ import re
 from localcloud.json_values import JsonObject, strings
 from localcloud.rest.call import Call, Handler
 from localcloud.rest.errors import CloudError
-from localcloud.services.service import Service, listing, method
+from localcloud.services.service import ApiService, listing, method
 from localcloud.world.cloud import Cloud
 
 _KIND = "serviceusage.enabled"
@@ -51,7 +51,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     return _EnabledServices(cloud).handlers()
 
 
-class _EnabledServices(Service):
+class _EnabledServices(ApiService):
     prefix = "serviceusage"
 
     @method("services.get")

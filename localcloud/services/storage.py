@@ -9,7 +9,7 @@ from localcloud.rest.call import Call, Handler, merged, page, without_nulls
 from localcloud.rest.errors import CloudError
 from localcloud.services import storage_objects, storage_uploads
 from localcloud.services.checks import check_labels
-from localcloud.services.service import Service, held_permissions, method, visible
+from localcloud.services.service import ApiService, held_permissions, method, visible
 from localcloud.world.cloud import REGIONS, Cloud
 
 BUCKETS = "storage.buckets"
@@ -29,7 +29,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     }
 
 
-class _Buckets(Service):
+class _Buckets(ApiService):
     prefix = "storage"
 
     @method("buckets.insert")

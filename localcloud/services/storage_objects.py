@@ -15,7 +15,7 @@ from aiohttp import web
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest.call import Call, merged, page
 from localcloud.rest.errors import CloudError
-from localcloud.services.service import Service, method, visible
+from localcloud.services.service import ApiService, method, visible
 from localcloud.world.cloud import Cloud
 
 OBJECTS = "storage.objects"
@@ -45,7 +45,7 @@ def etag(number: int) -> str:
             return base64.b64encode(bytes(data)).decode()
 
 
-class Objects(Service):
+class Objects(ApiService):
     """Objects of all buckets, without uploads."""
 
     prefix = "storage.objects"

@@ -12,7 +12,7 @@ from localcloud.json_values import JsonObject
 from localcloud.rest import validation
 from localcloud.rest.call import Call
 from localcloud.rest.errors import CloudError
-from localcloud.services.service import Service, method
+from localcloud.services.service import ApiService, method
 from localcloud.services.storage_objects import SETTABLE, Objects, check_conditions
 from localcloud.world.cloud import Cloud
 
@@ -22,7 +22,7 @@ _RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+)|\*)/(?P<total>\d+|\*
 _CONDITIONS = ("ifGenerationMatch", "ifGenerationNotMatch", "ifMetagenerationMatch", "ifMetagenerationNotMatch")
 
 
-class Uploads(Service):
+class Uploads(ApiService):
     """The method storage.objects.insert in its three forms."""
 
     prefix = "storage.objects"

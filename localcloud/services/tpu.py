@@ -11,7 +11,7 @@ from localcloud.json_values import JsonObject, part
 from localcloud.rest.call import Call, Handler, check_id
 from localcloud.rest.errors import CloudError
 from localcloud.services import tpu_catalog, tpu_nodes, tpu_queue, tpu_requests
-from localcloud.services.service import OperationsService, Service, listing, method, name_prefix, visible
+from localcloud.services.service import ApiService, OperationsService, listing, method, name_prefix, visible
 from localcloud.services.tpu_nodes import NODES, Nodes, metadata_of, operation_metadata
 from localcloud.services.tpu_queue import Conditions, Effect, Queued, State
 from localcloud.services.tpu_requests import accelerator_of, chips_of
@@ -54,7 +54,7 @@ def preempt(cloud: Cloud, node: str) -> bool:
     return Queue(cloud).preempt(node)
 
 
-class Queue(Service):
+class Queue(ApiService):
     """Queued resources of all zones."""
 
     prefix = "tpu.projects.locations.queuedResources"

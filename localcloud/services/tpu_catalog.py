@@ -4,7 +4,7 @@ from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call, Handler
 from localcloud.rest.errors import CloudError
 from localcloud.services import tpu_requests
-from localcloud.services.service import Service, listing, method
+from localcloud.services.service import ApiService, listing, method
 from localcloud.world.cloud import Cloud
 
 
@@ -13,7 +13,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     return _Catalog(cloud).handlers()
 
 
-class _Catalog(Service):
+class _Catalog(ApiService):
     prefix = "tpu.projects.locations"
 
     @method("get")

@@ -9,7 +9,7 @@ from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks, tpu_requests
 from localcloud.services.checks import required_mask
-from localcloud.services.service import Service, listing, method, name_prefix, visible
+from localcloud.services.service import ApiService, listing, method, name_prefix, visible
 from localcloud.world.cloud import Cloud, random_id
 from localcloud.world.timeline import rfc3339
 
@@ -122,7 +122,7 @@ def handlers(cloud: Cloud, advance: Callable[[], None], suspend: Callable[[str],
     return _NodeMethods(cloud, advance, suspend).handlers()
 
 
-class _NodeMethods(Service):
+class _NodeMethods(ApiService):
     prefix = "tpu.projects.locations.nodes"
 
     def __init__(self, cloud: Cloud, advance: Callable[[], None], suspend: Callable[[str], None]) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 from localcloud.json_values import JsonObject
 from localcloud.world.clock import Clock
 from localcloud.world.oauth import Tokens
-from localcloud.world.operations import Operations
+from localcloud.world.operations import LongRunningOperations
 from localcloud.world.policies import Policies
 from localcloud.world.runtime import FrontRuntime, MachineRuntime, RevisionRuntime
 from localcloud.world.scenario import Scenario
-from localcloud.world.store import Store
+from localcloud.world.store import ResourceStore
 from localcloud.world.timeline import Timeline
 
 REGIONS: dict[str, str] = {
@@ -83,7 +83,7 @@ class Cloud:
     def __init__(self, *, state: Path, project: str, clock: Clock, scenario: Scenario) -> None:
         """Open (or begin) the state in the folder `state`."""
         self.state = state
-        self.store = Store(state / "resources.sqlite")
+        self.store = ResourceStore(state / "resources.sqlite")
         meta = self.store.get("meta", "time") or {"simulated_s": 0.0, "advanced_s": 0.0}
         self.timeline = Timeline(clock, simulated_s=meta["simulated_s"], advanced_s=meta["advanced_s"])
         self.project = project
@@ -93,7 +93,7 @@ class Cloud:
         self.scenario = scenario
         self.tokens = Tokens(state)
         self.policies = Policies(self.store)
-        self.operations = Operations(self.store, self.timeline)
+        self.operations = LongRunningOperations(self.store, self.timeline)
         self.ids = Ids()
         self.base_url = ""
         self._runtimes: Runtimes | None = None

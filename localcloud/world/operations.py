@@ -6,17 +6,17 @@ from typing import cast
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.errors import CloudError
-from localcloud.world.store import Store
+from localcloud.world.store import ResourceStore
 from localcloud.world.timeline import Timeline
 
 _EMPTY: JsonObject = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 _POLL_S = 0.01
 
 
-class Operations:
+class LongRunningOperations:
     """Operations by full name, per API. One kind ends by itself when its time has passed; the other is finished by whoever does the work."""
 
-    def __init__(self, store: Store, timeline: Timeline) -> None:
+    def __init__(self, store: ResourceStore, timeline: Timeline) -> None:
         self._store = store
         self._timeline = timeline
 

@@ -7,7 +7,7 @@ import re
 from localcloud.json_values import JsonObject, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.world.roles import grants
-from localcloud.world.store import Store
+from localcloud.world.store import ResourceStore
 
 _KIND = "iam.policies"
 _MEMBER = re.compile(
@@ -35,7 +35,7 @@ def _same_etag(left: str, right: str) -> bool:
 class Policies:
     """Policies by resource: `//run.googleapis.com/projects/p/locations/l/services/s` or any other name that its service uses throughout."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ResourceStore) -> None:
         self._store = store
 
     def get(self, resource: str) -> JsonObject:

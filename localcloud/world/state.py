@@ -60,7 +60,7 @@ def describe(state: Path, description: JsonObject) -> None:
     path.chmod(0o600)
 
 
-def undescribe(state: Path) -> None:
+def clear_description(state: Path) -> None:
     """The cloud has stopped."""
     (state / "cloud.json").unlink(missing_ok=True)
 

@@ -9,7 +9,7 @@ from typing import cast
 from localcloud.json_values import JsonObject
 
 
-class Store:
+class ResourceStore:
     """Documents by kind (such as `run.services`) and full resource name."""
 
     def __init__(self, path: Path | None) -> None:

@@ -4,12 +4,12 @@ import pytest
 
 from localcloud import services
 from localcloud.rest.errors import CloudError
-from localcloud.services.service import Service, listing, method, name_prefix
+from localcloud.services.service import ApiService, listing, method, name_prefix
 
 ITEMS = [(f"thing-{index}", {"name": f"thing-{index}", "even": index % 2 == 0}) for index in range(5)]
 
 
-class Base(Service):
+class Base(ApiService):
     prefix = "api.things"
 
     @method("get")
@@ -37,7 +37,7 @@ def test_every_modelled_method_is_a_method_of_a_service(shared_cloud):
     strangers = [
         name
         for name, handler in services.handlers(shared_cloud.cloud).items()
-        if not isinstance(getattr(handler, "__self__", None), Service)
+        if not isinstance(getattr(handler, "__self__", None), ApiService)
     ]
     assert strangers == []
 
