@@ -63,7 +63,7 @@ def _follow(options: argparse.Namespace, command: list[str]) -> int:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Own arguments and the command after `--`."""
+    """Split the command line at `--`: own arguments, and the command."""
     if "--" not in arguments:
         return arguments, []
     at = arguments.index("--")

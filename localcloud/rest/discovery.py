@@ -78,7 +78,7 @@ class DiscoveryDocument:
 
     @property
     def forgiving_names(self) -> bool:
-        """Whether snake_case names are taken for camelCase ones, as protocol-buffer JSON does."""
+        """Tell if snake_case names are accepted for camelCase ones, as in protocol-buffer JSON."""
         return self.style is not ErrorStyle.STORAGE
 
     def match(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
@@ -111,7 +111,7 @@ _STYLES = {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}
 
 
 def document_for(api: str, path: str) -> DiscoveryDocument | None:
-    """The document whose prefix the path (no leading slash, API segment removed) begins with."""
+    """Return the document for a path without leading slash and API segment, or None."""
     for prefix, name in VERSIONS.get(api, {}).items():
         if path == prefix or path.startswith(prefix + "/"):
             return load(name)
@@ -189,7 +189,7 @@ def _parameter(name: str, raw: dict[str, Any]) -> Parameter:
 
 
 def _routes(raw: JsonObject, template: str, service_path: str) -> list[str]:
-    """The paths with one placeholder a segment: flatPath where there is one; else `{+name}` spelled out by its pattern."""
+    """Return the paths with one placeholder per segment: flatPath if the method has one, else `{+name}` expanded by its pattern."""
     flat = raw.get("flatPath")
     if flat is not None:
         return [service_path + str(flat)]
@@ -207,7 +207,7 @@ def _add(root: _Node, template: str, method: Method) -> None:
 
 
 def _walk(node: _Node, segments: list[str], at: int) -> list[_Node]:
-    """All nodes that the segments lead to, the most literal first. `name:verb` ends a path in a custom method."""
+    """Return all nodes that the segments lead to, the most literal first. `name:verb` ends the path of a custom method."""
     if at == len(segments):
         return [node]
     segment = segments[at]

@@ -47,12 +47,12 @@ _UNDOCUMENTED = {
 
 
 def camel(name: str) -> str:
-    """`secret_id` -> `secretId`; dots are kept."""
+    """Convert `secret_id` to `secretId`; dots are kept."""
     return re.sub(r"_([a-z0-9])", lambda found: found.group(1).upper(), name)
 
 
 def snake(name: str) -> str:
-    """`secretId` -> `secret_id`."""
+    """Convert `secretId` to `secret_id`."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: "_" + found.group(1).lower(), name[:1].lower() + name[1:])
 
 
@@ -151,7 +151,7 @@ def request_body(document: DiscoveryDocument, method: Method, body: object) -> J
 
 
 def _root_name(document: DiscoveryDocument, schema: str) -> str:
-    """Google names a body by its field in the request message: `queued_resource` for a QueuedResource, nothing for a ...Request."""
+    """Return Google's name for a body: `queued_resource` for a QueuedResource, an empty text for a ...Request."""
     if document.style is ErrorStyle.COMPUTE:
         return "resource"
     if schema.endswith("Request") or document.style is ErrorStyle.STORAGE:
@@ -160,7 +160,7 @@ def _root_name(document: DiscoveryDocument, schema: str) -> str:
 
 
 def _compute_rules(document: DiscoveryDocument, method: Method, body: JsonObject) -> None:
-    """Required fields (the documents mark some for PATCH too, which Google does not insist on) and patterns."""
+    """Check required fields and patterns. The documents mark fields as required for PATCH too; Google does not insist on those."""
     schema = document.schemas[method.request or ""]
     for name, described in part(schema, "properties").items():
         value = body.get(name)

@@ -82,7 +82,7 @@ class SimulatedRevisions:
         list_objects: ListObjects,
         user_of: UserOf = _root,
     ) -> None:
-        """Logs go to `state`/logs, one file a revision, with the values of its secrets removed."""
+        """Keep the logs in `state`/logs: one file per revision, without the values of its secrets."""
         self._clock = clock
         self._state = state
         self._read_secret = read_secret
@@ -331,12 +331,12 @@ class _TemplateReader:
 
     @property
     def words(self) -> list[str]:
-        """The container's command line."""
+        """Return the container's command line."""
         command = as_list(self._container.get("command")) or list(_IMAGE_COMMAND)
         return [str(word) for word in (*command, *as_list(self._container.get("args")))]
 
     def variables(self) -> list[tuple[str, str, tuple[str, str] | None]]:
-        """(name, value, (secret, version) or None) of each variable."""
+        """Return (name, value, (secret, version) or None) of each variable."""
         out: list[tuple[str, str, tuple[str, str] | None]] = []
         for item in map(as_object, as_list(self._container.get("env"))):
             reference = as_object(as_object(item.get("valueSource")).get("secretKeyRef"))
@@ -345,7 +345,7 @@ class _TemplateReader:
         return out
 
     def buckets(self) -> list[tuple[str, str, str, dict[str, str]]]:
-        """(mount path, volume, bucket, options) of each mounted Cloud Storage volume; an option without a value is `true`."""
+        """Return (mount path, volume, bucket, options) of each mounted Cloud Storage volume. An option without a value is `true`."""
         out: list[tuple[str, str, str, dict[str, str]]] = []
         for mount in map(as_object, as_list(self._container.get("volumeMounts"))):
             for volume in self._volumes:

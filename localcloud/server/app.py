@@ -45,7 +45,7 @@ RuntimeFactory = Callable[[Cloud], Runtimes]
 
 
 def idle_runtimes(_cloud: Cloud) -> Runtimes:
-    """Nothing runs: revisions are ready at once, machines exist on paper."""
+    """Return runtimes in which nothing runs: revisions are ready at once, machines are records only."""
     return Runtimes(revisions=IdleRevisions(), fronts=IdleFronts(), machines=IdleMachines())
 
 
@@ -108,7 +108,7 @@ async def _listen(runner: web.AppRunner, port: int, *, strict: bool) -> int:
 
 
 def _bootstrap(cloud: Cloud) -> Path:
-    """The project and the operator with a service account file, made on the first day."""
+    """Create the project and the operator if they do not exist, and return the operator's credentials file."""
     found_project(cloud, cloud.home)
     found_project(cloud, cloud.project)
     if not cloud.store.has(iam.ACCOUNTS, cloud.operator):
@@ -133,7 +133,7 @@ def _token_endpoint(cloud: Cloud) -> Callable[[web.Request], Awaitable[web.Respo
 
 
 def _grant(cloud: Cloud, grant_type: str, assertion: str) -> JsonObject:
-    """A token for a signed assertion of a known service account."""
+    """Return a token for a signed assertion of a known service account."""
     if grant_type != oauth.JWT_BEARER:
         raise oauth.TokenError("unsupported_grant_type", f"Invalid grant_type: {grant_type}")
     key = cloud.store.get("oauth.keys", oauth.assertion_issuer(assertion))

@@ -146,7 +146,7 @@ class Dispatcher:
         )
 
     def _by_id(self, name: str) -> str:
-        """`projects/123456/...` -> `projects/ID/...`, as Google takes numbers for ids."""
+        """Convert `projects/123456/...` to `projects/ID/...`, as Google accepts numbers for ids."""
         parts = name.split("/")
         if parts[0] == "projects" and len(parts) > 1 and parts[1].isdigit():
             parts[1] = self._cloud.project_id(parts[1]) or parts[1]
@@ -169,7 +169,7 @@ class Dispatcher:
             raise CloudError.denied(f"Permission '{permission}' denied on resource '{target}' (or it may not exist).")
 
     def _scope(self, call: Call) -> tuple[str | None, list[str]]:
-        """The project a call is about and the resources whose policies count, the nearest first."""
+        """Return the project of a call and the resources whose policies apply, the nearest first."""
         host = f"//{call.document.api}.googleapis.com/"
         if call.document.api == "storage":
             bucket = call.path.get("bucket") or call.path.get("destinationBucket")
@@ -213,7 +213,7 @@ class Dispatcher:
 
 
 def _split(raw_path: str) -> tuple[str, str, str | None]:
-    """API, path below it, and `upload` or `download` for content: both `/upload/storage/v1/...` and `/storage/upload/storage/v1/...` are Cloud Storage's."""
+    """Return the API, the path below it, and `upload` or `download` for content of Cloud Storage (`/upload/...` and `/storage/upload/...`)."""
     first, _, rest = raw_path.lstrip("/").partition("/")
     if first == "resumable":
         first, _, rest = rest.partition("/")
@@ -258,7 +258,7 @@ async def _json(request: web.Request) -> object:
 
 
 def _redacted(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """The value with what may be secret taken out."""
+    """Return the value without secrets."""
     if isinstance(value, dict):
         return {
             key: "[redacted]" if key in _SECRET_KEYS and isinstance(item, str) else _redacted(item)

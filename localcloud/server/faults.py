@@ -17,7 +17,7 @@ class FaultSchedule:
         self._seen: list[int] = []
 
     def pick(self, scenario: Scenario, method_id: str) -> Fault | None:
-        """The fault for this call, if any."""
+        """Return the fault to inject into this call, or None."""
         if scenario is not self._scenario:
             self._scenario = scenario
             self._seen = [0] * len(scenario.faults)

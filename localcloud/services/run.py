@@ -41,7 +41,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 
 def authorizer(cloud: Cloud) -> Authorize:
-    """Who may call a service: the invoker check that stands before each front."""
+    """Return the invoker check of the fronts."""
 
     def authorize(service: str, token: str | None) -> AccessDecision:
         document = cloud.store.get(SERVICES, service)
@@ -67,7 +67,7 @@ def authorizer(cloud: Cloud) -> Authorize:
 
 
 async def resume(cloud: Cloud) -> None:
-    """After a restart: open the fronts where they were, start what served, go on with deployments that were under way."""
+    """Restore after a restart: open the fronts on their ports, start the serving revisions, continue deployments."""
     deployments = Deployments(cloud)
     for name, document in cloud.store.under(SERVICES):
         await deployments.open_front(name, document)
@@ -241,7 +241,7 @@ class _Services(PolicyService):
                 )
 
     def _gpus_left(self, name: str, template: JsonObject, region: str) -> int:
-        """GPUs of the template's type that other services of the project and region leave."""
+        """Return how many GPUs of the template's type other services of the project and region leave."""
         kind = run_limits.gpu_of(template)
         world = self._cloud.scenario.run
         single = bool(template.get("gpuZonalRedundancyDisabled"))
@@ -258,7 +258,7 @@ class _Services(PolicyService):
         return left
 
     def _needs_revision(self, before: JsonObject, after: JsonObject) -> bool:
-        """A changed template makes a revision; so does any update after one that failed."""
+        """Tell if an update makes a revision: the template changed, or the last revision failed."""
         plain = [
             {key: value for key, value in item["template"].items() if key not in NOT_OF_THE_REVISION}
             for item in (before, after)
@@ -300,7 +300,7 @@ def _missing(name: str) -> str:
 
 
 def _lean(value: object) -> object:
-    """The value without false and zero fields, which protocol-buffer JSON leaves out."""
+    """Return the value without false and zero fields, as in protocol-buffer JSON."""
     if isinstance(value, dict):
         fields = cast("JsonObject", value)
         return {key: _lean(item) for key, item in fields.items() if item is not False and item != 0}

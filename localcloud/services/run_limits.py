@@ -55,7 +55,7 @@ _NO_GPU = GpuType(min_cpu=0, min_memory_gib=0, max_cpu=8, max_memory_gib=32)
 
 
 def gpu_of(template: JsonObject) -> str | None:
-    """The GPU type of a template, or None."""
+    """Return the GPU type of a template, or None."""
     return part(template, "nodeSelector").get("accelerator") or None
 
 
@@ -70,13 +70,13 @@ def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, requ
 
 
 def cpus(text: str) -> float | None:
-    """CPUs of a quantity such as `8` or `4000m`; None for something else."""
+    """Return the CPUs of a quantity such as `8` or `4000m`; None for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(m?)", text)
     return None if found is None else float(found[1]) / (1000 if found[2] else 1)
 
 
 def memory_gib(text: str) -> float | None:
-    """GiB of a quantity such as `32Gi` or `512Mi`; None for something else."""
+    """Return the GiB of a quantity such as `32Gi` or `512Mi`; None for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]|Ki|Mi|Gi|Ti)?", text)
     return None if found is None else float(found[1]) * _UNITS[found[2] or ""] / _GIB
 
@@ -91,7 +91,7 @@ class _TemplateCheck:
     path: str
 
     def selector(self) -> None:
-        """A GPU needs a node selector that says which."""
+        """Refuse a GPU limit without a node selector."""
         if gpu_of(self.template) is None and self._asking():
             raise _violation(
                 f"{self.path}.node_selector",
@@ -344,7 +344,7 @@ def _liveness_probe(probe: JsonObject, path: str) -> None:
 
 
 def with_defaults(template: JsonObject, *, default_account: str, gpu_max_instances: int) -> JsonObject:
-    """The template with what Cloud Run fills in."""
+    """Return the template with Cloud Run's defaults."""
     scaling = {**part(template, "scaling")}
     scaling.setdefault("maxInstanceCount", gpu_max_instances if gpu_of(template) else DEFAULT_MAX_INSTANCES)
     filled: JsonObject = {

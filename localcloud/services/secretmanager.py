@@ -34,7 +34,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 
 def version_name(cloud: Cloud, name: str) -> str:
-    """The full name of a version, `latest` and aliases resolved; 404 where there is none."""
+    """Return the full name of a version, with `latest` and aliases resolved. Raise 404 if it does not exist."""
     secret, _, number = name.rpartition("/versions/")
     document = cloud.store.get(SECRETS, secret)
     if document is None:

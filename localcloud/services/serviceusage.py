@@ -36,7 +36,7 @@ SERVICES: dict[str, str] = {
 
 
 def enable_initial(cloud: Cloud, project: str) -> None:
-    """What a new project has enabled, by the scenario."""
+    """Enable the APIs of a new project, as the scenario says."""
     wanted = (
         SERVICES
         if cloud.scenario.apis == "enabled"

@@ -188,7 +188,7 @@ class _Buckets(ApiService):
 
 
 def bucket_of(cloud: Cloud, name: str) -> JsonObject:
-    """A bucket's document; 404 where there is none."""
+    """Return a bucket's document. Raise 404 if it does not exist."""
     document = cloud.store.get(BUCKETS, name)
     if document is None:
         raise CloudError.not_found("The specified bucket does not exist.")
@@ -196,7 +196,7 @@ def bucket_of(cloud: Cloud, name: str) -> JsonObject:
 
 
 def _completed(document: JsonObject) -> JsonObject:
-    """The bucket with its IAM configuration spelled out, and a storage class that exists."""
+    """Return the bucket with its full IAM configuration. Raise 400 for an unknown storage class."""
     if document["storageClass"] not in _CLASSES:
         raise CloudError.invalid(
             f"Invalid argument: storageClass '{document['storageClass']}' is not one of {', '.join(sorted(_CLASSES))}."

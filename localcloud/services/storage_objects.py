@@ -36,7 +36,7 @@ _NOT_HELD = "At least one of the pre-conditions you specified did not hold."
 
 
 def etag(number: int) -> str:
-    """The etag of a metageneration: base64 of a one-field protocol buffer message, such as CAE= for 1."""
+    """Return the etag of a metageneration: base64 of a one-field protocol buffer message, such as CAE= for 1."""
     data, rest = bytearray([8]), number
     while True:
         data.append((rest & 0x7F) | (0x80 if rest > 0x7F else 0))  # noqa: PLR2004 - seven bits a byte
@@ -56,16 +56,16 @@ class Objects(ApiService):
         self._folder.mkdir(exist_ok=True)
 
     def content(self, document: JsonObject) -> Path:
-        """Where an object's bytes lie."""
+        """Return the file with an object's bytes."""
         return self._folder / str(document["_file"])
 
     def new_file(self) -> Path:
-        """A fresh file for content."""
+        """Return the path of a new file for content."""
         return self._folder / f"{time.time_ns():x}-{self._store.count_up('storage.files')}"
 
     @method("get")
     def get(self, call: Call) -> JsonObject | web.StreamResponse:
-        """Metadata, or the content where alt=media or the download path asks for it."""
+        """Return metadata, or the content for alt=media and the download path."""
         document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
         check_conditions(call.query, document)
         if call.media != "download":
@@ -82,7 +82,7 @@ class Objects(ApiService):
 
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
-        """Objects and, with a delimiter, the prefixes below which more lie."""
+        """Return objects and, with a delimiter, the common prefixes."""
         bucket, query = call.path["bucket"], call.query
         self._bucket(bucket)
         if query.get("matchGlob") or query.get("softDeleted"):
@@ -228,7 +228,7 @@ class Objects(ApiService):
         return self.shown(document)
 
     def found(self, bucket: str, name: str, generation: int | str | None) -> JsonObject:
-        """An object's document; 404 where there is none, or none of that generation."""
+        """Return an object's document. Raise 404 if it, or that generation of it, does not exist."""
         self._bucket(bucket)
         document = self._store.get(OBJECTS, f"{bucket}/{name}")
         if document is None or (generation is not None and str(generation) != document["generation"]):
@@ -236,7 +236,7 @@ class Objects(ApiService):
         return document
 
     def shown(self, document: JsonObject) -> JsonObject:
-        """The object as the API shows it."""
+        """Return the object as the API shows it."""
         bucket, path = document["bucket"], quote(document["name"], safe="")
         return {
             "kind": "storage#object",
@@ -258,7 +258,7 @@ class Objects(ApiService):
 
 
 def check_conditions(query: Mapping[str, Any], document: JsonObject | None) -> None:
-    """IfGenerationMatch and its kin: 412 where one does not hold. Generation 0 means that there is no live object."""
+    """Raise 412 if ifGenerationMatch or a similar condition does not hold. Generation 0 means that there is no live object."""
     generation = int(document["generation"]) if document else 0
     metageneration = int(document["metageneration"]) if document else 0
     for key, current in (("ifGeneration", generation), ("ifMetageneration", metageneration)):
@@ -268,7 +268,7 @@ def check_conditions(query: Mapping[str, Any], document: JsonObject | None) -> N
 
 
 def digests(content: Path) -> tuple[str, str, int]:
-    """MD5 and CRC32C of a file as Cloud Storage writes them, and its size in bytes."""
+    """Return MD5 and CRC32C of a file in Cloud Storage's notation, and its size in bytes."""
     md5, crc32c, size = hashlib.md5(usedforsecurity=False), google_crc32c.Checksum(), 0
     with content.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):

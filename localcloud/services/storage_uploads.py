@@ -155,7 +155,7 @@ async def _receive(call: Call, target: Path, *, at: int = 0) -> int:
 
 
 def _parts(content_type: str, data: bytes) -> tuple[bytes, str, bytes]:
-    """Metadata, content type and content of a multipart/related body."""
+    """Return metadata, content type and content of a multipart/related body."""
     found = re.search(r'boundary="?([^";]+)"?', content_type)
     if not content_type.startswith("multipart/") or found is None:
         raise CloudError.invalid(

@@ -50,7 +50,7 @@ def resume(cloud: Cloud) -> None:
 
 
 def preempt(cloud: Cloud, node: str) -> bool:
-    """The capacity is taken back: the node is PREEMPTED, its queued resource goes to SUSPENDED. False where there is no such running node."""
+    """Preempt a running node: it becomes PREEMPTED, its queued resource SUSPENDED. Return False if there is no such running node."""
     return Queue(cloud).preempt(node)
 
 
@@ -192,18 +192,18 @@ class Queue(ApiService):
         return Effect.FORGET not in effects
 
     def _fail(self, name: str, document: JsonObject, machine: Queued, error: CloudError) -> None:
-        """Nodes that cannot be made (their network has gone meanwhile, say) fail the queued resource and leave nothing behind."""
+        """Fail the queued resource and remove its nodes if the nodes cannot be created, for example because their network was deleted."""
         self._save(name, document, replace(machine, state=State.FAILED, error=error.rpc_status()))
         parent = name.rpartition("/queuedResources/")[0]
         for node_id in document["_nodes"]:
             self._nodes.forget(f"{parent}/nodes/{node_id}", owner=name)
 
     def suspend(self, node: str) -> None:
-        """A user deleted a node: its queued resource ends with it."""
+        """Suspend the queued resource of a node that a user deletes."""
         self._end(node, initiator="USER")
 
     def preempt(self, node: str) -> bool:
-        """The capacity of a running node is taken back."""
+        """Preempt a running node. Return False if there is no such running node."""
         document = self._store.get(NODES, node)
         if document is None or document["state"] != "READY":
             return False
@@ -299,7 +299,7 @@ class Queue(ApiService):
         return document["_machine"]["run_duration_s"]
 
     def _quota_error(self, name: str, document: JsonObject) -> JsonObject | None:
-        """Chips of every queued resource that has been accepted count, dead ones too until they are deleted."""
+        """Return a google.rpc.Status if the quota is exceeded. Chips of every accepted queued resource count until it is deleted."""
         parent = name.rpartition("/queuedResources/")[0]
         zone, facts = name.split("/")[3], self._facts(name)
         wants_preemptible = tpu_requests.preemptible(document)
@@ -316,11 +316,11 @@ class Queue(ApiService):
         return {"code": 8, "message": message}
 
     def _facts(self, name: str) -> TpuZone:
-        """The zone's facts; a zone that a later scenario lacks has no bounds."""
+        """Return the zone's facts; a zone that a later scenario lacks has no limits."""
         return self._cloud.scenario.tpu.zones.get(name.split("/")[3], TpuZone(accelerator_types=()))
 
     def _scarce(self, name: str, document: JsonObject) -> bool:
-        """Whether the scenario bounds the capacity of a type that is asked for."""
+        """Tell if the scenario limits the capacity of a requested type."""
         return any(accelerator_of(node) in self._facts(name).capacity for node in document["_nodes"].values())
 
     def _capacity(self, name: str, document: JsonObject) -> bool:
@@ -355,7 +355,7 @@ class Queue(ApiService):
         return {**visible(document), "state": state}
 
     def _repeated(self, call: Call, name: str) -> JsonObject | None:
-        """The operation of an earlier call with the same requestId; 409 where that one asked for something else."""
+        """Return the operation of an earlier call with the same requestId. Raise 409 if that call was different."""
         known = self._store.get(_REQUESTS, f"{name}/{call.query['requestId']}") if call.query.get("requestId") else None
         if known is None:
             return None

@@ -22,7 +22,7 @@ _GUEST_ATTRIBUTES = "enable-guest-attributes"
 
 
 def metadata_of(document: JsonObject) -> dict[str, str]:
-    """A node's instance metadata."""
+    """Return a node's instance metadata."""
     return {key: str(value) for key, value in part(document, "metadata").items()}
 
 
@@ -34,7 +34,7 @@ class Nodes:
         self._store = cloud.store
 
     def create(self, name: str, owner: str, node: JsonObject, queued: JsonObject) -> None:
-        """A node in state CREATING."""
+        """Create a node in state CREATING."""
         project, zone = name.split("/")[1], name.split("/")[3]
         accelerator = tpu_requests.accelerator_of(node)
         used = tpu_requests.networks_of(self._cloud, project, zone, node)
@@ -61,7 +61,7 @@ class Nodes:
         self._store.put(NODES, name, document)
 
     def ready(self, name: str, *, run_duration_s: float | None) -> None:
-        """The node is up; from now on its run duration counts."""
+        """Set the node to READY; its run duration starts now."""
         document = self._store.get(NODES, name)
         if document is None:
             return
@@ -73,19 +73,19 @@ class Nodes:
         self._store.put(NODES, name, document)
 
     def going(self, name: str, *, owner: str) -> None:
-        """The node is being deleted."""
+        """Set the node to DELETING."""
         document = self._store.get(NODES, name)
         if document is not None and document["queuedResource"] == owner and document["state"] != "PREEMPTED":
             self._store.put(NODES, name, {**document, "state": "DELETING"})
 
     def forget(self, name: str, *, owner: str) -> None:
-        """The node is gone."""
+        """Remove the node."""
         document = self._store.get(NODES, name)
         if document is not None and document["queuedResource"] == owner:
             self._store.delete(NODES, name)
 
     def _endpoint(self, project: str, zone: str, used: list[str], document: JsonObject) -> JsonObject:
-        """An address of the node's subnetwork, or of the network's subnetwork in the region."""
+        """Return an endpoint with an address of the node's subnetwork, or of the network's subnetwork in the region."""
         region = zone.rpartition("-")[0]
         subnetworks = [
             (name, found)

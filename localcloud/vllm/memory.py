@@ -48,7 +48,7 @@ class _Layout:
     sliding_tokens: int | None
 
     def request_bytes(self, length: int, block_size: int) -> int:
-        """KV bytes of one request of `length` tokens, rounded up to whole blocks."""
+        """Return the KV bytes of one request of `length` tokens, rounded up to whole blocks."""
         full = _round_up(length, block_size)
         window = full if self.sliding_tokens is None else _round_up(min(self.sliding_tokens, length), block_size)
         return full * self.global_bytes + window * self.sliding_bytes

@@ -43,12 +43,12 @@ class Model:
         return int((self.weights_gib if self.disk_gib is None else self.disk_gib) * GIB)
 
     def sliding_bytes_per_token(self, bytes_per_element: int, tensor_parallel: int) -> int:
-        """KV bytes that one token costs one device in all sliding-window layers; fewer heads than devices are replicated."""
+        """Return the KV bytes per token and device in all sliding-window layers. If there are fewer heads than devices, heads are replicated."""
         heads = max(1, self.kv_heads_sliding // tensor_parallel)
         return self.sliding_layers * heads * _HEAD_DIM_SLIDING * 2 * bytes_per_element
 
     def global_bytes_per_token(self, bytes_per_element: int, tensor_parallel: int) -> int:
-        """KV bytes that one token costs one device in all full-attention layers."""
+        """Return the KV bytes per token and device in all full-attention layers."""
         heads = max(1, self.kv_heads_global // tensor_parallel)
         return self.global_layers * heads * _HEAD_DIM_GLOBAL * 2 * bytes_per_element
 

@@ -59,11 +59,11 @@ class Ids:
         self._etags.extend(etags)
 
     def number(self) -> str:
-        """A numeric id."""
+        """Return a numeric id."""
         return self._ids.popleft() if self._ids else random_id()
 
     def etag(self) -> str:
-        """An etag of a resource (not of a policy)."""
+        """Return an etag of a resource (not of a policy)."""
         return self._etags.popleft() if self._etags else secrets.token_urlsafe(9) + "AA=="
 
 
@@ -73,7 +73,7 @@ def random_id() -> str:
 
 
 def project_policy(project: str) -> str:
-    """The name under which a project's IAM policy is kept."""
+    """Return the name under which a project's IAM policy is kept."""
     return f"//cloudresourcemanager.googleapis.com/projects/{project}"
 
 
@@ -102,7 +102,7 @@ class Cloud:
 
     @property
     def runtimes(self) -> Runtimes:
-        """What runs revisions, fronts and machines."""
+        """Return what runs revisions, fronts and machines."""
         if self._runtimes is None:
             raise RuntimeError("the runtimes have not been attached yet")
         return self._runtimes
@@ -112,16 +112,16 @@ class Cloud:
         self._runtimes = runtimes
 
     def duration_s(self, simulated_s: float) -> float:
-        """A duration from the scenario, or nothing where operations are instant."""
+        """Return a duration of the scenario in simulated seconds: 0 if operations are instant."""
         return 0.0 if self.scenario.operations.instant else simulated_s
 
     def project_number(self, project: str) -> str:
-        """The number of a project that exists."""
+        """Return a project's number, or `0` for an unknown project."""
         document = self.store.get("projects", project)
         return "0" if document is None else str(document["projectNumber"])
 
     def project_id(self, project: str) -> str | None:
-        """The id for an id or a number; None where there is no such project."""
+        """Return the id for an id or a number; None if there is no such project."""
         if self.store.has("projects", project):
             return project
         for name, document in self.store.under("projects") if project.isdigit() else []:
@@ -180,6 +180,6 @@ class Cloud:
 
 
 def fingerprint(document: JsonObject) -> str:
-    """A short digest of a document, as Compute Engine gives one for optimistic locking."""
+    """Return a short digest of a document, as Compute Engine uses it for optimistic locking."""
     text = json.dumps(document, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:11] + "="

@@ -100,7 +100,7 @@ class MachineRuntime(Protocol):
         ...
 
     def address(self, name: str, port: int) -> tuple[str, int] | None:
-        """Where a tunnel to this port of the machine has to connect, or None while nothing listens there."""
+        """Return host and port for a tunnel to this port of the machine; None if nothing listens there."""
         ...
 
     async def stop(self, name: str) -> None:
