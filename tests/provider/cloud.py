@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from provider.errors import GoogleError, NoAnswerError
+from gcp_tpu_provider.errors import GoogleError, NoAnswerError
 
 NAME = re.compile(
     r"v2alpha1/(projects/[^/]+/locations/([^/]+))/(queuedResources|nodes|operations)(?:/([^:/]+))?(?::(\w+))?"

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 import grpc
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.servicer import TpuProvider
+from gcp_tpu_provider.transport import Timing
 from google.protobuf import empty_pb2
 from google.rpc import status_pb2
 from pulumi.runtime.proto import provider_pb2
 
-from provider import wire
-from provider.servicer import TpuProvider
-from provider.transport import Timing
 from tests.provider.cloud import FakeTpu
 
 URN = "urn:pulumi:dev::demo::gcp-tpu:index:QueuedResource::serve"

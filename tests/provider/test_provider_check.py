@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.check import MAX_FLEX_START_S, auto_name
 
-from provider import wire
-from provider.check import MAX_FLEX_START_S, auto_name
 from tests.provider.cloud import FakeTpu
 from tests.provider.harness import URN, Aborted, Engine, wanted
 

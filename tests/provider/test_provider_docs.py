@@ -3,17 +3,20 @@
 import re
 from pathlib import Path
 
+from gcp_tpu_provider.reference import reference
+from gcp_tpu_provider.tpu_api import DELETABLE_WITHOUT_FORCE, TpuApi
+from gcp_tpu_provider.transport import Timing
+
 from components.tpu_vm.agent.serving import Agent
-from provider.reference import reference
-from provider.tpu_api import DELETABLE_WITHOUT_FORCE, TpuApi
-from provider.transport import Timing
 
 PAGE = (Path(__file__).parents[2] / "docs" / "provider-gcp-tpu.md").read_text()
 
 
 def test_the_reference_is_the_generated_one():
     shown = PAGE.partition("a test compares. -->\n\n")[2]
-    assert shown == reference(), "run `python -m provider.reference` and put what it prints under the heading Reference"
+    assert shown == reference(), (
+        "run `python -m gcp_tpu_provider.reference` and put what it prints under the heading Reference"
+    )
 
 
 def test_the_limits_in_the_text_are_the_codes():

@@ -5,13 +5,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.request import urn_hash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pulumi.runtime.proto import provider_pb2
 
-from provider import wire
-from provider.errors import GoogleError
-from provider.request import urn_hash
 from tests.provider.cloud import FakeTpu
 from tests.provider.harness import Aborted, Context, Engine, wanted
 

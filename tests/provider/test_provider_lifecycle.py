@@ -4,10 +4,10 @@ import hashlib
 from typing import Any
 
 import pytest
+from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.request import urn_hash
+from gcp_tpu_provider.wire import SECRET, SIGNATURE, UNKNOWN
 
-from provider.errors import GoogleError
-from provider.request import urn_hash
-from provider.wire import SECRET, SIGNATURE, UNKNOWN
 from tests.provider.cloud import FakeTpu
 from tests.provider.harness import URN, Aborted, Engine, wanted
 

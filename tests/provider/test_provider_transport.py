@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-
-from provider.errors import GoogleError, NoAnswerError, ProviderError
-from provider.tpu_api import TpuApi
-from provider.transport import HttpTransport, Timing, google_error
+from gcp_tpu_provider.errors import GoogleError, NoAnswerError, ProviderError
+from gcp_tpu_provider.tpu_api import TpuApi
+from gcp_tpu_provider.transport import HttpTransport, Timing, google_error
 
 # Where something is expected to come, a busy machine may take its time; only what is expected to be given up has short limits.
 PATIENT = Timing(

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from provider import wire
-from provider.properties import INPUT_BY_NAME, OUTPUTS
-from provider.request import URN_LABEL_SUFFIX
-from provider.tpu_api import ACTIVE, Node, QueuedResource
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.properties import INPUT_BY_NAME, OUTPUTS
+from gcp_tpu_provider.request import URN_LABEL_SUFFIX
+from gcp_tpu_provider.tpu_api import ACTIVE, Node, QueuedResource
 
 UNSEEN = "UNKNOWN"
 """State of a queued resource that was asked for and not seen yet."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from provider import durations
-from provider.errors import GoogleError
-from provider.transport import Transport
+from gcp_tpu_provider import durations
+from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.transport import Transport
 
 ACTIVE = "ACTIVE"
 DELETING = "DELETING"

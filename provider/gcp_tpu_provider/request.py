@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from provider import durations, wire
-from provider.tpu_api import MODELS
+from gcp_tpu_provider import durations, wire
+from gcp_tpu_provider.tpu_api import MODELS
 
 URN_LABEL_SUFFIX = "-urn"
 DEFAULT_URN_LABEL = f"pulumi{URN_LABEL_SUFFIX}"

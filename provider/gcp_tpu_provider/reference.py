@@ -1,6 +1,6 @@
-"""The tables of docs/provider-gcp-tpu.md, from the same table as the schema: `python -m provider.reference` prints them."""
+"""The tables of docs/provider-gcp-tpu.md, from the same table as the schema: `python -m gcp_tpu_provider.reference` prints them."""
 
-from provider.properties import INPUTS, OUTPUTS, TYPES, Property, Schema
+from gcp_tpu_provider.properties import INPUTS, OUTPUTS, TYPES, Property, Schema
 
 MEANING = {"replace": "replaces", "live": "in place", "policy": "guides waiting", "zones": "see text"}
 

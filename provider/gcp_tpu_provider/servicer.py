@@ -12,17 +12,17 @@ from google.protobuf import empty_pb2, struct_pb2
 from google.rpc import code_pb2, status_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
-from provider import TOKEN, VERSION, lifecycle, wire
-from provider.check import check
-from provider.diff import Change, diff
-from provider.engine import Engine
-from provider.errors import ProviderError
-from provider.flow import Flow
-from provider.record import preview_outputs
-from provider.request import Wish
-from provider.schema import package_schema
-from provider.tpu_api import TpuApi
-from provider.transport import Timing, Transport, silent_override
+from gcp_tpu_provider import TOKEN, VERSION, lifecycle, wire
+from gcp_tpu_provider.check import check
+from gcp_tpu_provider.diff import Change, diff
+from gcp_tpu_provider.engine import Engine
+from gcp_tpu_provider.errors import ProviderError
+from gcp_tpu_provider.flow import Flow
+from gcp_tpu_provider.record import preview_outputs
+from gcp_tpu_provider.request import Wish
+from gcp_tpu_provider.schema import package_schema
+from gcp_tpu_provider.tpu_api import TpuApi
+from gcp_tpu_provider.transport import Timing, Transport, silent_override
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Result = TypeVar("Result")

@@ -4,12 +4,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provider.durations import for_people
-from provider.errors import CannotWaitError
-from provider.flow import Flow, Pace, Stopwatch
-from provider.record import owner_labels
-from provider.request import ReadyCheck, Wish
-from provider.tpu_api import ACTIVE, Node
+from gcp_tpu_provider.durations import for_people
+from gcp_tpu_provider.errors import CannotWaitError
+from gcp_tpu_provider.flow import Flow, Pace, Stopwatch
+from gcp_tpu_provider.record import owner_labels
+from gcp_tpu_provider.request import ReadyCheck, Wish
+from gcp_tpu_provider.tpu_api import ACTIVE, Node
 
 LOOK_AT_NODE_EVERY = 5
 """Looks at the guest attributes between two looks at the queued resource and its node."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from provider import wire
-from provider.properties import INPUT_BY_NAME, INPUTS, TYPES, Schema
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.properties import INPUT_BY_NAME, INPUTS, TYPES, Schema
 
 MAX_FLEX_START_S = 604_800
 """Seven days (Cloud TPU documentation, "Request TPUs with flex-start")."""

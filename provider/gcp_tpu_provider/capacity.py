@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from uuid import uuid4
 
-from provider.durations import for_people
-from provider.errors import CannotWaitError, ForeignError, GoogleError, NoAnswerError, ProviderError
-from provider.flow import Flow, Pace, Stopwatch
-from provider.record import Record
-from provider.request import Wish
-from provider.tpu_api import (
+from gcp_tpu_provider.durations import for_people
+from gcp_tpu_provider.errors import CannotWaitError, ForeignError, GoogleError, NoAnswerError, ProviderError
+from gcp_tpu_provider.flow import Flow, Pace, Stopwatch
+from gcp_tpu_provider.record import Record
+from gcp_tpu_provider.request import Wish
+from gcp_tpu_provider.tpu_api import (
     ACCEPTED_OR_LATER,
     ACTIVE,
     DEAD,

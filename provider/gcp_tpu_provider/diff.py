@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from provider import wire
-from provider.check import key_path
-from provider.errors import ProviderError
-from provider.properties import DEAD_STATE, INPUTS, Property
-from provider.record import MISSING
-from provider.request import Wish
-from provider.tpu_api import ACTIVE, DEAD, DEAD_NODE
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.check import key_path
+from gcp_tpu_provider.errors import ProviderError
+from gcp_tpu_provider.properties import DEAD_STATE, INPUTS, Property
+from gcp_tpu_provider.record import MISSING
+from gcp_tpu_provider.request import Wish
+from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DEAD_NODE
 
 Kind = Literal["add", "delete", "update"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TypeAlias
 
-from provider.errors import CannotWaitError, ForeignError, ProviderError
-from provider.record import Record, owner_labels
-from provider.request import urn_hash
-from provider.tpu_api import Node, Operation, QueuedResource, TpuApi
-from provider.transport import Timing
+from gcp_tpu_provider.errors import CannotWaitError, ForeignError, ProviderError
+from gcp_tpu_provider.record import Record, owner_labels
+from gcp_tpu_provider.request import urn_hash
+from gcp_tpu_provider.tpu_api import Node, Operation, QueuedResource, TpuApi
+from gcp_tpu_provider.transport import Timing
 
 Say: TypeAlias = Callable[[str], Awaitable[None]]
 """Shows one line of progress in the resource's row."""

@@ -4,8 +4,8 @@ import json
 from functools import cache
 from typing import Any
 
-from provider import TOKEN, VERSION
-from provider.properties import INPUTS, OUTPUTS, TYPES, Field, Property
+from gcp_tpu_provider import TOKEN, VERSION
+from gcp_tpu_provider.properties import INPUTS, OUTPUTS, TYPES, Field, Property
 
 PROJECT_CONFIG = {"type": "string", "description": "Project of resources that name none."}
 

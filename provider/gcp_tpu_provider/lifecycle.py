@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from provider import capacity, serving, wire
-from provider.errors import ProviderError
-from provider.flow import Flow
-from provider.properties import INPUT_BY_NAME
-from provider.record import Record, owner_labels
-from provider.request import DISK_MODES, Wish
-from provider.serving import Declared
-from provider.tpu_api import ACTIVE, DEAD, DELETING, MODELS, Node, QueuedResource
+from gcp_tpu_provider import capacity, serving, wire
+from gcp_tpu_provider.errors import ProviderError
+from gcp_tpu_provider.flow import Flow
+from gcp_tpu_provider.properties import INPUT_BY_NAME
+from gcp_tpu_provider.record import Record, owner_labels
+from gcp_tpu_provider.request import DISK_MODES, Wish
+from gcp_tpu_provider.serving import Declared
+from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, MODELS, Node, QueuedResource
 
 FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/queuedResources/([^/]+)")
 

@@ -17,7 +17,7 @@ import google.auth.exceptions
 import google.auth.transport.requests
 import tenacity
 
-from provider.errors import GoogleError, NoAnswerError, ProviderError
+from gcp_tpu_provider.errors import GoogleError, NoAnswerError, ProviderError
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 RETRIED = frozenset({429, 500, 502, 503, 504})
