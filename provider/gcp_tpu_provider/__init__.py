@@ -1,6 +1,6 @@
-"""Pulumi provider `gcp-tpu`: queued resources of the Cloud TPU API (v2alpha1), with flex-start, zones in order and serving changes in place.
+"""Pulumi provider `gcp-tpu`: queued resources of the Cloud TPU API v2alpha1, with flex-start, several zones and in-place changes.
 
-It stands alone: it imports nothing of the project around it and any Pulumi program can use it.
+Any Pulumi program can use it. It imports nothing from the repository around it.
 """
 
 VERSION = "0.1.0"

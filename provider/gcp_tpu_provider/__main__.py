@@ -11,7 +11,7 @@ try:
     from pulumi.runtime.proto import provider_pb2_grpc
 
     from gcp_tpu_provider.servicer import TpuProvider
-    from gcp_tpu_provider.transport import HttpTransport
+    from gcp_tpu_provider.transport import HttpTpuTransport
 except ImportError as error:
     print(
         f"pulumi-resource-gcp-tpu: {sys.executable} cannot import {error.name}; install the provider's requirements "
@@ -35,7 +35,7 @@ async def serve() -> None:
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     )
     server = grpc.aio.server(options=limits)
-    provider = TpuProvider(HttpTransport())
+    provider = TpuProvider(HttpTpuTransport())
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(provider, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

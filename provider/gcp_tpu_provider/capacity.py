@@ -1,35 +1,35 @@
-"""Capacity: asking zone after zone, waiting, leaving nothing behind where it did not come."""
+"""TPU capacity: request it in one zone after the other, wait for it, and delete what did not succeed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from uuid import uuid4
 
+from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.durations import for_people
-from gcp_tpu_provider.errors import CannotWaitError, ForeignError, GoogleError, NoAnswerError, ProviderError
-from gcp_tpu_provider.flow import Flow, Pace, Stopwatch
-from gcp_tpu_provider.record import Record
-from gcp_tpu_provider.request import Wish
+from gcp_tpu_provider.errors import CannotWaitError, ForeignError, GoogleError, NoAnswerError, TpuProviderError
+from gcp_tpu_provider.operation import PollTimer, ResourceOperation
+from gcp_tpu_provider.resource_record import ResourceRecord
 from gcp_tpu_provider.tpu_api import (
     ACCEPTED_OR_LATER,
     ACTIVE,
     DEAD,
     DELETABLE_WITHOUT_FORCE,
     DELETING,
-    MODELS,
-    Operation,
-    QueuedResource,
+    PROVISIONING_MODELS,
+    LongRunningOperation,
+    QueuedResourceInfo,
 )
 
 PROVISIONING_S = 1800
-"""Capacity that is being set up is not given up when the wait in the queue is spent, but it has to come within this time."""
+"""Extra wait, in seconds, for capacity that is already in PROVISIONING when `waitPerZoneS` ends."""
 STATE_MOVED_ON = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED})
-"""How Google refuses a deletion that does not fit the state, which may have changed since it was read."""
+"""Google's answers to a deletion that does not fit the state. The state may have changed after the provider read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What a zone answered instead of giving capacity. Nothing is left there."""
+    """A zone gave no capacity, and why. Nothing exists there."""
 
     zone: str
     answer: str
@@ -37,203 +37,207 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The request stands; `operation` is absent where it was made earlier."""
+    """The request exists. `long_running` is None if an earlier operation made it."""
 
-    operation: Operation | None
+    long_running: LongRunningOperation | None
 
 
-async def acquire(flow: Flow, wish: Wish, zones: Sequence[str], spent: Sequence[Refused] = ()) -> QueuedResource:
-    """Get the queued resource to the wished state in the first zone that allows it.
+async def acquire(
+    operation: ResourceOperation, zones: Sequence[str], earlier: Sequence[Refused] = ()
+) -> QueuedResourceInfo:
+    """Return the queued resource in the first zone that gives capacity.
 
-    Raises ProviderError with a table of what each zone answered when none does; nothing is left behind then (`flow.record` is None).
+    Raises TpuProviderError with a table of each zone's answer if none does. Nothing exists then, and `operation.record` is None.
     """
-    refusals = list(spent)
-    for zone in await _leftovers_first(flow, wish, zones):
-        asked = await _ask(flow, wish, zone)
-        result = asked if isinstance(asked, Refused) else await await_capacity(flow, wish, asked.operation)
-        if isinstance(result, QueuedResource):
+    refusals = list(earlier)
+    for zone in await _existing_first(operation, zones):
+        asked = await _ask(operation, zone)
+        result = asked if isinstance(asked, Refused) else await await_capacity(operation, asked.long_running)
+        if isinstance(result, QueuedResourceInfo):
             return result
         refusals.append(result)
-        await flow.say(f"{zone}: {result.answer}")
-    raise ProviderError(_table(wish, refusals))
+        await operation.report_progress(f"{zone}: {result.answer}")
+    raise TpuProviderError(_table(operation.desired, refusals))
 
 
-def _table(wish: Wish, refusals: Sequence[Refused]) -> str:
+def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
     width = max((len(item.zone) for item in refusals), default=0)
     lines = [f"  {item.zone:<{width}}  {item.answer}" for item in refusals]
-    model, accelerator = wish.inputs["provisioningModel"], wish.inputs["acceleratorType"]
-    return "\n".join([f"No zone gave {accelerator} as {model}; nothing was left behind.", *lines])
+    model, accelerator = desired.inputs["provisioningModel"], desired.inputs["acceleratorType"]
+    return "\n".join([f"No zone gave {accelerator} as {model}. Nothing was left behind.", *lines])
 
 
-async def _leftovers_first(flow: Flow, wish: Wish, zones: Sequence[str]) -> list[str]:
-    """Put a zone first that already holds this resource: an earlier creation was cut off before it could report."""
+async def _existing_first(operation: ResourceOperation, zones: Sequence[str]) -> list[str]:
+    """Return the zones, first the one that already has this resource. A creation that was killed leaves one behind."""
     held: list[str] = []
     for zone in zones:
         try:
-            found = await flow.api.find_queued_resource(wish.name(zone))
+            found = await operation.api.find_queued_resource(operation.desired.name(zone))
         except GoogleError as error:
             _require_zonal(error)
-            continue  # the zone says why again when it is its turn
-        if found is not None and flow.owns(found):
+            continue  # the request in this zone gets the same error and reports it
+        if found is not None and operation.owns(found):
             held.append(zone)
     for zone in held[1:]:
-        flow.record = Record(zone=zone, name=wish.name(zone))
-        await remove(flow)
+        operation.record = ResourceRecord(zone=zone, name=operation.desired.name(zone))
+        await remove(operation)
     return [*held[:1], *(zone for zone in zones if zone not in held[:1])]
 
 
-async def _ask(flow: Flow, wish: Wish, zone: str) -> Asked | Refused:
-    """Make the request in a zone, or take over what an earlier, interrupted one made."""
-    name, request_id = wish.name(zone), str(uuid4())
+async def _ask(operation: ResourceOperation, zone: str) -> Asked | Refused:
+    """Make the request in a zone, or adopt the one that an interrupted operation made."""
+    name, request_id = operation.desired.name(zone), str(uuid4())
     try:
-        existing = await flow.api.find_queued_resource(name)
+        existing = await operation.api.find_queued_resource(name)
     except GoogleError as error:
         _require_zonal(error)
         return Refused(zone, str(error))
-    if existing is not None and await _take_over(flow, wish, existing):
+    if existing is not None and await _adopt(operation, existing):
         return Asked(None)
-    flow.record = Record(zone=zone, name=name)  # from here on something may exist
+    operation.record = ResourceRecord(zone=zone, name=name)  # from here on something may exist
     try:
-        return Asked(await flow.api.create_queued_resource(name, wish.body(zone), request_id))
+        return Asked(await operation.api.create_queued_resource(name, operation.desired.body(zone), request_id))
     except GoogleError as error:
         certain = error.status < HTTPStatus.INTERNAL_SERVER_ERROR and error.status != HTTPStatus.CONFLICT
         if certain:
-            flow.record = None
+            operation.record = None
             _require_zonal(error)
-        return Refused(zone, str(error)) if certain else await _resolve(flow, wish, zone, error)
+        return Refused(zone, str(error)) if certain else await _resolve(operation, zone, error)
     except NoAnswerError as error:
         if not error.sent:
-            flow.record = None
+            operation.record = None
             raise
-        return await _resolve(flow, wish, zone, error)
+        return await _resolve(operation, zone, error)
 
 
 def _require_zonal(error: GoogleError) -> None:
-    """Raise the error again unless it may be about this zone only. Wrong credentials and an unavailable API are not."""
+    """Raise the error again if it cannot be specific to one zone, such as wrong credentials or an unavailable API."""
     if error.status == HTTPStatus.UNAUTHORIZED or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise error
 
 
-async def _resolve(flow: Flow, wish: Wish, zone: str, error: ProviderError) -> Asked | Refused:
-    """The answer was lost, or says that the name is taken: look what is there."""
-    pace = Pace(flow.timing)
+async def _resolve(operation: ResourceOperation, zone: str, error: TpuProviderError) -> Asked | Refused:
+    """Look up what exists after an answer that was lost, or that says the name is taken."""
+    timer = PollTimer(operation.pacing)
     for _ in range(3):
-        found = await flow.api.find_queued_resource(wish.name(zone))
+        found = await operation.api.find_queued_resource(operation.desired.name(zone))
         if found is not None:
-            if await _take_over(flow, wish, found):
+            if await _adopt(operation, found):
                 return Asked(None)
-            return Refused(zone, f"{error} What was found there could not be used and was deleted.")
-        await pace.pause()  # what was asked for may take a moment to be seen
-    flow.record = None
+            return Refused(zone, f"{error} The provider could not use the existing one and deleted it.")
+        await timer.pause()  # a new request may take a moment to become visible
+    operation.record = None
     return Refused(zone, f"{error} Nothing was created.")
 
 
-async def _take_over(flow: Flow, wish: Wish, found: QueuedResource) -> bool:
-    """Make an existing queued resource of ours the one of this operation; delete it and return False where it is of no use."""
-    if not flow.owns(found):
-        flow.record = None
-    flow.require_ours(found)
-    fits = _fits(wish, found)
-    if found.state == ACTIVE and not fits and not wish.allow_replace_active:
-        raise ProviderError(
-            f"{found.name} is ACTIVE and was asked for by a run of Pulumi that was cut off, with other properties than now; "
-            "set `allowReplaceActive` to true to give it up, or take the change back."
+async def _adopt(operation: ResourceOperation, found: QueuedResourceInfo) -> bool:
+    """Return True if this operation can use an existing queued resource of ours; else delete it and return False."""
+    if not operation.owns(found):
+        operation.record = None
+    operation.require_owned(found)
+    fits = _fits(operation.desired, found)
+    if found.state == ACTIVE and not fits and not operation.desired.allow_replace_active:
+        raise TpuProviderError(
+            f"{found.name} is ACTIVE. An interrupted run of Pulumi created it with other properties. "
+            "Undo the change, or set `allowReplaceActive` to true to delete that capacity."
         )
-    flow.record = Record(zone=found.zone, name=found.name)
-    flow.record.see(found)
+    operation.record = ResourceRecord(zone=found.zone, name=found.name)
+    operation.record.observe(found)
     if fits and found.state not in DEAD and found.state != DELETING:
         return True
-    await remove(flow)
+    await remove(operation)
     return False
 
 
-def _fits(wish: Wish, found: QueuedResource) -> bool:
+def _fits(desired: DesiredState, found: QueuedResourceInfo) -> bool:
     return (
-        all(found.config.get(name) == wish.inputs[name] for name in ("acceleratorType", "runtimeVersion"))
-        and found.provisioning_model == MODELS[str(wish.inputs["provisioningModel"])]
-        and found.max_run_duration_s == wish.inputs.get("maxRunDurationS")
+        all(found.config.get(name) == desired.inputs[name] for name in ("acceleratorType", "runtimeVersion"))
+        and found.provisioning_model == PROVISIONING_MODELS[str(desired.inputs["provisioningModel"])]
+        and found.max_run_duration_s == desired.inputs.get("maxRunDurationS")
     )
 
 
-async def await_capacity(flow: Flow, wish: Wish, operation: Operation | None = None) -> QueuedResource | Refused:
-    """Wait for the queued resource in `flow.record`; give it up, and see it gone, when it fails or its wait is spent."""
-    record = flow.owned_record()
-    wanted = ACCEPTED_OR_LATER if wish.wait_for == "accepted" else frozenset({ACTIVE})
-    pace, watch = Pace(flow.timing), Stopwatch()
+async def await_capacity(
+    operation: ResourceOperation, long_running: LongRunningOperation | None = None
+) -> QueuedResourceInfo | Refused:
+    """Wait for the queued resource in `operation.record`. If it fails, or the wait for its zone ends, delete it."""
+    record = operation.owned_record()
+    accepted_states = ACCEPTED_OR_LATER if operation.desired.wait_for == "accepted" else frozenset({ACTIVE})
+    timer = PollTimer(operation.pacing)
     while True:
-        found = await flow.api.find_queued_resource(record.name)
-        refusal = await _absence(flow, operation, watch) if found is None else ""
+        found = await operation.api.find_queued_resource(record.name)
+        refusal = await _absence(operation, long_running, timer) if found is None else ""
         if found is not None:
-            record.see(found)
-            if found.state in wanted:
+            record.observe(found)
+            if found.state in accepted_states:
                 return found
             if found.state in DEAD or found.state == DELETING:
                 refusal = f"{found.state}{f': {found.error}' if found.error else ''}."
         if refusal:
-            await remove(flow)
+            await remove(operation)
             return Refused(record.zone, refusal)
-        if _spent(record.state, wish, watch):
-            refusal = f"{record.state} for {for_people(watch.seconds())}: the wait for this zone is spent."
-            if await remove(flow, spare_coming=record.state != "PROVISIONING"):
+        if _wait_is_over(record.state, operation.desired, timer):
+            refusal = f"{record.state} for {for_people(timer.seconds())}: the wait for this zone is over."
+            if await remove(operation, keep_capacity=record.state != "PROVISIONING"):
                 return Refused(record.zone, refusal)
-        await flow.say(
-            f"{record.zone}: {record.state}, {for_people(watch.seconds())} of {for_people(wish.wait_per_zone_s)}"
-        )
-        await pace.pause()
+        waited = f"{for_people(timer.seconds())} of {for_people(operation.desired.wait_per_zone_s)}"
+        await operation.report_progress(f"{record.zone}: {record.state}, {waited}")
+        await timer.pause()
 
 
-def _spent(state: str, wish: Wish, watch: Stopwatch) -> bool:
+def _wait_is_over(state: str, desired: DesiredState, timer: PollTimer) -> bool:
     extra_s = PROVISIONING_S if state in {"PROVISIONING", ACTIVE} else 0
-    return watch.seconds() > wish.wait_per_zone_s + extra_s
+    return timer.seconds() > desired.wait_per_zone_s + extra_s
 
 
-async def _absence(flow: Flow, operation: Operation | None, watch: Stopwatch) -> str:
-    """A queued resource that was asked for and is not to be seen: return why it never will be, or nothing while it may yet."""
-    if operation is not None and operation.name:
-        operation = await flow.api.operation(operation.name)
-        if operation.error:
-            return f"{operation.error}."
-    return (
-        "It was accepted and then never seen, or deleted by somebody else."
-        if watch.seconds() > flow.timing.appear_s
-        else ""
-    )
+async def _absence(operation: ResourceOperation, long_running: LongRunningOperation | None, timer: PollTimer) -> str:
+    """Return why a requested queued resource will never be visible, or an empty string while it still may be."""
+    if long_running is not None and long_running.name:
+        current = await operation.api.get_operation(long_running.name)
+        if current.error:
+            return f"{current.error}."
+    if timer.seconds() > operation.pacing.appear_s:
+        return "Google accepted the request, but it never became visible, or someone else deleted it."
+    return ""
 
 
-async def remove(flow: Flow, *, spare_coming: bool = False) -> bool:
-    """Delete the queued resource in `flow.record` and see it gone; `flow.record` is None then.
+async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -> bool:
+    """Delete the queued resource in `operation.record` and wait until it is gone. `operation.record` is None then.
 
-    With `spare_coming`, capacity that has come meanwhile is kept and False is returned. Raises CannotWaitError when it does not go within its time.
+    With `keep_capacity`, a queued resource that turned PROVISIONING or ACTIVE meanwhile is kept, and False is returned.
+    Raises CannotWaitError if the deletion does not finish in time.
     """
-    record = flow.owned_record()
-    pace, watch = Pace(flow.timing), Stopwatch()
-    operation: Operation | None = None
+    record = operation.owned_record()
+    timer = PollTimer(operation.pacing)
+    long_running: LongRunningOperation | None = None
     problem = ""
     while True:
-        found = await flow.api.find_queued_resource(record.name)
+        found = await operation.api.find_queued_resource(record.name)
         if found is None:
-            flow.record = None
+            operation.record = None
             return True
-        record.see(found)
-        if spare_coming and operation is None and found.state in {"PROVISIONING", ACTIVE}:
+        record.observe(found)
+        if keep_capacity and long_running is None and found.state in {"PROVISIONING", ACTIVE}:
             return False
-        if watch.seconds() > flow.timing.delete_s:
+        if timer.seconds() > operation.pacing.delete_s:
             raise CannotWaitError(
-                f"{record.name} is still {found.state} {for_people(watch.seconds())} after its deletion was asked for"
-                f"{f' ({problem})' if problem else ''}; run `pulumi destroy` or `pulumi up` again."
+                f"{record.name} is still {found.state} {for_people(timer.seconds())} after the provider asked Google to delete it"
+                f"{f' ({problem})' if problem else ''}. Run `pulumi destroy` or `pulumi up` again."
             )
-        if operation is not None:
-            operation = await _deleting(flow, operation, found)
+        if long_running is not None:
+            long_running = await _deletion_in_progress(operation, long_running, found)
         elif found.state != DELETING:
-            operation, problem = await _ask_deletion(flow, found)
-        await flow.say(f"{record.zone}: deleting, {found.state}, {for_people(watch.seconds())}")
-        await pace.pause()
+            long_running, problem = await _request_deletion(operation, found)
+        await operation.report_progress(f"{record.zone}: deleting, {found.state}, {for_people(timer.seconds())}")
+        await timer.pause()
 
 
-async def _ask_deletion(flow: Flow, found: QueuedResource) -> tuple[Operation | None, str]:
+async def _request_deletion(
+    operation: ResourceOperation, found: QueuedResourceInfo
+) -> tuple[LongRunningOperation | None, str]:
     force = found.state not in DELETABLE_WITHOUT_FORCE
     try:
-        return await flow.api.delete_queued_resource(found.name, force=force, request_id=str(uuid4())), ""
+        return await operation.api.delete_queued_resource(found.name, force=force, request_id=str(uuid4())), ""
     except GoogleError as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return None, ""
@@ -242,38 +246,40 @@ async def _ask_deletion(flow: Flow, found: QueuedResource) -> tuple[Operation | 
         raise
 
 
-async def _deleting(flow: Flow, operation: Operation, found: QueuedResource) -> Operation | None:
-    """Follow the deletion; return None when it has to be asked for again."""
-    if not operation.name:
-        return operation
-    seen = await flow.api.operation(operation.name)
-    if seen.error:
-        raise CannotWaitError(f"The deletion of {found.name} failed: {seen.error}.")
-    return None if seen.done and found.state != DELETING else operation
+async def _deletion_in_progress(
+    operation: ResourceOperation, long_running: LongRunningOperation, found: QueuedResourceInfo
+) -> LongRunningOperation | None:
+    """Return the deletion while it is in progress, or None if it has to be requested again."""
+    if not long_running.name:
+        return long_running
+    current = await operation.api.get_operation(long_running.name)
+    if current.error:
+        raise CannotWaitError(f"The deletion of {found.name} failed: {current.error}.")
+    return None if current.done and found.state != DELETING else long_running
 
 
-async def delete(flow: Flow, name: str, owner: Mapping[str, str], create_time: str) -> None:
-    """Delete a queued resource of ours by its full name; absent is done. Raises ForeignError when it is not ours.
+async def delete(operation: ResourceOperation, name: str, create_time: str) -> None:
+    """Delete a queued resource of ours by its full name. One that does not exist counts as deleted.
 
-    `owner` is the label that it should carry, `create_time` when the one that the state holds was created.
+    `create_time` is the creation time in the state. Raises ForeignError if it is not ours.
     """
-    found = await flow.api.find_queued_resource(name)
+    found = await operation.api.find_queued_resource(name)
     if found is None:
         return
     names = found.node_names()
-    node = await flow.api.find_node(names[0]) if names else None
-    recorded = bool(flow.owners) and bool(create_time) and found.create_time == create_time and node is None
-    if not flow.owns(found, node) and not recorded:
-        raise ForeignError(_unlabelled(found, owner))
-    flow.record = Record(zone=found.zone, name=name)
-    await remove(flow)
+    node = await operation.api.find_node(names[0]) if names else None
+    recorded = bool(operation.owners) and bool(create_time) and found.create_time == create_time and node is None
+    if not operation.owns(found, node) and not recorded:
+        raise ForeignError(_not_labelled(found, operation.desired.owner_labels))
+    operation.record = ResourceRecord(zone=found.zone, name=name)
+    await remove(operation)
 
 
-def _unlabelled(found: QueuedResource, owner: Mapping[str, str]) -> str:
+def _not_labelled(found: QueuedResourceInfo, owner: Mapping[str, str]) -> str:
     labels = ",".join(f"{key}={value}" for key, value in owner.items())
     node = found.nodes[0].node_id if found.nodes else "NODE"
     return (
-        f"{found.name} does not carry the label that ties it to this resource and is left alone. If it is yours, label its node "
-        f"(`gcloud alpha compute tpus tpu-vm update {node} --zone={found.zone} --add-labels={labels}`) and destroy again; "
-        "if it is not, run `pulumi state delete`."
+        f"{found.name} does not have the owner label of this resource. The provider does not delete it. If it is yours, label its node "
+        f"(`gcloud alpha compute tpus tpu-vm update {node} --zone={found.zone} --add-labels={labels}`) and destroy again. "
+        "If it is not yours, run `pulumi state delete`."
     )

@@ -1,22 +1,22 @@
-"""What can go wrong, as sentences for people.
+"""Errors of the provider. The engine shows their text.
 
-ProviderError
-├── GoogleError      Google answered, and refused; `status` is the HTTP status
-├── NoAnswerError    Google did not answer within the budget; the call may or may not have had an effect
-├── ForeignError     what is there is not this resource's
-└── CannotWaitError  the resource exists but is not as wanted; trying again or replacing it is the way out
+TpuProviderError
+├── GoogleError      Google refused the call; `status` is the HTTP status
+├── NoAnswerError    Google did not answer in time; the call may or may not have had an effect
+├── ForeignError     the resource that was found belongs to someone else
+└── CannotWaitError  the resource exists but did not reach the desired state; run the update again, or replace it
 """
 
 from dataclasses import dataclass
 
 
-class ProviderError(Exception):
-    """One sentence (or a table) for the person who runs Pulumi."""
+class TpuProviderError(Exception):
+    """An error whose text is one sentence, or a table, for the user."""
 
 
 @dataclass
-class GoogleError(ProviderError):
-    """Google's refusal in Google's words."""
+class GoogleError(TpuProviderError):
+    """An error that Google answered, with Google's message."""
 
     status: int
     code: str
@@ -29,8 +29,8 @@ class GoogleError(ProviderError):
 
 
 @dataclass
-class NoAnswerError(ProviderError):
-    """No answer within the budget. `sent` is False when no connection ever came about, so that nothing can have happened."""
+class NoAnswerError(TpuProviderError):
+    """No answer within the retry budget. `sent` is False if no connection was made: the call had no effect."""
 
     call: str
     problem: str
@@ -40,9 +40,9 @@ class NoAnswerError(ProviderError):
         return f"{self.call} got no answer from Google ({self.problem})."
 
 
-class ForeignError(ProviderError):
-    """A resource that is not ours stands in the way; it is left alone."""
+class ForeignError(TpuProviderError):
+    """A resource that this Pulumi resource does not own has the name. The provider does not change it."""
 
 
-class CannotWaitError(ProviderError):
-    """The resource is there, but it did not become what was waited for."""
+class CannotWaitError(TpuProviderError):
+    """The resource exists but did not reach the desired state."""

@@ -6,137 +6,137 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gcp_tpu_provider import capacity, serving, wire
-from gcp_tpu_provider.errors import ProviderError
-from gcp_tpu_provider.flow import Flow
+from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState, urn_hash
+from gcp_tpu_provider.errors import TpuProviderError
+from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.properties import INPUT_BY_NAME
-from gcp_tpu_provider.record import Record, owner_labels
-from gcp_tpu_provider.request import DISK_MODES, Wish
-from gcp_tpu_provider.serving import Declared
-from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, MODELS, Node, QueuedResource
+from gcp_tpu_provider.resource_record import ResourceRecord, owner_labels
+from gcp_tpu_provider.serving import DeclaredKeys
+from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, PROVISIONING_MODELS, NodeInfo, QueuedResourceInfo
 
 FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/queuedResources/([^/]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a read found."""
+class ReadResult:
+    """A resource as it was read: its id, and its inputs and outputs as they are in the cloud."""
 
     resource_id: str
     inputs: wire.Properties
     outputs: wire.Properties
 
 
-async def create(flow: Flow, wish: Wish) -> None:
-    """Get capacity and wait as far as the wish says; `flow.record` then holds what there is."""
-    resource = await capacity.acquire(flow, wish, wish.zones)
-    await _finish(flow, wish, resource, {})
+async def create(operation: ResourceOperation) -> None:
+    """Get capacity and wait as long as `waitFor` says. `operation.record` then holds what exists."""
+    resource = await capacity.acquire(operation, operation.desired.zones)
+    await _finish(operation, resource, {})
 
 
-async def update(flow: Flow, wish: Wish, state: Mapping[str, Any], old_inputs: Mapping[str, Any]) -> None:
-    """Bring what is there to the wish; finish a creation that was cut off, in another zone if need be."""
-    record = Record.of_state(state)
+async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inputs: Mapping[str, Any]) -> None:
+    """Change what exists to the desired state. Finish an interrupted creation, in another zone if necessary."""
+    record = ResourceRecord.of_state(state)
     if record is None:
-        raise ProviderError("The state does not say which queued resource this is; run `pulumi refresh`.")
-    flow.record, flow.committed = record, record.state != ACTIVE
-    found = await flow.api.find_queued_resource(record.name)
+        raise TpuProviderError("The state does not name the queued resource. Run `pulumi refresh`.")
+    operation.record, operation.committed = record, record.state != ACTIVE
+    found = await operation.api.find_queued_resource(record.name)
     if found is not None:
-        flow.require_recorded(found, record)
+        operation.require_recorded(found, record)
     if record.state == ACTIVE and (found is None or found.state in DEAD or found.state == DELETING):
         now = "gone" if found is None else found.state
-        raise ProviderError(f"{record.name} was ACTIVE and is {now}; run `pulumi up --refresh` to replace it.")
+        raise TpuProviderError(f"{record.name} was ACTIVE and is {now}. Run `pulumi up --refresh` to replace it.")
     try:
-        await _finish(flow, wish, await _resume(flow, wish, found), old_inputs)
+        await _finish(operation, await _resume(operation, found), old_inputs)
     finally:
-        flow.record = flow.record or record  # the state keeps its entry; a refresh sees that there is nothing
+        operation.record = (
+            operation.record or record
+        )  # the state keeps its entry; a refresh removes it if nothing exists
 
 
-async def _resume(flow: Flow, wish: Wish, found: QueuedResource | None) -> QueuedResource:
-    record = flow.owned_record()
-    others = [zone for zone in wish.zones if zone != record.zone]
+async def _resume(operation: ResourceOperation, found: QueuedResourceInfo | None) -> QueuedResourceInfo:
+    record = operation.owned_record()
+    others = [zone for zone in operation.desired.zones if zone != record.zone]
     if found is None:
-        return await capacity.acquire(flow, wish, wish.zones)
-    result = await capacity.await_capacity(flow, wish)
-    if isinstance(result, QueuedResource):
+        return await capacity.acquire(operation, operation.desired.zones)
+    result = await capacity.await_capacity(operation)
+    if isinstance(result, QueuedResourceInfo):
         return result
-    await flow.say(f"{result.zone}: {result.answer}")
-    return await capacity.acquire(flow, wish, others, spent=[result])
+    await operation.report_progress(f"{result.zone}: {result.answer}")
+    return await capacity.acquire(operation, others, earlier=[result])
 
 
-async def _finish(flow: Flow, wish: Wish, resource: QueuedResource, old_inputs: Mapping[str, Any]) -> None:
+async def _finish(operation: ResourceOperation, resource: QueuedResourceInfo, old_inputs: Mapping[str, Any]) -> None:
     if resource.state != ACTIVE:
         return
-    asked = resource.config
-    declared = Declared(
-        labels=[*_keys(old_inputs, "labels"), *_keys(asked, "labels")],
-        metadata=[*_keys(old_inputs, "metadata"), *_keys(asked, "metadata")],
+    config = resource.config
+    declared = DeclaredKeys(
+        labels=[*_keys(old_inputs, "labels"), *_keys(config, "labels")],
+        metadata=[*_keys(old_inputs, "metadata"), *_keys(config, "metadata")],
     )
-    await serving.settle(flow, wish, declared)
-    if wish.wait_for == "ready" and wish.ready_check is not None:
-        await serving.await_ready(flow, wish.ready_check)
+    await serving.patch_node(operation, declared)
+    if operation.desired.wait_for == "ready" and operation.desired.ready_check is not None:
+        await serving.await_ready(operation, operation.desired.ready_check)
 
 
 def _keys(values: Mapping[str, Any], name: str) -> list[str]:
     return list(cast("Mapping[str, Any]", wire.reveal(values.get(name)) or {}))
 
 
-async def delete(flow: Flow, resource_id: str, state: Mapping[str, Any]) -> None:
-    """Delete what the state names; absent is done."""
-    record = Record.of_state(state)
+async def delete(operation: ResourceOperation, resource_id: str, state: Mapping[str, Any]) -> None:
+    """Delete what the state names. What does not exist counts as deleted."""
+    record = ResourceRecord.of_state(state)
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
-        return  # an id without a zone and a state without a name: nothing was ever asked for
-    created = str(record.seen.get("createTime") or "") if record else ""
-    await capacity.delete(flow, name, Wish.of(flow.urn, dict(state)).owner_labels, created)
+        return  # an id without a zone and a state without a name: nothing was requested
+    created = str(record.observed.get("createTime") or "") if record else ""
+    await capacity.delete(operation, name, created)
 
 
-async def read(flow: Flow, resource_id: str, state: Mapping[str, Any], inputs: Mapping[str, Any]) -> Found | None:
-    """Read what is there; None when it is gone. Without a state this is an import by full name."""
-    record = Record.of_state(state)
+async def read(
+    operation: ResourceOperation, resource_id: str, state: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> ReadResult | None:
+    """Return what exists, or None if it is gone. Without a state, import by full name."""
+    record = ResourceRecord.of_state(state)
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
-        raise ProviderError(
-            f'"{resource_id}" names no queued resource; import it by full name, projects/P/locations/ZONE/queuedResources/ID.'
+        raise TpuProviderError(
+            f'"{resource_id}" is not the name of a queued resource. Import it by its full name: projects/P/locations/ZONE/queuedResources/ID.'
         )
-    found = await flow.api.find_queued_resource(name)
-    if found is None or (record is not None and _another(flow, found, record)):
+    found = await operation.api.find_queued_resource(name)
+    if found is None or (record is not None and _replaced_by_other(operation, found, record)):
         return None
     names = found.node_names()
     node = (
-        await flow.api.find_node(names[0])
+        await operation.api.find_node(names[0])
         if names and found.state not in {"ACCEPTED", "WAITING_FOR_RESOURCES"}
         else None
     )
-    fresh = record or Record(zone=found.zone, name=name)
-    fresh.see(found)
-    fresh.see_node(node)
-    seen = _refreshed(inputs, node) if inputs else _imported(found, node)
-    if not inputs:
-        fresh.seen["ownerLabels"] = _own(flow, fresh.seen.get("ownerLabels")) or None  # claimed by the next update
-    wish = Wish.of(flow.urn, seen)
-    if wish.inputs.get("ready") and node is not None and wish.ready_check is not None:
-        told = await flow.api.guest_attributes(names[0], wish.ready_check.namespace)
-        if told:
-            fresh.see_guest(told.get("phase", ""), told.get("document-hash", ""))
-    return Found(resource_id=wish.resource_id, inputs=seen, outputs=fresh.outputs(seen))
+    fresh = record or ResourceRecord(zone=found.zone, name=name)
+    fresh.observe(found)
+    fresh.observe_node(node)
+    current = _refreshed(inputs, node) if inputs else _imported(found, node)
+    if not inputs:  # an import: only the label of this resource counts, and the next update adds it
+        mine, labels = urn_hash(operation.desired.urn), cast("dict[str, str]", fresh.observed.get("ownerLabels") or {})
+        fresh.observed["ownerLabels"] = {key: value for key, value in labels.items() if value == mine} or None
+    desired = DesiredState.of(operation.desired.urn, current)
+    if desired.inputs.get("ready") and node is not None and desired.ready_check is not None:
+        reported = await operation.api.guest_attributes(names[0], desired.ready_check.namespace)
+        if reported:
+            fresh.observe_guest_attributes(reported.get("phase", ""), reported.get("document-hash", ""))
+    return ReadResult(resource_id=desired.resource_id, inputs=current, outputs=fresh.outputs(current))
 
 
-def _another(flow: Flow, found: QueuedResource, record: Record) -> bool:
-    """Whether somebody else's queued resource has taken the name meanwhile."""
-    created = record.seen.get("createTime")
-    return bool(created) and found.create_time != created and not flow.owns(found)
+def _replaced_by_other(operation: ResourceOperation, found: QueuedResourceInfo, record: ResourceRecord) -> bool:
+    """Return whether someone else now has a queued resource of this name."""
+    created = record.observed.get("createTime")
+    return bool(created) and found.create_time != created and not operation.owns(found)
 
 
-def _own(flow: Flow, labels: object) -> dict[str, str]:
-    mine = Wish(flow.urn, {}).owner_labels.values()
-    return {key: value for key, value in cast("dict[str, str]", labels or {}).items() if value in mine}
-
-
-def _refreshed(inputs: Mapping[str, Any], node: Node | None) -> wire.Properties:
-    """Return the inputs with what the node says about what can change; keys that were never declared are not drift."""
-    seen = dict(inputs)
+def _refreshed(inputs: Mapping[str, Any], node: NodeInfo | None) -> wire.Properties:
+    """Return the inputs, with current values from the node. Keys that the program never declared are not drift."""
+    current = dict(inputs)
     if node is None:
-        return seen
-    plain = cast("wire.Properties", wire.reveal(seen))
+        return current
+    plain = cast("wire.Properties", wire.reveal(current))
     live: wire.Properties = {
         "labels": {key: value for key, value in node.labels.items() if key in (plain.get("labels") or {})},
         "metadata": {key: value for key, value in node.metadata.items() if key in (plain.get("metadata") or {})},
@@ -146,12 +146,12 @@ def _refreshed(inputs: Mapping[str, Any], node: Node | None) -> wire.Properties:
     }
     for name, value in live.items():
         if value != plain.get(name) and (value or plain.get(name)):
-            seen[name] = wire.cover(value, seen.get(name))
-    return seen
+            current[name] = wire.cover(value, current.get(name))
+    return current
 
 
-def _imported(found: QueuedResource, node: Node | None) -> wire.Properties:
-    """Reconstruct inputs from what is there."""
+def _imported(found: QueuedResourceInfo, node: NodeInfo | None) -> wire.Properties:
+    """Return inputs that describe what exists."""
     request = found.nodes[0] if found.nodes else None
     config = found.config
     network = cast("Mapping[str, Any]", config.get("networkConfig") or {})
@@ -170,7 +170,7 @@ def _imported(found: QueuedResource, node: Node | None) -> wire.Properties:
         "nodeId": request.node_id if request else None,
         "acceleratorType": config.get("acceleratorType"),
         "runtimeVersion": config.get("runtimeVersion"),
-        "provisioningModel": {google: ours for ours, google in MODELS.items()}.get(
+        "provisioningModel": {google: ours for ours, google in PROVISIONING_MODELS.items()}.get(
             found.provisioning_model, "standard"
         ),
         "reservationName": found.reservation_name or None,

@@ -1,11 +1,12 @@
-"""The resource's properties, once: schema, check and diff are all derived from this table."""
+"""Every property of the resource, once. Schema, checks, diff, reference and Python class come from this table."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeAlias
 
-Change: TypeAlias = Literal["replace", "live", "policy", "zones"]
-"""What a change of an input means: a new queued resource; a patch of the running node; nothing in the cloud (it guides waiting only);
-or, for the zones, a new queued resource only when the present zone is no longer among them."""
+ChangeEffect: TypeAlias = Literal["replace", "live", "policy", "zones"]
+"""Effect of a changed input: `replace` the queued resource; patch the `live` node; nothing in the cloud, because it is a waiting `policy`;
+or, for `zones`, replace only if the zone in use is no longer listed."""
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -16,259 +17,237 @@ STRINGS: Schema = {"type": "array", "items": STRING}
 STRING_MAP: Schema = {"type": "object", "additionalProperties": STRING}
 
 DEFAULT_WAIT_PER_ZONE_S = 7200
-"""Flex-start capacity can take two hours and more to come; the queue is left after this wait, not before."""
+"""Flex-start capacity can take more than two hours."""
 DEFAULT_READY_TIMEOUT_S = 3600
-"""A first start with XLA compilation of a large mixture of experts takes about half an hour; twice that."""
+"""Twice the half hour that a first start takes with XLA compilation of a large mixture-of-experts model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """One field of a nested object."""
-
-    name: str
-    schema: Schema
-    description: str
-    required: bool = False
-    default: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Property:
-    """One input (with what its change means) or, where `change` is None, one output."""
+    """An input (with the effect of a change), an output, or a field of an object type (`change` is None)."""
 
     name: str
     schema: Schema
     description: str
-    change: Change | None = None
+    _: KW_ONLY
+    change: ChangeEffect | None = None
     required: bool = False
     default: Any = None
     choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectType:
+    """An object type of the schema."""
+
+    description: str
+    fields: tuple[Property, ...]
+
+    @property
+    def by_name(self) -> dict[str, Property]:
+        """The fields by name."""
+        return {item.name: item for item in self.fields}
+
+
+def object_type(schema: Schema) -> ObjectType:
+    """Return the object type that a schema refers to."""
+    return TYPES[str(schema["$ref"]).rpartition(":")[2]]
 
 
 def _ref(name: str) -> Schema:
     return {"type": "object", "$ref": f"#/types/gcp-tpu:index:{name}"}
 
 
-TYPES: dict[str, tuple[Field, ...]] = {
-    "ServiceAccount": (
-        Field(name="email", schema=STRING, required=True, description="The account that the virtual machine runs as."),
-        Field(
-            name="scopes",
-            schema=STRINGS,
-            default=["https://www.googleapis.com/auth/cloud-platform"],
-            description="OAuth scopes of its tokens; what it may do is decided by IAM, so the default is all of Cloud Platform.",
+TYPES: Mapping[str, ObjectType] = {
+    "ServiceAccount": ObjectType(
+        "Service account of the VM.",
+        (
+            Property("email", STRING, "Email address of the service account.", required=True),
+            Property(
+                "scopes",
+                STRINGS,
+                "OAuth scopes of its tokens. IAM decides what the account may do, so the default is all of Cloud Platform.",
+                default=["https://www.googleapis.com/auth/cloud-platform"],
+            ),
         ),
     ),
-    "DataDisk": (
-        Field(
-            name="sourceDisk",
-            schema=STRING,
-            required=True,
-            description="An existing disk: a name, looked up in the zone that is used, or projects/P/zones/Z/disks/D.",
-        ),
-        Field(name="mode", schema=STRING, default="read-write", description="`read-write` or `read-only`."),
-    ),
-    "Ready": (
-        Field(
-            name="guestAttributeNamespace",
-            schema=STRING,
-            required=True,
-            description="Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes.",
-        ),
-        Field(
-            name="documentMetadataKey",
-            schema=STRING,
-            description="Metadata key whose value the machine runs. Ready then means: `document-hash` is the SHA-256 (hex) of that very value.",
-        ),
-        Field(
-            name="timeoutS",
-            schema=INTEGER,
-            default=DEFAULT_READY_TIMEOUT_S,
-            description="How long to wait for `ready` after the capacity came, in seconds.",
+    "DataDisk": ObjectType(
+        "An existing disk to attach.",
+        (
+            Property(
+                "sourceDisk", STRING, "Name of a disk in the zone in use, or projects/P/zones/Z/disks/D.", required=True
+            ),
+            Property("mode", STRING, "`read-write` or `read-only`.", default="read-write"),
         ),
     ),
-    "StateChange": (
-        Field(name="at", schema=STRING, description="When the provider saw it, RFC 3339 in UTC."),
-        Field(name="zone", schema=STRING, description="In which zone."),
-        Field(name="state", schema=STRING, description="The state of the queued resource."),
+    "Ready": ObjectType(
+        "How the machine reports that it is ready.",
+        (
+            Property(
+                "guestAttributeNamespace",
+                STRING,
+                "Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes.",
+                required=True,
+            ),
+            Property(
+                "documentMetadataKey",
+                STRING,
+                "Metadata key of the document that the machine runs. "
+                "If set, ready requires that `document-hash` is the SHA-256 (hex) of its value.",
+            ),
+            Property(
+                "timeoutS",
+                INTEGER,
+                "Longest wait for `ready` after the capacity came, in seconds.",
+                default=DEFAULT_READY_TIMEOUT_S,
+            ),
+        ),
+    ),
+    "StateChange": ObjectType(
+        "One observed state of the queued resource.",
+        (
+            Property("at", STRING, "When the provider observed it, RFC 3339 in UTC."),
+            Property("zone", STRING, "Zone of the queued resource."),
+            Property("state", STRING, "State of the queued resource."),
+        ),
     ),
 }
 
 INPUTS: tuple[Property, ...] = (
     Property(
-        name="project",
-        schema=STRING,
+        "project",
+        STRING,
+        "Project id. Default: the provider's `project`, then GOOGLE_CLOUD_PROJECT, GOOGLE_PROJECT or CLOUDSDK_CORE_PROJECT.",
         change="replace",
-        description="Project id; by default the provider's `project`, then GOOGLE_CLOUD_PROJECT, GOOGLE_PROJECT or CLOUDSDK_CORE_PROJECT.",
     ),
     Property(
-        name="zones",
-        schema=STRINGS,
+        "zones",
+        STRINGS,
+        "Zones in order of preference, such as us-east5-a. Set this or `zone`. Removing the zone in use replaces the resource.",
         change="zones",
-        description="Zones in the order in which they are tried, such as us-east5-a. Give this or `zone`. Taking out the zone that is used replaces.",
     ),
+    Property("zone", STRING, "The only zone to try. As an output: the zone in use.", change="zones"),
     Property(
-        name="zone",
-        schema=STRING,
-        change="zones",
-        description="The only zone to try; as an output, the zone that is used.",
-    ),
-    Property(
-        name="queuedResourceId",
-        schema=STRING,
+        "queuedResourceId",
+        STRING,
+        "Id of the queued resource. Default: the Pulumi name and 7 hex digits of the URN's SHA-256.",
         change="replace",
-        description="Id of the queued resource; by default the resource's name and 7 hex digits that follow from its URN.",
     ),
     Property(
-        name="nodeId",
-        schema=STRING,
+        "nodeId",
+        STRING,
+        "Id of the TPU node. Default: the id of the queued resource with the suffix `-node`.",
         change="replace",
-        description="Id of the TPU node; by default the queued resource's with `-node` behind it.",
     ),
+    Property("acceleratorType", STRING, "Type and size of the slice, such as v6e-4.", change="replace", required=True),
+    Property("runtimeVersion", STRING, "Image of the VM, such as v2-alpha-tpuv6e.", change="replace", required=True),
     Property(
-        name="acceleratorType",
-        schema=STRING,
-        change="replace",
-        required=True,
-        description="Type and size of the slice, such as v6e-4.",
-    ),
-    Property(
-        name="runtimeVersion",
-        schema=STRING,
-        change="replace",
-        required=True,
-        description="Image of the virtual machine, such as v2-alpha-tpuv6e.",
-    ),
-    Property(
-        name="provisioningModel",
-        schema=STRING,
+        "provisioningModel",
+        STRING,
+        "`flex-start` (cheap, queued, ends after `maxRunDurationS`), `spot` (Google may preempt it), `standard` (on demand) or `reservation`.",
         change="replace",
         required=True,
         choices=("flex-start", "spot", "standard", "reservation"),
-        description="`flex-start` (cheap, queued, ends after maxRunDurationS), `spot` (may be taken away), `standard` (on demand) or `reservation`.",
     ),
     Property(
-        name="reservationName",
-        schema=STRING,
+        "reservationName",
+        STRING,
+        "For `reservation`: name of a reservation in the zone in use, or projects/P/locations/Z/reservations/R.",
         change="replace",
-        description="With `reservation`: its name, looked up in the zone that is used, or projects/P/locations/Z/reservations/R.",
     ),
     Property(
-        name="maxRunDurationS",
-        schema=INTEGER,
+        "maxRunDurationS",
+        INTEGER,
+        "Seconds after which Google deletes the nodes. Required for flex-start, at most 604800 (7 days).",
         change="replace",
-        description="Seconds after which Google takes the nodes away; required for flex-start, at most 604800 (7 days).",
     ),
     Property(
-        name="validUntilDurationS",
-        schema=INTEGER,
+        "validUntilDurationS",
+        INTEGER,
+        "Seconds after which Google drops a request that has no capacity yet, even if Pulumi no longer waits. "
+        "A change applies to later requests.",
         change="policy",
-        description="Seconds after which Google drops the request if it was not fulfilled, even when nobody waits any more; counts for later requests.",
     ),
-    Property(name="network", schema=STRING, change="replace", description="VPC network; by default `default`."),
+    Property("network", STRING, "VPC network. Default: `default`.", change="replace"),
+    Property("subnetwork", STRING, "Subnetwork in the region of the zone in use.", change="replace"),
     Property(
-        name="subnetwork",
-        schema=STRING,
-        change="replace",
-        description="Subnetwork in the region of the zone that is used.",
-    ),
-    Property(
-        name="enableExternalIps",
-        schema=BOOLEAN,
+        "enableExternalIps",
+        BOOLEAN,
+        "Give the machine an external IP address. Without one, the subnetwork needs Private Google Access.",
         change="live",
         default=False,
-        description="Give the machine an external IP address. Without one, the subnetwork needs Private Google Access.",
     ),
     Property(
-        name="serviceAccount",
-        schema=_ref("ServiceAccount"),
+        "serviceAccount",
+        _ref("ServiceAccount"),
+        "Service account of the machine. Default: Compute Engine's default service account.",
         change="replace",
-        description="Who the machine is; by default Compute Engine's default account.",
     ),
-    Property(name="description", schema=STRING, change="live", description="At most 512 characters."),
+    Property("description", STRING, "At most 512 characters.", change="live"),
     Property(
-        name="labels",
-        schema=STRING_MAP,
+        "labels",
+        STRING_MAP,
+        "Labels of the node. The provider adds an owner label with the hash of the URN, and keeps labels that others add.",
         change="live",
-        description="Labels of the node. The provider adds one that ties it to this resource's URN; labels from elsewhere are left alone.",
     ),
-    Property(name="tags", schema=STRINGS, change="live", description="Network tags of the node, the whole list."),
+    Property("tags", STRINGS, "All network tags of the node.", change="live"),
     Property(
-        name="metadata",
-        schema=STRING_MAP,
+        "metadata",
+        STRING_MAP,
+        "Instance metadata, such as startup-script. Must not hold secrets: every process on the machine can read it. "
+        "The provider keeps keys that others add, such as gcloud's ssh-keys.",
         change="live",
-        description="Instance metadata, such as startup-script. Never secrets: every process on the machine can read it. "
-        "Keys from elsewhere (gcloud adds ssh-keys) are left alone.",
     ),
+    Property("dataDisks", {"type": "array", "items": _ref("DataDisk")}, "Existing disks to attach.", change="replace"),
     Property(
-        name="dataDisks",
-        schema={"type": "array", "items": _ref("DataDisk")},
-        change="replace",
-        description="Existing disks to attach.",
-    ),
-    Property(
-        name="waitPerZoneS",
-        schema=INTEGER,
+        "waitPerZoneS",
+        INTEGER,
+        "Longest wait for capacity in one zone before the provider tries the next, in seconds.",
         change="policy",
         default=DEFAULT_WAIT_PER_ZONE_S,
-        description="How long to wait for capacity in one zone before it is given up for the next, in seconds.",
     ),
     Property(
-        name="waitFor",
-        schema=STRING,
+        "waitFor",
+        STRING,
+        "What create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the machine reports it). "
+        "Default: `ready` if `ready` is set, else `active`.",
         change="policy",
         choices=("accepted", "active", "ready"),
-        description="Until when create and update wait: `accepted` (in the queue), `active` (capacity is there), `ready` (the machine says so). "
-        "By default `ready` where `ready` is given, else `active`.",
     ),
-    Property(name="ready", schema=_ref("Ready"), change="policy", description="How the machine says that it is ready."),
+    Property("ready", _ref("Ready"), "How the machine reports that it is ready.", change="policy"),
     Property(
-        name="allowReplaceActive",
-        schema=BOOLEAN,
+        "allowReplaceActive",
+        BOOLEAN,
+        "Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take hours.",
         change="policy",
         default=False,
-        description="Let a change replace this resource while it is ACTIVE, which gives up capacity that may take hours to get again.",
     ),
 )
 
 OUTPUTS: tuple[Property, ...] = (
-    Property(name="name", schema=STRING, description="Full name, projects/P/locations/Z/queuedResources/ID."),
-    Property(name="state", schema=STRING, description="State of the queued resource, such as ACTIVE."),
-    Property(name="stateInitiator", schema=STRING, description="Who brought the state about, USER or SERVICE."),
-    Property(name="stateMessage", schema=STRING, description="Why it FAILED, in Google's words."),
-    Property(name="nodeName", schema=STRING, description="Full name of the node."),
-    Property(name="nodeNames", schema=STRINGS, description="Full names of all nodes."),
+    Property("name", STRING, "Full name, projects/P/locations/Z/queuedResources/ID."),
+    Property("state", STRING, "State of the queued resource, such as ACTIVE."),
+    Property("stateInitiator", STRING, "Who caused the state, USER or SERVICE."),
+    Property("stateMessage", STRING, "Google's message about why it FAILED."),
+    Property("nodeName", STRING, "Full name of the node."),
+    Property("nodeNames", STRINGS, "Full names of all nodes."),
     Property(
-        name="nodeState",
-        schema=STRING,
-        description="State of the node, such as READY; MISSING when it should be there and is not.",
+        "nodeState", STRING, "State of the node, such as READY. MISSING if the queued resource is ACTIVE without it."
     ),
-    Property(name="nodeIps", schema=STRINGS, description="Internal IP addresses."),
-    Property(name="externalIps", schema=STRINGS, description="External IP addresses."),
-    Property(name="createTime", schema=STRING, description="When the queued resource was created, RFC 3339."),
+    Property("nodeIps", STRINGS, "Internal IP addresses."),
+    Property("externalIps", STRINGS, "External IP addresses."),
+    Property("createTime", STRING, "When the queued resource was created, RFC 3339."),
+    Property("deadline", STRING, "When Google deletes the nodes, RFC 3339. Absent if they have no run limit."),
     Property(
-        name="deadline",
-        schema=STRING,
-        description="When Google takes the nodes away, RFC 3339; absent when it does not.",
+        "stateHistory",
+        {"type": "array", "items": {"$ref": "#/types/gcp-tpu:index:StateChange"}},
+        "States that the provider observed, oldest first, at most 50.",
     ),
-    Property(
-        name="stateHistory",
-        schema={"type": "array", "items": {"$ref": "#/types/gcp-tpu:index:StateChange"}},
-        description="The states that the provider has seen, oldest first, at most 50.",
-    ),
-    Property(
-        name="documentHash",
-        schema=STRING,
-        description="SHA-256 (hex) of the document that the machine reported about last.",
-    ),
-    Property(name="phase", schema=STRING, description="The phase that the machine reported last."),
-    Property(
-        name="ownerLabels",
-        schema=STRING_MAP,
-        description="The label that ties the node to this resource's URN, as it is on the node.",
-    ),
+    Property("documentHash", STRING, "SHA-256 (hex) of the document that the machine last reported about."),
+    Property("phase", STRING, "Phase that the machine last reported."),
+    Property("ownerLabels", STRING_MAP, "The owner label on the node. Its value is a hash of this resource's URN."),
 )
 
 INPUT_BY_NAME = {item.name: item for item in INPUTS}
 DEAD_STATE = "state"
-"""The output that the diff names when a queued resource is past use."""
+"""The output that the diff names if a queued resource can never serve again."""

@@ -1,8 +1,11 @@
-"""The tables of docs/provider-gcp-tpu.md, from the same table as the schema: `python -m gcp_tpu_provider.reference` prints them."""
+"""The tables of docs/provider-gcp-tpu.md. `python -m gcp_tpu_provider.reference` prints them."""
+
+import json
 
 from gcp_tpu_provider.properties import INPUTS, OUTPUTS, TYPES, Property, Schema
+from gcp_tpu_provider.schema import described_choices
 
-MEANING = {"replace": "replaces", "live": "in place", "policy": "guides waiting", "zones": "see text"}
+MEANING = {"replace": "replaces", "live": "in place", "policy": "only affects waiting", "zones": "see text"}
 
 
 def reference() -> str:
@@ -10,20 +13,34 @@ def reference() -> str:
     parts = [
         "### Inputs",
         "",
-        "| property | type | default | a change | description |",
+        "| property | type | default | change | description |",
         "| --- | --- | --- | --- | --- |",
     ]
     parts += [
-        f"| `{item.name}` | {_type(item.schema)} | {_default(item)} | {MEANING[item.change or 'live']} | {_text(item)} |"
+        f"| `{item.name}` | {_type(item.schema)} | {_default(item)} | {MEANING[item.change or 'live']} | {described_choices(item)} |"
         for item in INPUTS
     ]
-    parts += ["", "### Outputs, beside all inputs", "", "| property | type | description |", "| --- | --- | --- |"]
+    parts += [
+        "",
+        "### Outputs (in addition to all inputs)",
+        "",
+        "| property | type | description |",
+        "| --- | --- | --- |",
+    ]
     parts += [f"| `{item.name}` | {_type(item.schema)} | {item.description} |" for item in OUTPUTS]
-    for name, fields in TYPES.items():
-        parts += ["", f"### {name}", "", "| field | type | default | description |", "| --- | --- | --- | --- |"]
-        for item in fields:
-            default = "required" if item.required else _code(item.default)
-            parts.append(f"| `{item.name}` | {_type(item.schema)} | {default} | {item.description} |")
+    for name, kind in TYPES.items():
+        parts += [
+            "",
+            f"### {name}",
+            "",
+            kind.description,
+            "",
+            "| field | type | default | description |",
+            "| --- | --- | --- | --- |",
+        ]
+        parts += [
+            f"| `{item.name}` | {_type(item.schema)} | {_default(item)} | {item.description} |" for item in kind.fields
+        ]
     return "\n".join(parts) + "\n"
 
 
@@ -38,19 +55,9 @@ def _type(schema: Schema) -> str:
 
 
 def _default(item: Property) -> str:
-    return "required" if item.required else _code(item.default)
-
-
-def _code(value: object) -> str:
-    if value is None:
-        return ""
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
-
-
-def _text(item: Property) -> str:
-    return item.description + (
-        f" One of {', '.join(f'`{choice}`' for choice in item.choices)}." if item.choices else ""
-    )
+    if item.default is None:
+        return "required" if item.required else ""
+    return f"`{json.dumps(item.default)}`"
 
 
 if __name__ == "__main__":
