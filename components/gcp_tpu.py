@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from inspect import get_annotations
 from typing import TypeVar, cast, dataclass_transform
 
 import pulumi
@@ -140,8 +141,7 @@ class QueuedResourceArgs:
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
     """At most 512 characters."""
     labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("labels", default=None)
-    """Labels of the node. The provider adds an owner label with the hash of the URN, and keeps labels that others add.
-    """
+    """Labels of the node. The provider adds an owner label with the hash of the URN, and keeps labels that others add."""
     tags: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("tags", default=None)
     """All network tags of the node."""
     metadata: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("metadata", default=None)
@@ -164,8 +164,9 @@ class QueuedResourceArgs:
     """
 
 
-class QueuedResourceInfo(pulumi.CustomResource):
+class QueuedResource(pulumi.CustomResource):
     """A queued resource of the Cloud TPU API, requested in one zone after the other, and the node that runs on it.
+
     Labels, tags, metadata and description change on the running node. A change that replaces ACTIVE capacity needs
     `allowReplaceActive`. Import by full name, projects/P/locations/Z/queuedResources/ID.
     """
@@ -184,6 +185,10 @@ class QueuedResourceInfo(pulumi.CustomResource):
     """Full name, projects/P/locations/Z/queuedResources/ID."""
     state: pulumi.Output[str] = pulumi.property("state")
     """State of the queued resource, such as ACTIVE."""
+    node_name: pulumi.Output[str] = pulumi.property("nodeName")
+    """Full name of the node."""
+    state_history: pulumi.Output[Sequence[StateChange]] = pulumi.property("stateHistory")
+    """States that the provider observed, oldest first, at most 50."""
     zones: pulumi.Output[Sequence[str] | None] = pulumi.property("zones")
     """Zones in order of preference, such as us-east5-a. Set this or `zone`. Removing the zone in use replaces the
     resource.
@@ -215,8 +220,7 @@ class QueuedResourceInfo(pulumi.CustomResource):
     description: pulumi.Output[str | None] = pulumi.property("description")
     """At most 512 characters."""
     labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("labels")
-    """Labels of the node. The provider adds an owner label with the hash of the URN, and keeps labels that others add.
-    """
+    """Labels of the node. The provider adds an owner label with the hash of the URN, and keeps labels that others add."""
     tags: pulumi.Output[Sequence[str] | None] = pulumi.property("tags")
     """All network tags of the node."""
     metadata: pulumi.Output[Mapping[str, str] | None] = pulumi.property("metadata")
@@ -241,8 +245,6 @@ class QueuedResourceInfo(pulumi.CustomResource):
     """Who caused the state, USER or SERVICE."""
     state_message: pulumi.Output[str | None] = pulumi.property("stateMessage")
     """Google's message about why it FAILED."""
-    node_name: pulumi.Output[str | None] = pulumi.property("nodeName")
-    """Full name of the node."""
     node_names: pulumi.Output[Sequence[str] | None] = pulumi.property("nodeNames")
     """Full names of all nodes."""
     node_state: pulumi.Output[str | None] = pulumi.property("nodeState")
@@ -255,8 +257,6 @@ class QueuedResourceInfo(pulumi.CustomResource):
     """When the queued resource was created, RFC 3339."""
     deadline: pulumi.Output[str | None] = pulumi.property("deadline")
     """When Google deletes the nodes, RFC 3339. Absent if they have no run limit."""
-    state_history: pulumi.Output[Sequence[StateChange] | None] = pulumi.property("stateHistory")
-    """States that the provider observed, oldest first, at most 50."""
     document_hash: pulumi.Output[str | None] = pulumi.property("documentHash")
     """SHA-256 (hex) of the document that the machine last reported about."""
     phase: pulumi.Output[str | None] = pulumi.property("phase")
@@ -268,21 +268,6 @@ class QueuedResourceInfo(pulumi.CustomResource):
         self, resource_name: str, args: QueuedResourceArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         properties = copy(args)
-        vars(properties).update(dict.fromkeys((
-            "name",
-            "state",
-            "state_initiator",
-            "state_message",
-            "node_name",
-            "node_names",
-            "node_state",
-            "node_ips",
-            "external_ips",
-            "create_time",
-            "deadline",
-            "state_history",
-            "document_hash",
-            "phase",
-            "owner_labels",
-        )))
+        # Pulumi resolves the outputs that the properties name.
+        vars(properties).update({**dict.fromkeys(get_annotations(QueuedResource)), **vars(args)})
         super().__init__("gcp-tpu:index:QueuedResource", resource_name, cast("pulumi.Inputs", properties), opts)

@@ -12,12 +12,13 @@ from typing import Any
 from gcp_tpu_provider import TOKEN
 from gcp_tpu_provider.schema import package_schema
 
-WIDTH = 116
+WIDTH = 120
 TYPES = {"string": "str", "integer": "int", "boolean": "bool"}
 HEADER = '''"""Resource of the Pulumi provider `gcp-tpu`. Generated from the provider's schema by gcp_tpu_provider.python_sdk; do not edit."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from inspect import get_annotations
 from typing import TypeVar, cast, dataclass_transform
 
 import pulumi
@@ -30,12 +31,13 @@ def _input_type(cls: type[T]) -> type[T]:
     """Let Pulumi write the constructor, and let type checkers know it."""
     return pulumi.input_type(cls)
 '''
-RESOURCE = """
+CONSTRUCTOR = """
     def __init__(
         self, resource_name: str, args: QueuedResourceArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         properties = copy(args)
-        vars(properties).update(dict.fromkeys(({outputs})))
+        # Pulumi resolves the outputs that the properties name.
+        vars(properties).update({**dict.fromkeys(get_annotations(QueuedResource)), **vars(args)})
         super().__init__("{token}", resource_name, cast("pulumi.Inputs", properties), opts)
 """
 
@@ -57,12 +59,8 @@ def python_module() -> str:
         "required": resource["requiredInputs"],
     }
     parts.append(_class("QueuedResourceArgs", "_input_type", arguments, inputs=True))
-    outputs = [_snake_case(name) for name in resource["properties"] if name not in resource["inputProperties"]]
-    quoted = "".join(f'\n            "{name}",' for name in outputs) + "\n        "
-    parts.append(
-        _class("QueuedResourceInfo(pulumi.CustomResource)", "", resource, inputs=False)
-        + RESOURCE.replace("{outputs}", quoted).replace("{token}", TOKEN)
-    )
+    fields = _class("QueuedResource(pulumi.CustomResource)", "", resource, inputs=False)
+    parts.append(fields + CONSTRUCTOR.replace("{token}", TOKEN))
     return "\n\n".join(parts)
 
 
@@ -73,7 +71,9 @@ def _references(schema: Mapping[str, Any]) -> list[str]:
 
 def _class(head: str, decorator: str, kind: Mapping[str, Any], *, inputs: bool) -> str:
     lines = [f"@{decorator}"] if decorator else []
-    lines += [f"class {head}:", *_docstring(kind["description"]), ""]
+    summary, _, details = kind["description"].partition(". ")
+    description = f"{summary.rstrip('.')}.\n\n{details}" if details else summary
+    lines += [f"class {head}:", *_docstring(description), ""]
     properties: Mapping[str, Mapping[str, Any]] = kind["properties"]
     required = set(kind["required"])
     for name, schema in sorted(properties.items(), key=lambda item: item[0] not in required):
@@ -103,10 +103,11 @@ def _type(schema: Mapping[str, Any], *, inputs: bool) -> str:
 
 
 def _docstring(text: str) -> list[str]:
-    lines = textwrap.wrap(text, WIDTH - 3)
-    if len(lines) == 1 and len(text) <= WIDTH - 6:
+    lines = [line for part in text.split("\n") for line in textwrap.wrap(part, WIDTH - 7) or [""]]
+    if len(lines) == 1:
         return [f'    """{text}"""']
-    return [f'    """{lines[0]}', *(f"    {line}" for line in lines[1:]), '    """']
+    indented = [f"    {line}".rstrip() for line in lines]
+    return [f'    """{lines[0]}', *indented[1:], '    """']
 
 
 def _snake_case(name: str) -> str:

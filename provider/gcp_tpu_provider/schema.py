@@ -24,7 +24,7 @@ def package_schema() -> str:
         "inputProperties": {item.name: _property(item) for item in INPUTS},
         "requiredInputs": [item.name for item in INPUTS if item.required],
         "properties": {name: _property(item) for name, item in outputs.items()},
-        "required": ["project", "zone", "name", "state", "queuedResourceId", "nodeId"],
+        "required": ["project", "zone", "name", "state", "queuedResourceId", "nodeId", "nodeName", "stateHistory"],
     }
     schema: dict[str, Any] = {
         "name": "gcp-tpu",
