@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pulumi
 
 from components.errors import ComponentError
+from components.gcp_tpu import QueuedResource, QueuedResourceArgs, ReadyArgs, ServiceAccountArgs
 from components.ownership import Ownership
 from components.serving_document import GUEST_ATTRIBUTE_NAMESPACE, METADATA_KEY
 from components.tpu_vm import startup_script
@@ -68,24 +69,6 @@ def runtime_version(accelerator_type: str) -> str:
     return _RUNTIME_VERSIONS[generation]
 
 
-class QueuedResource(pulumi.CustomResource):
-    """`gcp-tpu:index:QueuedResource`, served by this project's own provider; docs/provider-gcp-tpu.md describes every property."""
-
-    zone: pulumi.Output[str]
-    node_name: pulumi.Output[str]
-    state: pulumi.Output[str]
-
-    def __init__(
-        self, name: str, properties: Mapping[str, pulumi.Input[object] | None], opts: pulumi.ResourceOptions
-    ) -> None:
-        outputs: dict[str, None] = {"zone": None, "node_name": None, "state": None}
-        super().__init__("gcp-tpu:index:QueuedResource", name, {**outputs, **properties}, opts)
-
-    def translate_output_property(self, prop: str) -> str:
-        """Map the provider's names to Python's, under which the outputs are declared."""
-        return {"nodeName": "node_name"}.get(prop, prop)
-
-
 class TpuQueuedResource(pulumi.ComponentResource):
     """Capacity in the first zone that has it, running the server that the document describes.
 
@@ -103,35 +86,35 @@ class TpuQueuedResource(pulumi.ComponentResource):
         super().__init__("gemma-serving:index:TpuQueuedResource", name, None, opts)
         resource = QueuedResource(
             name,
-            {
-                "project": args.project,
-                "zones": list(args.zones),
-                "queuedResourceId": args.queued_resource_id,
-                "acceleratorType": api_accelerator_type(args.accelerator_type),
-                "runtimeVersion": version,
-                "provisioningModel": args.provisioning_model,
-                "reservationName": args.reservation_name,
-                "maxRunDurationS": args.max_run_duration_s,
-                "waitPerZoneS": args.wait_per_zone_s,
-                "network": args.network,
-                "subnetwork": args.subnetwork,
-                "enableExternalIps": False,
-                "serviceAccount": {"email": args.service_account, "scopes": [_CLOUD_PLATFORM]},
-                "labels": {**args.labels, **args.ownership.labels},
-                "tags": list(args.tags),
-                "metadata": {
+            QueuedResourceArgs(
+                project=args.project,
+                zones=list(args.zones),
+                queued_resource_id=args.queued_resource_id,
+                accelerator_type=api_accelerator_type(args.accelerator_type),
+                runtime_version=version,
+                provisioning_model=args.provisioning_model,
+                reservation_name=args.reservation_name,
+                max_run_duration_s=args.max_run_duration_s,
+                wait_per_zone_s=args.wait_per_zone_s,
+                network=args.network,
+                subnetwork=args.subnetwork,
+                enable_external_ips=False,
+                service_account=ServiceAccountArgs(email=args.service_account, scopes=[_CLOUD_PLATFORM]),
+                labels={**args.labels, **args.ownership.labels},
+                tags=list(args.tags),
+                metadata={
                     "startup-script": startup_script(),
                     "enable-guest-attributes": "TRUE",
                     METADATA_KEY: args.document,
                 },
-                "waitFor": "ready",
-                "ready": {
-                    "guestAttributeNamespace": GUEST_ATTRIBUTE_NAMESPACE,
-                    "documentMetadataKey": METADATA_KEY,
-                    "timeoutS": args.ready_timeout_s,
-                },
-                "allowReplaceActive": args.allow_replace_active,
-            },
+                wait_for="ready",
+                ready=ReadyArgs(
+                    guest_attribute_namespace=GUEST_ATTRIBUTE_NAMESPACE,
+                    document_metadata_key=METADATA_KEY,
+                    timeout_s=args.ready_timeout_s,
+                ),
+                allow_replace_active=args.allow_replace_active,
+            ),
             pulumi.ResourceOptions(parent=self, custom_timeouts=_timeouts(args)),
         )
         self.zone, self.node_name, self.state = resource.zone, resource.node_name, resource.state

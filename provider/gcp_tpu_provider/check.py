@@ -1,4 +1,4 @@
-"""Inputs checked: defaults filled in, every mistake one sentence with its property path. Values not known yet pass."""
+"""Check inputs: fill in defaults, and report each mistake as one sentence with its property path. Unknown values pass."""
 
 import hashlib
 import os
@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from provider import wire
-from provider.properties import INPUT_BY_NAME, INPUTS, TYPES, Schema
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.properties import INPUT_BY_NAME, INPUTS, Property, Schema, object_type
 
 MAX_FLEX_START_S = 604_800
 """Seven days (Cloud TPU documentation, "Request TPUs with flex-start")."""
 MAX_DESCRIPTION = 512
 MAX_METADATA_VALUE_BYTES = 256 * 1024
 MAX_LABELS = 63
-"""Google allows 64; one is the provider's."""
+"""Google allows 64; the provider adds one."""
 ID_PATTERN = re.compile(r"[A-Za-z0-9_.~+%-]+")
 """From the discovery document, `queuedResourceId` and `nodeId`."""
 ZONE_PATTERN = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
@@ -38,7 +38,7 @@ PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
 LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 TYPE_WORDS = {
-    "string": "a text",
+    "string": "a string",
     "integer": "a whole number",
     "boolean": "true or false",
     "array": "a list",
@@ -46,47 +46,47 @@ TYPE_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Mistake:
-    """One sentence about one property path."""
+    """A mistake in the inputs: its property path and a sentence for the user."""
 
     path: str
     sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """Inputs with their defaults, secrets still marked, and the mistakes that were found in them."""
+class CheckedInputs:
+    """Inputs with their defaults and their secrets still wrapped, and the mistakes in them."""
 
     inputs: wire.Properties
     mistakes: tuple[Mistake, ...]
 
 
 def auto_name(urn: str) -> str:
-    """Return the resource's name and hex digits that follow from its URN.
+    """Return the resource's name with 7 hex digits of the SHA-256 of its URN.
 
-    Not random: should the engine be killed while a creation runs, the next one asks for the same name, finds what is there and takes it over.
+    The name is not random, so that the next creation finds what a killed engine left behind.
     """
     name = re.sub(r"[^a-z0-9-]+", "-", urn.rpartition("::")[2].lower()).strip("-") or "tpu"
     name = name if name[0].isalpha() else f"tpu-{name}"
     return f"{name[:45]}-{hashlib.sha256(urn.encode()).hexdigest()[:7]}"
 
 
-def check(urn: str, given: Mapping[str, Any], *, project: str = "", proposed_name: str = "") -> Checked:
-    """Check inputs as the engine sends them. `project` is the provider's own; `proposed_name` comes from autonaming settings."""
+def check(urn: str, given: Mapping[str, Any], *, project: str = "", proposed_name: str = "") -> CheckedInputs:
+    """Check inputs as the engine sends them. `project` is the provider's setting; `proposed_name` comes from the autonaming settings."""
     inputs = {key: value for key, value in given.items() if value is not None and key != "__defaults"}
     _fill_defaults(inputs, urn, project, proposed_name)
     plain = cast("wire.Properties", wire.reveal(inputs))
-    mistakes = [*_unknown_names(plain), *_types(plain)]
+    mistakes = [*_members("", plain, INPUT_BY_NAME)]
     if not mistakes:
         mistakes = [mistake for rule in RULES for mistake in rule(plain)]
         mistakes += _secrets(inputs)
     hidden = sorted(_secret_texts(inputs), key=len, reverse=True)
-    return Checked(inputs=inputs, mistakes=tuple(_hide(mistake, hidden) for mistake in mistakes))
+    return CheckedInputs(inputs=inputs, mistakes=tuple(_hide(mistake, hidden) for mistake in mistakes))
 
 
 def _secret_texts(value: wire.Value) -> set[str]:
-    """Return the texts inside secrets, so that no sentence repeats them."""
+    """Return all strings inside secrets. No message may contain them."""
     if isinstance(value, dict):
         items = cast("wire.Properties", value)
         inside = wire.reveal(items) if wire.is_secret(items) else None
@@ -138,28 +138,19 @@ def _fill_defaults(inputs: wire.Properties, urn: str, project: str, proposed_nam
 
 
 def _field_defaults(schema: Schema) -> dict[str, Any]:
-    fields = TYPES[schema["$ref"].rpartition(":")[2]]
-    return {item.name: item.default for item in fields if item.default is not None}
+    return {item.name: item.default for item in object_type(schema).fields if item.default is not None}
 
 
-def _mistake(path: str, sentence: str) -> Mistake:
-    return Mistake(path=path, sentence=sentence)
-
-
-def _unknown_names(inputs: wire.Properties) -> Iterator[Mistake]:
-    for name in inputs:
-        if name not in INPUT_BY_NAME:
-            yield _mistake(
-                name, f"`{name}` is not a property of a queued resource; known are {', '.join(INPUT_BY_NAME)}."
-            )
-
-
-def _types(inputs: wire.Properties) -> Iterator[Mistake]:
-    for item in INPUTS:
-        if item.name in inputs:
-            yield from _type(item.name, inputs[item.name], item.schema)
+def _members(prefix: str, values: wire.Properties, known: Mapping[str, Property]) -> Iterator[Mistake]:
+    """Check names and types of the properties of the resource, or of the fields of an object."""
+    for name in values:
+        if name not in known:
+            yield Mistake(f"{prefix}{name}", f"`{prefix}{name}` is unknown. Known names: {', '.join(known)}.")
+    for name, item in known.items():
+        if name in values:
+            yield from _type(f"{prefix}{name}", values[name], item.schema)
         elif item.required:
-            yield _mistake(item.name, f"`{item.name}` is missing: {item.description}")
+            yield Mistake(f"{prefix}{name}", f"`{prefix}{name}` is missing: {item.description}")
 
 
 def _type(path: str, value: wire.Value, schema: Schema) -> Iterator[Mistake]:
@@ -174,33 +165,21 @@ def _type(path: str, value: wire.Value, schema: Schema) -> Iterator[Mistake]:
         "object": isinstance(value, dict),
     }
     if not matches[kind] and path.startswith("metadata"):
-        yield _mistake(path, f"`{path}` has to be {TYPE_WORDS[kind]}.")  # values of metadata are never shown
+        yield Mistake(path, f"`{path}` must be {TYPE_WORDS[kind]}.")  # metadata values are never shown
     elif not matches[kind]:
-        yield _mistake(path, f"`{path}` is {_show(value)}, but it has to be {TYPE_WORDS[kind]}.")
+        yield Mistake(path, f"`{path}` is {_show(value)}, but must be {TYPE_WORDS[kind]}.")
     elif kind == "array":
         for index, item in enumerate(cast("list[Any]", value)):
             yield from _type(f"{path}[{index}]", item, schema["items"])
     elif kind == "object" and "$ref" in schema:
-        yield from _fields(path, cast("dict[str, Any]", value), schema)
+        yield from _members(f"{path}.", cast("dict[str, Any]", value), object_type(schema).by_name)
     elif kind == "object":
         for key, item in cast("dict[str, Any]", value).items():
             yield from _type(key_path(path, key), item, schema["additionalProperties"])
 
 
-def _fields(path: str, value: dict[str, Any], schema: Schema) -> Iterator[Mistake]:
-    fields = {item.name: item for item in TYPES[schema["$ref"].rpartition(":")[2]]}
-    for name in value:
-        if name not in fields:
-            yield _mistake(f"{path}.{name}", f"`{path}.{name}` is unknown; known are {', '.join(fields)}.")
-    for name, item in fields.items():
-        if name in value:
-            yield from _type(f"{path}.{name}", value[name], item.schema)
-        elif item.required:
-            yield _mistake(f"{path}.{name}", f"`{path}.{name}` is missing: {item.description}")
-
-
 def key_path(path: str, key: str) -> str:
-    """Return the property path of a map's key, as the engine writes it."""
+    """Return the property path of a map key in the engine's syntax."""
     return f"{path}.{key}" if re.fullmatch(r"[A-Za-z_$][\w$]*", key) else f'{path}["{key}"]'
 
 
@@ -210,7 +189,7 @@ def _show(value: wire.Value) -> str:
 
 
 def _known(inputs: wire.Properties, name: str) -> wire.Value:
-    """Return the value, or None when it is absent or not known yet."""
+    """Return the value, or None if it is absent or unknown."""
     value = inputs.get(name)
     return None if value == wire.UNKNOWN else value
 
@@ -225,45 +204,43 @@ def _patterns(inputs: wire.Properties) -> Iterator[Mistake]:
         )
         for path, item in items:
             if isinstance(item, str) and item != wire.UNKNOWN and not pattern.fullmatch(item):
-                yield _mistake(path, f"`{path}` is {_show(item)}, but it has to be {allowed}.")
+                yield Mistake(path, f"`{path}` is {_show(item)}, but must be {allowed}.")
 
 
 def _choices(inputs: wire.Properties) -> Iterator[Mistake]:
     for item in INPUTS:
         value = _known(inputs, item.name)
         if item.choices and value is not None and value not in item.choices:
-            yield _mistake(
-                item.name, f"`{item.name}` is {_show(value)}, but it has to be one of {', '.join(item.choices)}."
-            )
+            yield Mistake(item.name, f"`{item.name}` is {_show(value)}, but must be one of {', '.join(item.choices)}.")
 
 
 def _project(inputs: wire.Properties) -> Iterator[Mistake]:
     if "project" not in inputs:
-        yield _mistake("project", "`project` is missing: give it, or set `gcp-tpu:project` or GOOGLE_CLOUD_PROJECT.")
+        yield Mistake("project", "`project` is missing. Set it, or set `gcp-tpu:project` or GOOGLE_CLOUD_PROJECT.")
 
 
 def _zones(inputs: wire.Properties) -> Iterator[Mistake]:
     if ("zones" in inputs) == ("zone" in inputs):
-        yield _mistake("zones", "Give either `zones` (a list, in the order in which they are tried) or `zone`.")
+        yield Mistake("zones", "Set either `zones` (a list in order of preference) or `zone`.")
         return
     zones = _known(inputs, "zones")
     if zones is None:
         return
     if not zones:
-        yield _mistake("zones", "`zones` is empty, but it has to name at least one zone, such as us-east5-a.")
+        yield Mistake("zones", "`zones` is empty, but must name at least one zone, such as us-east5-a.")
     for zone in sorted({item for item in zones if item != wire.UNKNOWN and zones.count(item) > 1}):
-        yield _mistake("zones", f"`zones` names {zone} more than once; each zone is tried once.")
+        yield Mistake("zones", f"`zones` names {zone} more than once, but each zone is tried once.")
 
 
 def _run_duration(inputs: wire.Properties) -> Iterator[Mistake]:
     model, given = _known(inputs, "provisioningModel"), inputs.get("maxRunDurationS")
     if model == "flex-start" and given is None:
-        yield _mistake(
+        yield Mistake(
             "maxRunDurationS",
-            f"`maxRunDurationS` is missing: with flex-start Google wants to know when the nodes may be taken away, 1 to {MAX_FLEX_START_S} s (7 days).",
+            f"`maxRunDurationS` is missing: flex-start needs the run time of the nodes, 1 to {MAX_FLEX_START_S} s (7 days).",
         )
     if isinstance(given, int) and given > MAX_FLEX_START_S and model == "flex-start":
-        yield _mistake(
+        yield Mistake(
             "maxRunDurationS",
             f"`maxRunDurationS` is {given}, but flex-start allows at most {MAX_FLEX_START_S} s (7 days).",
         )
@@ -274,17 +251,20 @@ def _positive(inputs: wire.Properties) -> Iterator[Mistake]:
     values = {name: inputs.get(name) for name in ("maxRunDurationS", "validUntilDurationS", "waitPerZoneS")}
     for path, value in {**values, "ready.timeoutS": ready.get("timeoutS")}.items():
         if isinstance(value, int) and value <= 0:
-            yield _mistake(path, f"`{path}` is {value}, but it has to be a number of seconds above 0.")
+            yield Mistake(path, f"`{path}` is {value}, but must be above 0 (seconds).")
 
 
 def _reservation(inputs: wire.Properties) -> Iterator[Mistake]:
     model = _known(inputs, "provisioningModel")
     if model == "reservation" and "reservationName" not in inputs:
-        yield _mistake("reservationName", "`reservationName` is missing: `provisioningModel` is reservation.")
-    if model not in {None, "reservation"} and "reservationName" in inputs:
-        yield _mistake(
+        yield Mistake(
             "reservationName",
-            f"`reservationName` is given, but `provisioningModel` is {model}; it goes with reservation only.",
+            "`reservationName` is missing. It is required because `provisioningModel` is reservation.",
+        )
+    if model not in {None, "reservation"} and "reservationName" in inputs:
+        yield Mistake(
+            "reservationName",
+            f"`reservationName` is set, but `provisioningModel` is {model}. Remove it, or set `provisioningModel` to reservation.",
         )
 
 
@@ -293,17 +273,18 @@ def _labels(inputs: wire.Properties) -> Iterator[Mistake]:
     for key, value in labels.items():
         path = key_path("labels", key)
         if not LABEL_KEY.fullmatch(key):
-            yield _mistake(
-                path, f'Label "{key}" has to begin with a lower-case letter and have at most 63 of a-z, 0-9, _ and -.'
+            yield Mistake(
+                path,
+                f'Label "{key}" must begin with a lower-case letter and have at most 63 characters of a-z, 0-9, _ and -.',
             )
         elif value != wire.UNKNOWN and not LABEL_VALUE.fullmatch(value):
-            yield _mistake(
-                path, f"`{path}` is {_show(value)}, but a label's value has at most 63 of a-z, 0-9, _ and -."
+            yield Mistake(
+                path, f"`{path}` is {_show(value)}, but a label value has at most 63 characters of a-z, 0-9, _ and -."
             )
     if len(labels) > MAX_LABELS:
-        yield _mistake(
+        yield Mistake(
             "labels",
-            f"`labels` has {len(labels)} entries, but at most {MAX_LABELS} are allowed beside the provider's own.",
+            f"`labels` has {len(labels)} entries, but at most {MAX_LABELS} are allowed. The provider adds one more.",
         )
 
 
@@ -311,9 +292,9 @@ def _metadata(inputs: wire.Properties) -> Iterator[Mistake]:
     for key, value in cast("dict[str, str]", _known(inputs, "metadata") or {}).items():
         path, size = key_path("metadata", key), len(value.encode())
         if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", key):
-            yield _mistake(path, f'Metadata key "{key}" has to have 1 to 128 of a-z, A-Z, 0-9, _ and -.')
+            yield Mistake(path, f'Metadata key "{key}" must have 1 to 128 characters of a-z, A-Z, 0-9, _ and -.')
         if size > MAX_METADATA_VALUE_BYTES:
-            yield _mistake(
+            yield Mistake(
                 path,
                 f"`{path}` has {size} bytes, but a metadata value has at most {MAX_METADATA_VALUE_BYTES} (256 KiB).",
             )
@@ -322,7 +303,7 @@ def _metadata(inputs: wire.Properties) -> Iterator[Mistake]:
 def _description(inputs: wire.Properties) -> Iterator[Mistake]:
     length = len(_known(inputs, "description") or "")
     if length > MAX_DESCRIPTION:
-        yield _mistake(
+        yield Mistake(
             "description", f"`description` has {length} characters, but at most {MAX_DESCRIPTION} are allowed."
         )
 
@@ -331,30 +312,29 @@ def _data_disks(inputs: wire.Properties) -> Iterator[Mistake]:
     for index, disk in enumerate(cast("list[dict[str, str]]", _known(inputs, "dataDisks") or [])):
         mode = disk.get("mode", "read-write")
         if mode not in {"read-write", "read-only", wire.UNKNOWN}:
-            yield _mistake(
+            yield Mistake(
                 f"dataDisks[{index}].mode",
-                f"`dataDisks[{index}].mode` is {_show(mode)}, but it has to be read-write or read-only.",
+                f"`dataDisks[{index}].mode` is {_show(mode)}, but must be read-write or read-only.",
             )
 
 
 def _ready(inputs: wire.Properties) -> Iterator[Mistake]:
     ready, metadata = _known(inputs, "ready"), _known(inputs, "metadata")
     if _known(inputs, "waitFor") == "ready" and "ready" not in inputs:
-        yield _mistake(
-            "ready", "`ready` is missing: `waitFor` is ready, so it has to say how the machine tells that it is."
-        )
+        yield Mistake("ready", "`ready` is missing. It is required because `waitFor` is ready.")
     if ready is None or ("metadata" in inputs and metadata is None):
         return
     known = cast("dict[str, str]", metadata or {})
     key = ready.get("documentMetadataKey")
     if key not in {None, wire.UNKNOWN} and key not in known:
-        yield _mistake(
+        yield Mistake(
             "ready.documentMetadataKey", f'`ready.documentMetadataKey` is "{key}", but `metadata` has no such key.'
         )
     enabled = known.get("enable-guest-attributes", "")
     if enabled != wire.UNKNOWN and enabled.upper() != "TRUE":
-        yield _mistake(
-            "metadata", "`metadata` needs `enable-guest-attributes: TRUE`, or the machine cannot say that it is ready."
+        yield Mistake(
+            "metadata",
+            "`metadata` needs `enable-guest-attributes: TRUE`. Without it the machine cannot report that it is ready.",
         )
 
 
@@ -364,10 +344,10 @@ def _secrets(inputs: wire.Properties) -> Iterator[Mistake]:
         return
     items = cast("dict[str, Any]", metadata).items() if not wire.is_secret(metadata) else ()
     path = next((key_path("metadata", key) for key, value in items if wire.has_secret(value)), "metadata")
-    yield _mistake(
+    yield Mistake(
         path,
-        f"`{path}` is a secret, but every process on the machine and everyone who may see the node can read metadata; "
-        "put the value into Secret Manager and let the machine's service account read it there.",
+        f"`{path}` is a secret, but every process on the machine and everyone who may view the node can read metadata. "
+        "Store the value in Secret Manager and let the machine's service account read it there.",
     )
 
 

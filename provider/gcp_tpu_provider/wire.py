@@ -1,4 +1,4 @@
-"""The engine's property values: protobuf structs to plain Python and back, secrets and values not known yet included."""
+"""The engine's property values: protobuf structs to Python and back, with secrets and unknown values."""
 
 from collections.abc import Mapping
 from itertools import zip_longest
@@ -11,18 +11,18 @@ Value: TypeAlias = Any
 Properties: TypeAlias = dict[str, Value]
 
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""What the engine sends for a value that is known only after the update (pulumi/sdk, resource/plugin: UnknownStringValue)."""
+"""What the engine sends for an unknown value, one that only the update determines (pulumi/sdk, resource/plugin: UnknownStringValue)."""
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - the marker of a secret on the wire, not one
 
 
 def read(struct: struct_pb2.Struct) -> Properties:
-    """Convert a struct; whole numbers become int, null properties are left out at every level."""
+    """Return a struct as Python values. Whole numbers become int; null properties are left out at every level."""
     return cast("Properties", _tidy(json_format.MessageToDict(struct)))
 
 
 def write(properties: Mapping[str, Value]) -> struct_pb2.Struct:
-    """Convert properties to a struct; None is left out."""
+    """Return properties as a struct. None is left out."""
     struct = struct_pb2.Struct()
     json_format.ParseDict(_tidy(dict(properties)), struct)
     return struct
@@ -40,12 +40,12 @@ def _tidy(value: Value) -> Value:
 
 
 def is_secret(value: Value) -> bool:
-    """Whether the value itself is marked as a secret."""
+    """Return whether the value itself is a secret."""
     return isinstance(value, dict) and cast("dict[str, Value]", value).get(SIGNATURE) == SECRET
 
 
 def has_secret(value: Value) -> bool:
-    """Whether the value is or contains a secret."""
+    """Return whether the value is or contains a secret."""
     if is_secret(value):
         return True
     if isinstance(value, dict):
@@ -54,7 +54,7 @@ def has_secret(value: Value) -> bool:
 
 
 def has_unknown(value: Value) -> bool:
-    """Whether the value is or contains one that is not known yet."""
+    """Return whether the value is or contains an unknown value."""
     if isinstance(value, dict):
         return any(has_unknown(item) for item in cast("dict[str, Value]", value).values())
     if isinstance(value, list):
@@ -63,7 +63,7 @@ def has_unknown(value: Value) -> bool:
 
 
 def reveal(value: Value) -> Value:
-    """Take the secret markers off, at every level."""
+    """Return the value with all secrets unwrapped."""
     if is_secret(value):
         return reveal(cast("dict[str, Value]", value).get("value"))
     if isinstance(value, dict):
@@ -74,7 +74,7 @@ def reveal(value: Value) -> Value:
 
 
 def cover(value: Value, like: Value) -> Value:
-    """Mark parts of a plain value as secret where `like` has a secret at the same place."""
+    """Return the value with those parts marked secret that are secret in `like`."""
     if is_secret(like):
         return {SIGNATURE: SECRET, "value": value}
     if isinstance(value, dict) and isinstance(like, dict):

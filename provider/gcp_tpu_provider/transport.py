@@ -1,4 +1,4 @@
-"""HTTP to Google: credentials, time limits, retries. Neither tokens nor bodies are ever logged or put into errors."""
+"""HTTP to Google: credentials, time limits, retries. Tokens and bodies never appear in logs or errors."""
 
 import asyncio
 import http.client
@@ -17,40 +17,40 @@ import google.auth.exceptions
 import google.auth.transport.requests
 import tenacity
 
-from provider.errors import GoogleError, NoAnswerError, ProviderError
+from gcp_tpu_provider.errors import GoogleError, NoAnswerError, TpuProviderError
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 RETRIED = frozenset({429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """Every limit and pause, in seconds; polite to the real cloud, quick on an accelerated one."""
+class Pacing:
+    """Time limits and intervals, in seconds."""
 
     call_timeout_s: float = 30.0
     """One HTTP exchange."""
     retry_budget_s: float = 120.0
-    """How long one call is tried again while Google is unavailable."""
+    """How long to retry one call while Google is unavailable."""
     refusal_budget_s: float = 15.0
-    """How long a 429 to a creation is tried again: it is a spent quota more often than a rate limit."""
+    """How long to retry a creation after 429, which is more often a used-up quota than a rate limit."""
     first_contact_s: float = 10.0
-    """How long a connection that never came about is tried for: the endpoint is wrong or the network is down, and nothing is at stake yet."""
+    """Total time to retry a connection that was never established: the endpoint is wrong or the network is down."""
     retry_first_s: float = 0.3
     retry_most_s: float = 20.0
     poll_first_s: float = 0.3
     poll_share: float = 0.1
-    """Later looks are this share of the time waited so far apart."""
+    """Later polling intervals are this fraction of the time already waited."""
     poll_most_s: float = 15.0
     appear_s: float = 60.0
     """How long an accepted queued resource may stay invisible."""
     delete_s: float = 1800.0
-    """How long a deletion may take to be seen finished."""
+    """How long a deletion may take."""
     operation_s: float = 600.0
     """How long a change of a node may take."""
 
 
-class Transport(Protocol):
-    """What the client needs: one call, retried as its budget allows."""
+class TpuTransport(Protocol):
+    """What the client needs of a transport."""
 
     async def call(
         self,
@@ -61,26 +61,26 @@ class Transport(Protocol):
         body: Mapping[str, Any] | None = None,
         creation: bool = False,
     ) -> dict[str, Any]:
-        """Return the answer's JSON. Raises GoogleError when refused, NoAnswerError when there was no answer."""
+        """Return the JSON answer. Raises GoogleError or NoAnswerError."""
         ...
 
     async def close(self) -> None:
-        """Release connections."""
+        """Close the connections."""
         ...
 
 
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
-"""gcloud's variable for an endpoint other than Google's."""
+"""gcloud's variable for another endpoint."""
 OVERRIDE_ANSWER_S = 3.0
 
 
 def endpoint() -> str:
-    """Base URL of the Cloud TPU API, with a slash at its end; gcloud's override variable is respected."""
+    """Return the base URL of the Cloud TPU API, with a slash at its end. Honours gcloud's override variable."""
     return (os.environ.get(OVERRIDE) or "https://tpu.googleapis.com").rstrip("/") + "/"
 
 
-async def silent_override() -> str | None:
-    """Return one sentence where the environment names an endpoint of its own and nothing listens there; Google's endpoint is not asked."""
+async def unreachable_override() -> str | None:
+    """Return an error message if the environment overrides the endpoint and nothing listens there. Google's endpoint is not checked."""
     override = os.environ.get(OVERRIDE)
     if not override:
         return None
@@ -91,8 +91,8 @@ async def silent_override() -> str | None:
             _, writer = await asyncio.open_connection(parts.hostname, port)
     except (OSError, ValueError) as error:
         return (
-            f"{OVERRIDE} is {override}, and nothing answers there ({type(error).__name__}); start what should listen, "
-            "or unset the variable to use Google's own endpoint."
+            f"{OVERRIDE} is {override}, and nothing answers there ({type(error).__name__}). Start that server, "
+            "or unset the variable to use Google's endpoint."
         )
     writer.close()
     return None
@@ -100,13 +100,13 @@ async def silent_override() -> str | None:
 
 @dataclass
 class Credentials:
-    """GOOGLE_OAUTH_ACCESS_TOKEN where it is set, else Application Default Credentials, refreshed as they expire."""
+    """GOOGLE_OAUTH_ACCESS_TOKEN if it is set, else Application Default Credentials, refreshed when they expire."""
 
     _adc: Any = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def headers(self) -> dict[str, str]:
-        """Return the headers that authorise a call. Raises ProviderError when there are no credentials."""
+        """Return the authorization headers of a call. Raises TpuProviderError if there are no credentials."""
         given = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
         if given:
             return {"Authorization": f"Bearer {given}"}
@@ -115,8 +115,8 @@ class Credentials:
                 return await asyncio.to_thread(self._adc_headers)
             except google.auth.exceptions.GoogleAuthError as error:
                 text = str(error).splitlines()[0].rstrip(".")
-                raise ProviderError(
-                    f"There are no usable Google credentials ({text}); run `gcloud auth application-default login`, "
+                raise TpuProviderError(
+                    f"No usable Google credentials ({text}). Run `gcloud auth application-default login`, "
                     "or set GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_OAUTH_ACCESS_TOKEN."
                 ) from None
 
@@ -131,10 +131,10 @@ class Credentials:
 
 
 @dataclass
-class HttpTransport:
-    """The transport that really speaks HTTP."""
+class HttpTpuTransport:
+    """The transport over HTTP."""
 
-    timing: Timing = field(default_factory=Timing)
+    pacing: Pacing = field(default_factory=Pacing)
     credentials: Credentials = field(default_factory=Credentials)
     _session: aiohttp.ClientSession | None = None
     _reached: bool = False
@@ -154,17 +154,17 @@ class HttpTransport:
         body: Mapping[str, Any] | None = None,
         creation: bool = False,
     ) -> dict[str, Any]:
-        """Make one call; 429, 500, 502, 503, 504 and broken connections are tried again with jitter within the budget."""
+        """Make one call. Retry 429, 500, 502, 503, 504 and broken connections with jitter within the budget."""
         sent = False
 
         def give_up(state: tenacity.RetryCallState) -> bool:
             problem = state.outcome.exception() if state.outcome else None
             budget_s = self._budget_s(problem, creation=creation)
-            return (state.seconds_since_start or 0.0) + _upcoming_s(state, self.timing) > budget_s
+            return (state.seconds_since_start or 0.0) + _upcoming_s(state, self.pacing) > budget_s
 
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(_passes_by_itself),
-            wait=lambda state: _upcoming_s(state, self.timing),
+            wait=lambda state: _upcoming_s(state, self.pacing),
             stop=give_up,
             reraise=True,
         ):
@@ -183,9 +183,9 @@ class HttpTransport:
 
     def _budget_s(self, problem: BaseException | None, *, creation: bool) -> float:
         if isinstance(problem, NoAnswerError) and not self._reached:
-            return self.timing.first_contact_s
+            return self.pacing.first_contact_s
         refused = isinstance(problem, GoogleError) and problem.status == HTTPStatus.TOO_MANY_REQUESTS
-        return self.timing.refusal_budget_s if creation and refused else self.timing.retry_budget_s
+        return self.pacing.refusal_budget_s if creation and refused else self.pacing.retry_budget_s
 
     async def _once(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None
@@ -193,7 +193,7 @@ class HttpTransport:
         headers = await self.credentials.headers()
         if self._session is None:
             self._session = aiohttp.ClientSession(trust_env=True)
-        limit = aiohttp.ClientTimeout(total=self.timing.call_timeout_s)
+        limit = aiohttp.ClientTimeout(total=self.pacing.call_timeout_s)
         url = endpoint() + path
         async with self._session.request(
             method, url, params=query, json=body, headers=headers, timeout=limit
@@ -215,7 +215,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 def _where() -> str:
     overridden = os.environ.get(OVERRIDE)
-    return f"; {OVERRIDE} is {overridden}" if overridden else "; is the network up?"
+    return f"; {OVERRIDE} is {overridden}" if overridden else "; check the network connection"
 
 
 def _problem(error: BaseException) -> str:
@@ -230,17 +230,17 @@ def _passes_by_itself(error: BaseException) -> bool:
     return isinstance(error, NoAnswerError)
 
 
-def _upcoming_s(state: tenacity.RetryCallState, timing: Timing) -> float:
-    """Return the pause before the next attempt: Retry-After where Google says so, else exponential with full jitter."""
+def _upcoming_s(state: tenacity.RetryCallState, pacing: Pacing) -> float:
+    """Return the pause before the next attempt: Google's Retry-After, else exponential backoff with jitter."""
     problem = state.outcome.exception() if state.outcome else None
     if isinstance(problem, GoogleError) and problem.retry_after_s is not None:
         return problem.retry_after_s
-    most_s = min(timing.retry_most_s, timing.retry_first_s * 2 ** (state.attempt_number - 1))
+    most_s = min(pacing.retry_most_s, pacing.retry_first_s * 2 ** min(state.attempt_number - 1, 30))
     return random.uniform(most_s / 2, most_s)  # noqa: S311 - jitter
 
 
 def google_error(status: int, text: str, retry_after: str | None = None) -> GoogleError:
-    """Read Google's error body; what is no such body is cut short and shown as it is."""
+    """Return the error in Google's answer. A body of another format becomes the message, cut short."""
     code, message, reason = http.client.responses.get(status, ""), text[:300].strip(), ""
     try:
         error = json.loads(text)["error"]

@@ -1,12 +1,12 @@
-"""The wish: checked inputs, fully known, and the request that they become in a zone."""
+"""The desired state: checked inputs, all known, and the API request that they make in a zone."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from provider import durations, wire
-from provider.tpu_api import MODELS
+from gcp_tpu_provider import durations, wire
+from gcp_tpu_provider.tpu_api import PROVISIONING_MODELS
 
 URN_LABEL_SUFFIX = "-urn"
 DEFAULT_URN_LABEL = f"pulumi{URN_LABEL_SUFFIX}"
@@ -14,13 +14,13 @@ DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
 def urn_hash(urn: str) -> str:
-    """Return what the owner label holds: the first 40 hex digits of the SHA-256 of the URN."""
+    """Return the value of the owner label: the first 40 hex digits of the SHA-256 of the URN."""
     return hashlib.sha256(urn.encode()).hexdigest()[:40]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyCheck:
-    """How the machine says that it is ready; `document_hash` is empty where any document will do."""
+    """How to tell that the machine is ready. `document_hash` is empty if any document will do."""
 
     namespace: str
     document_hash: str
@@ -28,15 +28,15 @@ class ReadyCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """Typed access to checked inputs without markers of secrets."""
+class DesiredState:
+    """Typed access to checked inputs. Secrets are unwrapped."""
 
     urn: str
     inputs: Mapping[str, Any]
 
     @classmethod
-    def of(cls, urn: str, inputs: wire.Properties) -> "Wish":
-        """Read checked inputs."""
+    def of(cls, urn: str, inputs: wire.Properties) -> "DesiredState":
+        """Return the desired state of checked inputs."""
         return cls(urn, cast("wire.Properties", wire.reveal(inputs)))
 
     @property
@@ -46,7 +46,7 @@ class Wish:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """The zones in the order in which they are tried."""
+        """The zones in order of preference."""
         return tuple(cast("list[str]", self.inputs.get("zones") or [self.inputs["zone"]]))
 
     @property
@@ -56,11 +56,11 @@ class Wish:
 
     @property
     def resource_id(self) -> str:
-        """Pulumi's id: without the zone, so that it stays the same when a later update finds capacity in another zone."""
+        """Pulumi's id. It has no zone, so that it stays the same if a later update finds capacity in another zone."""
         return f"projects/{self.project}/queuedResources/{self.identifier}"
 
     def name(self, zone: str) -> str:
-        """Full name in a zone."""
+        """Return the full name in a zone."""
         return f"projects/{self.project}/locations/{zone}/queuedResources/{self.identifier}"
 
     @property
@@ -70,12 +70,12 @@ class Wish:
 
     @property
     def wait_per_zone_s(self) -> int:
-        """Seconds."""
+        """How long to wait for capacity in one zone, in seconds."""
         return int(self.inputs["waitPerZoneS"])
 
     @property
     def allow_replace_active(self) -> bool:
-        """Whether running capacity may be given up."""
+        """Whether a change may delete running capacity."""
         return bool(self.inputs.get("allowReplaceActive"))
 
     @property
@@ -85,7 +85,7 @@ class Wish:
 
     @property
     def owner_labels(self) -> dict[str, str]:
-        """The label that ties the node to this resource; named after who manages it, `managed-by`, where that is told."""
+        """The owner label. Its key is `MANAGER-urn` with the value of the label `managed-by`, else `pulumi-urn`."""
         manager = self.labels.get("managed-by")
         return {f"{manager}{URN_LABEL_SUFFIX}" if manager else DEFAULT_URN_LABEL: urn_hash(self.urn)}
 
@@ -101,7 +101,7 @@ class Wish:
 
     @property
     def ready_check(self) -> ReadyCheck | None:
-        """How to see that the machine is ready, if that is told."""
+        """How to tell that the machine is ready, or None if the inputs do not say."""
         ready = cast("dict[str, Any] | None", self.inputs.get("ready"))
         if not ready:
             return None
@@ -113,13 +113,13 @@ class Wish:
         )
 
     def body(self, zone: str) -> dict[str, Any]:
-        """Return the request's body (QueuedResource of tpu.v2alpha1) for a zone."""
+        """Return the request body (QueuedResource of tpu.v2alpha1) for a zone."""
         inputs = self.inputs
         node_id = str(inputs["nodeId"])
         parent = f"projects/{self.project}/locations/{zone}"
         body: dict[str, Any] = {
             "tpu": {"nodeSpec": [{"parent": parent, "nodeId": node_id, "node": self._node(zone)}]},
-            "provisioningModel": MODELS[str(inputs["provisioningModel"])],
+            "provisioningModel": PROVISIONING_MODELS[str(inputs["provisioningModel"])],
         }
         if "maxRunDurationS" in inputs:
             body["runDuration"] = {"maxRunDuration": durations.to_google(int(inputs["maxRunDurationS"]))}
@@ -158,5 +158,5 @@ class Wish:
 
 
 def _zonal(name: str, folder: str) -> str:
-    """Complete a short name with the zone that is used; a full name stays as it is."""
+    """Return a full name: a short one is completed with the folder of the zone in use."""
     return name if "/" in name else f"{folder}{name}"

@@ -1,7 +1,7 @@
-"""A small typed client of the Cloud TPU API v2alpha1: what the provider reads, as frozen data.
+"""Typed client of the Cloud TPU API v2alpha1, for the calls and fields that the provider uses.
 
 Names, paths and fields follow Google's discovery document `tpu.v2alpha1`, revision 20261001.
-A second backend (Compute Engine's ct6e machine types with FLEX_START) would implement the same methods.
+A backend for Compute Engine's ct6e machine types with FLEX_START would have the same methods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,23 +9,28 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from provider import durations
-from provider.errors import GoogleError
-from provider.transport import Transport
+from gcp_tpu_provider import durations
+from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.transport import TpuTransport
 
 ACTIVE = "ACTIVE"
 DELETING = "DELETING"
 DEAD = frozenset({"FAILED", "SUSPENDING", "SUSPENDED"})
-"""A queued resource in these states never serves again; its id stays taken until it is deleted."""
+"""A queued resource in these states never serves again. Its id stays taken until it is deleted."""
 ACCEPTED_OR_LATER = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", ACTIVE})
 DELETABLE_WITHOUT_FORCE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"})
 DEAD_NODE = frozenset({"PREEMPTED", "TERMINATED", "DELETING", "HIDDEN"})
-MODELS = {"flex-start": "FLEX_START", "spot": "SPOT", "standard": "STANDARD", "reservation": "RESERVATION_BOUND"}
+PROVISIONING_MODELS = {
+    "flex-start": "FLEX_START",
+    "spot": "SPOT",
+    "standard": "STANDARD",
+    "reservation": "RESERVATION_BOUND",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """A long-running operation; `error` is empty unless it failed."""
+class LongRunningOperation:
+    """An operation of the API. `error` is empty unless it failed."""
 
     name: str
     done: bool
@@ -34,20 +39,20 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRequest:
-    """What a queued resource was asked to make: a node's id and its configuration as it was sent."""
+    """A node that a queued resource requests: its id, and its configuration as it was sent."""
 
     node_id: str
     config: Mapping[str, Any]
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels that were asked for."""
+        """The requested labels."""
         return self.config.get("labels") or {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedResource:
-    """A queued resource; durations in seconds, `error` in Google's words, `create_time` in RFC 3339."""
+class QueuedResourceInfo:
+    """A queued resource as Google reports it. Durations in seconds, `error` is Google's message, `create_time` is RFC 3339."""
 
     name: str
     state: str
@@ -62,23 +67,23 @@ class QueuedResource:
 
     @property
     def zone(self) -> str:
-        """The zone, from the name."""
+        """The zone in the name."""
         return self.name.split("/")[3]
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The configuration of the first node, as it was sent; empty where there is none."""
+        """The configuration of the first node as it was sent, or an empty one."""
         return self.nodes[0].config if self.nodes else {}
 
     def node_names(self) -> tuple[str, ...]:
-        """Full names of the nodes, whether they exist yet or not."""
+        """Return the full names of the nodes, whether they exist yet or not."""
         parent = self.name.rpartition("/queuedResources/")[0]
         return tuple(f"{parent}/nodes/{node.node_id}" for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A TPU virtual machine; `deadline` is when Google takes it away (RFC 3339), empty when it does not."""
+class NodeInfo:
+    """A TPU VM as Google reports it. `deadline`: when Google deletes it (RFC 3339); empty if it has no run limit."""
 
     name: str
     state: str
@@ -94,46 +99,46 @@ class Node:
 
     @property
     def alive(self) -> bool:
-        """Whether the node can serve, now or soon."""
+        """Whether the node serves or can still start to."""
         return self.state not in DEAD_NODE
 
 
 @dataclass(frozen=True, slots=True)
 class TpuApi:
-    """The calls that the provider makes. All raise GoogleError or NoAnswerError."""
+    """The API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
-    transport: Transport
+    transport: TpuTransport
 
-    async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> Operation:
-        """Ask for a queued resource under this full name; the same request id may be sent again."""
+    async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
+        """Request a queued resource of this full name. Sending the same request id again has no further effect."""
         parent, _, identifier = name.rpartition("/queuedResources/")
         query = {"queuedResourceId": identifier, "requestId": request_id}
         path = f"v2alpha1/{parent}/queuedResources"
         return _operation(await self.transport.call("POST", path, query=query, body=body, creation=True))
 
-    async def find_queued_resource(self, name: str) -> QueuedResource | None:
-        """Return the queued resource, or None when there is none of this name."""
+    async def find_queued_resource(self, name: str) -> QueuedResourceInfo | None:
+        """Return the queued resource, or None if none has this name."""
         raw = await self._find(f"v2alpha1/{name}")
         return None if raw is None else _queued_resource(raw, name)
 
-    async def delete_queued_resource(self, name: str, *, force: bool, request_id: str) -> Operation:
-        """Ask for the deletion; `force` deletes the nodes too."""
+    async def delete_queued_resource(self, name: str, *, force: bool, request_id: str) -> LongRunningOperation:
+        """Request the deletion. `force` deletes the nodes too."""
         query = {"requestId": request_id, **({"force": "true"} if force else {})}
         return _operation(await self.transport.call("DELETE", f"v2alpha1/{name}", query=query))
 
-    async def find_node(self, name: str) -> Node | None:
-        """Return the node, or None when there is none of this name."""
+    async def find_node(self, name: str) -> NodeInfo | None:
+        """Return the node, or None if none has this name."""
         raw = await self._find(f"v2alpha1/{name}")
         return None if raw is None else _node(raw, name)
 
-    async def patch_node(self, name: str, changes: Mapping[str, Any], mask: str) -> Operation:
+    async def patch_node(self, name: str, changes: Mapping[str, Any], mask: str) -> LongRunningOperation:
         """Change description, tags, labels, metadata or network_config.enable_external_ips."""
         return _operation(
             await self.transport.call("PATCH", f"v2alpha1/{name}", query={"updateMask": mask}, body=changes)
         )
 
     async def guest_attributes(self, node: str, namespace: str) -> dict[str, str]:
-        """Return what the machine published in a namespace; empty while it has published nothing."""
+        """Return the guest attributes in a namespace; empty until the machine has published some."""
         path, body = f"v2alpha1/{node}:getGuestAttributes", {"queryPath": f"{namespace}/"}
         try:
             raw = await self.transport.call("POST", path, body=body)
@@ -141,7 +146,7 @@ class TpuApi:
             if error.status in {
                 HTTPStatus.NOT_FOUND,
                 HTTPStatus.BAD_REQUEST,
-            }:  # the machine is not up, or has said nothing
+            }:  # the machine is not up, or has published nothing
                 return {}
             raise
         found: dict[str, str] = {}
@@ -151,10 +156,10 @@ class TpuApi:
                     found.setdefault(_text(item, "key"), _text(item, "value"))
         return found
 
-    async def operation(self, name: str) -> Operation:
-        """Return how an operation stands; one that Google no longer knows is done."""
+    async def get_operation(self, name: str) -> LongRunningOperation:
+        """Return an operation. One that Google no longer has counts as done."""
         raw = await self._find(f"v2alpha1/{name}")
-        return Operation(name=name, done=True, error="") if raw is None else _operation(raw)
+        return LongRunningOperation(name=name, done=True, error="") if raw is None else _operation(raw)
 
     async def _find(self, path: str) -> dict[str, Any] | None:
         try:
@@ -177,16 +182,16 @@ def _text(raw: Mapping[str, Any], key: str) -> str:
     return str(raw.get(key) or "")
 
 
-def _operation(raw: Mapping[str, Any]) -> Operation:
+def _operation(raw: Mapping[str, Any]) -> LongRunningOperation:
     error = _object(raw, "error")
     text = f"{_text(error, 'message')} (code {error.get('code', '?')})" if error else ""
-    return Operation(name=_text(raw, "name"), done=bool(raw.get("done")), error=text)
+    return LongRunningOperation(name=_text(raw, "name"), done=bool(raw.get("done")), error=text)
 
 
-def _queued_resource(raw: Mapping[str, Any], name: str) -> QueuedResource:
+def _queued_resource(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:
     state = _object(raw, "state")
-    return QueuedResource(
-        name=name,  # as it was asked for: Google may answer with the project's number
+    return QueuedResourceInfo(
+        name=name,  # as requested: Google may answer with the project number
         state=_text(state, "state") or "CREATING",
         state_initiator=_text(state, "stateInitiator"),
         error=_text(_object(_object(state, "failedData"), "error"), "message"),
@@ -202,10 +207,10 @@ def _queued_resource(raw: Mapping[str, Any], name: str) -> QueuedResource:
     )
 
 
-def _node(raw: Mapping[str, Any], name: str) -> Node:
+def _node(raw: Mapping[str, Any], name: str) -> NodeInfo:
     endpoints = _objects(raw, "networkEndpoints")
     external_ips = [_text(_object(point, "accessConfig"), "externalIp") for point in endpoints]
-    return Node(
+    return NodeInfo(
         name=name,
         state=_text(raw, "state"),
         health=_text(raw, "health"),
