@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from components.tpu_vm.agent.serving import Agent
 from provider.reference import reference
 from provider.tpu_api import DELETABLE_WITHOUT_FORCE, TpuApi
 from provider.transport import Timing
+from vm_agent.serving import Agent
 
 PAGE = (Path(__file__).parents[2] / "docs" / "provider-gcp-tpu.md").read_text()
 
