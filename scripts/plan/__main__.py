@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check(args)
         if args.compare:
-            from scripts.plan.compare import compare  # noqa: PLC0415 - only with --compare
+            from scripts.plan.compare import compare
 
             return compare(args)
         subject = examine(deployment_from(args))
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"plan: {error}", file=sys.stderr)
         return BLOCKED
     if args.explain:
-        from planning.explain import explain  # noqa: PLC0415 - only with --explain
+        from planning.explain import explain
 
         for title, lines in explain(subject):
             print(title)
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps(plan.to_json(), indent=2))
     else:
-        from scripts.plan.table import show  # noqa: PLC0415 - rich costs more than the plan
+        from scripts.plan.table import show
 
         show(plan)
     return FITS if plan.fits else BLOCKED

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("components", "contracts", "localcloud", "planning", "provider", "scripts", "stacks", "tools")
+ROOMS = ("components", "contracts", "localcloud", "planning", "provider", "scripts", "stacks", "tools", "vm_agent")
 LIMIT_S = 240
 
 ASK = """

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.accuracy import measured
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, plan
 from planning.preflight import RULES
-from benchmarks.accuracy import measured
 
 TEXT_ONLY = {"image": 0, "video": 0, "audio": 0}
 

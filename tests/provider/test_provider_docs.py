@@ -7,7 +7,7 @@ from gcp_tpu_provider.reference import reference
 from gcp_tpu_provider.tpu_api import DELETABLE_WITHOUT_FORCE, TpuApi
 from gcp_tpu_provider.transport import Pacing
 
-from components.tpu_vm.agent.serving import Agent
+from vm_agent.serving import Agent
 
 PAGE = (Path(__file__).parents[2] / "docs" / "provider-gcp-tpu.md").read_text()
 

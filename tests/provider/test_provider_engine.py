@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import requests
 
-from components.tpu_vm import startup_script
+from components.startup_script import startup_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PULUMI = Path(sys.executable).with_name("pulumi")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from components.tpu_vm.agent import weights as weights_module
-from components.tpu_vm.agent.base import ServingError, SupersededError
-from components.tpu_vm.agent.cloud import Metadata, google_get, read_secret
-from components.tpu_vm.agent.document import Weights
-from components.tpu_vm.agent.phases import LogFollower, Publisher
-from components.tpu_vm.agent.serving import Agent, Wanted
-from components.tpu_vm.agent.weights import WeightsCopy
-from tests.components.tpu_vm.machine import CANARY, Machine, document, eventually, free_port
+from contracts.serving_document import BucketWeights
+from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_port
+from vm_agent import weights as weights_module
+from vm_agent.base import ServingError, SupersededError
+from vm_agent.cloud import MetadataClient, google_get, read_secret
+from vm_agent.publishing import LogFollower, PhasePublisher
+from vm_agent.serving import Agent, LatestDocument
+from vm_agent.weights import WeightsCopy
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def copier(target: Path, cancelled: Callable[[], bool] = lambda: False, told: list[str] | None = None) -> WeightsCopy:
     heard: list[str] = [] if told is None else told
     return WeightsCopy(
-        Metadata(), Weights("bucket", "gs://models/e2b", str(target)), heard.append, cancelled, chunk_bytes=1000
+        MetadataClient(), BucketWeights("gs://models/e2b", str(target)), heard.append, cancelled, chunk_bytes=1000
     )
 
 
@@ -88,7 +88,7 @@ class TestWeightsFromABucket:
 
     def test_an_empty_prefix_says_what_to_do(self, machine: Machine, tmp_path: Path):
         assert machine.objects == {}
-        with pytest.raises(ServingError, match="stage the model first"):
+        with pytest.raises(ServingError, match="Stage the model first"):
             copier(tmp_path / "m").run()
 
     def test_an_object_cannot_climb_out_of_the_folder(self, machine: Machine, tmp_path: Path):
@@ -102,7 +102,7 @@ class TestWeightsFromABucket:
         stage(machine)
         usage = weights_module.shutil.disk_usage(tmp_path)._replace(free=10)
         monkeypatch.setattr(weights_module.shutil, "disk_usage", lambda _: usage)
-        with pytest.raises(ServingError, match="use a path on a larger disk"):
+        with pytest.raises(ServingError, match="Use a path on a larger disk"):
             copier(tmp_path / "m").run()
         assert machine.ranges == []
 
@@ -124,22 +124,22 @@ class TestPhasesFromTheLog:
     )
     def test_vllms_own_words_give_the_phase(self, line: str, phase: str):
         follower = LogFollower()
-        follower.take(line)
+        follower.add_line(line)
         assert follower.phase == phase
 
     def test_compiling_is_not_left_for_loading(self):
         follower = LogFollower()
-        follower.take("INFO Compiling a graph for dynamic shape")
-        follower.take("Loading weights took 3.1 seconds")
+        follower.add_line("INFO Compiling a graph for dynamic shape")
+        follower.add_line("Loading weights took 3.1 seconds")
         assert follower.phase == "compiling"
 
 
 class TestWhatIsPublished:
     def test_a_new_hash_is_never_seen_with_the_old_phase(self, machine: Machine):
-        publisher = Publisher(Metadata())
-        publisher.tell("ready", "one")
-        publisher.tell("failed", "two", "why")
-        publisher.tell("ready", "three")
+        publisher = PhasePublisher(MetadataClient())
+        publisher.publish("ready", "one")
+        publisher.publish("failed", "two", "why")
+        publisher.publish("ready", "three")
         assert machine.moments() == [
             ("starting", ""),
             ("starting", "one"),
@@ -153,9 +153,9 @@ class TestWhatIsPublished:
         ]
 
     def test_secrets_and_token_shapes_are_removed_and_the_end_is_kept(self, machine: Machine):
-        publisher = Publisher(Metadata())
+        publisher = PhasePublisher(MetadataClient())
         publisher.secrets.add("swordfish")
-        publisher.tell(
+        publisher.publish(
             "failed", "one", "x" * 5000 + f" swordfish {CANARY} Authorization: Bearer abc.def ya29.abc-def the end"
         )
         detail = machine.guest()["detail"]
@@ -163,16 +163,16 @@ class TestWhatIsPublished:
         assert detail.endswith("[removed] [removed] Authorization: Bearer [removed] [removed] the end")
 
     def test_fast_progress_is_told_at_most_every_two_seconds_and_the_last_word_is_not_lost(self, machine: Machine):
-        publisher = Publisher(Metadata(), progress_s=0.2)
+        publisher = PhasePublisher(MetadataClient(), progress_s=0.2)
         for number in range(50):
-            publisher.tell("fetching weights", "one", str(number))
+            publisher.publish("fetching weights", "one", str(number))
         assert len([1 for key, _ in machine.published if key == "detail"]) < 5
         time.sleep(0.25)
-        publisher.repeat()
+        publisher.publish_again()
         assert machine.guest()["detail"] == "49"
 
     def test_guest_attributes_that_cannot_be_written_do_not_stop_the_agent(self, capsys: pytest.CaptureFixture[str]):
-        Publisher(Metadata(host=f"127.0.0.1:{free_port()}")).tell("starting", "one")
+        PhasePublisher(MetadataClient(host=f"127.0.0.1:{free_port()}")).publish("starting", "one")
         assert "enable-guest-attributes=TRUE" in capsys.readouterr().err
 
 
@@ -180,9 +180,9 @@ class TestGoogleApis:
     def test_a_503_is_tried_again_and_a_403_is_not(self, machine: Machine):
         machine.secrets["projects/p/secrets/s/versions/1"] = b"value\n"
         machine.fail_next["/secretmanager/"] = 2
-        assert read_secret(Metadata(), "projects/p/secrets/s/versions/1") == "value"
+        assert read_secret(MetadataClient(), "projects/p/secrets/s/versions/1") == "value"
         with pytest.raises(ServingError, match="403 Permission denied"):
-            google_get(Metadata(), f"{machine.url}/secretmanager/v1/projects/p/secrets/no/versions/1:access")
+            google_get(MetadataClient(), f"{machine.url}/secretmanager/v1/projects/p/secrets/no/versions/1:access")
 
     @pytest.mark.parametrize("payload", [b"", b"two\nlines"])
     def test_a_secret_that_is_no_environment_variable_is_refused_without_its_value(
@@ -190,22 +190,29 @@ class TestGoogleApis:
     ):
         machine.secrets["projects/p/secrets/s/versions/1"] = payload
         with pytest.raises(ServingError, match="is empty or has several lines") as refused:
-            read_secret(Metadata(), "projects/p/secrets/s/versions/1")
+            read_secret(MetadataClient(), "projects/p/secrets/s/versions/1")
         assert "two" not in str(refused.value)
 
 
+def phases_after(machine: Machine, words: str) -> list[str]:
+    """The phases that were published after the first detail with these words, in order."""
+    published = list(machine.published)
+    details = (index for index, (key, value) in enumerate(published) if key == "detail" and words in value)
+    return [value for key, value in published[next(details, len(published)) :] if key == "phase"]
+
+
 class TestRestarts:
-    def agent(self) -> tuple[Agent, Wanted]:
-        metadata, wanted = Metadata(), Wanted()
+    def agent(self) -> tuple[Agent, LatestDocument]:
+        metadata, latest = MetadataClient(), LatestDocument()
         agent = Agent(
             metadata,
-            wanted,
-            Publisher(metadata, progress_s=0.1),
+            latest,
+            PhasePublisher(metadata, progress_s=0.1),
             restart_delays_s=(0.05, 0.05),
             health_lost_s=0.3,
             health_poll_s=0.1,
         )
-        return agent, wanted
+        return agent, latest
 
     def runs(self, machine: Machine) -> int:
         return sum(call[0] == "run" for call in machine.docker_calls())
@@ -213,38 +220,38 @@ class TestRestarts:
     def test_a_server_that_always_crashes_is_restarted_a_bounded_number_of_times_and_stays_failed(
         self, machine: Machine
     ):
-        agent, wanted = self.agent()
+        agent, latest = self.agent()
         port = free_port()
         text = document(port, args=["m", f"--port={port}", "--crash"], secretEnv={})
-        wanted.set(text)
+        latest.set(text)
         agent.serve(1, text)
         assert self.runs(machine) == 3
         assert machine.guest()["phase"] == "failed"
 
     def test_a_server_that_goes_deaf_after_ready_is_restarted(self, machine: Machine):
-        agent, wanted = self.agent()
+        agent, latest = self.agent()
         text = document(free_port(), secretEnv={})
-        wanted.set(text)
+        latest.set(text)
         threading.Thread(target=agent.run, daemon=True).start()
         eventually(lambda: machine.guest().get("phase") == "ready", "the server is ready")
         sick = machine.root / "gemma-serving.exit.sick"
         sick.touch()
-        eventually(lambda: "/health was lost: status 503" in machine.guest().get("detail", ""), "the loss is told")
-        assert machine.guest()["phase"] in {"loading", "failed"}
+        lost = "/health does not answer any more: status 503"
+        eventually(lambda: phases_after(machine, lost)[:1] == ["loading"], "the loss is published")
         eventually(lambda: machine.guest()["phase"] == "failed" or self.runs(machine) == 2, "it is given up")
         sick.unlink()
         eventually(lambda: self.runs(machine) == 2 and machine.guest()["phase"] == "ready", "it is ready again")
-        wanted.set(None)
+        latest.set(None)
         eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent has let go")
 
 
 def test_of_rapid_changes_the_last_one_wins_and_the_same_text_is_no_change():
-    wanted = Wanted()
-    wanted.set("a")
-    wanted.set("a")
-    assert wanted.latest() == (1, "a")
-    wanted.set("b")
-    wanted.set("c")
-    assert wanted.latest() == (3, "c")
-    assert wanted.wait_beyond(1, 0)
-    assert not wanted.wait_beyond(3, 0.01)
+    latest = LatestDocument()
+    latest.set("a")
+    latest.set("a")
+    assert latest.get() == (1, "a")
+    latest.set("b")
+    latest.set("c")
+    assert latest.get() == (3, "c")
+    assert latest.wait_for_newer(1, 0)
+    assert not latest.wait_for_newer(3, 0.01)

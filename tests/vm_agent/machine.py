@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from components.tpu_vm import startup_script
-from components.tpu_vm.agent.base import TMPFS
+from components.startup_script import startup_script
+from contracts.serving_document import SCRIPT_METADATA_KEY
+from vm_agent.base import TMPFS
 
 CANARY = "hf_canaryCANARYcanary0123456789"
 DOCUMENT_KEY = "gemma-serving-document"
@@ -176,7 +177,7 @@ class Machine:
             (bin_folder / name).chmod(0o755)
         (self.root / "server.py").write_text(SERVER)
         (bin_folder / "python3").symlink_to(self.python)
-        self.attributes["startup-script"] = startup_script()
+        self.attributes[SCRIPT_METADATA_KEY] = startup_script()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
@@ -197,7 +198,7 @@ class Machine:
     def boot(self) -> subprocess.CompletedProcess[str]:
         """Run the start-up script as the guest environment does: from a file, by its shebang."""
         script = self.root / "startup"
-        script.write_text(self.attributes["startup-script"])
+        script.write_text(self.attributes[SCRIPT_METADATA_KEY])
         script.chmod(0o755)
         return subprocess.run(
             [str(script)], env=self.environment, capture_output=True, text=True, timeout=30, check=False

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from components.tpu_vm import METADATA_VALUE_LIMIT_BYTES, startup_script
-from components.tpu_vm.agent.base import TMPFS, ServingError
-from components.tpu_vm.agent.document import parse_document
-from tests.components.tpu_vm.machine import CANARY, IMAGE, Machine, document, eventually, free_port
+import vm_agent
+from components.startup_script import METADATA_VALUE_LIMIT_BYTES, SECTIONS, startup_script
+from contracts.serving_document import DocumentError, parse_document
+from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually, free_port
+from vm_agent.base import TMPFS
+
+AGENT = Path(vm_agent.__file__).parent
 
 
 @pytest.fixture
@@ -38,8 +42,12 @@ def test_the_script_is_constant_small_enough_for_metadata_and_python_3_10():
     assert script == startup_script()
     assert script.startswith("#!/usr/bin/env python3\n")
     assert len(script.encode()) < METADATA_VALUE_LIMIT_BYTES / 4
-    ast.parse(script, feature_version=(3, 10))
-    assert "components." not in script
+    tree = ast.parse(script, feature_version=(3, 10))
+    imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert {name.partition(".")[0] for name in imported} <= set(sys.stdlib_module_names)
+    assert SECTIONS[-1] == "vm_agent.entry"
+    assert {f"vm_agent.{path.stem}" for path in AGENT.glob("[!_]*.py")} <= set(SECTIONS)
 
 
 def test_no_two_sections_define_the_same_name():
@@ -165,11 +173,10 @@ def test_a_slow_pull_is_dropped_when_a_newer_document_comes_and_the_last_one_win
     ],
 )
 def test_a_malformed_document_is_one_sentence_with_the_key_the_value_and_what_is_allowed(text: str, sentence: str):
-    with pytest.raises(ServingError) as refused:
+    with pytest.raises(DocumentError) as refused:
         parse_document(text)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert not refused.value.retry
 
 
 def test_after_a_malformed_document_the_old_server_still_answers_and_the_next_good_one_runs(machine: Machine):
@@ -206,7 +213,7 @@ def test_an_unreadable_secret_fails_before_the_old_server_is_touched(machine: Ma
     eventually(lambda: is_phase(machine, "ready", first), "the first server is ready")
     second = machine.set_document(document(port, secretEnv={"HF_TOKEN": "projects/p/secrets/other/versions/1"}))
     eventually(lambda: is_phase(machine, "failed", second), "the refusal is told")
-    assert "projects/p/secrets/other/versions/1 cannot be read" in machine.guest()["detail"]
+    assert "Cannot read secret projects/p/secrets/other/versions/1: " in machine.guest()["detail"]
     assert "403 Permission denied on resource" in machine.guest()["detail"]
     assert "stop" not in [call[0] for call in machine.docker_calls()]
 
@@ -235,11 +242,32 @@ def test_a_server_lost_after_ready_is_told_and_restarted(machine: Machine):
     assert len(runs(machine)) == 2
 
 
-def test_the_script_needs_nothing_but_a_standard_library():
+def pythons() -> list[str]:
+    """This interpreter, and Python 3.10 where the machine has one that starts: the TPU machine's version."""
+    candidates = [shutil.which("python3.10"), *Path.home().glob(".pyenv/versions/3.10.*/bin/python3.10")]
+    answers = {
+        str(path): subprocess.run([path, "--version"], capture_output=True, check=False) for path in candidates if path
+    }
+    return [sys.executable, *(path for path, answer in answers.items() if answer.stdout.startswith(b"Python 3.10."))]
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_the_script_needs_nothing_but_a_standard_library(python: str):
     load = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='checked')"
     with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
         file.write(startup_script())
         file.flush()
-        argv = [sys.executable, "-I", "-S", "-c", load, file.name]
+        argv = [python, "-I", "-S", "-c", load, file.name]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_the_program_serves_on_every_python_of_this_machine(tmp_path: Path, python: str):
+    machine = Machine(tmp_path, python=python)
+    try:
+        text_hash = machine.set_document(document(free_port(), secretEnv={}))
+        machine.boot()
+        eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    finally:
+        machine.close()

@@ -1,4 +1,4 @@
-"""Weights from a bucket: parallel ranged reads, each file checked and then renamed into place."""
+"""Copy weights from a bucket: parallel ranged reads, each file checked and then renamed into place."""
 
 import base64
 import hashlib
@@ -13,18 +13,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from components.tpu_vm.agent.base import GIB, ServingError, SupersededError, log
-from components.tpu_vm.agent.cloud import Metadata, endpoint, google_get
-from components.tpu_vm.agent.document import Weights
+from contracts.serving_document import BucketWeights
+from vm_agent.base import GIB, ServingError, SupersededError, log
+from vm_agent.cloud import MetadataClient, endpoint, google_get
 
 CHUNK_BYTES = 32 * 1024 * 1024
 COPY_THREADS = 16
-MARK = ".generation"
+GENERATION_SUFFIX = ".generation"
+"""Suffix of the hidden file beside each complete copy; it holds the object's generation."""
 
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One object of the weights' prefix; `relative` is its path below the prefix."""
+    """One object below the weights' prefix; `relative` is its path below the prefix, `size` is in bytes."""
 
     name: str
     relative: str
@@ -35,10 +36,10 @@ class StoredObject:
 
 @dataclass
 class WeightsCopy:
-    """Copies a bucket's prefix to a folder, once: what is there and complete is left alone."""
+    """Copies a bucket's prefix to a folder. Files that are complete already are not copied again."""
 
-    metadata: Metadata
-    weights: Weights
+    metadata: MetadataClient
+    weights: BucketWeights
     progress: Callable[[str], None]
     cancelled: Callable[[], bool]
     chunk_bytes: int = CHUNK_BYTES
@@ -46,18 +47,23 @@ class WeightsCopy:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> None:
-        """Copy what is not there yet. Raises ServingError, or SupersededError when cancelled."""
+        """Copy every missing file.
+
+        Raises:
+            ServingError: an object cannot be read, or the disk is too small.
+            SupersededError: the copy was cancelled.
+        """
         objects = self._list()
         folder = Path(self.weights.path)
         folder.mkdir(parents=True, exist_ok=True)
-        self._drop_strangers(folder, objects)
-        missing = [item for item in objects if not self._is_here(folder / item.relative, item)]
+        self._remove_stale_files(folder, objects)
+        missing = [item for item in objects if not self._is_complete(folder / item.relative, item)]
         total = sum(item.size for item in missing)
         free = shutil.disk_usage(folder).free
         if total > free:
             raise ServingError(
-                f"The weights need {total / GIB:.1f} GiB at {folder}, where {free / GIB:.1f} GiB are free; "
-                "use a path on a larger disk or under /dev/shm.",
+                f"The weights need {total / GIB:.1f} GiB at {folder}, but only {free / GIB:.1f} GiB are free. "
+                "Use a path on a larger disk or under /dev/shm.",
                 retry=False,
             )
         with ThreadPoolExecutor(COPY_THREADS) as pool:
@@ -83,7 +89,7 @@ class WeightsCopy:
                     continue  # placeholders of folders
                 if ".." in relative.split("/") or relative.startswith("/"):
                     raise ServingError(
-                        f"Object {raw['name']} would be written outside {self.weights.path}; rename it.", retry=False
+                        f"Object {raw['name']} would be written outside {self.weights.path}. Rename it.", retry=False
                     )
                 size, generation = int(raw["size"]), str(raw["generation"])
                 found.append(StoredObject(raw["name"], relative, size, generation, raw.get("md5Hash", "")))
@@ -91,23 +97,23 @@ class WeightsCopy:
             if not page:
                 break
         if not found:
-            raise ServingError(f"There is no object under {self.weights.uri}/; stage the model first.", retry=False)
+            raise ServingError(f"No object under {self.weights.uri}/. Stage the model first.", retry=False)
         return found
 
-    def _drop_strangers(self, folder: Path, objects: list[StoredObject]) -> None:
-        """Remove files that an earlier copy left and that the bucket no longer has: vLLM would load them too."""
+    def _remove_stale_files(self, folder: Path, objects: list[StoredObject]) -> None:
+        """Delete files that an earlier copy made and that the bucket no longer has: vLLM would load them too."""
         listed = {folder / item.relative for item in objects}
-        for mark in folder.rglob(f".*{MARK}"):
-            target = mark.with_name(mark.name[1 : -len(MARK)])
+        for generation in folder.rglob(f".*{GENERATION_SUFFIX}"):
+            target = generation.with_name(generation.name[1 : -len(GENERATION_SUFFIX)])
             if target not in listed:
                 target.unlink(missing_ok=True)
-                mark.unlink(missing_ok=True)
+                generation.unlink(missing_ok=True)
 
-    def _is_here(self, target: Path, item: StoredObject) -> bool:
-        """Complete is: the object's size, and the mark of its generation, written after its checksum was right."""
+    def _is_complete(self, target: Path, item: StoredObject) -> bool:
+        """Whether the file has the object's size and generation. The generation is written after the checksum matched."""
         with suppress(OSError):
-            mark = target.with_name(f".{target.name}{MARK}")
-            return target.stat().st_size == item.size and mark.read_text() == item.generation
+            generation = target.with_name(f".{target.name}{GENERATION_SUFFIX}")
+            return target.stat().st_size == item.size and generation.read_text() == item.generation
         return False
 
     def _copy(self, pool: ThreadPoolExecutor, target: Path, item: StoredObject, total: int) -> None:
@@ -124,12 +130,12 @@ class WeightsCopy:
                 if not job.cancelled():
                     job.result()
         if not item.md5:
-            log(f"{item.name} was uploaded in parts and has no MD5: only its size was checked.")
+            log(f"{item.name} has no MD5, because it was uploaded in parts: only its size was checked.")
         elif _md5(part) != item.md5:
             part.unlink()
-            raise ServingError(f"{item.name} arrived with another MD5 than the bucket has.")
+            raise ServingError(f"The copy of {item.name} has another MD5 than the object in the bucket.")
         part.replace(target)
-        target.with_name(f".{target.name}{MARK}").write_text(item.generation)
+        target.with_name(f".{target.name}{GENERATION_SUFFIX}").write_text(item.generation)
 
     def _read(self, descriptor: int, item: StoredObject, start: int, total: int) -> None:
         if self.cancelled():
@@ -139,7 +145,7 @@ class WeightsCopy:
         url = f"{base}/{urllib.parse.quote(item.name, safe='')}?alt=media&generation={item.generation}"
         data = google_get(self.metadata, url, headers={"Range": f"bytes={start}-{start + size - 1}"})
         if len(data) != size:
-            raise ServingError(f"{item.name}: {len(data)} bytes came for a range of {size}.")
+            raise ServingError(f"{item.name}: received {len(data)} bytes for a range of {size} bytes.")
         os.pwrite(descriptor, data, start)
         with self._lock:
             self._done_bytes += size

@@ -1,4 +1,4 @@
-"""Docker: pulling the image, starting and stopping the server's container."""
+"""Docker: pull the image, start and stop the server's container."""
 
 import os
 import subprocess
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from components.tpu_vm.agent.base import CONTAINER, HASH_LABEL, TMPFS, ServingError, SupersededError
-from components.tpu_vm.agent.cloud import Metadata
-from components.tpu_vm.agent.document import Document
+from contracts.serving_document import ServingDocument
+from vm_agent.base import CONTAINER, HASH_LABEL, TMPFS, ServingError, SupersededError
+from vm_agent.cloud import MetadataClient
 
 STOP_GRACE_S = 30
 
@@ -21,7 +21,7 @@ STOP_GRACE_S = 30
 def run_command(
     argv: Sequence[str], *, stdin: str = "", timeout_s: float = 120, env: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Run a command to its end; return its exit status and what it printed, both streams together."""
+    """Run a command to its end. Return its exit status and its output, both streams together."""
     try:
         done = subprocess.run(
             argv,
@@ -35,29 +35,33 @@ def run_command(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return 124, f"no answer within {timeout_s:.0f} s"
+        return 124, f"no result within {timeout_s:.0f} s"
     except OSError as error:
         return 127, str(error)
     return done.returncode, done.stdout.strip()
 
 
 def wait_for_docker(limit_s: float = 120) -> None:
-    """At boot the daemon may come up after this program. Raises ServingError when it does not come."""
+    """Wait until docker answers: at boot its daemon may start after this program.
+
+    Raises:
+        ServingError: docker does not answer within `limit_s`.
+    """
     deadline = time.monotonic() + limit_s
     while True:
         status, output = run_command(["docker", "ps", "--quiet"])
         if status == 0:
             return
         if time.monotonic() > deadline:
-            raise ServingError(f"docker does not answer: {output[-300:]}")
+            raise ServingError(f"docker has not answered for {limit_s:.0f} s: {output[-300:]}")
         time.sleep(1)
 
 
 @contextmanager
-def registry_login(metadata: Metadata, image: str) -> Generator[dict[str, str]]:
+def registry_login(metadata: MetadataClient, image: str) -> Generator[dict[str, str]]:
     """Yield the environment in which `docker pull` may read the image.
 
-    The credentials live in memory, outside docker's own configuration, and are gone afterwards.
+    The credentials are kept in memory, outside docker's own configuration, and deleted afterwards.
     """
     host = image.partition("/")[0]
     if not host.endswith("-docker.pkg.dev"):
@@ -72,18 +76,22 @@ def registry_login(metadata: Metadata, image: str) -> Generator[dict[str, str]]:
         yield env
 
 
-def pull(metadata: Metadata, image: str, *, progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
-    """Pull the image, unless it is named by digest and already here.
+def pull(
+    metadata: MetadataClient, image: str, *, progress: Callable[[str], None], cancelled: Callable[[], bool]
+) -> None:
+    """Pull the image, unless it is named by digest and is on the machine already.
 
-    Raises ServingError in docker's own words, SupersededError when cancelled.
+    Raises:
+        ServingError: with docker's error message.
+        SupersededError: the pull was cancelled.
     """
-    here = ["docker", "inspect", "--type=image", "--format={{.Id}}", image]
-    if "@sha256:" in image and run_command(here)[0] == 0:
+    inspect = ["docker", "inspect", "--type=image", "--format={{.Id}}", image]
+    if "@sha256:" in image and run_command(inspect)[0] == 0:
         return
     with registry_login(metadata, image) as env:
         status, lines = _pull(image, env, progress, cancelled)
     if status:
-        raise ServingError(f"Image {image} cannot be pulled: {' '.join(lines)[-600:]}")
+        raise ServingError(f"Cannot pull image {image}: {' '.join(lines)[-600:]}")
 
 
 def _pull(
@@ -122,17 +130,17 @@ def _pull(
 
 @dataclass(frozen=True)
 class ContainerState:
-    """What docker says of our container; `document_hash` is the label that it was started with."""
+    """State of the server's container; `text_hash` is the hash of the document that it was started for."""
 
     running: bool
     exit_code: int
-    document_hash: str
+    text_hash: str
 
 
 def container_state() -> ContainerState | None:
-    """Return the state of our container, or None when there is none."""
-    form = '{{.State.Running}} {{.State.ExitCode}} {{index .Config.Labels "' + HASH_LABEL + '"}}'
-    status, output = run_command(["docker", "inspect", "--type=container", f"--format={form}", CONTAINER])
+    """Return the state of the server's container, or None if it does not exist."""
+    template = '{{.State.Running}} {{.State.ExitCode}} {{index .Config.Labels "' + HASH_LABEL + '"}}'
+    status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", CONTAINER])
     running, _, rest = output.partition(" ")
     if status or running not in {"true", "false"}:
         return None
@@ -141,31 +149,34 @@ def container_state() -> ContainerState | None:
 
 
 def remove_container() -> None:
-    """Stop our container gracefully and remove it; no container is fine."""
+    """Stop the server's container gracefully and remove it, if it exists."""
     if container_state() is None:
         return
     run_command(["docker", "stop", "-t", str(STOP_GRACE_S), CONTAINER], timeout_s=STOP_GRACE_S + 60)
     run_command(["docker", "rm", "-f", CONTAINER])
 
 
-def start_container(document: Document, secrets: Mapping[str, str]) -> None:
-    """Start the server. Raises ServingError in docker's own words.
+def start_container(document: ServingDocument, text_hash: str, secrets: Mapping[str, str]) -> None:
+    """Start the server.
 
-    Secrets reach docker through a file in memory that only its owner can read and that is gone right afterwards.
+    Docker gets the secrets through a file in memory that only its owner can read; the file is deleted right afterwards.
+
+    Raises:
+        ServingError: with docker's error message.
     """
-    argv = ["docker", "run", "-d", f"--name={CONTAINER}", f"--label={HASH_LABEL}={document.text_hash}"]
+    argv = ["docker", "run", "-d", f"--name={CONTAINER}", f"--label={HASH_LABEL}={text_hash}"]
     argv += ["--net=host", "--privileged", f"--shm-size={max(1, round(document.shm_size_gib * 1024))}m"]
     argv.append(f"--volume={TMPFS}:{TMPFS}")
-    if document.weights.mode == "bucket":
+    if document.weights is not None:
         argv.append(f"--volume={document.weights.path}:{document.weights.path}:ro")
-    argv += [f"--env={name}={value}" for name, value in document.env.items()]
+    argv += [f"--env={name}={value}" for name, value in document.environment.items()]
     if document.command:
         argv.append(f"--entrypoint={document.command[0]}")
     descriptor, env_file = tempfile.mkstemp(prefix=".env-", dir=TMPFS)  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:
             file.writelines(f"{name}={value}\n" for name, value in secrets.items())
-        argv += [f"--env-file={env_file}", document.image, *document.command[1:], *document.args]
+        argv += [f"--env-file={env_file}", document.image, *document.command[1:], *document.arguments]
         status, output = run_command(argv, timeout_s=300)
     finally:
         Path(env_file).unlink(missing_ok=True)

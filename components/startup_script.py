@@ -1,4 +1,4 @@
-"""Joins the agent's modules to the one program that the virtual machine runs."""
+"""The start-up script of the TPU machine: the modules of `vm_agent` and two of `contracts`, joined to one program."""
 
 import ast
 from functools import cache
@@ -7,8 +7,18 @@ from importlib.resources import files
 METADATA_VALUE_LIMIT_BYTES = 256 * 1024
 """Largest metadata value that Compute Engine accepts (256 KiB; Compute Engine, "About VM metadata", limitations)."""
 
-MODULES = ("base", "document", "cloud", "weights", "containers", "phases", "serving", "entry")
-"""In the order of their dependencies; the last one starts the program."""
+SECTIONS = (
+    "contracts.guest_attributes",
+    "contracts.serving_document",
+    "vm_agent.base",
+    "vm_agent.cloud",
+    "vm_agent.weights",
+    "vm_agent.containers",
+    "vm_agent.publishing",
+    "vm_agent.serving",
+    "vm_agent.entry",
+)
+"""Modules in the order of their dependencies. The last one starts the program."""
 
 HEADER = '''#!/usr/bin/env python3
 """Start-up script of a TPU virtual machine that serves one model with vLLM: the same for every deployment.
@@ -28,19 +38,18 @@ def startup_script() -> str:
 
     What differs between deployments is the serving document, which the program follows.
     """
-    folder = files("components.tpu_vm.agent")
-    sections = (_section(name, folder.joinpath(f"{name}.py").read_text(encoding="utf-8")) for name in MODULES)
-    return "\n\n".join([HEADER.rstrip("\n"), *sections]) + "\n"
+    return "\n\n".join([HEADER.rstrip("\n"), *map(_section, SECTIONS)]) + "\n"
 
 
-def _section(name: str, source: str) -> str:
-    """Turn a module into a section: its docstring a heading, its imports of other sections left out."""
+def _section(module: str) -> str:
+    """Return a module's text with its docstring as a heading and without its imports of other sections."""
+    package, _, name = module.partition(".")
+    source = files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
     tree = ast.parse(source)
-    docstring = tree.body[0]
-    left_out: set[int] = set(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
+    left_out: set[int] = set()
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("components."):
+        if node is tree.body[0] or (isinstance(node, ast.ImportFrom) and node.module in SECTIONS):
             left_out |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     kept = [line for number, line in enumerate(source.splitlines(), start=1) if number not in left_out]
     heading = (ast.get_docstring(tree) or "").splitlines()[0]
-    return f"# --- {name}: {heading}\n" + "\n".join(kept).strip("\n")
+    return f"# --- {module}: {heading}\n" + "\n".join(kept).strip("\n")
