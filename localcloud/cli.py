@@ -29,14 +29,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A cloud with its provider stand-ins, and the variables that lead to it."""
+    """A running cloud with its provider stand-ins, and the environment variables for it."""
 
     cloud: OpenCloud
     variables: dict[str, str]
 
 
 class RefusedError(Exception):
-    """The command line cannot be followed; the message is one sentence."""
+    """The command line is refused; the message is one sentence."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
-"""Parameters and bodies checked against the discovery documents, with Google's words where they do not fit.
+"""Validation of parameters and bodies against the discovery documents, with Google's error messages.
 
-What comes out is normalised: camelCase names, numbers as numbers where the document says integer, int64 as strings, output-only fields left out.
-`null` is accepted for every known field; it is kept where it means something (Compute Engine's and Cloud Storage's PATCH) and left out elsewhere.
+The result is normalised: camelCase names, integers as numbers, int64 as strings, no output-only fields.
+`null` is accepted for every known field. It is kept for PATCH of Compute Engine and Cloud Storage, where it removes the field, and dropped elsewhere.
 """
 
 import base64
@@ -35,7 +35,7 @@ _LAUNCH_STAGE = {
     6: "UNIMPLEMENTED",
     7: "PRELAUNCH",
 }
-"""google.api.LaunchStage is the one enum in use whose numbers do not follow the document's order (google/api/launch_stage.proto)."""
+"""google.api.LaunchStage: the only enum here whose numbers do not follow the document's order (google/api/launch_stage.proto)."""
 
 _UNDOCUMENTED = {
     "compute": {
@@ -43,7 +43,7 @@ _UNDOCUMENTED = {
         "NetworkRoutingConfig": frozenset({"deleteBgpAlwaysCompareMed"}),
     }
 }
-"""API -> schema -> fields that the real pulumi-gcp provider sends (and Google takes) although the published documents lack them. They have no effect here."""
+"""API -> schema -> fields that the real pulumi-gcp provider sends and Google accepts, but the published documents lack. They have no effect here."""
 
 
 def camel(name: str) -> str:
@@ -179,7 +179,7 @@ def _compute_rules(document: DiscoveryDocument, method: Method, body: JsonObject
 
 @dataclass(slots=True, kw_only=True)
 class _Checker:
-    """Walks a body along its schema and collects everything that does not fit."""
+    """Checks a body against its schema and collects all problems."""
 
     document: DiscoveryDocument
     keeps_null: bool

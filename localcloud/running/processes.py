@@ -1,4 +1,4 @@
-"""Starts a simulated server as a process of its own and reads its output, with secrets removed before they reach a file."""
+"""Starts a simulated server as a process and logs its output without the values of secrets."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ _STOP_GRACE_S: Final = 3.0
 _LAST_LINES: Final = 40
 _LINE_LIMIT_BYTES: Final = 1024 * 1024
 _PASSED_ON: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VLLM_SIM_FAULTS")
-"""Variables of the simulator that reach every server from the environment of the local cloud, unless a container sets its own."""
+"""Variables of the simulator that every server inherits from the local cloud's environment, unless its container sets them."""
 
 
 def server_environment(container: Mapping[str, str], simulator: Mapping[str, str]) -> dict[str, str]:
@@ -32,20 +32,20 @@ def server_environment(container: Mapping[str, str], simulator: Mapping[str, str
 
 def server_command(words: Sequence[str]) -> list[str]:
     """Return the real command line of a simulated server for a container's command line."""
-    # -P keeps the folder that it is started in off the module path.
+    # -P: do not import from the current folder.
     return [sys.executable, "-P", "-m", "localcloud.vllm", *words]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStart:
-    """What a server said when its process was up: the port that its container serves and how long its start takes, in simulated seconds."""
+    """What a server announces when its process runs: the container's port, and the length of its start in simulated seconds."""
 
     port: int
     start_s: float
 
 
 class Server:
-    """One running server. Its lifeline is its standard input: when this process is gone, so is the server."""
+    """One running server. It watches its standard input and ends when this process ends."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path, secrets: Sequence[str]) -> None:
         self._process = process
@@ -88,7 +88,7 @@ class Server:
         return await asyncio.shield(self._ended)
 
     async def stop(self) -> None:
-        """End it, gently at first; a server that has ended is fine."""
+        """Stop the server: SIGTERM, then SIGKILL after a grace period. A server that has ended is ignored."""
         if self.running:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)

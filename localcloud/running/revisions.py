@@ -1,6 +1,6 @@
-"""Cloud Run's instances: a simulated vLLM server for each revision, its startup probe really run on the accelerated clock.
+"""Cloud Run's instances: one simulated vLLM server for each revision, with its startup probe on the accelerated clock.
 
-One process stands for all instances of a revision. What it is given of its template: the container with the port, its command, arguments and
+One process represents all instances of a revision. It uses these parts of the template: the container with the port, its command, arguments and
 variables, secrets, Cloud Storage and memory volumes, the memory limit, the GPU, the startup probe, concurrency and the request timeout.
 """
 
@@ -21,11 +21,11 @@ from localcloud.world.clock import Clock
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
 ReadSecret: TypeAlias = Callable[[str, str], str]
-"""Given `projects/P/secrets/S/versions/V` and the service account's e-mail, return the payload. Raises RevisionFailedError where it may not."""
+"""Returns the payload of `projects/P/secrets/S/versions/V` for a service account's e-mail. Raises RevisionFailedError if access is denied."""
 ListObjects: TypeAlias = Callable[[str], Mapping[str, int] | None]
-"""Given a bucket, return its objects' names and sizes in bytes, or None where there is no such bucket."""
+"""Returns names and sizes in bytes of a bucket's objects, or None if there is no such bucket."""
 UserOf: TypeAlias = Callable[[str], int]
-"""Given an image, return the uid that its container runs as. vLLM's image runs as root."""
+"""Returns the uid of an image's container. vLLM's image runs as root."""
 
 _DEFAULT_PORT: Final = 8080
 _DEFAULT_MEMORY_MIB: Final = 512
@@ -71,7 +71,7 @@ class _Instance:
 
 
 class SimulatedRevisions:
-    """Implements `localcloud.world.runtime.RevisionRuntime`; see there."""
+    """Implementation of `localcloud.world.runtime.RevisionRuntime`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class SimulatedRevisions:
         self._instances: dict[str, _Instance] = {}
 
     def limits(self, instance_url: str) -> Limits:
-        """Return the limits of an instance that `start` has returned; those of nobody for others."""
+        """Return the limits of an instance; the default limits for an unknown URL."""
         found = (item for item in self._instances.values() if item.url == instance_url)
         return next((item.limits for item in found), DEFAULT_LIMITS)
 
@@ -142,7 +142,7 @@ class SimulatedRevisions:
             "VLLM_SIM_BIND_PORT": str(port),
             "VLLM_SIM_MEMORY_LIMIT_MIB": str(template.memory_mib),
             "VLLM_SIM_MOUNTS_FILE": str(mounts),
-            # Nothing of the container's file system outlives it, so there is nothing real behind its paths.
+            # A container's file system does not outlive it, so no real folder stands behind its paths.
             "VLLM_SIM_PATHS": json.dumps({"/": str(folder / "nothing")}),
             "VLLM_SIM_LIFELINE": "stdin",
         }
@@ -178,7 +178,7 @@ class SimulatedRevisions:
         return environment
 
     def _mounts(self, template: "_TemplateReader") -> list[dict[str, Any]]:
-        """List the Cloud Storage volumes with what is in them. Raises RevisionFailedError for a bucket that does not exist."""
+        """List the Cloud Storage volumes and their objects. Raises RevisionFailedError for a bucket that does not exist."""
         out: list[dict[str, Any]] = []
         uid = self._user_of(template.image)
         for path, name, bucket, options in template.buckets():
@@ -191,7 +191,7 @@ class SimulatedRevisions:
             only = options.get("only-dir", "").strip("/")
             if only:
                 files = {key[len(only) + 1 :]: size for key, size in files.items() if key.startswith(only + "/")}
-            # The mount belongs to the uid of its options, root without any; root reads everything.
+            # The mount belongs to the uid in its options, by default root. Root can read every mount.
             readable = uid == 0 or options.get("uid", "0") == str(uid)
             out.append({"path": path, "files": dict(files), "options": options, "readable": readable})
         return out
@@ -229,7 +229,7 @@ class SimulatedRevisions:
         )
 
     async def _exited(self, instance: _Instance, template: "_TemplateReader") -> RevisionFailedError:
-        """Word the end of a container as Cloud Run does."""
+        """Return the error with which Cloud Run describes the end of a container."""
         server = instance.server
         assert server is not None  # noqa: S101 - only called after a start
         code = await server.ended()
@@ -255,7 +255,7 @@ class SimulatedRevisions:
             code = await instance.server.ended()
             with instance.log.open("a", encoding="utf-8") as log:
                 log.write(f"Container called exit({code}).\n")
-            # One that cannot start any more is tried ever less often.
+            # If the server keeps failing, double the pause between restarts.
             steady = loop.time() - begun > _STEADY_S
             pause_s = _RESTART_PAUSE_S if steady else min(2 * pause_s, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause_s)
@@ -263,9 +263,9 @@ class SimulatedRevisions:
 
 
 def _limits(template: "_TemplateReader", planned: PlannedStart) -> Limits:
-    """Derive the limits of a revision: one process stands for all its instances.
+    """Return the limits of a revision. One process represents all its instances.
 
-    Cloud Run lets a request wait for 3.5 times the average start of an instance, or 10 s where that is more (Cloud Run, "About container
+    Cloud Run lets a request wait for 3.5 times the average start of an instance, but at least 10 s (Cloud Run, "About container
     instance autoscaling").
     """
     return Limits(
@@ -276,7 +276,7 @@ def _limits(template: "_TemplateReader", planned: PlannedStart) -> Limits:
 
 
 def _last_words(lines: list[str]) -> str:
-    """Return what a server said before it ended: the message of its traceback, else its last line."""
+    """Return the last message of a server: the message of its traceback, else its last line."""
     begun = max((at for at, line in enumerate(lines) if line.startswith("Traceback (")), default=None)
     if begun is not None:
         return " ".join(line.strip() for line in lines[begun + 2 :] if line.strip())
@@ -310,11 +310,11 @@ def memory_mib(text: str) -> int:
 
 
 class _TemplateReader:
-    """A RevisionTemplate, read."""
+    """The parts of a RevisionTemplate that the simulation uses."""
 
     def __init__(self, template: Mapping[str, Any]) -> None:
         containers = [as_object(item) for item in as_list(template.get("containers"))] or [{}]
-        # Beside sidecars, the container that takes requests is the one with a port.
+        # With sidecars, the container that has a port receives the requests.
         self._container = next((item for item in containers if item.get("ports")), containers[0])
         self._volumes = [as_object(item) for item in as_list(template.get("volumes"))]
         ports = [as_object(item) for item in as_list(self._container.get("ports"))]

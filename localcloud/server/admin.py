@@ -1,4 +1,4 @@
-"""The admin API under /admin/: look at everything, set the scenario, move time, assign ids.
+"""The admin API under /admin/: list resources, set the scenario, advance the time, assign ids.
 
 It needs no credentials; the server listens on the loopback address only.
 """
@@ -34,7 +34,7 @@ _LABELLED: dict[str, str] = {
     "monitoring.dashboards": "labels",
     "logging.metrics": "labels",
 }
-"""Kinds that are resources of their own, with the field that holds their labels."""
+"""Kinds of resources, with the field of their labels."""
 
 
 class Admin:

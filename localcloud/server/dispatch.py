@@ -1,4 +1,4 @@
-"""From an HTTP request to the handler of its method and back: identity, routing, checks, faults, Google's error bodies, the request log."""
+"""Dispatch of HTTP requests to the handlers of Google's methods: routing, identity, validation, permissions, faults, error bodies, the request log."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""Artifact Registry v1: repositories and their IAM policies. Images themselves are not kept."""
+"""Artifact Registry v1: repositories and their IAM policies. Images are not stored."""
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call, Handler, check_id, masked

@@ -1,4 +1,4 @@
-"""Compute Engine, beta and v1: networks, subnetworks, firewalls, routers, their operations; regions, zones and projects to look at."""
+"""Compute Engine, beta and v1: networks, subnetworks, firewalls, routers and their operations; regions, zones and projects read-only."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""Compute Engine's networks, subnetworks, firewalls and routers: what they look like once created, and what may refer to what."""
+"""Compute Engine's networks, subnetworks, firewalls and routers: defaults, checks and references."""
 
 import ipaddress
 import re
@@ -15,12 +15,12 @@ NETWORKS, SUBNETWORKS, FIREWALLS, ROUTERS = (
     "compute.routers",
 )
 _AUTO_RANGE = "10.128.0.0/9"
-"""Where auto mode networks take their /20 ranges from (Virtual Private Cloud's documentation)."""
+"""The range from which auto mode networks take /20 ranges (Virtual Private Cloud's documentation)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a resource is: project, and region for regional ones."""
+    """The project of a resource, and the region of a regional one."""
 
     project: str
     region: str | None

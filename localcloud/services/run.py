@@ -29,7 +29,7 @@ _MUTABLE = {
 }  # fmt: skip
 _MAX_WAIT_S = 300.0
 GCLOUD_CLIENT = "32555940559.apps.googleusercontent.com"
-"""The audience of `gcloud auth print-identity-token` for people, which Cloud Run takes beside a service's own URLs."""
+"""The audience of `gcloud auth print-identity-token` for users. Cloud Run accepts it in addition to a service's URLs."""
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:

@@ -1,4 +1,4 @@
-"""What Cloud Run accepts in a revision template, with messages in the form of its own: `Violation in CreateServiceRequest.service.template...`.
+"""What Cloud Run accepts in a revision template, with messages in its form: `Violation in CreateServiceRequest.service.template...`.
 
 Limits: Cloud Run's pages on health checks, GPUs, CPU and memory, concurrency and request timeout.
 """
@@ -34,12 +34,12 @@ _UNITS = {
     "Ti": 1 << 40,
 }
 _CPU_FOR_MEMORY = ((24, 8.0), (16, 6.0), (8, 4.0), (4, 2.0))
-"""More than so many GiB of memory need at least so many CPUs (Cloud Run's page on memory limits)."""
+"""(GiB, CPUs): more memory than this needs at least this many CPUs (Cloud Run's page on memory limits)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuType:
-    """What a GPU asks of its container: CPUs and memory at least, CPUs and memory at most."""
+    """Minimum and maximum of CPUs and memory for a container with this GPU."""
 
     min_cpu: float
     min_memory_gib: float

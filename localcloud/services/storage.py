@@ -1,4 +1,4 @@
-"""Cloud Storage v1: buckets, their IAM policies, and the wiring of objects and uploads."""
+"""Cloud Storage v1: buckets and their IAM policies; objects and uploads have modules of their own."""
 
 import re
 

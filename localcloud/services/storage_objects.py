@@ -1,4 +1,4 @@
-"""Cloud Storage v1: objects, live ones only. Content lies in files of the state folder, metadata in the store."""
+"""Cloud Storage v1: live objects. Content is in files of the state folder, metadata in the store."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""Cloud Storage v1: uploads, simple (media), multipart and resumable. Content goes to a file as it arrives."""
+"""Cloud Storage v1: simple (media), multipart and resumable uploads. Content is written to a file while it arrives."""
 
 import json
 import re

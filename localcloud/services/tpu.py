@@ -1,4 +1,4 @@
-"""Cloud TPU v2alpha1: queued resources, nodes, catalogs. The queue moves on the accelerated clock; nodes boot through the machine runtime."""
+"""Cloud TPU v2alpha1: queued resources. The queue advances on the accelerated clock; nodes boot in the machine runtime."""
 
 import asyncio
 import hashlib
@@ -41,7 +41,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 
 def resume(cloud: Cloud) -> None:
-    """Begin to move the queue; after a restart, boot the machines that ran."""
+    """Start to advance the queue; after a restart, boot the machines that ran."""
     queue = Queue(cloud)
     for name, document in cloud.store.under(NODES):
         if document["state"] == "READY":
@@ -150,7 +150,7 @@ class Queue(ApiService):
     # Time
 
     async def run(self) -> None:
-        """Move the queue for as long as the cloud runs."""
+        """Advance the queue while the cloud runs."""
         while True:
             self.advance_all()
             moving = any(
@@ -164,7 +164,7 @@ class Queue(ApiService):
                 continue
 
     def advance_all(self) -> None:
-        """Do everything that is due."""
+        """Advance all queued resources until nothing is due."""
         for name, _ in self._store.under(QUEUED):
             while self._advance(name):
                 pass
@@ -222,7 +222,7 @@ class Queue(ApiService):
             )
             self._cloud.changed.set()
 
-    # What transitions do
+    # Effects of transitions
 
     def _apply(self, name: str, document: JsonObject, machine: Queued, effects: list[Effect]) -> None:
         self._save(name, document, machine)
@@ -250,7 +250,7 @@ class Queue(ApiService):
                 pass
 
     def boot(self, node: str) -> None:
-        """Boot the machine of a node, after whatever is under way for it."""
+        """Boot the machine of a node, after an earlier boot or power-off of it has ended."""
         self._cloud.spawn(self._boot(node))
 
     async def _boot(self, node: str) -> None:
@@ -277,7 +277,7 @@ class Queue(ApiService):
                 )
 
     def _stop(self, node: str, *, owner: str) -> None:
-        """Power the machine off, if the node is this queued resource's."""
+        """Power off the machine if the node belongs to this queued resource."""
         document = self._store.get(NODES, node)
         if document is not None and document["queuedResource"] == owner:
             self._cloud.spawn(self._power_off(node))
@@ -286,7 +286,7 @@ class Queue(ApiService):
         async with _locks[(id(self._cloud), node)]:
             await self._cloud.runtimes.machines.stop(node)
 
-    # What decides
+    # Conditions of transitions
 
     def _durations(self) -> TpuDurations:
         return _INSTANT if self._cloud.scenario.operations.instant else self._cloud.scenario.tpu.durations_s
@@ -375,7 +375,7 @@ class Queue(ApiService):
 
 
 _locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-"""One lock a machine, so that power off never overtakes boot."""
+"""One lock per machine, so that a power-off waits for the boot."""
 
 
 def _machine(document: JsonObject) -> Queued:

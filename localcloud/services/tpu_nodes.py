@@ -1,4 +1,4 @@
-"""Cloud TPU v2alpha1: nodes (the virtual machines with TPUs), what may be changed on them, guest attributes."""
+"""Cloud TPU v2alpha1: nodes (the virtual machines with TPUs), their updates and guest attributes."""
 
 import ipaddress
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def metadata_of(document: JsonObject) -> dict[str, str]:
 
 
 class Nodes:
-    """Nodes as the queue makes and unmakes them."""
+    """The records of nodes, which the queue creates and removes."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud

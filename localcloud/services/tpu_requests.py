@@ -14,7 +14,7 @@ from localcloud.world.timeline import seconds
 QUEUED_ID = r"[A-Za-z0-9_.~+%-]{1,128}"
 _MAX_DESCRIPTION = 512
 _MAX_NODES = 256
-"""Nodes of one queued resource; a bound of the local cloud's own."""
+"""Maximum of nodes in one queued resource: a limit of the local cloud, not of Google."""
 _MAX_METADATA_VALUE_BYTES = 256 * 1024
 _MAX_METADATA_BYTES = 512 * 1024
 _TIERS = ("spot", "guaranteed", "bestEffort")

@@ -1,4 +1,4 @@
-"""The HTTP side: vLLM's endpoints on the engine."""
+"""vLLM's HTTP endpoints on the simulated engine."""
 
 import asyncio
 import hmac
@@ -30,7 +30,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the application is made of."""
+    """The parts of the application."""
 
     arguments: Arguments
     capacity: KvCapacity
@@ -259,7 +259,7 @@ class _Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """One request on its way: what was asked, what will be answered, with at most how many tokens, and since when."""
+    """One request: what was asked, the planned completion, the maximum of tokens, the time of arrival."""
 
     request: web.Request
     asked: Request

@@ -1,4 +1,4 @@
-"""Reads vLLM's command line as vLLM does, and ends the process with argparse's words where vLLM would."""
+"""vLLM's command line, parsed as vLLM does, with the same messages and exit codes."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ class ArgumentError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What the command line asks for; `None` where vLLM decides by itself.
+    """The values of the command line; `None` if vLLM decides.
 
     `max_model_len` is in tokens (-1: as long as fits), `cpu_offload_gib` and `gpu_memory_utilization` as vLLM names them.
     """

@@ -47,7 +47,7 @@ def _number(value: float) -> str:
 
 
 class Metrics:
-    """All that the server counts; plain attributes, added to by the engine."""
+    """The server's counters. The engine adds to the attributes."""
 
     def __init__(self, model_name: str, cache_config: Mapping[str, object]) -> None:
         self._model_name = model_name

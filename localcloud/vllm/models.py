@@ -1,7 +1,7 @@
-"""The simulator's own table of models and accelerators. It is kept apart from the planner's on purpose, so that the two can disagree.
+"""The simulator's own table of models and accelerators. It is separate from the planner's, so that the two can disagree.
 
-Sources: the published configurations of the Gemma 4 checkpoints (layers, heads, window, parameters); sizes and rates measured on real
-deployments stand beside their constants. GiB are 2**30 bytes, GB are 10**9.
+Sources: the published configurations of the Gemma 4 checkpoints (layers, heads, window, parameters). Measured sizes and rates are marked
+beside their constants. 1 GiB is 2**30 bytes, 1 GB is 10**9 bytes.
 """
 
 import re
@@ -16,7 +16,7 @@ _HEAD_DIM_GLOBAL: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A checkpoint. Layer counts are of the layers that own KV (layers that share another's KV cost nothing).
+    """A checkpoint. The layer counts leave out layers that share another layer's KV.
 
     `weights_gib`: size in device memory; `disk_gib`: size of the files, the same where it is None; `active_b`: billions of parameters read for
     each token; `bytes_per_active`: average bytes each of those takes; `is_w4a16`: int4 compressed-tensors weights.
@@ -126,7 +126,7 @@ _MODELS: Final[dict[str, Model]] = {
 }
 
 _QAT_WEIGHTS_GIB: Final[dict[str, float]] = {
-    # Measured on an L4. Taken as GiB, as vLLM logs it: only so do the 7,097 blocks of KV cache that were measured beside it come out.
+    # Measured on an L4. In GiB, as vLLM logs it: only then the measured 7,097 blocks of KV cache result.
     "26B-A4B": 16.44,
     "31B": 24.9,  # measured: what failed on an L4
     # Not measured: int4 parameters with their scales (0.5625 byte each) and bf16 embeddings.
@@ -147,7 +147,7 @@ TINY: Final = Model(
     window=512,
     max_position=131_072,
 )
-"""`simulated/tiny`: a model that exists only here, for tests that want a server at once."""
+"""`simulated/tiny`: a model that exists only here, for tests that need a server quickly."""
 
 
 def find_model(name: str) -> Model | None:
@@ -183,7 +183,7 @@ def find_model(name: str) -> Model | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedAccelerator:
-    """What the server runs on: `devices` equal devices. Bandwidth and FLOPS are a device's peak, from the vendors' data sheets."""
+    """The hardware of the server: `devices` equal devices. Bandwidth and FLOPS are the peak of one device, from the vendors' data sheets."""
 
     name: str
     kind: str
@@ -261,7 +261,7 @@ def _tpu(generation: str, chips: int) -> SimulatedAccelerator:
 
 
 def find_accelerator(name: str) -> SimulatedAccelerator | None:
-    """Find an accelerator by Google's name (`nvidia-l4`, `nvidia-rtx-pro-6000`, `v6e-4`) or by none at all (`""`: no memory limits worth a test)."""
+    """Find an accelerator by Google's name (`nvidia-l4`, `nvidia-rtx-pro-6000`, `v6e-4`). `""` is one with practically no memory limit."""
     generation, _, chips = name.partition("-")
     if generation in _TPU_GENERATIONS and chips.isdecimal():
         return _tpu(generation, int(chips))

@@ -1,4 +1,4 @@
-"""Reads the bodies of the OpenAI-compatible endpoints and words the refusals as vLLM does."""
+"""The bodies of the OpenAI-compatible endpoints, with vLLM's error messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _MAX_STOPS: Final = 16
 
 
 class RequestError(Exception):
-    """A request that is refused: HTTP status, vLLM's error type and parameter, and its sentence."""
+    """A refused request: HTTP status, vLLM's error type, parameter and message."""
 
     def __init__(
         self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None
@@ -31,9 +31,9 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A completion request, chat or text. `prompt` is in tokens; `question` is the last thing that the user said.
+    """A completion request, chat or text. `prompt` is in tokens; `question` is the user's last message.
 
-    `constraint` is how the output is bound: None, ("json", schema), ("choice", list).
+    `constraint` is the structure of the output: None, ("json", schema), ("choice", list).
     """
 
     is_chat: bool

@@ -1,4 +1,4 @@
-"""The local cloud as one object: what the services share."""
+"""The state that all services share, as one object."""
 
 import asyncio
 import hashlib
@@ -34,12 +34,12 @@ REGIONS: dict[str, str] = {
     "us-west1": "abc",
     "us-west4": "abc",
 }
-"""Regions that exist here, with the letters of their zones (Compute Engine's page of regions and zones)."""
+"""The regions, with the letters of their zones (Compute Engine's page of regions and zones)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtimes:
-    """The things that really run."""
+    """The runtimes of revisions, fronts and machines."""
 
     revisions: RevisionRuntime
     fronts: FrontRuntime
@@ -47,14 +47,14 @@ class Runtimes:
 
 
 class Ids:
-    """Ids and etags that the server assigns; those that were handed in before are given out first, in order."""
+    """Ids and etags that the server assigns. Values queued with `assign` are used first, in order."""
 
     def __init__(self) -> None:
         self._ids: deque[str] = deque()
         self._etags: deque[str] = deque()
 
     def assign(self, ids: list[str], etags: list[str]) -> None:
-        """Queue values for the next resources that ask."""
+        """Queue values for the next resources."""
         self._ids.extend(ids)
         self._etags.extend(etags)
 
@@ -130,7 +130,7 @@ class Cloud:
         return None
 
     def add_project(self, project: str, number: str | None = None) -> JsonObject:
-        """Make a project, owned by the operator; an existing one is returned as it is."""
+        """Return the project; create it, owned by the operator, if it does not exist."""
         found = self.store.get("projects", project)
         if found is not None:
             return found
@@ -154,26 +154,26 @@ class Cloud:
         return document
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the requests; shutdown waits for nobody and cancels it."""
+        """Run a coroutine in the background. Closing the cloud cancels it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def cancel(self) -> None:
-        """Cancel what runs beside the requests, and wait until it has ended."""
+        """Cancel all background work and wait until it has ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel what runs, remember the time, close the store."""
+        """Cancel background work, store the time, close the store."""
         await self.cancel()
         self.remember_time()
         self.store.close()
 
     def remember_time(self) -> None:
-        """Write down how much time has passed, so that the next run goes on from there."""
+        """Store how much time has passed, so that the next run continues from there."""
         self.store.put(
             "meta", "time", {"simulated_s": self.timeline.simulated_s(), "advanced_s": self.timeline.advanced_s}
         )

@@ -1,4 +1,4 @@
-"""IAM policies of resources: read, written with strict etags, asked who may do what."""
+"""IAM policies of resources: reads, writes with strict etags, permission checks."""
 
 import base64
 import binascii
@@ -33,7 +33,7 @@ def _same_etag(left: str, right: str) -> bool:
 
 
 class Policies:
-    """Policies by resource: `//run.googleapis.com/projects/p/locations/l/services/s` or any other name that its service uses throughout."""
+    """Policies by resource: `//run.googleapis.com/projects/p/locations/l/services/s` or another name that its service always uses."""
 
     def __init__(self, store: ResourceStore) -> None:
         self._store = store
@@ -46,7 +46,7 @@ class Policies:
         return {**record["policy"], "etag": etag_of(record["generation"])}
 
     def replace(self, resource: str, policy: JsonObject, *, mask: str | None = None) -> JsonObject:
-        """Replace the policy; 409 ABORTED where its etag is not the current one."""
+        """Replace the policy. Raise 409 ABORTED if its etag is not the current one."""
         record = self._store.get(_KIND, resource) or {"policy": {"version": 1, "bindings": []}, "generation": 0}
         given, current = policy.get("etag"), etag_of(record["generation"])
         if given and not _same_etag(given, current):

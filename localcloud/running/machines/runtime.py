@@ -1,4 +1,4 @@
-"""Boots machines: a folder, a loopback address, a metadata server and a warden process each."""
+"""Machines: each has a folder, a loopback address, a metadata server and a warden process."""
 
 import asyncio
 import json
@@ -38,9 +38,9 @@ class _Machine:
 
 
 class SimulatedMachines:
-    """Implements `localcloud.world.runtime.MachineRuntime`; see there.
+    """Implementation of `localcloud.world.runtime.MachineRuntime`.
 
-    A machine's console and its containers' logs are kept in `state`/logs/machines when it is stopped; everything else of it is removed.
+    When a machine stops, its console and its containers' logs move to `state`/logs/machines; all its other files are removed.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SimulatedMachines:
         self._machines: dict[str, _Machine] = {}
 
     async def boot(self, machine: MachineSpec) -> None:
-        """Boot a machine, anew where it runs already. Raises MachineFailedError."""
+        """Boot a machine. A running machine of that name is stopped first. Raises MachineFailedError."""
         await self.stop(machine.name)
         folder = self._state / "machines" / _file_name(machine.name)
         shutil.rmtree(folder, ignore_errors=True)
@@ -77,7 +77,7 @@ class SimulatedMachines:
         self._machines[machine.name] = _Machine(data=data, server=server, address=address, folder=folder, warden=warden)
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
-        """Replace a machine's metadata and wake what waits for a change; unknown names are fine."""
+        """Replace a machine's metadata and wake the waiting GETs. An unknown name is ignored."""
         machine = self._machines.get(name)
         if machine is not None:
             machine.data.metadata = dict(metadata)
@@ -89,7 +89,7 @@ class SimulatedMachines:
         return {} if machine is None else machine.data.guest_attributes
 
     def address(self, name: str, port: int) -> tuple[str, int] | None:
-        """Return where a port of the machine is, if something listens there now."""
+        """Return host and port of a port of the machine, or None if nothing listens there now."""
         machine = self._machines.get(name)
         if machine is None:
             return None
@@ -103,7 +103,7 @@ class SimulatedMachines:
         return None if machine is None else machine.folder / "serial.log"
 
     async def stop(self, name: str) -> None:
-        """Power off: nothing that ran on the machine is left when this returns."""
+        """Power off. When this returns, no process of the machine is left."""
         machine = self._machines.pop(name, None)
         if machine is None:
             return
@@ -164,9 +164,9 @@ class SimulatedMachines:
         return warden
 
     def _environment(self, folder: Path, address: str, metadata_server: str) -> dict[str, str]:
-        """Return the start-up script's environment: clean, the machine's commands first on PATH."""
+        """Return the start-up script's environment: nothing inherited, and the machine's commands first on PATH."""
         commands = install(folder / "bin", MACHINE_COMMANDS, self._command_environment(folder))
-        # The script's own interpreter is the bare one, so that it cannot see this project's packages.
+        # The script gets the base interpreter, so that it cannot import this project's packages.
         (commands / "python3").symlink_to(Path(sys.executable).resolve())
         return {
             "PATH": f"{commands}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -202,7 +202,7 @@ def _file_name(name: str) -> str:
 
 
 def _free_address() -> str:
-    """Return a loopback address of the machine's own, so that its ports clash with nobody's; 127.0.0.1 where there is only that one."""
+    """Return an unused loopback address, so that the machine's ports do not clash with others. Systems with one address get 127.0.0.1."""
     for _ in range(_ADDRESS_TRIES):
         address = f"127.{64 + secrets.randbelow(64)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
         with socket.socket() as probe:

@@ -1,6 +1,6 @@
-"""`docker` on a simulated machine: its own words and exit codes, a simulated vLLM server for a container.
+"""`docker` on a simulated machine: docker's messages and exit codes, and a simulated vLLM server as the container.
 
-Known: pull, login, logout, run, ps, logs, inspect, stop, kill, rm, wait, images, version, info. See docs/simulated-server.md for what each does here.
+Commands: pull, login, logout, run, ps, logs, inspect, stop, kill, rm, wait, images, version, info. See docs/simulated-server.md for what each does here.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def container(machine: Machine, name: str) -> dict[str, Any]:
-    """Return a container by its name or id, its state brought up to date; ends the process where there is none."""
+    """Return a container by name or id, with its current state. End the process if there is none."""
     for stem, document in documents(machine.containers):
         if name == stem or (len(name) >= 12 and str(document["id"]).startswith(name)):  # noqa: PLR2004 - docker's short ids
             return _fresh(document)
@@ -43,7 +43,7 @@ def container(machine: Machine, name: str) -> dict[str, Any]:
 
 def _fresh(document: dict[str, Any]) -> dict[str, Any]:
     """Correct a state whose supervisor died before it could write the end."""
-    # Between the end of the process and its supervisor's note of it the container counts as running: only the supervisor knows the exit code.
+    # Until the supervisor has recorded the end, the container counts as running: only the supervisor knows the exit code.
     supervisor = int(document.get("supervisor") or 0)
     supervised = supervisor > 0 and alive(supervisor)
     if document.get("running") and not alive(int(document["pid"])) and not supervised:
@@ -353,7 +353,7 @@ def _rm(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def remove(machine: Machine, name: str) -> None:
-    """Forget a container that has ended; its log is kept beside the machine's other logs."""
+    """Remove a container that has ended. Its log is kept with the machine's other logs."""
     (machine.containers / f"{name}.json").unlink(missing_ok=True)
     log = machine.containers / f"{name}.log"
     if log.exists():

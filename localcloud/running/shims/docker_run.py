@@ -23,12 +23,12 @@ _IMAGE_ENTRY_POINT: Final = ("vllm", "serve")
 
 
 class RunError(Exception):
-    """The container cannot be started, in docker's words."""
+    """The container cannot be started; the message is docker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line asks for. `volumes`: container path -> path on the machine."""
+    """The options of one `docker run`. `volumes`: container path -> path on the machine."""
 
     image: str
     command: tuple[str, ...]
@@ -95,7 +95,7 @@ def parse(argv: Sequence[str]) -> RunOptions:
     given = parser.parse_args(list(argv))
     command = [*([given.entrypoint] if given.entrypoint else []), *given.command]
     if not given.entrypoint and not _is_program(command):
-        # Without an entry point of the caller's, the image's own takes the arguments.
+        # Without --entrypoint, the image's entry point gets the arguments.
         command = [*_IMAGE_ENTRY_POINT, *command]
     return RunOptions(
         image=given.image,
@@ -147,7 +147,7 @@ def _volume(text: str) -> tuple[str, str]:
 
 
 def start(machine: Machine, wanted: RunOptions) -> str:
-    """Start the container beside this process and return its id. Raises RunError."""
+    """Start the container in the background and return its id. Raises RunError."""
     if re.fullmatch(r"[a-zA-Z0-9][\w.-]*", wanted.name) is None:
         raise RunError(
             f"Error response from daemon: Invalid container name ({wanted.name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed"
@@ -160,7 +160,7 @@ def start(machine: Machine, wanted: RunOptions) -> str:
         )
     identity = secrets.token_hex(32)
     log = machine.containers / f"{wanted.name}.log"
-    # The variables are handed to the process and written nowhere: some of them are secrets.
+    # The variables go to the process and to no file: some of them are secrets.
     document = {
         "id": identity,
         "name": wanted.name,
@@ -211,18 +211,18 @@ def _server_environment(machine: Machine, wanted: RunOptions) -> dict[str, str]:
         "VLLM_SIM_LIFELINE": f"pid:{machine.warden_pid}",
     }
     if not reachable:
-        # A port inside the container's own network: nobody outside knows it.
+        # A port in the container's own network cannot be reached from outside.
         simulator["VLLM_SIM_BIND_PORT"] = "0"
     return {**passed, **wanted.environment, **simulator}
 
 
 def _paths(machine: Machine, wanted: RunOptions) -> dict[str, str]:
-    """Map the container's volumes to real folders: what lies under a folder that the machine keeps for itself is looked for there."""
+    """Map the container's volumes to real folders. /dev/shm and /mnt of the machine lie below the machine's folder."""
     out = {"/": str(machine.folder / "nothing")}
     for inside, outside in wanted.volumes.items():
         real = outside
         for prefix, kept in machine.paths.items():
-            # A folder that a program on the machine has really made is where it says; only the machine's own ones are elsewhere.
+            # A folder that a program on the machine created in the real file system is used as it is.
             if outside == prefix or (outside.startswith(prefix + "/") and not Path(outside).exists()):
                 real = kept + outside[len(prefix) :]
         out[inside] = real

@@ -1,4 +1,4 @@
-"""The machine that a command runs on: its folder, where containers, units and images are written down."""
+"""The machine that a command runs on: its folder with the records of containers, units and images."""
 
 import json
 import os
@@ -14,7 +14,7 @@ FOLDER_VARIABLE: Final = "LOCALCLOUD_MACHINE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine's constants, written at its boot. `clock_speed`: simulated seconds in one real second."""
+    """A machine's constants, written at its boot. `clock_speed`: simulated seconds per real second."""
 
     folder: Path
     address: str

@@ -1,9 +1,9 @@
-"""Keeps one process: what `dockerd` does for a container and systemd for a unit.
+"""Supervises one process, as dockerd does for a container and systemd for a unit.
 
 `python -m localcloud.running.shims.supervise STATE.json LOG RESTART_SEC|no GRACE_S WARDEN_PID -- COMMAND...` starts the command in a session of its own,
-with the environment that standard input gives as a JSON object (secrets among it never touch a disk or a command line). It writes the command's
-state (`pid`, `supervisor`, `running`, `exitCode`, `startedAt`, `finishedAt`) into STATE.json and its output into LOG, starts it again where asked,
-and passes SIGTERM on. When the machine's warden is gone, so are the command and this process.
+with the environment from standard input, a JSON object: secrets in it reach neither a disk nor a command line. It writes the command's
+state (`pid`, `supervisor`, `running`, `exitCode`, `startedAt`, `finishedAt`) into STATE.json and its output into LOG, restarts it if asked,
+and forwards SIGTERM. When the machine's warden ends, the command and this process end too.
 """
 
 import json
@@ -97,7 +97,7 @@ class _Supervisor:
                 process.kill()
 
     def _write(self, **changes: Any) -> None:  # noqa: ANN401 - fields of a JSON document
-        # A document that is gone was removed on purpose; it is not brought back.
+        # A missing record was removed on purpose: do not write it again.
         document = read_json(self._state)
         if document is None:
             return
