@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
             "--providers",
             choices=("standin", "real"),
             default="standin",
-            help="Pulumi provider plugins: our stand-ins, or the installed pulumi-gcp (default: standin)",
+            help="Pulumi provider plugins: the stand-ins, or the installed pulumi-gcp (default: standin)",
         )
         command.add_argument(
             "--speed",
@@ -181,7 +181,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
             cloud = await open_cloud(state, wanted, simulated_runtimes)
         except OSError as error:
             raise RefusedError(
-                f"Port {options.port} on 127.0.0.1 cannot be listened on ({error.strerror}); choose another with --port."
+                f"Cannot listen on port {options.port} of 127.0.0.1 ({error.strerror}); choose another port with --port."
             ) from None
         try:
             token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=365 * 24 * 3600)
@@ -212,10 +212,10 @@ async def _child(command: list[str], variables: dict[str, str]) -> int:
     try:
         child = await asyncio.create_subprocess_exec(*command, env={**inherited, **variables})
     except FileNotFoundError:
-        print(f"localcloud: there is no command '{command[0]}' on PATH.", file=sys.stderr)
+        print(f"localcloud: the command '{command[0]}' was not found on PATH.", file=sys.stderr)
         return _NOT_FOUND
     except PermissionError:
-        print(f"localcloud: '{command[0]}' cannot be executed.", file=sys.stderr)
+        print(f"localcloud: the file '{command[0]}' is not executable.", file=sys.stderr)
         return _NOT_EXECUTABLE
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:

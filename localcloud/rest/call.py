@@ -48,6 +48,11 @@ class Call:
                 return self.path[key]
         raise KeyError(self.method.id)
 
+    @property
+    def location(self) -> str:
+        """Return `projects/P/locations/L` of the resource that the call names."""
+        return "/".join(self.name.split("/")[:4])
+
 
 MethodResult: TypeAlias = JsonObject | web.StreamResponse
 Handler: TypeAlias = Callable[[Call], MethodResult | Awaitable[MethodResult]]

@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import signal
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,28 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import localcloud
+from localcloud.running import interpreter
 from localcloud.vllm.server import KILLED_MARK, PLANNED_MARK
 
-_ROOT: Final = Path(localcloud.__file__).resolve().parent.parent
 _STOP_GRACE_S: Final = 3.0
 _LAST_LINES: Final = 40
 _LINE_LIMIT_BYTES: Final = 1024 * 1024
-_PASSED_ON: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VLLM_SIM_FAULTS")
-"""Variables of the simulator that every server inherits from the local cloud's environment, unless its container sets them."""
 
 
 def server_environment(container: Mapping[str, str], simulator: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a server: the container's own variables, what the interpreter needs, and the simulator's settings."""
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    needed = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
-    return {**passed, **container, **needed, **simulator}
-
-
-def server_command(words: Sequence[str]) -> list[str]:
-    """Return the real command line of a simulated server for a container's command line."""
-    # -P: do not import from the current folder.
-    return [sys.executable, "-P", "-m", "localcloud.vllm", *words]
+    needed = {**interpreter.ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "PYTHONUNBUFFERED": "1"}
+    return {**interpreter.simulator_variables(), **container, **needed, **simulator}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +53,7 @@ class Server:
         """Start a server for a container's command line."""
         log.parent.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
-            *server_command(words),
+            *interpreter.command("localcloud.vllm", *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

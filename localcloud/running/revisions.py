@@ -17,6 +17,7 @@ from localcloud.json_values import as_list, as_object
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
 from localcloud.running.probes import passes, read_probe
 from localcloud.running.processes import PlannedStart, Server, server_environment
+from localcloud.services.run_limits import memory_gib
 from localcloud.world.clock import Clock
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
@@ -35,15 +36,6 @@ _RESTART_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0
 _STEADY_S: Final = 60.0
 _UP_LIMIT_S: Final = 60.0
-_UNITS_MIB: Final = {
-    "Ki": 1 / 1024,
-    "Mi": 1,
-    "Gi": 1024,
-    "k": 1e3 / 2**20,
-    "M": 1e6 / 2**20,
-    "G": 1e9 / 2**20,
-    "": 1 / 2**20,
-}
 
 
 def _root(_: str) -> int:
@@ -303,10 +295,10 @@ def _free_port() -> int:
 
 def memory_mib(text: str) -> int:
     """Convert a quantity (`32Gi`, `512Mi`, `1G`) to MiB. Raises RevisionFailedError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]i|[kMG]|)", text)
-    if match is None:
+    amount_gib = memory_gib(text)
+    if amount_gib is None:
         raise RevisionFailedError(f"The memory limit '{text}' is not a quantity such as 32Gi or 512Mi.")
-    return int(float(match[1]) * _UNITS_MIB[match[2]])
+    return int(amount_gib * 1024)
 
 
 class _TemplateReader:

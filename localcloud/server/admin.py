@@ -10,6 +10,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from localcloud.json_values import JsonObject, strings
+from localcloud.rest.call import merged
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.services.projects import found_project
 from localcloud.services.tpu import preempt
@@ -86,10 +87,10 @@ class Admin:
         return web.json_response(self._cloud.scenario.model_dump(mode="json"))
 
     async def put_scenario(self, request: web.Request) -> web.Response:
-        """Replace the scenario; with ?merge=true the given keys are laid over the one in force. Fault counters begin anew."""
+        """Replace the scenario. With ?merge=true, merge the given keys into the current one; null resets a key. The fault counters start again."""
         given = await _body(request)
         if request.query.get("merge") == "true":
-            given = _laid_over(self._cloud.scenario.model_dump(mode="json"), given)
+            given = merged(self._cloud.scenario.model_dump(mode="json"), given)
         try:
             self._cloud.scenario = scenarios.parse(given, "PUT /admin/scenario")
         except scenarios.ScenarioError as error:
@@ -196,14 +197,3 @@ async def _body(request: web.Request) -> JsonObject:
     if not isinstance(value, dict):
         raise web.HTTPBadRequest(text="the body is not a JSON object")
     return cast("JsonObject", value)
-
-
-def _laid_over(base: JsonObject, over: JsonObject) -> JsonObject:
-    result = dict(base)
-    for key, value in over.items():
-        below = result.get(key)
-        if isinstance(value, dict) and isinstance(below, dict):
-            result[key] = _laid_over(cast("JsonObject", below), cast("JsonObject", value))
-        else:
-            result[key] = value
-    return result

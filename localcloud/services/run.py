@@ -172,7 +172,7 @@ class _Services(PolicyService):
                 await runtimes.revisions.stop(revision)
         duration_s = self._cloud.duration_s(self._cloud.scenario.operations.run_s)
         return self._cloud.operations.timed(
-            "run", "/".join(call.name.split("/")[:4]), duration_s=duration_s, response=response, metadata=response
+            "run", call.location, duration_s=duration_s, response=response, metadata=response
         )
 
     @method("revisions.get")
@@ -197,7 +197,7 @@ class _Services(PolicyService):
         self._store.delete(REVISIONS, call.name)
         await self._cloud.runtimes.revisions.stop(call.name)
         response = {"@type": f"{TYPE}.Revision", **document}
-        return self._cloud.operations.timed("run", "/".join(call.name.split("/")[:4]), duration_s=0, response=response)
+        return self._cloud.operations.timed("run", call.location, duration_s=0, response=response)
 
     # Deployments
 
@@ -211,7 +211,7 @@ class _Services(PolicyService):
         check_labels(document.get("labels"), "service.labels")
         check_labels(template.get("labels"), "service.template.labels")
         left = self._gpus_left(name, template, region)
-        account = f"{self._cloud.project_number(project)}-compute@developer.gserviceaccount.com"
+        account = self._cloud.default_account(project)
         template = run_limits.with_defaults(template, default_account=account, gpu_max_instances=max(left, 0))
         run_limits.check(template, region=region, world=self._cloud.scenario.run, gpus_left=left, request=request)
         document["template"] = cast("JsonObject", _lean(template))

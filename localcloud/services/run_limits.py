@@ -273,7 +273,7 @@ class _TemplateCheck:
         limits: dict[str, str] = resources["limits"]
         if limits[GPU_LIMIT] != "1":
             raise _violation(
-                f"{path}.limits[{GPU_LIMIT}]", f"one GPU an instance is allowed; given {limits[GPU_LIMIT]}."
+                f"{path}.limits[{GPU_LIMIT}]", f"one GPU per instance is allowed; given {limits[GPU_LIMIT]}."
             )
         cpu, memory = cpus(limits.get("cpu", "1")) or 0, memory_gib(limits.get("memory", "512Mi")) or 0
         if cpu < need.min_cpu:

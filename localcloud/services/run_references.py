@@ -36,12 +36,7 @@ class References:
     def account(self) -> None:
         """Refuse the request if the service account does not exist."""
         email = str(self.template.get("serviceAccount", ""))
-        found = re.fullmatch(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com", email)
-        if (
-            found is not None
-            and self.cloud.store.has("projects", found[1])
-            and not self.cloud.store.has("iam.serviceAccounts", email)
-        ):
+        if self.cloud.policies.lacks_account(email):
             raise CloudError.denied(
                 f"Permission 'iam.serviceaccounts.actAs' denied on service account {email} (or it may not exist)."
             )

@@ -266,8 +266,7 @@ class Queue(ApiService):
                 zone=zone,
                 accelerator_type=document["acceleratorType"],
                 metadata=metadata_of(document),
-                service_account=account
-                or f"{self._cloud.project_number(project)}-compute@developer.gserviceaccount.com",
+                service_account=account or self._cloud.default_account(project),
             )
             try:
                 await self._cloud.runtimes.machines.boot(spec)

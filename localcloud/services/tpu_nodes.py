@@ -205,7 +205,7 @@ class _NodeMethods(ApiService):
     def _operation(self, call: Call, verb: str, duration_s: float, response: JsonObject | None) -> JsonObject:
         return self._cloud.operations.timed(
             "tpu",
-            "/".join(call.name.split("/")[:4]),
+            call.location,
             duration_s=self._cloud.duration_s(duration_s),
             response=response,
             metadata=operation_metadata(self._cloud, verb, call.name),

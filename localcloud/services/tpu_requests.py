@@ -182,12 +182,7 @@ def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> 
     if node.get("networkConfig") and node.get("networkConfigs"):
         raise CloudError.field("node.network_config", "network_config and network_configs are mutually exclusive.")
     account = str(part(node, "serviceAccount").get("email", ""))
-    found = re.fullmatch(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com", account)
-    if (
-        found is not None
-        and cloud.store.has("projects", found[1])
-        and not cloud.store.has("iam.serviceAccounts", account)
-    ):
+    if cloud.policies.lacks_account(account):
         raise CloudError.denied(
             f"Permission 'iam.serviceAccounts.actAs' denied on service account {account} (or it may not exist)."
         )

@@ -154,7 +154,7 @@ def _text_prompt(body: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
             raise RequestError(f"{error}.", param="prompt") from error
         return tuple(listed), text
     if len(listed) > 1:
-        raise RequestError("The simulated server takes one prompt a request.", param="prompt")
+        raise RequestError("The simulated server takes one prompt per request.", param="prompt")
     raise RequestError("Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
 
 

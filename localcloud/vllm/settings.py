@@ -57,7 +57,7 @@ class RuntimeEnvironment:
 
 
 def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
-    """Read the simulator's variables. Raises SettingsError."""
+    """Read the simulator's variables. Raises VariableError."""
     return RuntimeEnvironment(
         accelerator=environment.get("VLLM_SIM_ACCELERATOR", ""),
         clock_speed=_positive(environment, "VLLM_SIM_CLOCK_SPEED", 200.0),

@@ -68,7 +68,7 @@ class Start:
 
 
 def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
-    """Plan the start: all its steps, the failing one last. Raises EngineError only for an accelerator that does not exist."""
+    """Plan the start: all its steps, the failing one last. Raises EngineStartError only for an accelerator that does not exist."""
     accelerator = find_accelerator(environment.accelerator)
     if accelerator is None:
         raise EngineStartError(

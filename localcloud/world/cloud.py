@@ -120,6 +120,10 @@ class Cloud:
         document = self.store.get("projects", project)
         return "0" if document is None else str(document["projectNumber"])
 
+    def default_account(self, project: str) -> str:
+        """Return the e-mail of a project's default service account."""
+        return f"{self.project_number(project)}-compute@developer.gserviceaccount.com"
+
     def project_id(self, project: str) -> str | None:
         """Return the id for an id or a number; None if there is no such project."""
         if self.store.has("projects", project):
@@ -145,9 +149,8 @@ class Cloud:
             "createTime": self.timeline.stamp(),
         }
         self.store.put("projects", project, document)
-        default_account = f"serviceAccount:{number}-compute@developer.gserviceaccount.com"
         bindings: list[JsonObject] = [
-            {"role": "roles/editor", "members": [default_account]},
+            {"role": "roles/editor", "members": [f"serviceAccount:{self.default_account(project)}"]},
             {"role": "roles/owner", "members": [f"serviceAccount:{self.operator}"]},
         ]
         self.policies.seed(project_policy(project), bindings)

@@ -14,7 +14,7 @@ _MEMBER = re.compile(
     r"(user|serviceAccount|group|domain|deleted):\S+|allUsers|allAuthenticatedUsers|(principal|principalSet)://\S+|project(Owner|Editor|Viewer):\S+"
 )
 _ROLE = re.compile(r"(roles/[A-Za-z0-9_.]+|(projects|organizations)/[^/]+/roles/[A-Za-z0-9_.]+)")
-_SERVICE_ACCOUNT = re.compile(r"serviceAccount:([^@]+@([a-z0-9-]+)\.iam\.gserviceaccount\.com)")
+_SERVICE_ACCOUNT = re.compile(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com")
 
 
 def etag_of(generation: int) -> str:
@@ -97,13 +97,15 @@ class Policies:
                     raise CloudError.invalid(
                         f"Invalid member '{member}': it needs a prefix such as user:, serviceAccount: or group:."
                     )
-                if member not in known:
-                    self._exists(str(member))
+                kind, _, email = str(member).partition(":")
+                if member not in known and kind == "serviceAccount" and self.lacks_account(email):
+                    raise CloudError.invalid(f"Service account {email} does not exist.")
 
-    def _exists(self, member: str) -> None:
-        """Raise 400 for a service account of a simulated project that does not exist."""
-        found = _SERVICE_ACCOUNT.fullmatch(member)
-        if found is None or not self._store.has("projects", found.group(2)):
-            return
-        if not self._store.has("iam.serviceAccounts", found.group(1)):
-            raise CloudError.invalid(f"Service account {found.group(1)} does not exist.")
+    def lacks_account(self, email: str) -> bool:
+        """Tell if an e-mail belongs to a simulated project that has no such service account."""
+        found = _SERVICE_ACCOUNT.fullmatch(email)
+        return (
+            found is not None
+            and self._store.has("projects", found[1])
+            and not self._store.has("iam.serviceAccounts", email)
+        )

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import secrets
 import shutil
@@ -14,18 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from localcloud.running import interpreter
 from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
 from localcloud.running.shims import MACHINE_COMMANDS, install
 from localcloud.running.shims.machine import FOLDER_VARIABLE
 from localcloud.world.clock import Clock
 from localcloud.world.runtime import MachineFailedError, MachineSpec
 
-_ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
 _START_LIMIT_S: Final = 30.0
 _STOP_LIMIT_S: Final = 15.0
 _CONNECT_LIMIT_S: Final = 0.5
 _ADDRESS_TRIES: Final = 50
-_SIMULATOR: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VLLM_SIM_FAULTS")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,14 +135,10 @@ class SimulatedMachines:
             },
         }
         warden = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "localcloud.running.shims.warden",
-            str(folder),
+            *interpreter.command("localcloud.running.shims.warden", str(folder)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env={"PATH": os.defpath, "PYTHONPATH": str(_ROOT)},
+            env=interpreter.ENVIRONMENT,
             start_new_session=True,
         )
         assert warden.stdin is not None  # noqa: S101 - pipes were asked for
@@ -165,7 +159,8 @@ class SimulatedMachines:
 
     def _environment(self, folder: Path, address: str, metadata_server: str) -> dict[str, str]:
         """Return the start-up script's environment: nothing inherited, and the machine's commands first on PATH."""
-        commands = install(folder / "bin", MACHINE_COMMANDS, self._command_environment(folder))
+        variables = {FOLDER_VARIABLE: str(folder), **interpreter.simulator_variables()}
+        commands = install(folder / "bin", MACHINE_COMMANDS, variables)
         # The script gets the base interpreter, so that it cannot import this project's packages.
         (commands / "python3").symlink_to(Path(sys.executable).resolve())
         return {
@@ -177,10 +172,6 @@ class SimulatedMachines:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._base_url}/storage/",
             "GEMMA_SERVING_LOOPBACK": address,
         }
-
-    def _command_environment(self, folder: Path) -> dict[str, str]:
-        passed = {name: os.environ[name] for name in _SIMULATOR if name in os.environ}
-        return {FOLDER_VARIABLE: str(folder), **passed}
 
     def _keep_logs(self, folder: Path) -> None:
         kept = self._state / "logs" / "machines" / folder.name

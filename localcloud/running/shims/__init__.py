@@ -5,12 +5,11 @@ The modules use the standard library only, because a machine calls them often.
 """
 
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-_ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
+from localcloud.running import interpreter
 
 MACHINE_COMMANDS: Final = {
     "docker": "localcloud.running.shims.docker",
@@ -29,12 +28,11 @@ def install(
 ) -> Path:
     """Write the commands into a folder and return it. `environment` overrides the variables of the caller."""
     folder.mkdir(parents=True, exist_ok=True)
-    variables = {"PYTHONPATH": str(_ROOT), **(environment or {})}
+    variables = {"PYTHONPATH": str(interpreter.ROOT), **(environment or {})}
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     for command, module in commands.items():
         target = folder / command
-        target.write_text(
-            f'#!/bin/sh\n{settings} exec {shlex.quote(sys.executable)} -P -m {module} "$@"\n', encoding="utf-8"
-        )
+        line = f'{settings} exec {shlex.join(interpreter.command(module))} "$@"'
+        target.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
         target.chmod(0o755)
     return folder

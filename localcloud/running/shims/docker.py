@@ -35,10 +35,17 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 def container(machine: Machine, name: str) -> dict[str, Any]:
     """Return a container by name or id, with its current state. End the process if there is none."""
+    found = _find(machine, name)
+    if found is None:
+        _fail(_NOT_FOUND.format(name))
+    return found
+
+
+def _find(machine: Machine, name: str) -> dict[str, Any] | None:
     for stem, document in documents(machine.containers):
         if name == stem or (len(name) >= 12 and str(document["id"]).startswith(name)):  # noqa: PLR2004 - docker's short ids
             return _fresh(document)
-    _fail(_NOT_FOUND.format(name))
+    return None
 
 
 def _fresh(document: dict[str, Any]) -> dict[str, Any]:
@@ -62,9 +69,8 @@ def _login(machine: Machine, argv: Sequence[str]) -> int:
     password = sys.stdin.read().strip() if given.password_stdin else given.password
     if not password:
         _fail("Error: Cannot perform an interactive login from a non TTY device")
-    folder = Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker")
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / "config.json"
+    config = docker_images.config_file()
+    config.parent.mkdir(parents=True, exist_ok=True)
     document = read_json(config) or {}
     host = given.server.removeprefix("https://").strip("/")
     document.setdefault("auths", {})[host] = {
@@ -80,7 +86,7 @@ def _login(machine: Machine, argv: Sequence[str]) -> int:
 def _logout(machine: Machine, argv: Sequence[str]) -> int:
     del machine
     host = argv[0].removeprefix("https://").strip("/") if argv else ""
-    config = Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker") / "config.json"
+    config = docker_images.config_file()
     document = read_json(config)
     if document is not None and document.get("auths", {}).pop(host, None) is not None:
         config.write_text(json.dumps(document), encoding="utf-8")
@@ -233,10 +239,9 @@ def _inspect(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def _described(machine: Machine, name: str, kind: str | None) -> dict[str, Any] | None:
-    if kind != "image":
-        for stem, document in documents(machine.containers):
-            if name == stem or (len(name) >= 12 and str(document["id"]).startswith(name)):  # noqa: PLR2004 - short ids
-                return _container_document(_fresh(document))
+    found = _find(machine, name) if kind != "image" else None
+    if found is not None:
+        return _container_document(found)
     if kind != "container":
         identity = docker_images.pulled(machine).get(name)
         if identity is not None:

@@ -30,6 +30,11 @@ class ImageError(Exception):
     """An image cannot be pulled; the message is docker's."""
 
 
+def config_file() -> Path:
+    """Return docker's configuration file, which holds the logins."""
+    return Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker") / "config.json"
+
+
 def pulled(machine: Machine) -> dict[str, str]:
     """Return reference -> image id of the pulled images."""
     return dict(read_json(machine.images) or {})
@@ -106,7 +111,5 @@ def _refusal(status: int, reference: str, resource: str) -> str:
 
 def _token(host: str) -> str | None:
     """Return the password of the login at a registry, or None."""
-    folder = Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker")
-    document = read_json(folder / "config.json") or {}
-    entry = document.get("auths", {}).get(host)
+    entry = (read_json(config_file()) or {}).get("auths", {}).get(host)
     return None if entry is None else base64.b64decode(entry["auth"]).decode().partition(":")[2]

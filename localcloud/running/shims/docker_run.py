@@ -5,19 +5,17 @@ import json
 import os
 import re
 import secrets
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NoReturn
 
+from localcloud.running import interpreter
 from localcloud.running.shims import supervise
 from localcloud.running.shims.docker_images import pulled
 from localcloud.running.shims.machine import Machine, write_json
 
-_ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
-_PASSED_ON: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VLLM_SIM_FAULTS")
 _STOP_GRACE_S: Final = 10.0
 _IMAGE_ENTRY_POINT: Final = ("vllm", "serve")
 
@@ -178,11 +176,10 @@ def start(machine: Machine, wanted: RunOptions) -> str:
     }
     write_json(state, document)
     log.touch()
-    command = [sys.executable, "-P", "-m", "localcloud.vllm", *wanted.command]
     pid = supervise.start(
         state,
         log,
-        command,
+        interpreter.command("localcloud.vllm", *wanted.command),
         restart_s=None,
         grace_s=_STOP_GRACE_S,
         warden_pid=machine.warden_pid,
@@ -199,10 +196,8 @@ def start(machine: Machine, wanted: RunOptions) -> str:
 
 def _server_environment(machine: Machine, wanted: RunOptions) -> dict[str, str]:
     reachable = wanted.network in ("host", "published")
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     simulator = {
-        "PATH": os.defpath,
-        "PYTHONPATH": str(_ROOT),
+        **interpreter.ENVIRONMENT,
         "PYTHONUNBUFFERED": "1",
         "VLLM_SIM_ACCELERATOR": machine.accelerator,
         "VLLM_SIM_CLOCK_SPEED": repr(machine.clock_speed),
@@ -213,7 +208,7 @@ def _server_environment(machine: Machine, wanted: RunOptions) -> dict[str, str]:
     if not reachable:
         # A port in the container's own network cannot be reached from outside.
         simulator["VLLM_SIM_BIND_PORT"] = "0"
-    return {**passed, **wanted.environment, **simulator}
+    return {**interpreter.simulator_variables(), **wanted.environment, **simulator}
 
 
 def _paths(machine: Machine, wanted: RunOptions) -> dict[str, str]:
