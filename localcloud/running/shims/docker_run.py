@@ -25,7 +25,7 @@ class RunError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class ContainerOptions:
     """The options of one `docker run`. `volumes`: container path -> path on the machine."""
 
     image: str
@@ -45,7 +45,7 @@ class _RunParser(argparse.ArgumentParser):
         raise RunError(f"{message}\nSee 'docker run --help'.")
 
 
-def parse(argv: Sequence[str]) -> RunOptions:
+def parse(argv: Sequence[str]) -> ContainerOptions:
     """Read a command line. Raises RunError."""
     parser = _RunParser(prog="docker run", allow_abbrev=False, add_help=False)
     for names in (
@@ -95,7 +95,7 @@ def parse(argv: Sequence[str]) -> RunOptions:
     if not given.entrypoint and not _is_program(command):
         # Without --entrypoint, the image's entry point gets the arguments.
         command = [*_IMAGE_ENTRY_POINT, *command]
-    return RunOptions(
+    return ContainerOptions(
         image=given.image,
         command=tuple(command),
         name=given.name or f"container-{secrets.token_hex(4)}",
@@ -144,7 +144,7 @@ def _volume(text: str) -> tuple[str, str]:
     return parts[1].rstrip("/") or "/", parts[0].rstrip("/") or "/"
 
 
-def start(machine: Machine, wanted: RunOptions) -> str:
+def start(machine: Machine, wanted: ContainerOptions) -> str:
     """Start the container in the background and return its id. Raises RunError."""
     if re.fullmatch(r"[a-zA-Z0-9][\w.-]*", wanted.name) is None:
         raise RunError(
@@ -194,7 +194,7 @@ def start(machine: Machine, wanted: RunOptions) -> str:
     return identity
 
 
-def _server_environment(machine: Machine, wanted: RunOptions) -> dict[str, str]:
+def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:
     reachable = wanted.network in ("host", "published")
     simulator = {
         **interpreter.ENVIRONMENT,
@@ -211,7 +211,7 @@ def _server_environment(machine: Machine, wanted: RunOptions) -> dict[str, str]:
     return {**interpreter.simulator_variables(), **wanted.environment, **simulator}
 
 
-def _paths(machine: Machine, wanted: RunOptions) -> dict[str, str]:
+def _paths(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:
     """Map the container's volumes to real folders. /dev/shm and /mnt of the machine lie below the machine's folder."""
     out = {"/": str(machine.folder / "nothing")}
     for inside, outside in wanted.volumes.items():
