@@ -40,7 +40,7 @@ class RefusedError(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command line; returns the exit code."""
+    """Run a command line and return the exit code."""
     own, command = _split(list(arguments))
     options = _parser().parse_args(own)
     try:
@@ -167,7 +167,7 @@ def _notice(opened: Opened) -> str:
 
 @contextlib.asynccontextmanager
 async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Opened]:
-    """Lock the state, open the cloud and the stand-ins; everything is closed in the opposite order."""
+    """Lock the state, open the cloud and the stand-ins, and close them in reverse order."""
     scenario = load_scenario(options.scenario) if options.scenario else Scenario()
     project = (
         options.project or os.environ.get("GOOGLE_CLOUD_PROJECT") or os.environ.get("GOOGLE_PROJECT") or DEFAULT_PROJECT
@@ -207,7 +207,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
 
 
 async def _child(command: list[str], variables: dict[str, str]) -> int:
-    """Run the command; signals go on to it, and its exit code comes back (128 + N where signal N ended it)."""
+    """Run the command, forward signals to it, and return its exit code (128 + N after signal N)."""
     inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
     try:
         child = await asyncio.create_subprocess_exec(*command, env={**inherited, **variables})
@@ -229,7 +229,7 @@ async def _child(command: list[str], variables: dict[str, str]) -> int:
 
 
 def _forward(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Pass a signal on, unless the terminal has sent it to the child already: a Ctrl-C goes to the whole foreground group."""
+    """Forward a signal, unless the terminal has already sent it to the child: Ctrl-C reaches the whole foreground group."""
     from_terminal = (
         number == signal.SIGINT
         and sys.stdin is not None

@@ -47,7 +47,7 @@ class Method:
     bound: tuple[str, ...]
 
     def bind(self, path: str) -> dict[str, str] | None:
-        """Take the path parameters, decoded, out of a raw path that the template matches."""
+        """Return the decoded path parameters of a raw path, or None if the template does not match."""
         found = self.binder.fullmatch(path)
         return (
             None
@@ -82,7 +82,7 @@ class DiscoveryDocument:
         return self.style is not ErrorStyle.STORAGE
 
     def match(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
-        """Find the method for a raw path (no leading slash) and its path parameters; None where Google would answer 404."""
+        """Return the method and the path parameters for a raw path without leading slash. None: Google would answer 404."""
         for node in _walk(self.root, path.rstrip("/").split("/"), 0):
             for method in node.methods.get(verb, []):
                 bound = method.bind(path.rstrip("/"))

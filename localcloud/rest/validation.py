@@ -57,7 +57,7 @@ def snake(name: str) -> str:
 
 
 def query_parameters(document: DiscoveryDocument, method: Method, query: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Check a query string; returns name -> value (a list for repeated ones). Global parameters such as `alt` are left out."""
+    """Check a query string and return name -> value (a list for repeated ones), without global parameters such as `alt`."""
     taken: dict[str, Any] = {}
     for given, values in query.items():
         name = given if given in method.parameters or not document.forgiving_names else camel(given)
@@ -76,7 +76,7 @@ def query_parameters(document: DiscoveryDocument, method: Method, query: Mapping
 
 
 def path_parameters(document: DiscoveryDocument, method: Method, values: Mapping[str, str]) -> None:
-    """Check path parameters against their patterns (Compute Engine has real ones; elsewhere routing has done it) and against the wildcard `-`."""
+    """Check path parameters against their patterns (routing has checked most of them already) and against the wildcard `-`."""
     for name, value in values.items():
         pattern = method.parameters[name].pattern
         if method.parameters[name].refuses_wildcard and value.endswith("/locations/-"):
@@ -129,7 +129,7 @@ def _query_integer(parameter: Parameter, value: str) -> int:
 
 
 def request_body(document: DiscoveryDocument, method: Method, body: object) -> JsonObject:
-    """Check a JSON body against the method's schema and return it normalised."""
+    """Check a JSON body against the method's schema and return the normalised body."""
     if method.request is None:
         if body not in (None, {}):
             name = next(iter(cast("JsonObject", body)), "") if isinstance(body, dict) else ""
@@ -325,7 +325,7 @@ def _as_number(value: object, *, whole: bool) -> int | float | None:  # noqa: PL
 
 
 def _format_problem(kind: str, value: str) -> str:
-    """Name the type whose format the text breaks, or nothing."""
+    """Return the name of the type whose format the text breaks, or an empty text."""
     if kind == "google-duration" and _DURATION.fullmatch(value) is None:
         return "type.googleapis.com/google.protobuf.Duration: illegal duration format, a duration must end with 's'"
     if kind in {"google-datetime", "date-time"}:

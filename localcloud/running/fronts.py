@@ -49,7 +49,7 @@ class Fronts:
         self._fronts: dict[str, _Front] = {}
 
     async def open(self, service: str, *, port: int | None) -> int:
-        """Open a service's front, on the given port where that is free, and return its port."""
+        """Open a service's front, on the given port if that is free, and return its port."""
         known = self._fronts.get(service)
         if known is not None:
             return known.port
@@ -60,7 +60,7 @@ class Fronts:
         return front.port
 
     def route(self, service: str, instance_url: str | None) -> None:
-        """Send new requests to an instance; requests under way stay where they are. Raises KeyError for a service without a front."""
+        """Route new requests to an instance; running requests are not moved. Raises KeyError for a service without a front."""
         self._fronts[service].route(instance_url)
 
     async def close(self, service: str) -> None:
@@ -128,7 +128,7 @@ class _Target:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> bool:
-        """Take a slot; False when none came free in time."""
+        """Take a slot. Return False if none became free in time."""
         if self._free > 0:
             self._free -= 1
             return True
@@ -308,7 +308,7 @@ class _Client(asyncio.Protocol):
         return str(address[0]) if address else "127.0.0.1"
 
     def from_upstream(self, data: bytes) -> None:
-        """Pass an instance's bytes on."""
+        """Forward an instance's bytes to the caller."""
         if self._transport is not None:
             self._transport.write(data)
 
@@ -404,7 +404,7 @@ def _forwarded(head: _Head, peer: str) -> bytes:
 
 
 def _without_signature(value: str) -> str:
-    """Cut the signature off an ID token that IAM has checked, as Cloud Run does before the container sees it."""
+    """Remove the signature of a checked ID token, as Cloud Run does before the request reaches the container."""
     parts = value.split(".")
     if len(parts) == 3 and value.lower().startswith("bearer ey"):  # noqa: PLR2004 - header, claims, signature
         return ".".join([*parts[:2], "SIGNATURE_REMOVED_BY_GOOGLE"])

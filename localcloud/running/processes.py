@@ -65,11 +65,11 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Tell whether the process lives."""
+        """Tell if the process runs."""
         return self._process.returncode is None
 
     async def up(self) -> PlannedStart | None:
-        """Wait until the process has read its command line; None when it ended instead."""
+        """Wait until the process has announced its start. Return None if it ended instead."""
         return await asyncio.shield(self._up)
 
     async def ended(self) -> int:

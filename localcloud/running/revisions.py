@@ -92,7 +92,7 @@ class SimulatedRevisions:
         return self._state / "logs" / f"{_short(name)}.log"
 
     async def start(self, revision: RevisionSpec) -> str:
-        """Start an instance and run its startup probe; see the protocol."""
+        """Start an instance and run its startup probe; see `RevisionRuntime`."""
         await self.stop(revision.name)
         template = _TemplateReader(revision.template)
         instance = self._prepare(revision, template)
@@ -239,7 +239,7 @@ class SimulatedRevisions:
         )
 
     async def _keep(self, instance: _Instance) -> None:
-        """Start the server again, on the same port, whenever it ends: Cloud Run replaces instances that crash."""
+        """Restart the server on the same port whenever it ends, as Cloud Run replaces crashed instances."""
         loop = asyncio.get_running_loop()
         pause_s = _RESTART_PAUSE_S
         while instance.server is not None:

@@ -12,7 +12,7 @@ from aiohttp import web
 from localcloud.json_values import JsonObject, strings
 from localcloud.rest.call import merged
 from localcloud.rest.errors import CloudError, ErrorStyle
-from localcloud.services.projects import found_project
+from localcloud.services.projects import ensure_project
 from localcloud.services.tpu import preempt
 from localcloud.world import scenario as scenarios
 from localcloud.world.cloud import Cloud
@@ -143,7 +143,7 @@ class Admin:
         given = await _body(request)
         if not given.get("projectId"):
             return _refusal("POST /admin/projects: projectId is missing.")
-        return web.json_response(found_project(self._cloud, str(given["projectId"]), given.get("projectNumber")))
+        return web.json_response(ensure_project(self._cloud, str(given["projectId"]), given.get("projectNumber")))
 
     async def tokens(self, request: web.Request) -> web.Response:
         """Issue an access token for `{"email": E}`, or an ID token if there is an `audience`, for any identity."""

@@ -15,7 +15,7 @@ from localcloud.json_values import JsonObject
 from localcloud.server.admin import Admin
 from localcloud.server.dispatch import Dispatcher
 from localcloud.services import iam
-from localcloud.services.projects import found_project
+from localcloud.services.projects import ensure_project
 from localcloud.services.run import resume as resume_run
 from localcloud.services.tpu import resume as resume_tpu
 from localcloud.world import oauth
@@ -59,7 +59,7 @@ class OpenCloud:
     _runner: web.AppRunner
 
     async def close(self) -> None:
-        """Stop what runs and close everything."""
+        """Stop all processes and close the cloud."""
         await self._runner.cleanup()
         await self.cloud.cancel()
         await _stop_all(self.cloud)
@@ -109,8 +109,8 @@ async def _listen(runner: web.AppRunner, port: int, *, strict: bool) -> int:
 
 def _bootstrap(cloud: Cloud) -> Path:
     """Create the project and the operator if they do not exist, and return the operator's credentials file."""
-    found_project(cloud, cloud.home)
-    found_project(cloud, cloud.project)
+    ensure_project(cloud, cloud.home)
+    ensure_project(cloud, cloud.project)
     if not cloud.store.has(iam.ACCOUNTS, cloud.operator):
         iam.add_account(cloud, cloud.home, "local-operator", display_name="Operator of the local cloud")
     credentials = cloud.state / "credentials.json"

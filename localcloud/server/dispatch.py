@@ -36,7 +36,7 @@ class Dispatcher:
         self.log: deque[JsonObject] = deque(maxlen=_LOG_LENGTH)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request; every failure becomes Google's error body."""
+        """Answer one request. Every failure becomes an error body in Google's format."""
         entry: JsonObject = {
             "time": self._cloud.timeline.stamp(),
             "method": request.method,

@@ -32,7 +32,7 @@ class FaultSchedule:
 
 
 async def inject(fault: Fault, request: web.Request) -> web.Response:
-    """Let a call fail as the fault says: raise a status, or cut the connection at once or after a while."""
+    """Let a call fail: raise an error status, or close the connection, for `hang` after `hang_s`."""
     if fault.action == "status":
         raise CloudError.injected(fault.status)
     if fault.action == "hang":

@@ -202,7 +202,7 @@ class _Services(PolicyService):
     # Deployments
 
     def _complete(self, document: JsonObject, request: str) -> None:
-        """Fill in defaults and refuse what Cloud Run refuses at once."""
+        """Fill in defaults and check the request as Cloud Run does before it answers."""
         name = str(document["name"])
         _, project, _, region = name.split("/")[:4]
         template = document.get("template")
@@ -270,7 +270,7 @@ class _Services(PolicyService):
         return self._cloud.operations.timed("run", "/".join(name.split("/")[:4]), duration_s=0, response=response)
 
     async def _deploy_later(self, call: Call, name: str, document: JsonObject) -> JsonObject:
-        """Store the wanted state, and bring it about beside the request."""
+        """Store the wanted state and deploy it in the background."""
         document.update(lastModifier=call.caller.email, reconciling=True)
         pending = {
             "type": "Ready",

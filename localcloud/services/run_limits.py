@@ -60,7 +60,7 @@ def gpu_of(template: JsonObject) -> str | None:
 
 
 def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, request: str) -> None:
-    """Refuse a template (defaults filled in) that Cloud Run would refuse. `gpus_left` is the quota left for its GPU type in the region."""
+    """Refuse a template with defaults that Cloud Run would refuse. `gpus_left` is the remaining quota of its GPU type in the region."""
     checker = _TemplateCheck(template=template, path=f"{request}.service.template")
     checker.selector()
     checker.containers()

@@ -116,7 +116,7 @@ class Objects(ApiService):
 
     @method("patch")
     def patch(self, call: Call) -> JsonObject:
-        """Change metadata; null removes."""
+        """Change metadata; null removes a field."""
         document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
         return self._change(
             call, document, merged(document, {key: value for key, value in call.body.items() if key in SETTABLE})
@@ -154,7 +154,7 @@ class Objects(ApiService):
 
     @method("rewrite")
     def rewrite(self, call: Call) -> JsonObject:
-        """Rewrite, which here is always done at once."""
+        """Rewrite an object; it is always done in one call."""
         resource = self.copy(call)
         size = resource["size"]
         return {
@@ -191,7 +191,7 @@ class Objects(ApiService):
         conditions: Mapping[str, Any],
         given: JsonObject | None = None,
     ) -> JsonObject:
-        """Make `content` the object; conditions and given checksums are held first, and the file is removed where they fail."""
+        """Store the file `content` as the object. Check conditions and given checksums first; remove the file if one fails."""
         try:
             self.bucket(bucket)
             _check_name(name)

@@ -33,7 +33,7 @@ class Uploads(ApiService):
 
     @method("insert")
     async def insert(self, call: Call) -> JsonObject | web.StreamResponse:
-        """Route by uploadType; a PUT continues a resumable session."""
+        """Upload an object by its uploadType; a PUT continues a resumable session."""
         if call.media != "upload":
             raise CloudError.invalid("Uploads go to /upload/storage/v1/b/BUCKET/o with an uploadType.")
         if call.http.query.get("upload_id"):
@@ -143,7 +143,7 @@ class Uploads(ApiService):
 
 
 async def _receive(call: Call, target: Path, *, at: int = 0) -> int:
-    """Write the request's content from byte `at` on; returns the file's size."""
+    """Write the request's content from byte `at` on and return the file's size."""
     target.touch()  # noqa: ASYNC240 - a local file
     with target.open("r+b") as out:
         out.seek(at)

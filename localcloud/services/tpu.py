@@ -67,7 +67,7 @@ class Queue(ApiService):
 
     @method("create")
     def create(self, call: Call) -> JsonObject:
-        """Take a request for a queued resource."""
+        """Accept a request for a queued resource."""
         parent = call.name
         tpu_requests.zone_of(self._cloud, parent)
         queued_id = check_id(
@@ -108,13 +108,13 @@ class Queue(ApiService):
 
     @method("get")
     def get(self, call: Call) -> JsonObject:
-        """Show one, as it is now."""
+        """Return a queued resource in its current state."""
         self.advance_all()
         return self._shown(self._found(call.name))
 
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
-        """Show those of a zone, or of all zones (`-`)."""
+        """Return the queued resources of a zone, or of all zones (`-`)."""
         self.advance_all()
         if not call.name.endswith("/locations/-"):
             tpu_requests.zone_of(self._cloud, call.name)
@@ -123,7 +123,7 @@ class Queue(ApiService):
 
     @method("delete")
     def delete(self, call: Call) -> JsonObject:
-        """Begin to delete, where the state or force allows it."""
+        """Begin to delete a queued resource. Raise 400 if its state needs force."""
         self.advance_all()
         known = self._repeated(call, call.name)
         if known is not None:
@@ -196,7 +196,7 @@ class Queue(ApiService):
         self._save(name, document, replace(machine, state=State.FAILED, error=error.rpc_status()))
         parent = name.rpartition("/queuedResources/")[0]
         for node_id in document["_nodes"]:
-            self._nodes.forget(f"{parent}/nodes/{node_id}", owner=name)
+            self._nodes.remove(f"{parent}/nodes/{node_id}", owner=name)
 
     def suspend(self, node: str) -> None:
         """Suspend the queued resource of a node that a user deletes."""
@@ -239,13 +239,13 @@ class Queue(ApiService):
             case Effect.CREATE_NODES:
                 self._nodes.create(node, owner, document["_nodes"][node_id], document)
             case Effect.BOOT_NODES:
-                self._nodes.ready(node, run_duration_s=self._run_duration_s(document))
+                self._nodes.mark_ready(node, run_duration_s=self._run_duration_s(document))
                 self.boot(node)
             case Effect.STOP_NODES:
-                self._nodes.going(node, owner=owner)
+                self._nodes.mark_deleting(node, owner=owner)
                 self._stop(node, owner=owner)
             case Effect.DELETE_NODES:
-                self._nodes.forget(node, owner=owner)
+                self._nodes.remove(node, owner=owner)
             case Effect.FORGET:
                 pass
 

@@ -60,7 +60,7 @@ class Nodes:
         document["networkEndpoints"] = [self._endpoint(project, zone, used, document)]
         self._store.put(NODES, name, document)
 
-    def ready(self, name: str, *, run_duration_s: float | None) -> None:
+    def mark_ready(self, name: str, *, run_duration_s: float | None) -> None:
         """Set the node to READY; its run duration starts now."""
         document = self._store.get(NODES, name)
         if document is None:
@@ -72,13 +72,13 @@ class Nodes:
             )
         self._store.put(NODES, name, document)
 
-    def going(self, name: str, *, owner: str) -> None:
+    def mark_deleting(self, name: str, *, owner: str) -> None:
         """Set the node to DELETING."""
         document = self._store.get(NODES, name)
         if document is not None and document["queuedResource"] == owner and document["state"] != "PREEMPTED":
             self._store.put(NODES, name, {**document, "state": "DELETING"})
 
-    def forget(self, name: str, *, owner: str) -> None:
+    def remove(self, name: str, *, owner: str) -> None:
         """Remove the node."""
         document = self._store.get(NODES, name)
         if document is not None and document["queuedResource"] == owner:

@@ -24,7 +24,7 @@ _QUOTA_NAMES = {"v6e": "TPUV6E", "v5litepod": "TPUV5sLitepod"}
 
 
 def zone_of(cloud: Cloud, name: str) -> tuple[str, TpuZone]:
-    """Name and facts of the zone in `projects/P/locations/Z...`; refused as Google does where there is none."""
+    """Return name and facts of the zone in `projects/P/locations/Z...`. Raise 403, as Google does, if there is no such zone."""
     zone = name.split("/")[3]
     found = cloud.scenario.tpu.zones.get(zone)
     if found is None:
@@ -72,7 +72,7 @@ def preemptible(body: JsonObject) -> bool:
 
 
 def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonObject]]:
-    """Refuse what Cloud TPU refuses; returns the nodes to make, as pairs of id and Node."""
+    """Check a request and return the nodes to create, as pairs of id and Node. Raise what Cloud TPU refuses."""
     zone, facts = zone_of(cloud, parent)
     specs: list[JsonObject] = parts(part(body, "tpu"), "nodeSpec")
     if not specs:

@@ -163,7 +163,7 @@ def _fitting(schema: Any, request: Request, *, param: str) -> str:  # noqa: ANN4
 
 
 def _texts(pieces: list[bytes]) -> list[str]:
-    """Decode pieces one by one; a character that spans several appears with its last."""
+    """Decode the pieces one by one. A character of several pieces appears with its last piece."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(piece) for piece in pieces]
     rest = decoder.decode(b"", final=True)

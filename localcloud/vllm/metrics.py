@@ -28,7 +28,7 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value, several times where several were equal."""
+        """Count a value `times` times."""
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
 

@@ -151,7 +151,7 @@ TINY: Final = Model(
 
 
 def find_model(name: str) -> Model | None:
-    """Find a checkpoint by its Hugging Face id or by the last part of a path; None for models that the simulator does not know."""
+    """Return a checkpoint by its Hugging Face id or by the last part of a path; None for an unknown model."""
     base = name.rstrip("/").rsplit("/", 1)[-1]
     if name == "simulated/tiny":
         return TINY
@@ -254,7 +254,7 @@ def _tpu(generation: str, chips: int) -> SimulatedAccelerator:
 
 
 def find_accelerator(name: str) -> SimulatedAccelerator | None:
-    """Find an accelerator by Google's name (`nvidia-l4`, `nvidia-rtx-pro-6000`, `v6e-4`). `""` is one with practically no memory limit."""
+    """Return an accelerator by Google's name, such as `nvidia-l4` or `v6e-4`; None for an unknown name. `""` has practically no memory limit."""
     generation, _, chips = name.partition("-")
     if generation in _TPU_GENERATIONS and chips.isdecimal():
         return _tpu(generation, int(chips))

@@ -73,7 +73,7 @@ def _at_least(name: str, value: float | None, least: float) -> None:
 
 
 def parse(given: object, *, is_chat: bool) -> Request:
-    """Read a body. Raises RequestError."""
+    """Parse a request body. Raises RequestError."""
     if not isinstance(given, dict):
         raise RequestError("{'loc': ('body',), 'msg': 'Input should be a valid dictionary'}")
     body = as_object(cast("object", given))

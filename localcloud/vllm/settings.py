@@ -130,7 +130,7 @@ def _faults(environment: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _mounts(environment: Mapping[str, str]) -> tuple[Mount, ...]:
-    """Read the mounts from the file that VLLM_SIM_MOUNTS_FILE names (a bucket's listing is too long for a variable)."""
+    """Read the mounts from the file that VLLM_SIM_MOUNTS_FILE names. A bucket's listing is too long for a variable."""
     path = environment.get("VLLM_SIM_MOUNTS_FILE")
     if not path:
         return ()

@@ -68,7 +68,7 @@ class Start:
 
 
 def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
-    """Plan the start: all its steps, the failing one last. Raises EngineStartError only for an accelerator that does not exist."""
+    """Return the planned start; a failing step is the last. Raises EngineStartError only for an unknown accelerator."""
     accelerator = find_accelerator(environment.accelerator)
     if accelerator is None:
         raise EngineStartError(
@@ -224,7 +224,7 @@ def _steps(
 def _killed(
     environment: RuntimeEnvironment, size_bytes: int, from_share: float, to_share: float
 ) -> tuple[float, KilledError] | None:
-    """Tell at which share of the load, if between these two, the container exceeds its memory."""
+    """Return the share of the load, between the two given ones, at which the container exceeds its memory, and the error; else None."""
     limit = environment.memory_limit_mib
     if limit is None:
         return None

@@ -59,7 +59,7 @@ class WholeReply(CompletionReply):
         self.reset = False
 
     def emit(self, start: int, end: int) -> None:
-        """Take tokens; nothing is sent before the last."""
+        """Count tokens. The body is sent after the last one."""
         del start
         if self.faults.reset_after is not None and end >= self.faults.reset_after:
             self.reset = True

@@ -53,7 +53,7 @@ def _piece(token: int) -> bytes:
 
 
 def pieces(text: str) -> list[bytes]:
-    """Cut text into the bytes of its tokens."""
+    """Split text into the bytes of its tokens."""
     return _PIECE.findall(text.encode())
 
 

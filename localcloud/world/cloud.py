@@ -81,7 +81,7 @@ class Cloud:
     """Store, time, identities and runtimes. One event loop owns it."""
 
     def __init__(self, *, state: Path, project: str, clock: Clock, scenario: Scenario) -> None:
-        """Open (or begin) the state in the folder `state`."""
+        """Open the state in the folder `state`; a new folder starts empty."""
         self.state = state
         self.store = ResourceStore(state / "resources.sqlite")
         meta = self.store.get("meta", "time") or {"simulated_s": 0.0, "advanced_s": 0.0}

@@ -26,7 +26,7 @@ class IdleRevisions:
         return "http://127.0.0.1:9"
 
     async def stop(self, name: str) -> None:
-        """Forget it."""
+        """Remove the record."""
         await asyncio.sleep(0)
         self.running.discard(name)
 
@@ -49,7 +49,7 @@ class IdleFronts:
         self.routes[service] = instance_url
 
     async def close(self, service: str) -> None:
-        """Forget the front."""
+        """Remove the front."""
         await asyncio.sleep(0)
         self.ports.pop(service, None)
         self.routes.pop(service, None)
@@ -82,7 +82,7 @@ class IdleMachines:
         return None
 
     async def stop(self, name: str) -> None:
-        """Forget it."""
+        """Remove the record."""
         await asyncio.sleep(0)
         self.machines.pop(name, None)
         self.metadata.pop(name, None)

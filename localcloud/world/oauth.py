@@ -155,7 +155,7 @@ def public_key(private_key_pem: str) -> str:
 
 
 def credentials_file(path: Path, *, email: str, project: str, token_uri: str) -> str:
-    """Write (or refresh) a service account file and return its public key in PEM. The private key of an existing file is kept."""
+    """Write a service account file and return its public key (PEM). An existing file keeps its private key."""
     known = cast("JsonObject", json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
     private = str(known.get("private_key") or new_private_key())
     document = {

@@ -29,7 +29,7 @@ class LongRunningOperations:
         response: JsonObject | None,
         metadata: JsonObject | None = None,
     ) -> JsonObject:
-        """Store an operation that is done after `duration_s` simulated seconds; its effect is there at once. Without a response it is empty."""
+        """Store an operation that is done after `duration_s` simulated seconds. Its effect is immediate; None means an empty response."""
         return self._open(
             api, parent, metadata, due_s=self._timeline.simulated_s() + duration_s, response=response or _EMPTY
         )

@@ -59,11 +59,11 @@ class FrontRuntime(Protocol):
     """Stable URLs of services: one loopback port each, IAM checked before a request reaches an instance."""
 
     async def open(self, service: str, *, port: int | None) -> int:
-        """Open the front of a service (on the given port if possible) and return its port. 503 until a route is set."""
+        """Open the front of a service, on the given port if possible, and return its port. It answers 503 until a route is set."""
         ...
 
     def route(self, service: str, instance_url: str | None) -> None:
-        """Send the service's traffic to an instance, or nowhere."""
+        """Route the service's traffic to an instance; None means to no instance."""
         ...
 
     async def close(self, service: str) -> None:

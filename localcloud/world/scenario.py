@@ -135,7 +135,7 @@ class ScenarioError(ValueError):
 
 
 def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - whatever YAML or JSON holds
-    """Check a scenario."""
+    """Return the validated scenario. Raises ScenarioError."""
     try:
         return Scenario.model_validate(value or {})
     except ValidationError as error:
@@ -147,7 +147,7 @@ def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - whatever YAML 
 
 
 def load(path: Path) -> Scenario:
-    """Read a scenario file."""
+    """Return the scenario of a file. Raises ScenarioError."""
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

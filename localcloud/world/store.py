@@ -34,7 +34,7 @@ class ResourceStore:
         return name in self._kinds.get(kind, {})
 
     def put(self, kind: str, name: str, document: JsonObject) -> JsonObject:
-        """Store a copy and return the argument."""
+        """Store a copy of the document and return the document."""
         text = json.dumps(document)
         self._kinds.setdefault(kind, {})[name] = json.loads(text)
         self._database.execute("INSERT OR REPLACE INTO resources VALUES (?, ?, ?)", (kind, name, text))

@@ -49,7 +49,7 @@ def _find(machine: Machine, name: str) -> dict[str, Any] | None:
 
 
 def _fresh(document: dict[str, Any]) -> dict[str, Any]:
-    """Correct a state whose supervisor died before it could write the end."""
+    """Return the container's state, corrected if its supervisor died before it could record the end."""
     # Until the supervisor has recorded the end, the container counts as running: only the supervisor knows the exit code.
     supervisor = int(document.get("supervisor") or 0)
     supervised = supervisor > 0 and alive(supervisor)
@@ -200,7 +200,7 @@ def _log(machine: Machine, name: str) -> Path:
 
 
 def _follow(machine: Machine, name: str, *, lines: int | None) -> None:
-    """Print a log as it grows, until the container has ended and all of it is printed."""
+    """Print a log while it grows, until the container has ended."""
     with _log(machine, name).open(encoding="utf-8", errors="replace") as log:
         if lines is not None:
             text = log.readlines()
@@ -309,7 +309,7 @@ def _kill(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def _end(machine: Machine, found: dict[str, Any], number: signal.Signals, grace_s: float) -> None:
-    """Signal a container's process and wait for its end; kill it when the grace is over."""
+    """Signal a container's process and wait for its end; kill it after the grace period."""
     if not found["running"]:
         return
     pid = int(found["pid"])

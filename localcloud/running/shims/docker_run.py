@@ -110,7 +110,7 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
 
 
 def _is_program(command: Sequence[str]) -> bool:
-    """Tell whether a command starts with a program rather than with a flag or a model's id."""
+    """Tell if a command starts with a program, not with a flag or a model's id."""
     return bool(command) and not command[0].startswith("-") and ("/" not in command[0] or command[0].startswith("/"))
 
 
@@ -120,7 +120,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _environment(variables: Sequence[str], files: Sequence[str]) -> dict[str, str]:
-    """Read variables as docker does: files first; a name without a value is taken from the caller's environment."""
+    """Read variables as docker does: files first; a name without a value gets the value of the caller's environment."""
     out: dict[str, str] = {}
     lines: list[str] = []
     for file in files:

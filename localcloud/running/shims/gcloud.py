@@ -73,7 +73,7 @@ def _ask(path: str, *, body: dict[str, Any] | None = None, token: str | None = N
 
 
 def parse_tunnel(words: Sequence[str]) -> TunnelRequest:
-    """Read what follows `compute tpus tpu-vm ssh`. Raises CommandError."""
+    """Parse the words after `compute tpus tpu-vm ssh`. Raises CommandError."""
     at = words.index("--") if "--" in words else len(words)
     before, after = words[:at], words[at + 1 :]
     options: dict[str, str] = {}
@@ -167,7 +167,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command line; exit code 2 for what the stand-in does not know."""
+    """Run the command line. Return exit code 2 for an unknown command."""
     print(_NOTICE, file=sys.stderr)
     try:
         return _run([word for word in argv if word not in ("--quiet", "-q")])

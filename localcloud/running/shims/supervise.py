@@ -88,7 +88,7 @@ class _Supervisor:
         timer.start()
 
     def kill(self) -> None:
-        """Kill the process and its group at once."""
+        """Kill the process and its group."""
         process = self._process
         if process is not None and process.poll() is None:
             try:
