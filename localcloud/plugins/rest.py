@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
-from typing import Final, Protocol, Self, cast
+from typing import Final, Protocol, Self, TypeAlias, cast
 
 import aiohttp
 
 from localcloud.plugins.schema import Json, Object
+
+Query: TypeAlias = Mapping[str, str] | None
 
 LOCAL_TOKEN: Final = "local-token"  # noqa: S105 - what the local cloud takes from a client without credentials; it opens nothing else
 
@@ -34,8 +36,9 @@ class PluginError(Exception):
 class GoogleApiError(PluginError):
     """Google's API refused: the HTTP status and the API's own message."""
 
-    def __init__(self, status: int, message: str, reason: str = "") -> None:
-        super().__init__(f"googleapi: Error {status}: {message}" + (f", {reason}" if reason else ""))
+    def __init__(self, status: int, message: str, reason: str = "", *, doing: str = "") -> None:
+        text = f"googleapi: Error {status}: {message}" + (f", {reason}" if reason else "")
+        super().__init__(f"Error {doing}: {text}" if doing else text)
         self.status = status
 
     @property
@@ -156,11 +159,11 @@ class Rest:
     ) -> None:
         await self._transport.close()
 
-    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Object:
+    async def get(self, path: str, query: Query = None) -> Object:
         """GET a JSON object."""
         return await self.call("GET", path, query=query)
 
-    async def find(self, path: str, query: Mapping[str, str] | None = None) -> Object | None:
+    async def find(self, path: str, query: Query = None) -> Object | None:
         """GET a JSON object; None where there is none."""
         try:
             return await self.get(path, query)
@@ -183,16 +186,30 @@ class Rest:
                 return
             asked["pageToken"] = token
 
-    async def call(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json = None
-    ) -> Object:
-        """Send a JSON request and return the JSON object that answers it. Raises GoogleApiError and PluginError."""
+    async def drop(self, path: str, *, doing: str, method: str = "DELETE", query: Query = None) -> Object:
+        """Send a request that takes something away; 404 is success, and answers an empty object."""
+        try:
+            return await self.call(method, path, query=query, doing=doing)
+        except GoogleApiError as error:
+            if error.is_missing:
+                return {}
+            raise
+
+    async def call(self, method: str, path: str, *, query: Query = None, body: Json = None, doing: str = "") -> Object:
+        """Send a JSON request and return the JSON object that answers it. Raises GoogleApiError, which says what was being done, and PluginError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
-        return await self.send(method, path, query=query or {}, headers=headers, body=data)
+        return await self.send(method, path, query=query or {}, headers=headers, body=data, doing=doing)
 
     async def send(
-        self, method: str, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | None,
+        doing: str = "",
     ) -> Object:
         """Send any request and return the JSON object that answers it. Raises GoogleApiError and PluginError."""
         reply = await self._with_retries(
@@ -200,7 +217,7 @@ class Rest:
         )
         parsed = _parse(reply.text)
         if reply.status >= _SUCCESS_BELOW:
-            raise _api_error(reply.status, parsed, reply.text)
+            raise _api_error(reply.status, parsed, reply.text, doing)
         return parsed if isinstance(parsed, dict) else {}
 
     async def _with_retries(
@@ -254,11 +271,11 @@ def _parse(text: str) -> Json:
         return None
 
 
-def _api_error(status: int, parsed: Json, text: str) -> GoogleApiError:
+def _api_error(status: int, parsed: Json, text: str, doing: str) -> GoogleApiError:
     error = parsed.get("error") if isinstance(parsed, dict) else None
     if not isinstance(error, dict):
-        return GoogleApiError(status, text[:200])
+        return GoogleApiError(status, text[:200], doing=doing)
     listed = error.get("errors")
     first = listed[0] if isinstance(listed, list) and listed else None
     reason = str(first.get("reason", "")) if isinstance(first, dict) else ""
-    return GoogleApiError(status, str(error.get("message", "")), reason)
+    return GoogleApiError(status, str(error.get("message", "")), reason, doing=doing)
