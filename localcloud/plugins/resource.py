@@ -17,7 +17,7 @@ from localcloud.plugins.values import Properties, Value, is_object
 
 
 class Wait(Enum):
-    """How the answer to a change is followed to its end."""
+    """What the answer to a change is."""
 
     NOT = "the answer is the end"
     OPERATION = "google.longrunning operations"
@@ -89,7 +89,7 @@ class RestResource:
         return state
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """POST, follow the operation, read."""
+        """Send the POST, wait for its operation and read the resource."""
         body = self.body(context, inputs, {}, update=False)
         query = {name: self.path(template, context, inputs, "") for name, template in self.create_query.items()}
         collection = self.path(self.collection, context, inputs, "")
@@ -105,7 +105,7 @@ class RestResource:
     async def _failed(
         self, context: OperationContext, resource_id: str, given: Properties, verb: str, error: PluginError
     ) -> PluginError:
-        """Return the error of a wait that failed; with the resource, where the type is kept although it failed."""
+        """Return the error of a wait that failed; with the resource, if a failed resource of this type still exists."""
         reason = f"Error waiting to {verb} {self.noun}: {error}"
         if not self.keeps_failed:
             return PluginError(reason)
@@ -125,7 +125,7 @@ class RestResource:
         return found
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """GET; what the id says is part of the state."""
+        """Read the resource. The properties in its id are part of the state."""
         named = self.named(resource_id)
         body = await context.rest.find(self.path(self.item, context, given or named, resource_id))
         if body is None:
@@ -138,7 +138,7 @@ class RestResource:
         return parse_id(self.id_template, resource_id, self.noun) if self.id_template else {}
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """PATCH or PUT what changes, follow the operation, read. Nothing is sent for what only the provider keeps."""
+        """Send the PATCH or PUT, wait for its operation and read the resource. Changes of local properties send nothing."""
         given = given_after(wanted)
         sent = self.sent(wanted.changed)
         if sent or (self.mask is Mask.NONE and not wanted.changed):
@@ -162,7 +162,7 @@ class RestResource:
         return [*names, *(name for name in marks if name not in names)]
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """DELETE; 404 is success. Refuse where the resource is protected."""
+        """Send the DELETE and wait for its operation; 404 is success. Raises PluginError if the resource is protected."""
         if state.get("deletionProtection") is True:
             raise PluginError(
                 f"cannot destroy {self.noun.lower()} without setting deletion_protection=false and running `pulumi up`"
@@ -173,7 +173,7 @@ class RestResource:
         await self.finish(context, "Deleting", answer, path)
 
     async def finish(self, context: OperationContext, doing: str, answer: Object, path: str) -> None:
-        """Follow the operation that an answer may be. Raises OperationError where it fails or does not end in time."""
+        """Wait for the operation that an answer may be. Raises OperationError if it fails or does not end in time."""
         try:
             await follow(context, self.wait, answer, path, operations=self.operations)
         except PluginError as error:

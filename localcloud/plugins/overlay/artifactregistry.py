@@ -26,10 +26,10 @@ def _policies_from_json(raw: Json) -> Value:
 
 
 class RepositoryLifecycle(RestResource):
-    """A repository: an ordinary resource whose short name and registry address are worked out here."""
+    """A repository. Its short name and registry address follow from its id."""
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """GET, and the outputs that follow from the id."""
+        """Read the repository and add the outputs that follow from its id."""
         found = await super().read(context, resource_id, given)
         if found is not None:
             place = "{location}-{format}.pkg.dev".format_map(found.state).lower()

@@ -25,7 +25,7 @@ class ChannelLifecycle(RestResource):
     def body(
         self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
     ) -> Object:
-        """Add the secret labels."""
+        """Return the body with the secret labels among the others."""
         body = super().body(context, inputs, state, update=update)
         sensitive = inputs.get("sensitiveLabels")
         if isinstance(sensitive, dict) and sensitive:
@@ -37,7 +37,7 @@ class ChannelLifecycle(RestResource):
     def state(
         self, context: OperationContext, body: Object, given: Properties, *, imported: bool = False
     ) -> Properties:
-        """Take the masked secret labels out."""
+        """Return the state without the masked secret labels."""
         labels = body.get("labels")
         if isinstance(labels, dict):
             shown = {name: value for name, value in labels.items() if name not in _SENSITIVE.values()}
@@ -45,7 +45,7 @@ class ChannelLifecycle(RestResource):
         return super().state(context, body, given, imported=imported)
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """DELETE, with `force` as the program says."""
+        """Delete the channel, with `force` if `forceDelete` is set."""
         force = "true" if state.get("forceDelete") is True else "false"
         await super().delete(context, resource_id, {**state, "force": force})
 
@@ -56,7 +56,7 @@ class AlertLifecycle(RestResource):
     def body(
         self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
     ) -> Object:
-        """Add the conditions' names."""
+        """Return the body with the names of conditions that the state contains."""
         body = super().body(context, inputs, state, update=update)
         conditions, known = body.get("conditions"), state.get("conditions")
         if update and isinstance(conditions, list) and isinstance(known, list):
@@ -99,7 +99,7 @@ def _parsed(values: Mapping[str, Value]) -> Json:
 
 
 def _same_dashboard(details: Details, state: Mapping[str, Value], inputs: Mapping[str, Value]) -> Details:
-    """What Google added to the text is no difference: only what the program wrote is compared."""
+    """Compare only what the program wrote: what Google added to the text is not a difference."""
     if isinstance(inputs.get("dashboardJson"), Unknown):
         return details
     left = {path: detail for path, detail in details.items() if path != ("dashboardJson",)}

@@ -29,7 +29,7 @@ class RouterNatLifecycle(RestResource):
         return await settled(resource_id, inputs, self.must_read(context, resource_id, inputs))
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Look the entry up in the router's list."""
+        """Find the entry in the router's list."""
         named = self.named(resource_id)
         router = await context.rest.find(self.path(self.item, context, named, ""))
         entry = next((each for each in _nats(router or {}) if each.get("name") == named["name"]), None)
@@ -45,7 +45,7 @@ class RouterNatLifecycle(RestResource):
         return await self.must_read(context, wanted.id, wanted.inputs)
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Take the entry out of the router's list; a router that is gone took it along."""
+        """Remove the entry from the router's list. If the router is gone, so is the entry."""
         del resource_id
         path = self.path(self.item, context, state, "")
         async with context.locks.of(path):

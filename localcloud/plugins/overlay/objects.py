@@ -27,7 +27,7 @@ class BucketObjectLifecycle(RestResource):
     """An object in a bucket."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Upload, then read."""
+        """Upload the object and read its metadata."""
         bucket, name = text_of(inputs, "bucket"), text_of(inputs, "name")
         content = _content(inputs)
         boundary = f"localcloud-{hashlib.sha256(content).hexdigest()[:32]}"
@@ -49,7 +49,7 @@ class BucketObjectLifecycle(RestResource):
         return super().path(template, context, named, resource_id)
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """GET the object's metadata. The content stays what the program gave, as long as its hash is the one in the bucket."""
+        """Read the object's metadata. The content in the state is the program's while its hash is the one in the bucket."""
         if not given:
             raise PluginError(
                 f"{resource_id!r}: bucket objects cannot be imported, neither here nor with the real provider"
@@ -63,7 +63,7 @@ class BucketObjectLifecycle(RestResource):
         return found
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Upload again where the content changes, else PATCH what changes."""
+        """Upload the object again if its content changes, else update its metadata."""
         if wanted.changed & {"content", "source", "detectMd5hash", "sourceMd5hash"}:
             return await self.create(context, wanted.inputs)
         return await super().update(context, wanted)

@@ -24,7 +24,7 @@ class EnabledService(RestResource):
     """An API of a project: enabled, listed, and disabled at the end only where the program asks for it."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Enable the API unless it is enabled."""
+        """Enable the API if it is not enabled."""
         service, project = text_of(inputs, "service"), known_project(context, inputs).project
         async with context.locks.of(f"{_API}/projects/{project}"):
             if service not in await _enabled(context, project):
@@ -32,7 +32,7 @@ class EnabledService(RestResource):
         return await self.must_read(context, f"{project}/{service}", inputs)
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Look the API up among those that are enabled."""
+        """Find the API among the enabled ones."""
         named = self.named(resource_id)
         project, service = text_of(named, "project"), text_of(named, "service")
         # The real provider lists, looks at the project, and lists again.
@@ -48,7 +48,7 @@ class EnabledService(RestResource):
         return Created(id=wanted.id, state={**self.state(context, {}, wanted.inputs), **self.named(wanted.id)})
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Disable the API where `disableOnDestroy` says so; else leave it, since others may use it."""
+        """Disable the API if `disableOnDestroy` is set."""
         if state.get("disableOnDestroy") is not True:
             return
         body: Object = {"disableDependentServices": state.get("disableDependentServices") is True}
@@ -77,10 +77,10 @@ async def _enabled(context: OperationContext, project: str) -> set[str]:
 
 
 class ServiceAccountLifecycle(RestResource):
-    """A service account. The real provider reads it back until it is really visible."""
+    """A service account. As in the real provider, it is read until it is visible."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """POST, then read."""
+        """Create the account and read it."""
         account = text_of(inputs, "accountId")
         collection = f"iam/v1/projects/{known_project(context, inputs).project}/serviceAccounts"
         body: Object = {"accountId": account, "serviceAccount": self.body(context, inputs, {}, update=False)}
@@ -118,7 +118,7 @@ class ServiceAccountLifecycle(RestResource):
         return {**state, "disabled": body.get("disabled") is True, "project": str(body.get("projectId", ""))}
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """PATCH the texts with the account's etag; enabling and disabling are methods of their own."""
+        """Update the texts with the account's etag. Enabling and disabling are separate methods."""
         if "disabled" in wanted.changed:
             action = "disable" if wanted.inputs.get("disabled") is True else "enable"
             await context.rest.call("POST", f"iam/v1/{wanted.id}:{action}", body={})

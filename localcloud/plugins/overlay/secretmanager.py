@@ -15,7 +15,7 @@ _SECRET: Final = "projects/{project}/secrets/{secretId}"  # noqa: S105 - the sha
 
 
 class SecretVersionLifecycle(RestResource):
-    """A version of a secret: its payload is written once and never sent again."""
+    """A version of a secret. Its payload is sent once, at creation."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """Add the version, then enable or disable it."""
@@ -36,7 +36,7 @@ class SecretVersionLifecycle(RestResource):
         return await self.must_read(context, name, inputs)
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """GET; an import reads the payload too. A destroyed version is gone."""
+        """Read the version; an import also reads its payload. A destroyed version is gone."""
         body = await context.rest.find(f"{_API}/{resource_id}")
         if body is None or body.get("state") == "DESTROYED":
             return None

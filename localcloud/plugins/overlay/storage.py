@@ -37,14 +37,14 @@ class BucketLifecycle(RestResource):
     """A bucket: updates send what changes, deletion looks for objects first."""
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """GET, and the `gs://` address that the service does not answer."""
+        """Read the bucket and add its `gs://` address."""
         found = await super().read(context, resource_id, given)
         if found is not None:
             found.state["url"] = f"gs://{resource_id}"
         return found
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """PATCH what changes."""
+        """Send what changes."""
         body: Object = {}
         scope = context.scope(wanted.inputs)
         changed = (wanted.changed | _IAM_FIELDS) if wanted.changed & _IAM_FIELDS else wanted.changed
@@ -62,7 +62,7 @@ class BucketLifecycle(RestResource):
         return await self.must_read(context, wanted.id, given_after(wanted))
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Refuse where there are objects and `forceDestroy` is not set; else delete them, then the bucket."""
+        """Delete all objects and the bucket. Raises PluginError if there are objects and `forceDestroy` is not set."""
         bucket = f"{_API}/b/{resource_id}"
         await context.rest.find(f"{bucket}/anywhereCaches/")
         objects = [each async for each in context.rest.pages(f"{bucket}/o", "items", {"versions": "true"})]
