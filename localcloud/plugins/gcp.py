@@ -126,13 +126,7 @@ class GcpSession:
         state = foretold(entry.fields, inputs)
         if self.context.settings.project and state.get("project") is UNKNOWN:
             state["project"] = self.context.settings.project
-        for family in labels.families(entry.fields):
-            if not has_unknown(inputs.get(family.written)):
-                wanted = labels.wanted(family, self.context.settings, inputs)
-                state[family.effective] = wanted
-                if family.managed:
-                    state[family.managed] = dict(wanted)
-        return state
+        return {**state, **labels.foretell(entry.fields, self.context.settings, inputs, {})}
 
     def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:
         """Return the state with the new inputs. Computed properties that change are unknown."""
@@ -148,12 +142,7 @@ class GcpSession:
         for name in self.diff(type_name, state, news).changed:
             if name in entry.fields and entry.fields[name].output:
                 after[name] = UNKNOWN
-        for family in labels.families(entry.fields):
-            if not has_unknown(news.get(family.written)):
-                after[family.effective] = labels.to_send(family, self.context.settings, news, state)
-                if family.managed:
-                    after[family.managed] = labels.wanted(family, self.context.settings, news)
-        return after
+        return {**after, **labels.foretell(entry.fields, self.context.settings, news, state)}
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
         """Create a resource."""

@@ -11,7 +11,7 @@ from typing import Final
 from localcloud.plugins.diffing import Details, compare_maps
 from localcloud.plugins.lifecycle import PluginSettings
 from localcloud.plugins.schema import PropertySpec
-from localcloud.plugins.values import Properties, Value, is_object
+from localcloud.plugins.values import Properties, Value, has_unknown, is_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,19 @@ def to_send(
     ours = _map(state, family.managed or family.written)
     others = {name: text for name, text in _map(state, family.effective).items() if name not in ours}
     return {**others, **wanted(family, settings, inputs)}
+
+
+def foretell(
+    fields: Mapping[str, PropertySpec], settings: PluginSettings, inputs: Properties, state: Mapping[str, Value]
+) -> Properties:
+    """Return the computed properties of all families in a preview; `state` is empty before a creation."""
+    foretold: Properties = {}
+    for family in families(fields):
+        if not has_unknown(inputs.get(family.written)):
+            foretold[family.effective] = to_send(family, settings, inputs, state)
+            if family.managed:
+                foretold[family.managed] = wanted(family, settings, inputs)
+    return foretold
 
 
 def sort_out(

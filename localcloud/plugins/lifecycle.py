@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeAlias
 
@@ -26,11 +25,9 @@ class Locks:
     def __init__(self) -> None:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    @asynccontextmanager
-    async def of(self, name: str) -> AsyncGenerator[None]:
-        """Hold the lock of a name."""
-        async with self._locks[name]:
-            yield
+    def of(self, name: str) -> asyncio.Lock:
+        """Return the lock of a name."""
+        return self._locks[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
