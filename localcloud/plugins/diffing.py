@@ -31,7 +31,7 @@ class Detail:
 
     @property
     def kind(self) -> str:
-        """The engine's word, such as `update-replace`."""
+        """Return the engine's word, such as `update-replace`."""
         return f"{self.change.value}-replace" if self.replaces else self.change.value
 
 
@@ -54,11 +54,11 @@ class Difference:
 
     @property
     def changed(self) -> frozenset[str]:
-        """The names of the top-level properties that change."""
+        """Return the names of the top-level properties that change."""
         return frozenset(str(path[0]) for path in self.details)
 
     def rendered(self) -> dict[str, str]:
-        """Property paths and kinds as the engine writes them."""
+        """Return property paths and kinds as the engine writes them."""
         return {render_path(path): detail.kind for path, detail in self.details.items()}
 
 

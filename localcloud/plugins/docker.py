@@ -118,7 +118,7 @@ class DockerSession:
     registry: dict[str, str] = field(repr=False)
 
     def cancel(self) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: no operation waits."""
 
     def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckedInputs:
         """Check inputs; an image's build gets the digest of its context, so that a changed file is a difference."""
@@ -135,7 +135,7 @@ class DockerSession:
         return CheckedInputs(inputs=inputs, failures=())
 
     def diff(self, type_name: str, state: Properties, news: Properties) -> Difference:
-        """Compare; a registry's user and password are no difference, since they change with every login."""
+        """Compare the state with new inputs. Ignore a registry's user and password, which change with every login."""
         fields = _fields(type_name)
         details = compare(fields, state, news)
         kept: Details = {path: detail for path, detail in details.items() if not _is_login(path)}
@@ -144,18 +144,18 @@ class DockerSession:
         return Difference(details=kept, delete_first=False)
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
-        """Everything but the digest is known before a build."""
+        """Return the state before a build: only the digest is unknown."""
         fields = _fields(type_name)
         if type_name != _IMAGE or has_unknown({name: value for name, value in inputs.items() if name != DEFAULTS_KEY}):
             return foretold(fields, inputs)
         return {**_image_state(inputs, ""), "repoDigest": UNKNOWN}
 
     def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:
-        """As for a creation; where nothing changes, the state."""
+        """Return the state before a build, or the state as it is when nothing changes."""
         return self.preview_create(type_name, news) if self.diff(type_name, state, news).details else state
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
-        """Work the digest out and note it in the registry."""
+        """Compute the digest and store it in the registry."""
         del limit_s
         _fields(type_name)
         if type_name == _IMAGE:
@@ -176,7 +176,7 @@ class DockerSession:
         return Created(id=digest, state={**state, "sha256Digest": digest})
 
     async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
-        """The real provider has nothing to read either: the state stays."""
+        """Return the state unchanged, as the real provider does."""
         if not inputs:
             raise PluginError(f"{type_name} {resource_id!r} cannot be imported")
         return ReadResult(created=Created(id=resource_id, state=state), inputs=inputs)
@@ -190,18 +190,18 @@ class DockerSession:
         return Created(id=resource_id, state=created.state)
 
     async def delete(self, type_name: str, resource_id: str, state: Properties, *, limit_s: float) -> None:
-        """Images stay where they are, as with the real provider; pushed ones without `keepRemotely` go."""
+        """Forget a pushed image unless `keepRemotely` is set. Local images stay, as with the real provider."""
         del limit_s, resource_id
         if type_name == _REGISTRY_IMAGE and state.get("keepRemotely") is not True:
             self.registry.pop(text_of(state, "name"), None)
 
     async def invoke(self, function: str, arguments: Properties) -> Properties:
-        """There are no data sources."""
+        """Raise PluginError: there are no data sources."""
         del arguments
         raise PluginError(f"the local docker stand-in does not know the function {function}")
 
     def secret_paths(self, type_name: str) -> frozenset[Path]:
-        """Passwords."""
+        """Return the paths of passwords."""
         fields = _TYPES.get(type_name)
         return secret_paths(fields) if fields else frozenset()
 
@@ -232,7 +232,7 @@ def _build(inputs: Mapping[str, Value]) -> Build:
 
 
 def _image_state(inputs: Properties, digest: str) -> Properties:
-    """The outputs of an image, and what its next diff compares with."""
+    """Return the outputs of an image, which its next diff compares with."""
     name = text_of(inputs, "imageName")
     build = _build(inputs)
     registry = inputs.get("registry")
