@@ -105,7 +105,6 @@ class _Frozen(BaseModel):
         strict=True,
         allow_inf_nan=False,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
     )
 
 
