@@ -74,7 +74,7 @@ def _kind(option: Schema) -> str:
     if "secure" in option.get("properties", {}):
         return "secret"
     if "examples" in option:
-        return f"text such as `{option['examples'][0]}`"
+        return f"text such as {' or '.join(f'`{example}`' for example in option['examples'])}"
     return _WORDS[option["type"]]
 
 
