@@ -1,10 +1,8 @@
 """From settings to the planner's question, and from its answer to the program's decision to go on."""
 
-from dataclasses import fields
-
 from planning.hardware import FLEX_START_V6E_ZONES, L4_REGIONS, RTX_PRO_6000_REGIONS
 from planning.types import CloudRunOptions, Deployment, Plan, StartupProbe, TpuOptions, WeightsMode
-from planning.vllm_args import VllmOptions
+from planning.vllm_args import XLA_CACHE_PATH
 from stacks.settings import CloudRunSettings, ProbeSettings, Settings, TpuSettings
 
 _REGIONS = {"nvidia-l4": L4_REGIONS, "nvidia-rtx-pro-6000": RTX_PRO_6000_REGIONS}
@@ -26,7 +24,7 @@ def to_deployment(settings: Settings) -> Deployment:
         accelerator=tpu.accelerator_type if tpu else run.gpu if run else "",
         platform="tpu-vm" if tpu else "cloud-run",
         quantization=settings.quantization,
-        vllm=to_vllm_options(settings),
+        vllm=settings.vllm,
         weights_mode=_weights_mode(settings),
         host_memory_gib=run.memory_mib / 1024 if run else None,
         vcpu=run.cpu if run else None,
@@ -34,6 +32,10 @@ def to_deployment(settings: Settings) -> Deployment:
         cloud_run=_cloud_run_options(run, settings) if run else CloudRunOptions(),
         public=run.public if run else False,
         endpoint_url=settings.endpoint_url,
+        subnet_private_google_access=tpu.existing_network.private_google_access
+        if tpu and tpu.existing_network
+        else None,
+        measured_tok_per_s=settings.measured_tok_per_s,
         token_source="secret-manager" if settings.has_hf_token else "none",
         accept_findings=tuple(settings.accept_findings),
     )
@@ -42,33 +44,20 @@ def to_deployment(settings: Settings) -> Deployment:
 def check_places(settings: Settings) -> None:
     """Refuse a zone or region in which the accelerator is not known to exist, before anything is asked of the cloud.
 
-    Raises PlacesError; `tpu.allowUnlistedZones` accepts zones that are newer than this release.
+    Raises PlacesError.
     """
     tpu, run = settings.tpu, settings.cloud_run
-    if (
-        tpu is not None
-        and tpu.provisioning == "flex-start"
-        and tpu.accelerator_type.startswith("v6e")
-        and not tpu.allow_unlisted_zones
-    ):
+    if tpu is not None and tpu.provisioning == "flex-start" and tpu.accelerator_type.startswith("v6e"):
         for index, zone in enumerate(tpu.zones):
             if zone not in FLEX_START_V6E_ZONES:
                 raise PlacesError(
                     f'gemma-serving:tpu.zones[{index}] = "{zone}": no flex-start {tpu.accelerator_type} is known there; known are '
-                    f"{', '.join(FLEX_START_V6E_ZONES)}. If the zone is newer than this list, set tpu.allowUnlistedZones: true."
+                    f"{', '.join(FLEX_START_V6E_ZONES)}."
                 )
     if run is not None and run.region not in _REGIONS[run.gpu]:
         raise PlacesError(
             f'gemma-serving:cloudRun.region = "{run.region}": Cloud Run has no {run.gpu} there; it has in {", ".join(_REGIONS[run.gpu])}.'
         )
-
-
-def to_vllm_options(settings: Settings) -> VllmOptions:
-    """Return the typed vLLM options as the settings give them."""
-    given = {
-        field.name: getattr(settings.vllm, field.name) for field in fields(VllmOptions) if field.name != "extra_args"
-    }
-    return VllmOptions(**given, extra_args=tuple(settings.vllm.extra_args))
 
 
 def to_probe(probe: ProbeSettings) -> StartupProbe:
@@ -125,6 +114,7 @@ def _tpu_options(tpu: TpuSettings) -> TpuOptions:
         valid_until_s=tpu.wait_per_zone_s,
         zones=tuple(tpu.zones),
         external_ip=False,
+        compile_cache_path=XLA_CACHE_PATH if tpu.compile_cache == "memory" else None,
         allow_replace_active=tpu.allow_replace_active,
     )
 
@@ -142,5 +132,5 @@ def _cloud_run_options(run: CloudRunSettings, settings: Settings) -> CloudRunOpt
         mount_gid=run.mount.gid,
         image_uid=settings.image.uid,
         image_gid=settings.image.gid,
-        cuda13_image=run.gpu == "nvidia-l4",
+        cuda13_image=settings.image.needs_cuda_13,
     )
