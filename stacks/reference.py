@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from contracts.labels import PRODUCT
 from planning.images import IMAGES
 from stacks.schema import Schema, alternatives, blocks, file_schema
 
@@ -19,11 +20,11 @@ _WORDS: Final = {
     "object": "map",
 }
 
-_INTRODUCTION: Final = """# Settings
+_INTRODUCTION: Final = f"""# Settings
 
 Written by `python -m stacks.reference`; a test fails when this page is out of date.
 
-All keys stand in `Pulumi.<stack>.yaml` under `gemma-serving:`.
+All keys stand in `Pulumi.<stack>.yaml` under `{PRODUCT}:`.
 `gcp:project` names the Google Cloud project; without it `GOOGLE_CLOUD_PROJECT` does.
 Quantities carry their unit (`4h`, `32Gi`).
 An unknown key, a wrong unit or a contradiction is refused in one sentence before anything is declared.
@@ -73,7 +74,7 @@ def _kind(option: Schema) -> str:
     if "secure" in option.get("properties", {}):
         return "secret"
     if "examples" in option:
-        return f"text such as `{option['examples'][0]}`"
+        return f"text such as {' or '.join(f'`{example}`' for example in option['examples'])}"
     return _WORDS[option["type"]]
 
 
