@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from planning.catalog import find_id, spec_of
 from planning.errors import PlanningError
 from planning.hardware import ACCELERATORS, PLATFORMS, find_accelerator
-from planning.vllm_args import VllmOptions
+from planning.vllm_args import Modality, VllmOptions
 
 if TYPE_CHECKING:
     from planning.hardware import Accelerator
@@ -69,7 +69,7 @@ def recommended_options(
     if offloads and strategy:
         # Prefetched pages and offloaded weights would push each other out of the host's memory.
         strategy = "lazy"
-    limits = {"image": 4, "audio": 1} if spec.audio_params else {"image": 4}
+    limits: dict[Modality, int] = {"image": 4, "audio": 1} if spec.audio_params else {"image": 4}
     return VllmOptions(
         tensor_parallel_size=accelerator.devices,
         quantization="fp8" if quantize_on_load else None,

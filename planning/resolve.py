@@ -11,9 +11,12 @@ from planning.errors import PlanningError
 from planning.hardware import ACCELERATORS, Accelerator, Host, find_accelerator, host_of
 from planning.prices import LIST_PRICES, PriceBook
 from planning.quantization import SCHEMES, Scheme
-from planning.recommendation import MAX_NUM_SEQS, recommended_options
+from planning.recommendation import MAX_NUM_SEQS, UTILIZATION, recommended_options
+from planning.vllm_args import check_options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from planning.model import ModelSpec
     from planning.types import Deployment, Platform, WeightsMode
     from planning.vllm_args import VllmOptions
@@ -61,7 +64,7 @@ class Resolved:
 
     def item_limit(self, modality: str) -> int:
         """Items of a modality that one request may carry; unlimited counts as one."""
-        limits = self.vllm.limit_mm_per_prompt
+        limits = cast("Mapping[str, int] | None", self.vllm.limit_mm_per_prompt)
         return 1 if limits is None else limits.get(modality, 1)
 
     @property
@@ -81,6 +84,7 @@ def resolve(deployment: Deployment) -> Resolved:
     Raises:
         PlanningError: for an unknown name, a value out of range, or settings that contradict each other.
     """
+    check_options(deployment.vllm)
     accelerator = _accelerator(deployment.accelerator)
     platform = _platform(deployment.platform, accelerator)
     model_id, spec, scheme, quantize_on_load = _model(deployment)
@@ -95,21 +99,14 @@ def resolve(deployment: Deployment) -> Resolved:
     options = deployment.vllm.merged_over(base)
     host = host_of(accelerator, platform)
     runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"
-    max_model_len = _positive("maxModelLen", options.max_model_len or spec.max_positions)
-    max_num_seqs = _positive("maxNumSeqs", options.max_num_seqs or MAX_NUM_SEQS)
-    batched = _positive("maxNumBatchedTokens", options.max_num_batched_tokens or _default_batch(spec, accelerator))
-    kv_dtype = (options.kv_cache_dtype or "auto").lower()
-    if kv_dtype not in _KV_BYTES:
-        raise PlanningError(f'kvCacheDtype is "{options.kv_cache_dtype}"; allowed are {", ".join(_KV_BYTES)}.')
+    max_model_len = options.max_model_len or spec.max_positions
+    max_num_seqs = options.max_num_seqs or MAX_NUM_SEQS
+    batched = options.max_num_batched_tokens or _default_batch(spec, accelerator)
+    kv_dtype = options.kv_cache_dtype or "auto"
     block = options.block_size or _default_block(accelerator, max_model_len, max_num_seqs)
     offload = options.cpu_offload_gib or 0.0
     if offload and accelerator.is_tpu:
         raise PlanningError(f"cpuOffloadGib is {offload:g}, but vLLM on TPU cannot offload weights; leave it out.")
-    if offload < 0:
-        raise PlanningError(f"cpuOffloadGib is {offload:g}; it must be 0 or more.")
-    utilization = options.gpu_memory_utilization or 0.0
-    if not 0 < utilization <= 1:
-        raise PlanningError(f"gpuMemoryUtilization is {utilization:g}; it must be above 0 and at most 1.")
     memory_gib = deployment.host_memory_gib if deployment.host_memory_gib is not None else host.memory_gib
     if memory_gib <= 0:
         raise PlanningError(f"hostMemoryGib is {memory_gib:g}; it must be above 0.")
@@ -123,12 +120,12 @@ def resolve(deployment: Deployment) -> Resolved:
         host=host,
         runtime=runtime,
         vllm=replace(options, max_model_len=max_model_len),
-        tp=_positive("tensorParallelSize", options.tensor_parallel_size or accelerator.devices),
-        utilization=utilization,
+        tp=options.tensor_parallel_size or accelerator.devices,
+        utilization=options.gpu_memory_utilization or UTILIZATION,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=batched,
-        block_size=_positive("blockSize", block),
+        block_size=block,
         kv_dtype=kv_dtype,
         kv_bytes=_KV_BYTES[kv_dtype],
         eager=bool(options.enforce_eager),
@@ -139,12 +136,6 @@ def resolve(deployment: Deployment) -> Resolved:
         weights_mode=mode,
         prices=deployment.prices or LIST_PRICES,
     )
-
-
-def _positive(key: str, value: int) -> int:
-    if value < 1:
-        raise PlanningError(f"{key} is {value}; it must be 1 or more.")
-    return value
 
 
 def _accelerator(name: str) -> Accelerator:

@@ -1,244 +1,363 @@
-"""Typed vLLM server options and the command line and environment that they mean.
+"""vLLM's server options: one annotated field each. Settings, `--set`, the settings page and its JSON schema are made from them.
 
-Only flags that the planner understands are typed; everything else goes through `VllmOptions.extra_args`, verbatim.
-`None` means "not given": the flag is left out and vLLM's own default holds.
+To add an option, add a field to `VllmOptions`. Options without a field go through `extra_args`, unchanged.
+None means "not given": the flag is left out and vLLM's own default holds.
 
-Sources: vLLM's engine arguments (docs.vllm.ai, `vllm serve --help`), the vLLM recipe for Gemma 4, and the vLLM TPU
-(tpu-inference) environment variables.
+Sources: vLLM's engine arguments (docs.vllm.ai, `vllm serve --help`), the vLLM recipe for Gemma 4, and the environment variables
+of vLLM on TPU (tpu-inference).
 """
 
-from __future__ import annotations
-
 import json
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from contracts.fields import Doc, camel_case
+from planning.errors import PlanningError
 
 DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - shared memory inside the container, on purpose
 TPU_BUCKET_PADDING_GAP: Final = 512
 
 
-def _flag(flag: str, help_text: str) -> dict[str, str]:
-    return {"flag": flag, "help": help_text}
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """The numbers that an option allows. Keeps the protocol of `annotated_types`, so that pydantic checks the same limits."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+
+    def __str__(self) -> str:
+        """Return the limits in words: "1 or more", "above 0 and at most 1"."""
+        words = (
+            None if self.at_least is None else f"{self.at_least:g} or more",
+            None if self.above is None else f"above {self.above:g}",
+            None if self.at_most is None else f"at most {self.at_most:g}",
+        )
+        return " and ".join(word for word in words if word)
+
+    def allows(self, value: float) -> bool:
+        """Return whether the value is a number within the limits; NaN is not."""
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+        )
+
+    @property
+    def __is_annotated_types_grouped_metadata__(self) -> Literal[True]:
+        return True
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the limits as `annotated_types` constraints."""
+        from annotated_types import Interval  # noqa: PLC0415 - 10 ms, and only pydantic asks for it
+
+        yield from Interval(ge=self.at_least, gt=self.above, le=self.at_most)
+
+
+class Flag(NamedTuple):
+    """The flag of `vllm serve`. `has_no_form`: vLLM also knows `--no-...`, which turns the option off."""
+
+    name: str
+    has_no_form: bool = False
+
+
+class Unit(NamedTuple):
+    """The unit of an option whose name does not state it."""
+
+    name: str
+
+
+Modality: TypeAlias = Literal["image", "audio", "video"]
+"""Kinds of items in a prompt beside text."""
+
+_TOKENS: Final = Unit("tokens")
+_Positive: TypeAlias = Annotated[int, Limit(at_least=1)]
+_NotNegative: TypeAlias = Annotated[int, Limit(at_least=0)]
+_Fraction: TypeAlias = Annotated[float, Limit(above=0, at_most=1)]
+_Gib: TypeAlias = Annotated[float, Limit(at_least=0)]
+_Text: TypeAlias = str | None
+_Switch: TypeAlias = bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmOptions:
-    """The options of one vLLM server. Memory in GiB, lengths in tokens, fractions between 0 and 1."""
+    """Options of the vLLM server that the planner understands. Every other option goes into `extraArgs`."""
 
-    tensor_parallel_size: int | None = field(
-        default=None,
-        metadata=_flag(
-            "--tensor-parallel-size",
-            "Devices that share one copy of the model; on a TPU exactly the chips of the slice.",
+    tensor_parallel_size: Annotated[
+        _Positive | None,
+        Flag("--tensor-parallel-size"),
+        Unit("devices"),
+        Doc("Devices that share one copy of the model. On a TPU it must equal the chips of the slice."),
+    ] = None
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float16"] | None,
+        Flag("--dtype"),
+        Doc("Precision of activations and of weights that are not quantized. Gemma 4 was trained in bfloat16."),
+    ] = None
+    quantization: Annotated[
+        Literal["fp8"] | None,
+        Flag("--quantization"),
+        Doc("Quantize a bf16 checkpoint while it loads. Leave it out if the checkpoint is quantized already."),
+    ] = None
+    kv_cache_dtype: Annotated[
+        Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] | None,
+        Flag("--kv-cache-dtype"),
+        Doc(
+            "Precision of the KV cache. fp8 halves it on GPUs with FP8 units and saves nothing for Gemma 4 on v6e TPUs."
         ),
-    )
-    dtype: str | None = field(
-        default=None,
-        metadata=_flag(
-            "--dtype",
-            "Precision of weights that are not quantized and of activations; bfloat16 is what Gemma 4 was trained in.",
+    ] = None
+    gpu_memory_utilization: Annotated[
+        _Fraction | None,
+        Flag("--gpu-memory-utilization"),
+        Doc("Fraction of the device's memory for weights, activations and KV cache together."),
+    ] = None
+    max_model_len: Annotated[
+        _Positive | None,
+        Flag("--max-model-len"),
+        _TOKENS,
+        Doc("Longest request, prompt and answer together. One such request must fit into the KV cache."),
+    ] = None
+    max_num_seqs: Annotated[
+        _Positive | None,
+        Flag("--max-num-seqs"),
+        Unit("requests"),
+        Doc("Most requests that one step computes together. More requests wait in the queue."),
+    ] = None
+    max_num_batched_tokens: Annotated[
+        _Positive | None,
+        Flag("--max-num-batched-tokens"),
+        _TOKENS,
+        Doc("Most tokens that one step computes. The longest image or audio item must fit into one step."),
+    ] = None
+    block_size: Annotated[
+        _Positive | None,
+        Flag("--block-size"),
+        _TOKENS,
+        Doc("Size of one block of the KV cache. On a TPU the default depends on the longest request."),
+    ] = None
+    enforce_eager: Annotated[
+        _Switch,
+        Flag("--enforce-eager", has_no_form=True),
+        Doc("Do not use torch.compile and CUDA graphs: starts sooner, needs less memory, decodes more slowly."),
+    ] = None
+    cpu_offload_gib: Annotated[
+        _Gib | None,
+        Flag("--cpu-offload-gb"),
+        Doc("GiB of weights kept in host memory. vLLM reads them over PCIe for every token, so it is a last resort."),
+    ] = None
+    enable_prefix_caching: Annotated[
+        _Switch,
+        Flag("--enable-prefix-caching", has_no_form=True),
+        Doc("Reuse the KV cache of prompts that begin alike. Turn it off for benchmarks."),
+    ] = None
+    async_scheduling: Annotated[
+        _Switch,
+        Flag("--async-scheduling", has_no_form=True),
+        Doc("Schedule the next step while the current one computes."),
+    ] = None
+    disable_chunked_mm_input: Annotated[
+        _Switch,
+        Flag("--disable-chunked-mm-input", has_no_form=True),
+        Doc("Never split an image or audio item over two steps. TPUs need this."),
+    ] = None
+    limit_mm_per_prompt: Annotated[
+        Mapping[Modality, _NotNegative] | None,
+        Flag("--limit-mm-per-prompt"),
+        Unit("items"),
+        Doc(
+            "Most items of each kind in one request. If all are 0, the server takes text only and reserves nothing for encoders."
         ),
-    )
-    quantization: str | None = field(
-        default=None,
-        metadata=_flag(
-            "--quantization",
-            "Quantize a bf16 checkpoint while loading (fp8). Leave out for checkpoints that are quantized already: they say so themselves.",
+    ] = None
+    enable_auto_tool_choice: Annotated[
+        _Switch,
+        Flag("--enable-auto-tool-choice", has_no_form=True),
+        Doc("Let the model decide when to call a tool. It needs `toolCallParser`."),
+    ] = None
+    tool_call_parser: Annotated[
+        _Text,
+        Flag("--tool-call-parser"),
+        Doc("Parser that turns the model's tool-call tokens into OpenAI tool calls: gemma4 for Gemma 4."),
+    ] = None
+    reasoning_parser: Annotated[
+        _Text,
+        Flag("--reasoning-parser"),
+        Doc("Parser that separates the reasoning from the answer: gemma4 for Gemma 4."),
+    ] = None
+    chat_template: Annotated[
+        _Text, Flag("--chat-template"), Doc("Chat template file inside the image, used instead of the checkpoint's.")
+    ] = None
+    load_format: Annotated[
+        _Text,
+        Flag("--load-format"),
+        Doc("How vLLM reads weights. runai_streamer reads gs:// directly with many streams at a time."),
+    ] = None
+    safetensors_load_strategy: Annotated[
+        Literal["lazy", "eager", "prefetch"] | None,
+        Flag("--safetensors-load-strategy"),
+        Doc(
+            "lazy maps files, eager reads them whole, prefetch fills the page cache first. Use prefetch on network mounts."
         ),
-    )
-    kv_cache_dtype: str | None = field(
-        default=None,
-        metadata=_flag(
-            "--kv-cache-dtype",
-            "Precision of the KV cache; fp8 halves it on GPUs with FP8 units and saves nothing for Gemma 4 on v6e TPUs.",
-        ),
-    )
-    gpu_memory_utilization: float | None = field(
-        default=None,
-        metadata=_flag(
-            "--gpu-memory-utilization", "Share of the device's memory for weights, activations and KV cache together."
-        ),
-    )
-    max_model_len: int | None = field(
-        default=None,
-        metadata=_flag(
-            "--max-model-len",
-            "Longest request, prompt and answer together, in tokens; one such request must fit into the KV cache.",
-        ),
-    )
-    max_num_seqs: int | None = field(
-        default=None,
-        metadata=_flag("--max-num-seqs", "Most requests that one step computes together; more wait in the queue."),
-    )
-    max_num_batched_tokens: int | None = field(
-        default=None,
-        metadata=_flag(
-            "--max-num-batched-tokens",
-            "Most tokens that one step computes; must hold the longest image or audio item in one piece.",
-        ),
-    )
-    block_size: int | None = field(
-        default=None,
-        metadata=_flag("--block-size", "Tokens in one block of the KV cache."),
-    )
-    enforce_eager: bool | None = field(
-        default=None,
-        metadata=_flag(
-            "--enforce-eager",
-            "No torch.compile and no CUDA graphs: starts sooner, needs less memory, decodes more slowly.",
-        ),
-    )
-    cpu_offload_gib: float | None = field(
-        default=None,
-        metadata=_flag(
-            "--cpu-offload-gb", "GiB of weights kept in host memory and read over PCIe for every token: a last resort."
-        ),
-    )
-    enable_prefix_caching: bool | None = field(
-        default=None,
-        metadata=_flag(
-            "--enable-prefix-caching", "Reuse the KV cache of equal prompt beginnings; turn it off for benchmarks."
-        ),
-    )
-    async_scheduling: bool | None = field(
-        default=None,
-        metadata=_flag("--async-scheduling", "Schedule the next step while the present one computes."),
-    )
-    disable_chunked_mm_input: bool | None = field(
-        default=None,
-        metadata=_flag(
-            "--disable-chunked-mm-input", "Never split an image or audio item over two steps; needed on TPU."
-        ),
-    )
-    limit_mm_per_prompt: Mapping[str, int] | None = field(
-        default=None,
-        metadata=_flag(
-            "--limit-mm-per-prompt",
-            "Most items of each kind in one request; all 0 serves text only and reserves nothing for the encoders.",
-        ),
-    )
-    enable_auto_tool_choice: bool | None = field(
-        default=None,
-        metadata=_flag(
-            "--enable-auto-tool-choice", "Let the model decide when to call a tool; needs a tool-call parser."
-        ),
-    )
-    tool_call_parser: str | None = field(
-        default=None,
-        metadata=_flag(
-            "--tool-call-parser",
-            "Turns the model's own tool-call tokens into OpenAI tool calls; gemma4 for this family.",
-        ),
-    )
-    reasoning_parser: str | None = field(
-        default=None,
-        metadata=_flag("--reasoning-parser", "Separates the thinking channel from the answer; gemma4 for this family."),
-    )
-    chat_template: str | None = field(
-        default=None,
-        metadata=_flag("--chat-template", "Chat template file inside the image that replaces the checkpoint's own."),
-    )
-    load_format: str | None = field(
-        default=None,
-        metadata=_flag(
-            "--load-format", "How weights are read; runai_streamer reads gs:// directly, many streams at a time."
-        ),
-    )
-    safetensors_load_strategy: str | None = field(
-        default=None,
-        metadata=_flag(
-            "--safetensors-load-strategy",
-            "lazy maps files, eager reads them whole, prefetch warms the page cache first: right for network mounts.",
-        ),
-    )
-    speculative_config: Mapping[str, str | int | float | bool] | None = field(
-        default=None,
-        metadata=_flag(
-            "--speculative-config",
-            "Speculative decoding, for example n-gram: several tokens a step where the guess is right.",
-        ),
-    )
-    trust_remote_code: bool | None = field(
-        default=None,
-        metadata=_flag(
-            "--trust-remote-code", "Run Python code from the checkpoint's repository; Gemma 4 does not need it."
-        ),
-    )
-    served_model_name: str | None = field(
-        default=None,
-        metadata=_flag(
-            "--served-model-name", "The name that clients send as `model`, whatever the path of the weights."
-        ),
-    )
-    seed: int | None = field(
-        default=None,
-        metadata=_flag("--seed", "Random seed for sampling."),
-    )
-    extra_args: tuple[str, ...] = field(
-        default=(),
-        metadata=_flag("", "Further vLLM arguments, passed on as they are, after all others."),
-    )
+    ] = None
+    speculative_config: Annotated[
+        Mapping[str, str | int | float | bool] | None,
+        Flag("--speculative-config"),
+        Doc("Speculative decoding, for example n-gram: one step gives several tokens if the guess is right."),
+    ] = None
+    trust_remote_code: Annotated[
+        _Switch,
+        Flag("--trust-remote-code"),
+        Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it."),
+    ] = None
+    served_model_name: Annotated[
+        _Text, Flag("--served-model-name"), Doc("Name that clients send as `model`. The default is the model's id.")
+    ] = None
+    seed: Annotated[int | None, Flag("--seed"), Doc("Random seed for sampling.")] = None
+    extra_args: Annotated[
+        tuple[str, ...], Doc("More arguments of `vllm serve`. They follow all others, unchanged and unchecked.")
+    ] = ()
 
-    def merged_over(self, base: VllmOptions) -> VllmOptions:
-        """These options where they are given, `base` where they are not; `extra_args` of both, base's first."""
-        changes = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name != "extra_args" and getattr(self, f.name) is not None
-        }
-        return replace(base, **changes, extra_args=(*base.extra_args, *self.extra_args))
+    def merged_over(self, base: "VllmOptions") -> "VllmOptions":
+        """Return these options where they are given and `base` elsewhere; `extra_args` of both, base's first."""
+        given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return replace(base, **{**given, "extra_args": (*base.extra_args, *self.extra_args)})
 
 
-OPTION_HELP: Final[Mapping[str, str]] = {f.name: f.metadata["help"] for f in fields(VllmOptions)}
-"""What each option means, by its Python name, in words fit for `--help`."""
-
-OPTION_FLAG: Final[Mapping[str, str]] = {f.name: f.metadata["flag"] for f in fields(VllmOptions) if f.metadata["flag"]}
-"""The vLLM flag of each typed option, by its Python name."""
-
-# vLLM spells "off" as a flag of its own (argparse.BooleanOptionalAction); these are the booleans that have one.
-_NEGATABLE: Final = frozenset(
-    {
-        "enable_prefix_caching",
-        "async_scheduling",
-        "enforce_eager",
-        "enable_auto_tool_choice",
-        "disable_chunked_mm_input",
-    }
-)
+def _whole_number(text: str) -> int:
+    return int(text.replace("_", "").replace(",", ""))
 
 
-def _spell(name: str, flag: str, value: object) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        if value:
-            return flag
-        return f"--no-{flag.removeprefix('--')}" if name in _NEGATABLE else None
-    if isinstance(value, float):
-        return f"{flag}={value:g}"
-    if isinstance(value, int | str):
-        return f"{flag}={value}"
-    return f"{flag}={json.dumps(value, sort_keys=True, separators=(',', ':'))}"
+def _boolean(text: str) -> bool:
+    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+
+
+def _json_object(text: str) -> object:
+    value: object = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - JSON of another type is a wrong value like any other
+    return cast("object", value)
+
+
+_KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
+    bool: ("true or false", _boolean),
+    int: ("a whole number", _whole_number),
+    float: ("a number", float),
+    str: ("text", str),
+    Mapping: ("a JSON object", _json_object),
+    tuple: ("words with spaces between them", lambda text: tuple(text.split())),
+}
+"""For each kind of option: what its value is called, and how it is read from a command line."""
+
+
+class Option(NamedTuple):
+    """One field of `VllmOptions`, read from its annotations."""
+
+    name: str
+    """Python name, such as max_model_len."""
+    key: str
+    """Key in the settings and of `--set`, such as maxModelLen."""
+    kind: object
+    """int, float, bool, str, tuple or Mapping."""
+    choices: tuple[str, ...]
+    """The only values that are allowed, or the only keys of a mapping; empty if any is allowed."""
+    limit: Limit | None
+    """Limits of the number, or of each number in a mapping."""
+    flag: Flag | None
+    """Flag of `vllm serve`; None for `extra_args`."""
+    unit: str
+    """Unit of the value; empty if it has none or the name states it."""
+    help: str
+    """What the option does, in whole sentences."""
+
+    def read(self, text: str) -> object:
+        """Return the value of a command line's text. Raises PlanningError: the key, the value and what is allowed."""
+        words, reader = _KINDS[self.kind]
+        try:
+            value = reader(text.lower() if self.kind is str and self.choices else text)
+        except (ValueError, KeyError):
+            raise PlanningError(f'{self.key} is "{text}"; it must be {words}.') from None
+        self.check(value)
+        return value
+
+    def check(self, value: object) -> None:
+        """Raise PlanningError if the value is not allowed: the key, the value and what is allowed."""
+        if not isinstance(value, Mapping):
+            self._check_part(self.key, choice=value, number=value)
+            return
+        for key, number in cast("Mapping[str, object]", value).items():
+            self._check_part(f"{self.key}.{key}", choice=key, number=number)
+
+    def _check_part(self, key: str, *, choice: object, number: object) -> None:
+        if self.choices and choice not in self.choices:
+            raise PlanningError(f'{key} is "{choice}"; allowed are {", ".join(self.choices)}.')
+        if self.limit and not (isinstance(number, int | float) and self.limit.allows(number)):
+            raise PlanningError(f"{key} is {number}; it must be {self.limit}.")
+
+    def spell(self, value: object) -> str | None:
+        """Return the argument of `vllm serve` for a value, or None if the value needs none."""
+        if value is None or self.flag is None:
+            return None
+        flag = self.flag.name
+        if isinstance(value, bool):
+            return flag if value else f"--no-{flag.removeprefix('--')}" if self.flag.has_no_form else None
+        if isinstance(value, float):
+            return f"{flag}={value:g}"
+        if isinstance(value, int | str):
+            return f"{flag}={value}"
+        return f"{flag}={json.dumps(value, sort_keys=True, separators=(',', ':'))}"
+
+
+def _option(name: str, annotation: Any) -> Option:  # noqa: ANN401 - an annotation is any object
+    """Return what a field's annotation says: `Annotated[VALUE | None, Flag, Unit, Doc]`."""
+    markers: dict[type[object], Any] = {type(marker): marker for marker in annotation.__metadata__}
+    value = annotation.__origin__
+    if get_origin(value) in {Union, UnionType}:
+        value = get_args(value)[0]
+    kind, choices = get_origin(value) or value, value
+    if kind is Mapping:
+        choices, value = get_args(value)
+    return Option(
+        name=name,
+        key=camel_case(name),
+        kind=str if kind is Literal else value.__origin__ if kind is Annotated else kind,
+        choices=get_args(choices) if get_origin(choices) is Literal else (),
+        limit=next((marker for marker in getattr(value, "__metadata__", ()) if isinstance(marker, Limit)), None),
+        flag=markers.get(Flag),
+        unit=markers[Unit].name if Unit in markers else "",
+        help=markers[Doc].text,
+    )
+
+
+_OPTIONS: Final = tuple(_option(f.name, f.type) for f in fields(VllmOptions))
+
+OPTIONS: Final[Mapping[str, Option]] = {option.key: option for option in _OPTIONS}
+"""Every option by its settings key, in the order of the command line."""
+
+
+def check_options(options: VllmOptions) -> None:
+    """Raise PlanningError for the first option whose value is not allowed."""
+    for option in _OPTIONS:
+        value: object = getattr(options, option.name)
+        if value is not None:
+            option.check(value)
 
 
 def vllm_arguments(
     options: VllmOptions, *, model_or_path: str, port: int = DEFAULT_PORT, host: str = "0.0.0.0"
 ) -> tuple[str, ...]:
-    """The arguments after `vllm serve`, in a fixed order, spelled `--flag=value`.
+    """Return the arguments after `vllm serve`, spelled `--flag=value`.
 
-    The model comes first, then host and port, then the typed options in the order of their declaration, then `extra_args`.
-    The same options always give the same tuple, so that a change of the tuple is a change of the deployment.
+    The order is fixed: model, host, port, the options in the order of their declaration, `extra_args`. The same options always
+    give the same tuple, so that a change of the tuple is a change of the deployment.
     """
-    spelled = (_spell(name, flag, getattr(options, name)) for name, flag in OPTION_FLAG.items())
+    spelled = (option.spell(getattr(options, option.name)) for option in _OPTIONS)
     return (
         model_or_path,
         f"--host={host}",
         f"--port={port}",
-        *(s for s in spelled if s is not None),
+        *(argument for argument in spelled if argument is not None),
         *options.extra_args,
     )
 
@@ -246,14 +365,14 @@ def vllm_arguments(
 def vllm_environment(
     *, is_tpu: bool, is_moe: bool, needs_cuda_compatibility: bool = False, xla_cache_path: str | None = XLA_CACHE_PATH
 ) -> dict[str, str]:
-    """Environment variables of the server's container, sorted by name.
+    """Return the environment variables of the server's container, sorted by name.
 
     Args:
         is_tpu: The server is vLLM on TPU.
-        is_moe: The model is a mixture of experts (Gemma 4 26B-A4B): buckets of 512 tokens keep XLA from recompiling between
-            the shapes that its speculative kernels see (the fix for 132 s latency spikes in the turbo-stable configuration).
-        needs_cuda_compatibility: The driver is older than the image's CUDA (an L4 on Cloud Run under a CUDA 13 image).
-        xla_cache_path: Where compiled XLA programs are kept, on local memory or disk; None leaves the cache off.
+        is_moe: The model is a mixture of experts (Gemma 4 26B-A4B). Buckets of 512 tokens then keep XLA from recompiling for
+            each shape of its speculative kernels, which caused latency spikes of 132 s.
+        needs_cuda_compatibility: The driver is older than the image's CUDA: an L4 on Cloud Run with a CUDA 13 image.
+        xla_cache_path: Folder for compiled XLA programs in local memory or on a local disk; None turns the cache off.
     """
     environment: dict[str, str] = {}
     if is_tpu and xla_cache_path is not None:

@@ -11,7 +11,7 @@ from planning import Deployment, PlanningError, VllmOptions, plan, recommended, 
 from planning.catalog import MODEL_IDS
 from planning.hardware import ACCELERATORS
 from planning.prices import LIST_PRICES, PriceBook
-from planning.vllm_args import OPTION_FLAG, OPTION_HELP
+from planning.vllm_args import OPTIONS
 
 E2B = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-4")
 
@@ -57,12 +57,49 @@ def test_equal_options_give_equal_arguments_whatever_the_order_of_their_parts():
 
 
 def test_every_option_has_a_flag_of_its_own_and_words_that_explain_it():
-    names = {f.name for f in fields(VllmOptions)}
-    assert OPTION_HELP.keys() == names
-    assert OPTION_FLAG.keys() == names - {"extra_args"}
-    assert len(set(OPTION_FLAG.values())) == len(OPTION_FLAG)
-    assert all(flag.startswith("--") for flag in OPTION_FLAG.values())
-    assert all(len(text) > 20 and text.endswith(".") for text in OPTION_HELP.values())
+    options = OPTIONS.values()
+    assert [option.name for option in options] == [f.name for f in fields(VllmOptions)]
+    assert [option.name for option in options if option.flag is None] == ["extra_args"]
+    flags = [option.flag.name for option in options if option.flag is not None]
+    assert len(set(flags)) == len(flags)
+    assert all(flag.startswith("--") for flag in flags)
+    assert all(len(option.help) > 20 and option.help.endswith(".") for option in options)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("maxModelLen", "16_384", 16_384),
+        ("gpuMemoryUtilization", "0.9", 0.9),
+        ("kvCacheDtype", "FP8", "fp8"),
+        ("toolCallParser", "Gemma4", "Gemma4"),
+        ("enforceEager", "no", False),
+        ("limitMmPerPrompt", '{"image": 0}', {"image": 0}),
+        ("extraArgs", "--a --b=1", ("--a", "--b=1")),
+    ],
+)
+def test_an_option_reads_its_value_from_a_command_line(key: str, text: str, value: object):
+    assert OPTIONS[key].read(text) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "sentence"),
+    [
+        ("maxModelLen", "long", 'maxModelLen is "long"; it must be a whole number.'),
+        ("maxModelLen", "0", "maxModelLen is 0; it must be 1 or more."),
+        ("gpuMemoryUtilization", "nan", "gpuMemoryUtilization is nan; it must be above 0 and at most 1."),
+        ("cpuOffloadGib", "-1", "cpuOffloadGib is -1.0; it must be 0 or more."),
+        ("kvCacheDtype", "int3", 'kvCacheDtype is "int3"; allowed are auto, bfloat16, float16, fp8'),
+        ("enforceEager", "maybe", 'enforceEager is "maybe"; it must be true or false.'),
+        ("limitMmPerPrompt", '{"smell": 1}', 'limitMmPerPrompt.smell is "smell"; allowed are image, audio, video.'),
+        ("limitMmPerPrompt", '{"image": -1}', "limitMmPerPrompt.image is -1; it must be 0 or more."),
+        ("speculativeConfig", "5", 'speculativeConfig is "5"; it must be a JSON object.'),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_with_the_key_and_what_is_allowed(key: str, text: str, sentence: str):
+    with pytest.raises(PlanningError) as caught:
+        OPTIONS[key].read(text)
+    assert sentence in str(caught.value)
 
 
 def test_what_is_given_wins_over_what_is_recommended():
