@@ -2,16 +2,11 @@
 
 from dataclasses import fields
 
-from planning.hardware import FLEX_START_V6E_ZONES, L4_REGIONS, RTX_PRO_6000_REGIONS
-from planning.types import CloudRunOptions, Deployment, Plan, StartupProbe, TpuOptions, WeightsMode
+from planning.rules import ACCEPTABLE_IDS
+from planning.types import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, WeightsMode
 from planning.vllm_args import VllmOptions
+from planning.wording import Wording, remedy_of, worded
 from stacks.settings import CloudRunSettings, ProbeSettings, Settings, TpuSettings
-
-_REGIONS = {"nvidia-l4": L4_REGIONS, "nvidia-rtx-pro-6000": RTX_PRO_6000_REGIONS}
-
-
-class PlacesError(ValueError):
-    """A zone or region does not have the accelerator; the message names those that have."""
 
 
 class BlockedError(ValueError):
@@ -34,33 +29,8 @@ def to_deployment(settings: Settings) -> Deployment:
         cloud_run=_cloud_run_options(run, settings) if run else CloudRunOptions(),
         public=run.public if run else False,
         endpoint_url=settings.endpoint_url,
-        token_source="secret-manager" if settings.has_hf_token else "none",
         accept_findings=tuple(settings.accept_findings),
     )
-
-
-def check_places(settings: Settings) -> None:
-    """Refuse a zone or region in which the accelerator is not known to exist, before anything is asked of the cloud.
-
-    Raises PlacesError; `tpu.allowUnlistedZones` accepts zones that are newer than this release.
-    """
-    tpu, run = settings.tpu, settings.cloud_run
-    if (
-        tpu is not None
-        and tpu.provisioning == "flex-start"
-        and tpu.accelerator_type.startswith("v6e")
-        and not tpu.allow_unlisted_zones
-    ):
-        for index, zone in enumerate(tpu.zones):
-            if zone not in FLEX_START_V6E_ZONES:
-                raise PlacesError(
-                    f'gemma-serving:tpu.zones[{index}] = "{zone}": no flex-start {tpu.accelerator_type} is known there; known are '
-                    f"{', '.join(FLEX_START_V6E_ZONES)}. If the zone is newer than this list, set tpu.allowUnlistedZones: true."
-                )
-    if run is not None and run.region not in _REGIONS[run.gpu]:
-        raise PlacesError(
-            f'gemma-serving:cloudRun.region = "{run.region}": Cloud Run has no {run.gpu} there; it has in {", ".join(_REGIONS[run.gpu])}.'
-        )
 
 
 def to_vllm_options(settings: Settings) -> VllmOptions:
@@ -92,22 +62,23 @@ def headline(plan: Plan) -> str:
     )
 
 
-def require_unblocked(plan: Plan, stack: str) -> None:
-    """Raise BlockedError where the plan has findings that stop the stack and were not accepted."""
+def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
+    """Raise BlockedError if the plan has findings that stop the stack and were not accepted."""
     if not plan.stopping:
         return
-    lines = [f"{finding.id}: {finding.message} {finding.remedy}" for finding in plan.stopping]
-    ids = ", ".join(finding.id for finding in plan.stopping)
-    hint = f"Nothing was declared. Change Pulumi.{stack}.yaml as said above, or accept with gemma-serving:acceptFindings: [{ids}]; "
-    raise BlockedError(
-        "\n".join(
-            [
-                f"The plan stops stack {stack}:",
-                *lines,
-                f"{hint}python -m scripts.plan --stack {stack} shows the figures.",
-            ]
-        )
+    lines = [finding_text(finding, wording) for finding in plan.stopping]
+    ids = ", ".join(finding.id for finding in plan.stopping if finding.id in ACCEPTABLE_IDS)
+    accept = f", or accept with gemma-serving:acceptFindings: [{ids}]" if ids else ""
+    hint = (
+        f"Nothing was declared. Change Pulumi.{stack}.yaml as said above (python -m scripts.plan --stack {stack} --fix writes the "
+        f"change){accept}. python -m scripts.plan --stack {stack} shows the figures."
     )
+    raise BlockedError("\n".join([f"The plan stops stack {stack}:", *lines, hint]))
+
+
+def finding_text(finding: Finding, wording: Wording) -> str:
+    """Return a finding in one line: its id, what was found, and what to change in the settings file."""
+    return f"{finding.id}: {worded(finding.message, wording)} {remedy_of(finding, wording)}".rstrip()
 
 
 def _weights_mode(settings: Settings) -> WeightsMode:
@@ -122,10 +93,7 @@ def _tpu_options(tpu: TpuSettings) -> TpuOptions:
     return TpuOptions(
         provisioning_model=tpu.provisioning,
         max_run_duration_s=tpu.max_run_duration_s,
-        valid_until_s=tpu.wait_per_zone_s,
         zones=tuple(tpu.zones),
-        external_ip=False,
-        allow_replace_active=tpu.allow_replace_active,
     )
 
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from planning.planner import plan
 from benchmarks.accuracy.measured import CONTRADICTIONS, FIELD_REPORTS, PUBLIC_LOGS, VERDICTS, Case, Figure, subject_of
+from planning.planner import plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

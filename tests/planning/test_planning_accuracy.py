@@ -2,7 +2,6 @@
 
 import pytest
 
-from planning import plan
 from benchmarks.accuracy import __main__ as plan_accuracy
 from benchmarks.accuracy.measured import (
     CONTRADICTIONS,
@@ -18,6 +17,7 @@ from benchmarks.accuracy.measured import (
     Figure,
     subject_of,
 )
+from planning import plan
 
 FIGURES = [(case, figure) for case in (*FIELD_REPORTS, *PUBLIC_LOGS) for figure in case.figures]
 

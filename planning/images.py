@@ -1,0 +1,64 @@
+"""Server images by name: repository, digest, and what each is known to support.
+
+A stack names an entry (`image: vllm-tpu`). To upgrade every stack, change the entry here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ImagePlatform = Literal["tpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """One image of vLLM, pinned by digest."""
+
+    repository: str
+    """Repository on Docker Hub."""
+    digest: str
+    """ "sha256:..." of the image, or of its multi-architecture index."""
+    version: str
+    """vLLM's version, for people; never used to pull."""
+    platform: ImagePlatform
+    cuda_major: int | None = None
+    """Major version of CUDA. A server with an older driver needs the image's compatibility libraries."""
+    parsers: tuple[str, ...] = ()
+    """Tool-call and reasoning parsers that a stack may rely on."""
+    source: str
+    """Where the digest was seen together with the version."""
+    seen_on: str
+    """Date of the source, YYYY-MM-DD."""
+
+
+IMAGES: Final[Mapping[str, Image]] = {
+    "vllm-openai": Image(
+        repository="vllm/vllm-openai",
+        digest="sha256:61fc8a896b0a4fbbbdc063bc4b0dbc25ce98e02b5050c24aeb7830ac02039b14",
+        version="0.28.0",
+        platform="cuda",
+        cuda_major=13,
+        parsers=("gemma4",),
+        source="https://hub.docker.com/r/vllm/vllm-openai/tags (v0.28.0, index of all architectures)",
+        seen_on="2026-09-08",
+    ),
+    "vllm-tpu": Image(
+        repository="vllm/vllm-tpu",
+        digest="sha256:19a1a0526476f902eb83e1057f3d8938f35b457dd7716a30e9ab4f7bee90d507",
+        version="0.29.1rc1.dev468+g0b7f11a1e",
+        platform="tpu",
+        parsers=("gemma4",),
+        source="https://github.com/xbill9/gemma4-dev/tree/main/jev-tpu (E2B, E4B and 12B served on one v6e chip)",
+        seen_on="2026-09-24",
+    ),
+}
+"""Every image that a stack can name, by its name."""
+
+
+def image_of(repository: str) -> Image | None:
+    """Return the entry of a repository, or None for a repository without one. A repository's platform does not change."""
+    return next((image for image in IMAGES.values() if image.repository == repository), None)
