@@ -24,15 +24,15 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.access import Access
-from scripts.benching.limits import raise_open_files_limit
-from scripts.benching.load import LoadGenerator, Share
-from scripts.benching.points import Sweep
-from scripts.benching.progress import LineReporter
-from scripts.benching.prompts import POOL, PromptMaker, Recipe
-from scripts.benching.store import read_results
-from scripts.benching.sweep import Settings, run_sweep
-from scripts.openai_client_wire import now_s
+from scripts.bench.limits import raise_open_files_limit
+from scripts.bench.load import LoadGenerator, Share
+from scripts.bench.points import Sweep
+from scripts.bench.progress import LineReporter
+from scripts.bench.prompts import POOL, PromptMaker, Recipe
+from scripts.bench.store import read_results
+from scripts.bench.sweep import Settings, run_sweep
+from scripts.client.access import Access
+from scripts.client.wire import now_s
 
 if TYPE_CHECKING:
     from collections.abc import Generator

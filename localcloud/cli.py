@@ -13,13 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from localcloud import environment
-from localcloud.providers import serve as serve_providers
-from localcloud.scenario import Scenario, ScenarioError
-from localcloud.scenario import load as load_scenario
-from localcloud.server import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
-from localcloud.shims import install
-from localcloud.simulated import simulated_runtimes
-from localcloud.state import StateError, StateLock, describe, description, undescribe
+from localcloud.plugins import serve as serve_providers
+from localcloud.running.shims import install
+from localcloud.running.simulated import simulated_runtimes
+from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
+from localcloud.world.scenario import Scenario, ScenarioError
+from localcloud.world.scenario import load as load_scenario
+from localcloud.world.state import StateError, StateLock, describe, description, undescribe
 
 EXIT_REFUSED = 2
 _INTERRUPTED = 130

@@ -21,10 +21,11 @@ import requests
 from rich.console import Console
 from rich.table import Table
 
-from scripts import engine, google_api
-from scripts.access import open_access
+from scripts.client.access import open_access
+from scripts.cloud import google_api
 from scripts.errors import DONE, FAILED, INTERRUPTED
-from scripts.stack import stack_outputs
+from scripts.pulumi import engine
+from scripts.pulumi.stack import stack_outputs
 from stacks.loading import from_file
 
 STACKS = ("tpu-v6e4", "l4-qat")
@@ -36,7 +37,7 @@ _STEP_LIMIT_S = 300.0
 _CALL_LIMIT_S = 30.0
 _SHOWN_LINES = 30
 _COPIED = ("*.yaml", "*.txt", "*.in", "*.toml", "__main__.py", "Makefile")
-_ROOMS = ("components", "localcloud", "planning", "provider", "scripts", "stacks", "tools")
+_ROOMS = ("components", "contracts", "localcloud", "planning", "provider", "scripts", "stacks", "tools")
 _TOKEN = "hf_simulated_token_of_the_demo"  # noqa: S105  goes to the local cloud only, and nowhere in clear
 
 _WIDTH = 140

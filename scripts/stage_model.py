@@ -10,8 +10,9 @@ import typer
 from google.api_core.exceptions import GoogleAPIError
 from google.auth.exceptions import GoogleAuthError
 
-from scripts import engine, staging
+from scripts.cloud import staging
 from scripts.errors import DONE, INTERRUPTED, REFUSED, ScriptError
+from scripts.pulumi import engine
 from stacks.loading import SettingsError, from_file
 from stacks.naming import Names
 from stacks.settings import Settings

@@ -11,9 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scripts import engine, google_api, inventory
+from scripts.cloud import google_api, inventory
 from scripts.errors import DONE, FAILED, INTERRUPTED, REFUSED, ScriptError
-from scripts.stack import StateResource, stack_resources
+from scripts.pulumi import engine
+from scripts.pulumi.stack import StateResource, stack_resources
 from stacks.loading import SettingsError, from_file
 
 PULUMI_PROJECT = "gemma-serving"

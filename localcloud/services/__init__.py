@@ -1,7 +1,6 @@
 """Models of the services: one module or a few for each API. A module's `handlers(cloud)` maps method ids of the discovery documents to functions."""
 
-from localcloud.call import Handler
-from localcloud.cloud import Cloud
+from localcloud.rest.call import Handler
 from localcloud.services import (
     artifactregistry,
     compute,
@@ -15,6 +14,7 @@ from localcloud.services import (
     storage,
     tpu,
 )
+from localcloud.world.cloud import Cloud
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:

@@ -1,9 +1,9 @@
 """Artifact Registry v1: repositories and their IAM policies. Images themselves are not kept."""
 
-from localcloud import filters
-from localcloud.call import Call, Handler, check_id, masked, page
-from localcloud.cloud import Cloud
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject
+from localcloud.rest import filters
+from localcloud.rest.call import Call, Handler, check_id, masked, page
+from localcloud.rest.errors import CloudError
 from localcloud.services.common import (
     check_labels,
     check_region,
@@ -11,6 +11,7 @@ from localcloud.services.common import (
     visible,
     with_token,
 )
+from localcloud.world.cloud import Cloud
 
 REPOSITORIES = "artifactregistry.repositories"
 _TYPE = "type.googleapis.com/google.devtools.artifactregistry.v1"

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable
 
-from localcloud.call import Call, Handler, page
-from localcloud.cloud import REGIONS, Cloud
-from localcloud.documents import part, strings
-from localcloud.errors import CloudError, JsonObject
-from localcloud.roles import grants
+from localcloud.json_values import JsonObject, part, strings
+from localcloud.rest.call import Call, Handler, page
+from localcloud.rest.errors import CloudError
+from localcloud.world.cloud import REGIONS, Cloud
+from localcloud.world.roles import grants
 
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from localcloud import filters
-from localcloud.call import Call, Handler, merged, page, without_nulls
-from localcloud.cloud import REGIONS, Cloud
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject
+from localcloud.rest import filters
+from localcloud.rest.call import Call, Handler, merged, page, without_nulls
+from localcloud.rest.errors import CloudError
 from localcloud.services import networks
 from localcloud.services.common import visible
 from localcloud.services.networks import Place
+from localcloud.world.cloud import REGIONS, Cloud
 
 _OPERATIONS = "compute.operations"
 _WAIT_LIMIT_S = 120

@@ -2,11 +2,11 @@
 
 import secrets
 
-from localcloud.call import Call, Handler, check_id, masked, page
-from localcloud.cloud import Cloud
-from localcloud.documents import part
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject, part
+from localcloud.rest.call import Call, Handler, check_id, masked, page
+from localcloud.rest.errors import CloudError
 from localcloud.services.common import policy_handlers, visible, with_token
+from localcloud.world.cloud import Cloud
 
 ACCOUNTS = "iam.serviceAccounts"
 _ACCOUNT_ID = "[a-z]([-a-z0-9]{4,28}[a-z0-9])"

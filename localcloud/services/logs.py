@@ -1,11 +1,11 @@
 """Cloud Logging v2: log-based metrics, and entries that are written and listed."""
 
-from localcloud import filters
-from localcloud.call import Call, Handler, page
-from localcloud.cloud import Cloud
-from localcloud.documents import part, parts, strings
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject, part, parts, strings
+from localcloud.rest import filters
+from localcloud.rest.call import Call, Handler, page
+from localcloud.rest.errors import CloudError
 from localcloud.services.common import with_token
+from localcloud.world.cloud import Cloud
 
 _METRICS, _ENTRIES = "logging.metrics", "logging.entries"
 _MAX_ENTRIES = 1000

@@ -1,11 +1,11 @@
 """Cloud Monitoring: notification channels and alert policies (v3), dashboards (v1). Nothing is evaluated; no alert ever fires."""
 
-from localcloud import filters
-from localcloud.call import Call, Handler, masked, page
-from localcloud.cloud import Cloud
-from localcloud.documents import part, strings
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject, part, strings
+from localcloud.rest import filters
+from localcloud.rest.call import Call, Handler, masked, page
+from localcloud.rest.errors import CloudError
 from localcloud.services.common import with_token
+from localcloud.world.cloud import Cloud
 
 _CHANNELS, _POLICIES, _DASHBOARDS = (
     "monitoring.notificationChannels",

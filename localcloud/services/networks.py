@@ -4,9 +4,9 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from localcloud.cloud import REGIONS, Cloud, fingerprint
-from localcloud.documents import part, parts, strings
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject, part, parts, strings
+from localcloud.rest.errors import CloudError
+from localcloud.world.cloud import REGIONS, Cloud, fingerprint
 
 NETWORKS, SUBNETWORKS, FIREWALLS, ROUTERS = (
     "compute.networks",

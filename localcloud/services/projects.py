@@ -1,11 +1,11 @@
 """Cloud Resource Manager v1 and v3: projects and their IAM policies."""
 
-from localcloud.call import Call, Handler
-from localcloud.cloud import Cloud, project_policy
-from localcloud.documents import part
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject, part
+from localcloud.rest.call import Call, Handler
+from localcloud.rest.errors import CloudError
 from localcloud.services import networks, serviceusage
 from localcloud.services.common import held
+from localcloud.world.cloud import Cloud, project_policy
 
 
 def found_project(cloud: Cloud, project: str, number: str | None = None) -> JsonObject:

@@ -3,11 +3,9 @@
 import uuid
 from typing import cast
 
-from localcloud.call import Call, Handler, check_id, masked, page
-from localcloud.cloud import Cloud, project_policy
-from localcloud.documents import strings
-from localcloud.errors import CloudError, JsonObject
-from localcloud.runtime import Access, Authorize
+from localcloud.json_values import JsonObject, strings
+from localcloud.rest.call import Call, Handler, check_id, masked, page
+from localcloud.rest.errors import CloudError
 from localcloud.services import run_limits
 from localcloud.services.common import (
     check_labels,
@@ -27,6 +25,8 @@ from localcloud.services.run_deployments import (
     Deployments,
 )
 from localcloud.services.run_references import References
+from localcloud.world.cloud import Cloud, project_policy
+from localcloud.world.runtime import Access, Authorize
 
 _SERVICE_ID = "[a-z]([-a-z0-9]{0,47}[a-z0-9])?"
 _MUTABLE = {

@@ -6,11 +6,12 @@ import re
 import string
 import uuid
 
-from localcloud.cloud import Cloud
-from localcloud.errors import CloudError, JsonObject
-from localcloud.runtime import RevisionFailedError, RevisionSpec
+from localcloud.json_values import JsonObject
+from localcloud.rest.errors import CloudError
 from localcloud.services.common import visible
 from localcloud.services.run_references import DeploymentFailedError, References
+from localcloud.world.cloud import Cloud
+from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
 SERVICES, REVISIONS = "run.services", "run.revisions"
 TYPE = "type.googleapis.com/google.cloud.run.v2"

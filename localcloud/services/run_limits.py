@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from localcloud.documents import part, parts
-from localcloud.errors import CloudError, JsonObject
-from localcloud.scenario import Run
-from localcloud.timeline import seconds
+from localcloud.json_values import JsonObject, part, parts
+from localcloud.rest.errors import CloudError
+from localcloud.world.scenario import Run
+from localcloud.world.timeline import seconds
 
 MAX_PROBE_DELAY_S = 240
 MAX_STARTUP_PERIOD_S = 240

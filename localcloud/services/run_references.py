@@ -3,11 +3,11 @@
 import re
 from dataclasses import dataclass
 
-from localcloud.cloud import Cloud, project_policy
-from localcloud.documents import part, parts
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject, part, parts
+from localcloud.rest.errors import CloudError
 from localcloud.services import networks
 from localcloud.services.secretmanager import SECRETS, version_name
+from localcloud.world.cloud import Cloud, project_policy
 
 _REGISTRY = re.compile(r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev/(?P<project>[^/]+)/(?P<repository>[^/]+)/.+")
 

@@ -4,12 +4,12 @@ import base64
 
 import google_crc32c
 
-from localcloud import filters
-from localcloud.call import Call, Handler, check_id, masked, page
-from localcloud.cloud import Cloud
-from localcloud.documents import part
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject, part
+from localcloud.rest import filters
+from localcloud.rest.call import Call, Handler, check_id, masked, page
+from localcloud.rest.errors import CloudError
 from localcloud.services.common import check_labels, policy_handlers, visible, with_token
+from localcloud.world.cloud import Cloud
 
 SECRETS, VERSIONS = "secretmanager.secrets", "secretmanager.versions"
 _MAX_PAYLOAD_BYTES = 65_536

@@ -2,11 +2,11 @@
 
 import re
 
-from localcloud.call import Call, Handler, page
-from localcloud.cloud import Cloud
-from localcloud.documents import strings
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject, strings
+from localcloud.rest.call import Call, Handler, page
+from localcloud.rest.errors import CloudError
 from localcloud.services.common import with_token
+from localcloud.world.cloud import Cloud
 
 _KIND = "serviceusage.enabled"
 SERVICES: dict[str, str] = {

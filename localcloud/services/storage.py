@@ -4,12 +4,12 @@ import re
 
 from aiohttp import web
 
-from localcloud.call import Call, Handler, merged, page, without_nulls
-from localcloud.cloud import REGIONS, Cloud
-from localcloud.documents import part, parts, strings
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject, part, parts, strings
+from localcloud.rest.call import Call, Handler, merged, page, without_nulls
+from localcloud.rest.errors import CloudError
 from localcloud.services import storage_objects, storage_uploads
 from localcloud.services.common import check_labels, held, visible
+from localcloud.world.cloud import REGIONS, Cloud
 
 BUCKETS = "storage.buckets"
 _MULTI_REGIONS = {"US", "EU", "ASIA"}

@@ -12,10 +12,10 @@ from urllib.parse import quote
 import google_crc32c
 from aiohttp import web
 
-from localcloud.call import Call, Handler, merged, page
-from localcloud.cloud import Cloud
-from localcloud.documents import part, parts
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject, part, parts
+from localcloud.rest.call import Call, Handler, merged, page
+from localcloud.rest.errors import CloudError
+from localcloud.world.cloud import Cloud
 
 OBJECTS = "storage.objects"
 SETTABLE = (

@@ -8,11 +8,12 @@ from typing import cast
 
 from aiohttp import web
 
-from localcloud import validation
-from localcloud.call import Call
-from localcloud.cloud import Cloud
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject
+from localcloud.rest import validation
+from localcloud.rest.call import Call
+from localcloud.rest.errors import CloudError
 from localcloud.services.storage_objects import SETTABLE, Objects, check_conditions
+from localcloud.world.cloud import Cloud
 
 _SESSIONS = "storage.uploads"
 _CHUNK_BYTES = 1 << 20

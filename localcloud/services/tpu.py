@@ -7,18 +7,18 @@ from collections import defaultdict
 from dataclasses import asdict, replace
 from typing import Any
 
-from localcloud.call import Call, Handler, check_id, page
-from localcloud.cloud import Cloud
-from localcloud.documents import part
-from localcloud.errors import CloudError, JsonObject
-from localcloud.runtime import MachineFailedError, MachineSpec
-from localcloud.scenario import TpuDurations, TpuZone
+from localcloud.json_values import JsonObject, part
+from localcloud.rest.call import Call, Handler, check_id, page
+from localcloud.rest.errors import CloudError
 from localcloud.services import tpu_nodes, tpu_queue, tpu_requests
 from localcloud.services.common import operation_handlers, visible, with_token
 from localcloud.services.tpu_nodes import NODES, Nodes, metadata_of
 from localcloud.services.tpu_queue import Deed, Queued, State, Surroundings
 from localcloud.services.tpu_requests import accelerator_of, chips_of
-from localcloud.timeline import seconds
+from localcloud.world.cloud import Cloud
+from localcloud.world.runtime import MachineFailedError, MachineSpec
+from localcloud.world.scenario import TpuDurations, TpuZone
+from localcloud.world.timeline import seconds
 
 QUEUED = "tpu.queuedResources"
 _TICK_S = 0.02

@@ -5,14 +5,14 @@ import secrets
 from collections.abc import Callable
 from datetime import timedelta
 
-from localcloud import filters
-from localcloud.call import Call, Handler, masked, page
-from localcloud.cloud import Cloud
-from localcloud.documents import part, parts
-from localcloud.errors import CloudError, JsonObject
+from localcloud.json_values import JsonObject, part, parts
+from localcloud.rest import filters
+from localcloud.rest.call import Call, Handler, masked, page
+from localcloud.rest.errors import CloudError
 from localcloud.services import networks, tpu_requests
 from localcloud.services.common import visible, with_token
-from localcloud.timeline import rfc3339
+from localcloud.world.cloud import Cloud
+from localcloud.world.timeline import rfc3339
 
 NODES = "tpu.nodes"
 _PATCHABLE = {"description", "tags", "labels", "metadata", "networkConfig"}

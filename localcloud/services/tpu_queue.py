@@ -7,8 +7,8 @@ then SUSPENDING, SUSPENDED where the nodes end (run duration, deletion, preempti
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from localcloud.errors import JsonObject
-from localcloud.scenario import TpuDurations
+from localcloud.json_values import JsonObject
+from localcloud.world.scenario import TpuDurations
 
 
 class State(Enum):
@@ -43,7 +43,7 @@ class Deed(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """What the state machine knows of one queued resource. Times are simulated seconds, lifetimes real ones (see `localcloud.timeline`)."""
+    """What the state machine knows of one queued resource. Times are simulated seconds, lifetimes real ones (see `localcloud.world.timeline`)."""
 
     state: State
     since_s: float

@@ -3,13 +3,13 @@
 import re
 from datetime import datetime
 
-from localcloud.cloud import Cloud
-from localcloud.documents import part, parts
-from localcloud.errors import CloudError, JsonObject
-from localcloud.scenario import TpuZone
+from localcloud.json_values import JsonObject, part, parts
+from localcloud.rest.errors import CloudError
 from localcloud.services import networks
 from localcloud.services.common import check_labels
-from localcloud.timeline import seconds
+from localcloud.world.cloud import Cloud
+from localcloud.world.scenario import TpuZone
+from localcloud.world.timeline import seconds
 
 QUEUED_ID = r"[A-Za-z0-9_.~+%-]{1,128}"
 _MAX_DESCRIPTION = 512

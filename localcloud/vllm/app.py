@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
-from localcloud.jsonread import as_list, as_object
+from localcloud.json_values import as_list, as_object
 from localcloud.vllm import VERSION, tokens
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.engine import Engine, Sequence

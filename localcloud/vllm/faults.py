@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from localcloud.jsonread import as_object
+from localcloud.json_values import as_object
 
 _KEYS: Final[dict[str, frozenset[str]]] = {
     "crash": frozenset(),

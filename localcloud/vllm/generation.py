@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from localcloud.jsonread import as_list, as_object
+from localcloud.json_values import as_list, as_object
 from localcloud.vllm import answers, tokens
 from localcloud.vllm.protocol import Request, RequestError
 from localcloud.vllm.schema import SchemaError, fitting_value

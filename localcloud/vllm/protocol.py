@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from localcloud.jsonread import as_list, as_object
+from localcloud.json_values import as_list, as_object
 from localcloud.vllm import tokens
 from localcloud.vllm.memory import IMAGE_TOKENS
 

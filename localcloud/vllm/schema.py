@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from localcloud.jsonread import as_list, as_object
+from localcloud.json_values import as_list, as_object
 
 _MAX_DEPTH: Final = 12
 _FORMATS: Final = {

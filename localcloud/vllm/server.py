@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from localcloud.limits import raise_open_files
+from localcloud.open_files import raise_open_files
 from localcloud.vllm import lifeline, settings
 from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, parse

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from localcloud.jsonread import as_list, as_object
+from localcloud.json_values import as_list, as_object
 
 
 class SettingsError(Exception):

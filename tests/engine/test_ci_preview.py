@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.previewing import MARKER
+from scripts.preview.report import MARKER
 
 pytestmark = pytest.mark.engine
 
@@ -27,7 +27,7 @@ def test_a_fork_gets_its_previews_from_the_local_cloud(tmp_path):
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     environment["GITHUB_STEP_SUMMARY"] = str(tmp_path / "summary.md")
     done = subprocess.run(
-        [str(ROOT / "scripts" / "ci_preview.sh"), str(tmp_path / "previews")],
+        [str(ROOT / "scripts" / "preview" / "ci_preview.sh"), str(tmp_path / "previews")],
         env=environment,
         capture_output=True,
         text=True,
@@ -57,7 +57,7 @@ def test_the_workflow_runs_scripts_that_exist_and_gives_a_fork_no_more_than_it_n
     assert workflow["permissions"]["contents"] == "read"
     steps = workflow["jobs"]["preview"]["steps"]
     commands = [step["run"] for step in steps if "run" in step]
-    assert "scripts/ci_preview.sh previews" in commands
+    assert "scripts/preview/ci_preview.sh previews" in commands
     comment = next(step for step in steps if step.get("name") == "Comment")
     assert "head.repo.full_name == github.repository" in comment["if"]
-    assert os.access(ROOT / "scripts" / "ci_preview.sh", os.X_OK)
+    assert os.access(ROOT / "scripts" / "preview" / "ci_preview.sh", os.X_OK)

@@ -99,8 +99,16 @@ def test_the_server_passes_its_smoke_checks(workspace, deployed):
     assert report["simulated"] == "vllm"
 
 
+def running_container(workspace):
+    """The id of the server's container on the machine, and the hash of the document that it runs."""
+    (container,) = (workspace.folder / "cloud" / "machines").glob("*/containers/gemma-serving.json")
+    resources = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
+    (queued,) = [resource for resource in resources if resource["type"] == "gcp-tpu:index:QueuedResource"]
+    return json.loads(container.read_text())["id"], queued["outputs"]["documentHash"]
+
+
 def test_a_serving_flag_changes_in_place_and_the_capacity_stays(workspace, deployed):
-    before = capacity(workspace)
+    before, container = capacity(workspace), running_container(workspace)
     workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "8192", "--stack", STACK)
     changes = workspace.pulumi("preview", "--json", "--stack", STACK).json["changeSummary"]
     assert set(changes) <= {"same", "update"}
@@ -115,6 +123,21 @@ def test_a_serving_flag_changes_in_place_and_the_capacity_stays(workspace, deplo
     outputs = json.loads(workspace.pulumi("stack", "output", "--json", "--stack", STACK).out)
     assert outputs["smoke"]["maxModelLen"] == 8192
     assert workspace.served_length(STACK) == 8192
+    assert all(old != new for old, new in zip(container, running_container(workspace), strict=True))
+
+
+def test_a_changed_start_up_script_reaches_the_machine_and_leaves_the_server_running(workspace, deployed):
+    """An upgrade of this project changes the agent's text; the server restarts for a changed document only."""
+    before = running_container(workspace)
+    module = workspace.folder / "project" / "components" / "tpu_vm" / "agent" / "base.py"
+    module.write_text(module.read_text() + "\nNEXT_RELEASE = True\n")
+    changes = workspace.pulumi("preview", "--json", "--stack", STACK).json["changeSummary"]
+    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    node = next(item for name, item in capacity(workspace).items() if "/nodes/" in name)
+    assert changes["update"] == 1
+    assert set(changes) == {"same", "update"}
+    assert "NEXT_RELEASE = True" in node["metadata"]["startup-script"]
+    assert running_container(workspace) == before
 
 
 def test_the_token_is_found_nowhere_in_clear(workspace, deployed):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localcloud import services
-from localcloud.discovery import VERSIONS, load
+from localcloud.rest.discovery import VERSIONS, load
 
 NAMES = {
     "projectsId": "local-project",

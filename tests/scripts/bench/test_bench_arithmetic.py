@@ -2,7 +2,7 @@ from array import array
 
 import pytest
 
-from scripts.benching.measure import (
+from scripts.bench.measure import (
     Objective,
     client_figures,
     error_figures,
@@ -10,7 +10,7 @@ from scripts.benching.measure import (
     load_figures,
     percentile,
 )
-from scripts.benching.records import RequestRecord, WorkerResult, pack_result, unpack_result
+from scripts.bench.records import RequestRecord, WorkerResult, pack_result, unpack_result
 
 
 def record(index, intended, times, *, sent=None, prompt=10, output=None, error=None, connect=0.0):

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.benching.charts import pictures
-from scripts.benching.compare import compare_folders, comparison_json, comparison_markdown
-from scripts.benching.points import Point, SweepError
-from scripts.benching.report import write_reports
-from scripts.benching.roofline import MOST_OF_PEAK, roofline_of
-from scripts.benching.server import Watch
-from scripts.benching.svg import log_ticks, nice_ticks
+from scripts.bench.charts import pictures
+from scripts.bench.compare import compare_folders, comparison_json, comparison_markdown
+from scripts.bench.points import Point, SweepError
+from scripts.bench.report import write_reports
+from scripts.bench.roofline import MOST_OF_PEAK, roofline_of
+from scripts.bench.server import Watch
+from scripts.bench.svg import log_ticks, nice_ticks
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.access import Access
-from scripts.bench import _target
-from scripts.benching.points import Sweep, SweepError
-from scripts.benching.store import read_results, read_run
-from scripts.benching.sweep import Settings, run_sweep
-from scripts.stack import StackOutputs
+from scripts.bench.__main__ import _target
+from scripts.bench.points import Sweep, SweepError
+from scripts.bench.store import read_results, read_run
+from scripts.bench.sweep import Settings, run_sweep
+from scripts.client.access import Access
+from scripts.pulumi.stack import StackOutputs
 
 ROOT = Path(__file__).parents[3]
 SWEEP = Sweep(
@@ -100,7 +100,7 @@ def test_a_repeated_seed_meets_the_prefix_cache_and_the_result_says_so(calm, tmp
 
 
 def test_a_seed_that_nobody_gave_differs_from_run_to_run_and_a_continuation_keeps_it(tmp_path):
-    from scripts.benching.sweep import seed_of  # noqa: PLC0415
+    from scripts.bench.sweep import seed_of  # noqa: PLC0415
 
     settings = Settings(url="u", model=None, out=tmp_path)
     assert len({seed_of(settings, None) for _ in range(5)}) > 1
@@ -195,7 +195,7 @@ def test_a_duration_ends_sending_and_waits_for_what_is_under_way(calm, tmp_path)
 def test_a_server_killed_in_the_middle_ends_the_sweep_which_resumes_and_counts_nothing_twice(
     start_server, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("scripts.benching.sweep.RECOVERY_LIMIT_S", 0.5)
+    monkeypatch.setattr("scripts.bench.sweep.RECOVERY_LIMIT_S", 0.5)
     options = ("--ttft-s", "0.02", "--tpot-s", "0.005")
     first = start_server(*options)
     reporter = Quiet()
@@ -213,7 +213,7 @@ def test_a_server_killed_in_the_middle_ends_the_sweep_which_resumes_and_counts_n
 
 
 def test_a_server_that_dies_while_it_answers_leaves_no_half_point(start_server, tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.benching.sweep.RECOVERY_LIMIT_S", 0.5)
+    monkeypatch.setattr("scripts.bench.sweep.RECOVERY_LIMIT_S", 0.5)
     dying = start_server("--ttft-s", "0.02", "--tpot-s", "0.005")
     dying.control({"kind": "exit", "every": 9, "after_tokens": 2})
     outcome, results = bench(dying.url, tmp_path, replace(SWEEP, requests=60))
@@ -248,7 +248,7 @@ def test_a_server_that_comes_back_has_its_point_measured_again_from_the_start(st
 def workers_of_this_process():
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if folder.name.isdecimal() and b"scripts.benching.worker" in (folder / "cmdline").read_bytes():
+            if folder.name.isdecimal() and b"scripts.bench.worker" in (folder / "cmdline").read_bytes():
                 parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[1]
                 if int(parent) == os.getpid():
                     yield int(folder.name)
@@ -296,7 +296,7 @@ def test_more_streams_than_the_usual_limit_of_open_files_are_held(calm, tmp_path
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv.pop(1))))\n"
         "sys.argv[0] = 'bench'\n"
-        "from scripts.bench import app\napp()\n"
+        "from scripts.bench.__main__ import app\napp()\n"
     )
     words = [
         "--url",
@@ -416,8 +416,8 @@ def outputs(url, **changes):
 
 def test_a_stack_is_measured_with_its_own_token_price_and_roofline(start_server, tmp_path, monkeypatch):
     private = start_server("--ttft-s", "0.02", "--tpot-s", "0.005", "--token", "canary")
-    monkeypatch.setattr("scripts.bench.stack_outputs", lambda _stack: outputs(private.url))
-    monkeypatch.setattr("scripts.access.fetch_id_token", lambda _audience: "canary")
+    monkeypatch.setattr("scripts.bench.__main__.stack_outputs", lambda _stack: outputs(private.url))
+    monkeypatch.setattr("scripts.client.access.fetch_id_token", lambda _audience: "canary")
     settings = Settings(url="", model=None, out=tmp_path, warm_up=0, workers=1, stack="l4")
     with _target(settings, None) as (access, ready):
         outcome = run_sweep(ready, SWEEP, access, Quiet())

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from scripts.benching.load import LoadGenerator, Share
-from scripts.benching.prompts import POOL, Recipe
-from scripts.openai_client_wire import now_s
+from scripts.bench.load import LoadGenerator, Share
+from scripts.bench.prompts import POOL, Recipe
+from scripts.client.wire import now_s
 
 
 @pytest.fixture(scope="module")

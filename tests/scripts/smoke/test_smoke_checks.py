@@ -8,16 +8,16 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from scripts.access import Access, IdTokenSource
-from scripts.openai_client import OpenAIClient
-from scripts.openai_client_metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
-from scripts.smoking import checks_basic, checks_features, checks_operations
-from scripts.smoking.context import Check, Context
-from scripts.smoking.render import print_table, summary, to_json, to_junit
-from scripts.smoking.results import CheckResult, Outcome, SmokeReport
-from scripts.smoking.run import CHECKS, _run_one, run_smoke
-from scripts.smoking.target import Planned, Target, Thresholds, target_from_outputs
-from scripts.stack import StackOutputs
+from scripts.client.access import Access, IdTokenSource
+from scripts.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
+from scripts.client.openai import OpenAIClient
+from scripts.pulumi.stack import StackOutputs
+from scripts.smoke import checks_basic, checks_features, checks_operations
+from scripts.smoke.context import Check, Context
+from scripts.smoke.render import print_table, summary, to_json, to_junit
+from scripts.smoke.results import CheckResult, Outcome, SmokeReport
+from scripts.smoke.run import CHECKS, _run_one, run_smoke
+from scripts.smoke.target import Planned, Target, Thresholds, target_from_outputs
 
 TARGET = Target(
     model="timed",

@@ -1,0 +1,30 @@
+"""JSON values whose shape is not known to the type checker: an absent part reads as an empty one."""
+
+from typing import Any, TypeAlias, cast
+
+JsonObject: TypeAlias = dict[str, Any]
+
+
+def as_object(value: object) -> JsonObject:
+    """Return a JSON object as it is and anything else as an empty one."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    """Return a JSON list as it is and anything else as an empty one."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def part(document: JsonObject, key: str) -> JsonObject:
+    """Return the object under a key, or an empty one. The caller has checked the document's types."""
+    return cast("JsonObject", document.get(key) or {})
+
+
+def parts(document: JsonObject, key: str) -> list[JsonObject]:
+    """Return the list of objects under a key, or an empty one. The caller has checked the document's types."""
+    return cast("list[JsonObject]", document.get(key) or [])
+
+
+def strings(document: JsonObject, key: str) -> list[str]:
+    """Return the list of texts under a key, or an empty one. The caller has checked the document's types."""
+    return cast("list[str]", document.get(key) or [])

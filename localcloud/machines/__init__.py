@@ -1,5 +1,0 @@
-"""Virtual machines of the local cloud: a metadata server each, their start-up script executed, docker and systemd simulated."""
-
-from localcloud.machines.runtime import SimulatedMachines
-
-__all__ = ["SimulatedMachines"]

@@ -1,0 +1,188 @@
+"""Check: what is wrong with a resource's inputs, and what is filled in where the program says nothing."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
+from localcloud.plugins.values import Asset, Path, Properties, Unknown, Value, is_list, is_object, render_path
+
+DEFAULTS_KEY: Final = "__defaults"
+"""The input in which the real provider lists what Check filled in; it tells a chosen name from one that the program wrote."""
+
+_NAME_SUFFIX_LENGTH: Final = 7
+_ENGINE_KEYS: Final = frozenset({DEFAULTS_KEY, "__internal"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One thing that is wrong: the property's path and a sentence."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """How a name is chosen for a resource whose program gives none.
+
+    `name` is the resource's name in the program, `seed` the engine's random bytes, `proposed` a name that the engine's autonaming configuration
+    wants, `disabled` that names have to be written out.
+    """
+
+    name: str
+    seed: bytes
+    proposed: str = ""
+    disabled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedInputs:
+    """Inputs with everything filled in, and what is wrong with them."""
+
+    inputs: Properties
+    failures: tuple[Failure, ...]
+
+
+def check(
+    token: str, fields: PropertySpecs, news: Properties, olds: Mapping[str, Value], naming: Naming
+) -> CheckedInputs:
+    """Check the inputs of a resource of the type `token`; `olds` are its last inputs, whose chosen name is kept."""
+    written = {name: value for name, value in news.items() if name not in _ENGINE_KEYS}
+    defaulted: list[Value] = []
+    inputs = with_defaults(fields, written)
+    defaulted.extend(name for name in inputs if name not in written)
+    for name, each in fields.items():
+        if each.autoname and name not in inputs:
+            inputs[name] = _kept_name(name, olds) or choose_name(naming)
+            defaulted.append(name)
+    failures = tuple(problems(token, fields, inputs))
+    if naming.disabled:
+        missing = [name for name, each in fields.items() if each.autoname and name not in written]
+        failures += tuple(
+            Failure(path=name, reason=f"{name} must be written out: autonaming is disabled in this project")
+            for name in missing
+        )
+    inputs[DEFAULTS_KEY] = sorted(defaulted, key=str)
+    return CheckedInputs(inputs=inputs, failures=failures)
+
+
+def with_defaults(fields: PropertySpecs, values: Mapping[str, Value]) -> Properties:
+    """Fill in defaults, inside objects and lists of objects too."""
+    filled: Properties = {}
+    for name, value in values.items():
+        each = fields.get(name)
+        filled[name] = value if each is None else _inside(each, value)
+    for name, each in fields.items():
+        if each.default is not None and name not in filled:
+            filled[name] = each.default
+    return filled
+
+
+def _inside(each: PropertySpec, value: Value) -> Value:
+    if each.kind is ValueKind.BLOCK and is_object(value):
+        return cast("Value", with_defaults(each.fields, _without_engine_keys(value)))
+    if each.item is not None and each.item.kind is ValueKind.BLOCK and is_list(value):
+        item = each.item
+        return [
+            cast("Value", with_defaults(item.fields, _without_engine_keys(member))) if is_object(member) else member
+            for member in value
+        ]
+    return value
+
+
+def _without_engine_keys(value: Mapping[str, Value]) -> Properties:
+    return {name: item for name, item in value.items() if name not in _ENGINE_KEYS and item is not None}
+
+
+def _kept_name(name: str, olds: Mapping[str, Value]) -> Value:
+    defaults = olds.get(DEFAULTS_KEY)
+    return olds.get(name) if is_list(defaults) and name in defaults else None
+
+
+def choose_name(naming: Naming) -> str:
+    """Choose a name as pulumi-gcp does: the resource's name, a hyphen and seven hexadecimal digits; the same for the same seed."""
+    if naming.proposed:
+        return naming.proposed
+    digits = hashlib.sha256(naming.seed or naming.name.encode()).hexdigest()[:_NAME_SUFFIX_LENGTH]
+    return f"{naming.name.lower()}-{digits}"
+
+
+def problems(token: str, fields: PropertySpecs, inputs: Mapping[str, Value]) -> Iterator[Failure]:
+    """Find what is wrong with inputs: unknown properties, missing ones, wrong types."""
+    yield from _object_problems(token, fields, inputs, ())
+
+
+def _object_problems(token: str, fields: PropertySpecs, values: Mapping[str, Value], at: Path) -> Iterator[Failure]:
+    for name, value in values.items():
+        path = (*at, name)
+        each = fields.get(name)
+        if each is None or each.output:
+            yield _unknown_property(token, path, each)
+        else:
+            yield from _value_problems(token, each, value, path)
+    for name, each in fields.items():
+        if each.required and values.get(name) is None:
+            path = render_path((*at, name))
+            yield Failure(path=path, reason=f"missing required property {path!r} of {token}")
+
+
+def _unknown_property(token: str, path: Path, each: PropertySpec | None) -> Failure:
+    rendered = render_path(path)
+    if each is not None:
+        return Failure(path=rendered, reason=f"{rendered!r} of {token} is computed by Google Cloud and cannot be set")
+    reason = (
+        f"the local stand-in does not know the property {rendered!r} of {token}: check its spelling; if the real provider has it, "
+        "add it to that type's table in localcloud/plugins/table"
+    )
+    return Failure(path=rendered, reason=reason)
+
+
+def _value_problems(token: str, each: PropertySpec, value: Value, path: Path) -> Iterator[Failure]:
+    if value is None or isinstance(value, Unknown):
+        return
+    if not _is_of_kind(each.kind, value):
+        rendered = render_path(path)
+        yield Failure(
+            path=rendered, reason=f"{rendered!r} of {token} must be {each.kind.value}, got {_kind_name(value)}"
+        )
+    elif each.kind is ValueKind.BLOCK and is_object(value):
+        yield from _object_problems(token, each.fields, value, path)
+    elif each.item is not None and is_list(value):
+        for index, member in enumerate(value):
+            yield from _value_problems(token, each.item, member, (*path, index))
+    elif each.kind is ValueKind.TEXTS_BY_KEY and is_object(value):
+        entry = PropertySpec(kind=ValueKind.TEXT)
+        for key, member in value.items():
+            yield from _value_problems(token, entry, member, (*path, key))
+
+
+def _is_of_kind(kind: ValueKind, value: Value) -> bool:  # noqa: PLR0911 - one answer a kind
+    match kind:
+        case ValueKind.TEXT:
+            return isinstance(value, str)
+        case ValueKind.FLAG:
+            return isinstance(value, bool)
+        case ValueKind.WHOLE:
+            return isinstance(value, int) and not isinstance(value, bool)
+        case ValueKind.NUMBER:
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case ValueKind.BLOCK | ValueKind.TEXTS_BY_KEY:
+            return is_object(value)
+        case ValueKind.LIST | ValueKind.SET:
+            return is_list(value)
+        case ValueKind.ASSET:
+            return isinstance(value, Asset)
+
+
+def _kind_name(value: Value) -> str:
+    names: list[tuple[type | tuple[type, ...], str]] = [
+        (bool, "true or false"),
+        ((int, float), "a number"),
+        (str, "a text"),
+        (list, "a list"),
+        (dict, "an object"),
+        (Asset, "an asset"),
+    ]
+    return next((name for types, name in names if isinstance(value, types)), "something else")

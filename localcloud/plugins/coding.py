@@ -1,0 +1,185 @@
+"""From properties to request bodies, and from answers back to properties, as the fields say."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import cast
+
+from localcloud.plugins.schema import (
+    ABSENT,
+    Absent,
+    Json,
+    Object,
+    PropertySpec,
+    PropertySpecs,
+    ResourceScope,
+    ValueKind,
+)
+from localcloud.plugins.values import Properties, Value, is_list, is_object
+
+
+def encode_body(
+    fields: PropertySpecs, values: Mapping[str, Value], scope: ResourceScope, *, update: bool = False
+) -> Object:
+    """Write a request body. On updates, fields that can only be set at creation stay out."""
+    body: Object = {}
+    for name, each in fields.items():
+        if each.local or each.output or (update and each.create_only):
+            continue
+        encoded = encode_field(each, values.get(name), scope, update=update)
+        if encoded is not ABSENT:
+            put(body, each.api or name, encoded)
+    return body
+
+
+def encode_field(each: PropertySpec, value: Value, scope: ResourceScope, *, update: bool = False) -> Json | Absent:
+    """Encode one value; ABSENT where the real provider leaves the field out."""
+    if value is None:
+        return _unset(each, update=update)
+    encoded = each.encode(value, scope) if each.encode else _encode(each, value, scope, update=update)
+    if _is_empty(each, encoded, value) and not each.send_zero:
+        return _unset(each, update=update)
+    return encoded
+
+
+def _unset(each: PropertySpec, *, update: bool) -> Json | Absent:
+    if update and each.unset_update is not ABSENT:
+        return each.unset_update
+    return each.unset
+
+
+def _is_empty(each: PropertySpec, encoded: Json, value: Value) -> bool:
+    if each.encode:
+        return encoded is None or value in (0, False, "")
+    return encoded in (None, False, 0, "", [], {})
+
+
+def _encode(each: PropertySpec, value: Value, scope: ResourceScope, *, update: bool) -> Json:
+    if each.kind is ValueKind.BLOCK and is_object(value):
+        return encode_body(each.fields, value, scope, update=update)
+    if each.item is not None and is_list(value):
+        items = set_order(each.item, value) if each.kind is ValueKind.SET else value
+        return [_encode(each.item, item, scope, update=update) for item in items]
+    return cast("Json", value)
+
+
+def put(body: Object, path: str, value: Json) -> None:
+    """Set a dotted path in a body, making the objects on the way."""
+    *parents, last = path.split(".")
+    for parent in parents:
+        body = cast("Object", body.setdefault(parent, {}))
+    body[last] = value
+
+
+def pick(body: Mapping[str, Json], path: str) -> Json:
+    """Get a dotted path of a body; None where it leads nowhere."""
+    at: Json = dict(body)
+    for step in path.split("."):
+        at = at.get(step) if isinstance(at, dict) else None
+    return at
+
+
+def decode_body(fields: PropertySpecs, body: Mapping[str, Json], given: Mapping[str, Value]) -> Properties:
+    """Read an answer: every field that it may carry, zeros where it carries none.
+
+    `given` are the inputs, or the state so far: fields that never travel keep their value from there, and sets keep its order.
+    """
+    state: Properties = {}
+    for name, each in fields.items():
+        value = given.get(name) if each.local else decode_field(each, pick(body, each.api or name), given.get(name))
+        if value is not None:
+            state[name] = value
+    return state
+
+
+def decode_field(each: PropertySpec, raw: Json, given: Value) -> Value:
+    """Decode one value; None where there is none and no zero stands for it."""
+    if each.decode is not None:
+        value = each.decode(raw) if raw is not None else None
+    elif each.kind is ValueKind.BLOCK:
+        value = _decode_block(each, raw, given)
+    elif each.item is not None:
+        value = _decode_items(each, each.item, raw, given)
+    elif each.kind is ValueKind.TEXTS_BY_KEY:
+        value = cast("Value", dict(raw)) if isinstance(raw, dict) and raw else None
+    else:
+        value = cast("Value", raw)
+    if value is None and not each.sparse:
+        return each.zero
+    return value
+
+
+def _decode_block(each: PropertySpec, raw: Json, given: Value) -> Value:
+    if not isinstance(raw, dict):
+        return None
+    return cast("Value", decode_body(each.fields, raw, given if is_object(given) else {}))
+
+
+def _decode_items(each: PropertySpec, item: PropertySpec, raw: Json, given: Value) -> Value:
+    if not isinstance(raw, list) or not raw:
+        return None
+    before = given if is_list(given) else []
+    padded = [*before, *[None] * len(raw)]
+    if each.kind is ValueKind.LIST:
+        return [decode_field(item, one, padded[index]) for index, one in enumerate(raw)]
+    decoded = [decode_field(item, one, None) for one in raw]
+    return _in_order_of(item, decoded, before)
+
+
+def _in_order_of(item: PropertySpec, values: list[Value], model: list[Value]) -> list[Value]:
+    """Order a set as the program wrote it, so that positions in the state and in the program agree."""
+    positions = {fingerprint(item, value): index for index, value in reversed(list(enumerate(model)))}
+    return sorted(values, key=lambda value: positions.get(fingerprint(item, value), len(model)))
+
+
+def fingerprint(item: PropertySpec, value: Value) -> str:
+    """A text that is the same for equal members of a set, whether zeros were written out or left away."""
+    return _serialise(item, value)
+
+
+def set_order(item: PropertySpec, values: list[Value]) -> list[Value]:
+    """Order a set's members as the real provider sends them: by the decimal text of their serialisation's CRC-32."""
+    return sorted(values, key=lambda value: str(zlib.crc32(_serialise_member(item, value).encode())))
+
+
+def _serialise_member(item: PropertySpec, value: Value) -> str:
+    if item.kind is ValueKind.BLOCK:
+        return _serialise_object(item.fields, value if is_object(value) else {})
+    return value if isinstance(value, str) else _serialise(item, value)
+
+
+def _serialise_object(fields: PropertySpecs, value: Mapping[str, Value]) -> str:
+    names = {_snake(each.api or name): name for name, each in fields.items() if not each.output}
+    return "".join(f"{snake}:{_serialise(fields[name], value.get(name))}" for snake, name in sorted(names.items()))
+
+
+def _serialise(each: PropertySpec, value: Value) -> str:
+    if each.kind is ValueKind.BLOCK:
+        inner = f"<{_serialise_object(each.fields, value)}>;" if is_object(value) else ""
+        return f"({inner});"
+    if each.item is not None:
+        members = value if is_list(value) else []
+        item = each.item
+        if item.kind is ValueKind.BLOCK:
+            inner = "".join(f"<{_serialise_object(item.fields, member)}>;" for member in members if is_object(member))
+        else:
+            inner = "".join(_serialise(item, member) for member in members)
+        return f"{{{inner}}};" if each.kind is ValueKind.SET else f"({inner});"
+    if each.kind is ValueKind.TEXTS_BY_KEY:
+        entries = sorted(value.items()) if is_object(value) else []
+        return f"[{''.join(f'{key}:{entry};' for key, entry in entries)}];"
+    return f"{_serialise_scalar(each, value)};"
+
+
+def _serialise_scalar(each: PropertySpec, value: Value) -> str:
+    if value is None:
+        value = each.zero
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, str):
+        return each.same(value) if each.same else value
+    return json.dumps(value) if isinstance(value, int | float) else ""
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)

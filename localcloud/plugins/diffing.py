@@ -1,0 +1,164 @@
+"""Diff: which properties change between the state and the program, and whether a change replaces the resource.
+
+The comparison is the real provider's: the state (what Google answered last) against what the program asks for. Where the program says nothing,
+a value that the service chose is no difference, and one that somebody set behind the program's back is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from localcloud.plugins.coding import fingerprint
+from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
+from localcloud.plugins.values import Path, Unknown, Value, is_list, is_object, render_path
+
+
+class PropertyChange(Enum):
+    """What happens to a property."""
+
+    ADD = "add"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """One line of a detailed diff."""
+
+    change: PropertyChange
+    replaces: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The engine's word, such as `update-replace`."""
+        return f"{self.change.value}-replace" if self.replaces else self.change.value
+
+
+Details: TypeAlias = dict[Path, Detail]
+META: Path = ("__meta",)
+"""The path under which the real provider reports a replacement that no single property explains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """All changes of a resource. `delete_first`: the old one has to go before the new one can come, because both would have the same name."""
+
+    details: Mapping[Path, Detail] = field(default_factory=dict[Path, Detail])
+    delete_first: bool = False
+
+    @property
+    def replaces(self) -> bool:
+        """Tell whether the resource has to be replaced."""
+        return any(detail.replaces for detail in self.details.values())
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """The names of the top-level properties that change."""
+        return frozenset(str(path[0]) for path in self.details)
+
+    def rendered(self) -> dict[str, str]:
+        """Property paths and kinds as the engine writes them."""
+        return {render_path(path): detail.kind for path, detail in self.details.items()}
+
+
+def compare(fields: PropertySpecs, state: Mapping[str, Value], news: Mapping[str, Value]) -> Details:
+    """Compare a state with the inputs wanted now."""
+    details: Details = {}
+    _compare_objects(fields, state, news, (), replaces=False, details=details)
+    return details
+
+
+def _compare_objects(
+    fields: PropertySpecs,
+    old: Mapping[str, Value],
+    new: Mapping[str, Value],
+    at: Path,
+    *,
+    replaces: bool,
+    details: Details,
+) -> None:
+    for name, each in fields.items():
+        if not each.output:
+            _compare(
+                each, old.get(name), new.get(name), (*at, name), replaces=replaces or each.force_new, details=details
+            )
+
+
+def _compare(each: PropertySpec, old: Value, new: Value, path: Path, *, replaces: bool, details: Details) -> None:
+    if isinstance(new, Unknown):
+        change = PropertyChange.ADD if old is None else PropertyChange.UPDATE
+        details[path] = Detail(change=change, replaces=replaces)
+    elif _is_nothing(each, new):
+        if not each.computed and not _is_nothing(each, old) and not _is_zero(each, old):
+            details[path] = Detail(change=PropertyChange.DELETE, replaces=replaces)
+    elif _is_nothing(each, old):
+        if not _is_zero(each, new):
+            details[path] = Detail(change=PropertyChange.ADD, replaces=replaces)
+    elif each.kind is ValueKind.BLOCK and is_object(old) and is_object(new):
+        _compare_objects(each.fields, old, new, path, replaces=replaces, details=details)
+    elif each.kind is ValueKind.TEXTS_BY_KEY and is_object(old) and is_object(new):
+        details.update(compare_maps(old, new, path, replaces=replaces))
+    elif each.item is not None and is_list(old) and is_list(new):
+        _compare_lists(each, each.item, old, new, path, replaces=replaces, details=details)
+    elif not _equal(each, old, new):
+        details[path] = Detail(change=PropertyChange.UPDATE, replaces=replaces)
+
+
+def compare_maps(old: Mapping[str, Value], new: Mapping[str, Value], path: Path, *, replaces: bool = False) -> Details:
+    """Compare two maps of texts key by key."""
+    details: Details = {}
+    for key in sorted({*old, *new}):
+        if key not in old:
+            details[*path, key] = Detail(change=PropertyChange.ADD, replaces=replaces)
+        elif key not in new:
+            details[*path, key] = Detail(change=PropertyChange.DELETE, replaces=replaces)
+        elif old[key] != new[key]:
+            details[*path, key] = Detail(change=PropertyChange.UPDATE, replaces=replaces)
+    return details
+
+
+def _compare_lists(
+    each: PropertySpec,
+    item: PropertySpec,
+    old: list[Value],
+    new: list[Value],
+    path: Path,
+    *,
+    replaces: bool,
+    details: Details,
+) -> None:
+    if each.kind is ValueKind.SET:
+        old_members = {fingerprint(item, member) for member in old}
+        new_members = {fingerprint(item, member) for member in new}
+        removed = {index for index, member in enumerate(old) if fingerprint(item, member) not in new_members}
+        added = {index for index, member in enumerate(new) if fingerprint(item, member) not in old_members}
+    else:
+        removed, added = set(range(len(old))), set(range(len(new)))
+    for index in sorted(removed | added):
+        if index in removed and index in added:
+            _compare(item, old[index], new[index], (*path, index), replaces=replaces, details=details)
+        else:
+            change = PropertyChange.DELETE if index in removed else PropertyChange.ADD
+            details[*path, index] = Detail(change=change, replaces=replaces)
+
+
+def _is_nothing(each: PropertySpec, value: Value) -> bool:
+    return value is None or (each.is_collection and value in ([], {}))
+
+
+def _is_zero(each: PropertySpec, value: Value) -> bool:
+    """Tell whether a value says no more than none: a zero, or an object of zeros such as `{enabled: false}`."""
+    if each.kind is ValueKind.BLOCK and is_object(value) and value:
+        known = {name: member for name, member in value.items() if name in each.fields}
+        return all(
+            _is_nothing(each.fields[name], member) or _is_zero(each.fields[name], member)
+            for name, member in known.items()
+        )
+    return each.zero is not None and value == each.zero
+
+
+def _equal(each: PropertySpec, old: Value, new: Value) -> bool:
+    if each.same is not None and isinstance(old, str) and isinstance(new, str):
+        return each.same(old) == each.same(new)
+    return old == new

@@ -1,0 +1,228 @@
+"""The stand-in for the `gcp` provider: the table of resource types behind the provider protocol."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from localcloud.plugins import labels
+from localcloud.plugins.checking import DEFAULTS_KEY, CheckedInputs, Failure, Naming, check
+from localcloud.plugins.diffing import Difference, compare
+from localcloud.plugins.inputs import foretold, from_state, refreshed, secret_paths, with_kept_defaults
+from localcloud.plugins.invokes import FUNCTIONS
+from localcloud.plugins.lifecycle import Created, Locks, OperationContext, PluginSettings, ResourceType, UpdateRequest
+from localcloud.plugins.provider import ReadResult
+from localcloud.plugins.rest import LOCAL_TOKEN, PluginError, Rest, RestTransport
+from localcloud.plugins.table import TABLE
+from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
+
+VERSION: Final = "10.2.0"
+
+_HONOURED: Final = frozenset({"project", "region", "defaultLabels", "addPulumiAttributionLabel"})
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        "accessToken",
+        "batching",
+        "billingProject",
+        "credentials",
+        "disableGlobalProjectWarning",
+        "impersonateServiceAccount",
+        "pluginDownloadURL",
+        "requestReason",
+        "requestTimeout",
+        "scopes",
+        "userProjectOverride",
+        "version",
+        "zone",
+    }
+)
+
+
+class GcpProvider:
+    """The `gcp` package; `transport` leads to the local cloud."""
+
+    name = "gcp"
+    version = VERSION
+
+    def __init__(
+        self, transport: RestTransport, *, token: str | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._environment = os.environ if environment is None else environment
+        self.rest = Rest(transport, token=token or self._environment.get("GOOGLE_OAUTH_ACCESS_TOKEN") or LOCAL_TOKEN)
+        self._locks = Locks()
+
+    def check_config(self, news: Properties) -> tuple[Failure, ...]:
+        """Refuse configuration that neither has an effect here nor is known to be harmless."""
+        failures: list[Failure] = []
+        for name in news:
+            if name not in _HONOURED | _WITHOUT_EFFECT and not name.endswith("CustomEndpoint"):
+                known = ", ".join(sorted(_HONOURED))
+                reason = f"the local gcp stand-in does not know the provider setting {name!r}; it honours {known}"
+                failures.append(Failure(path=name, reason=reason))
+        return tuple(failures)
+
+    def configure(self, configuration: Properties) -> "GcpSession":
+        """Take project and region from the configuration, else from the environment as the real provider does."""
+        default_labels = _parsed(configuration.get("defaultLabels"))
+        settings = PluginSettings(
+            project=text_of(configuration, "project")
+            or self._first("GOOGLE_PROJECT", "GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"),
+            region=text_of(configuration, "region")
+            or self._first("GOOGLE_REGION", "GCLOUD_REGION", "CLOUDSDK_COMPUTE_REGION"),
+            default_labels={name: str(value) for name, value in default_labels.items()}
+            if is_object(default_labels)
+            else {},
+            attribution=_parsed(configuration.get("addPulumiAttributionLabel")) is not False,
+        )
+        return GcpSession(context=OperationContext(rest=self.rest.for_session(), settings=settings, locks=self._locks))
+
+    def _first(self, *names: str) -> str:
+        return next((value for name in names if (value := self._environment.get(name))), "")
+
+
+def _parsed(value: Value) -> Value:
+    """Configuration arrives as JSON texts where it is not a text itself."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return cast("Value", json.loads(value))
+    except ValueError:
+        return value
+
+
+def resource_type(type_name: str) -> ResourceType:
+    """Look a type up. Raises PluginError with the way to add it."""
+    found = TABLE.get(type_name)
+    if found is None:
+        raise PluginError(
+            f"the local gcp stand-in does not know the resource type {type_name}: add an entry for it to localcloud/plugins/table "
+            "(its package says how), or run with the real provider"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcpSession:
+    """The configured provider."""
+
+    context: OperationContext
+
+    def cancel(self) -> None:
+        """End the session's waits."""
+        self.context.rest.stop.now()
+
+    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckedInputs:
+        """Check inputs and fill defaults in."""
+        return check(type_name, resource_type(type_name).fields, news, olds, naming)
+
+    def diff(self, type_name: str, state: Properties, news: Properties) -> Difference:
+        """Compare the state with new inputs, as the real provider does."""
+        entry = resource_type(type_name)
+        details = compare(entry.fields, state, news)
+        for family in labels.families(entry.fields):
+            if not has_unknown(news.get(family.written)):
+                details.update(labels.differences(family, self.context.settings, state, news))
+        if entry.foresee is not None:
+            details = entry.foresee(details, state, news)
+        difference = Difference(details=details)
+        return Difference(details=details, delete_first=difference.replaces and _has_fixed_name(entry, state, news))
+
+    def preview_create(self, type_name: str, inputs: Properties) -> Properties:
+        """The inputs, and unknowns for what the service will say."""
+        entry = resource_type(type_name)
+        state = foretold(entry.fields, inputs)
+        if self.context.settings.project and state.get("project") is UNKNOWN:
+            state["project"] = self.context.settings.project
+        for family in labels.families(entry.fields):
+            if not has_unknown(inputs.get(family.written)):
+                wanted = labels.wanted(family, self.context.settings, inputs)
+                state[family.effective] = wanted
+                if family.managed:
+                    state[family.managed] = dict(wanted)
+        return state
+
+    def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:
+        """The state with the new inputs; computed properties that change are unknown."""
+        entry = resource_type(type_name)
+        after = dict(state)
+        for name, each in entry.fields.items():
+            if each.output:
+                continue
+            if name in news:
+                after[name] = news[name]
+            elif not each.computed:
+                after.pop(name, None)
+        for name in self.diff(type_name, state, news).changed:
+            if name in entry.fields and entry.fields[name].output:
+                after[name] = UNKNOWN
+        for family in labels.families(entry.fields):
+            if not has_unknown(news.get(family.written)):
+                after[family.effective] = labels.to_send(family, self.context.settings, news, state)
+                if family.managed:
+                    after[family.managed] = labels.wanted(family, self.context.settings, news)
+        return after
+
+    async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
+        """Create."""
+        return await resource_type(type_name).lifecycle.create(self.context.limited(limit_s), _bare(inputs))
+
+    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
+        """Read; without inputs it is an import."""
+        entry = resource_type(type_name)
+        created = await entry.lifecycle.read(self.context, resource_id, state if inputs else {})
+        if created is None:
+            return None
+        if inputs:
+            drifted = self.diff(type_name, created.state, inputs).changed
+            return ReadResult(created=created, inputs=refreshed(entry.fields, inputs, created.state, drifted))
+        imported = with_kept_defaults(entry.fields, created.state)
+        return ReadResult(created=Created(id=created.id, state=imported), inputs=from_state(entry.fields, imported))
+
+    async def update(
+        self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float
+    ) -> Created:
+        """Carry out what `diff` says, and nothing else."""
+        changed = self.diff(type_name, state, news).changed
+        wanted = UpdateRequest(id=resource_id, state=state, inputs=_bare(news), changed=changed)
+        return await resource_type(type_name).lifecycle.update(self.context.limited(limit_s), wanted)
+
+    async def delete(self, type_name: str, resource_id: str, state: Properties, *, limit_s: float) -> None:
+        """Delete, unless `deletionPolicy` says something else."""
+        entry = resource_type(type_name)
+        policy = text_of(state, "deletionPolicy")
+        if policy == "ABANDON":
+            return
+        if policy == "PREVENT":
+            raise PluginError(
+                f"cannot destroy {type_name} {resource_id!r}: its deletionPolicy is PREVENT; set it to DELETE and run `pulumi up` first"
+            )
+        await entry.lifecycle.delete(self.context.limited(limit_s), resource_id, state)
+
+    async def invoke(self, function: str, arguments: Properties) -> Properties:
+        """Answer a data source."""
+        found = FUNCTIONS.get(function)
+        if found is None:
+            raise PluginError(
+                f"the local gcp stand-in does not know the function {function}: add it to localcloud/plugins/invokes.py"
+            )
+        return await found(self.context, arguments)
+
+    def secret_paths(self, type_name: str) -> frozenset[Path]:
+        """The places of a type's state that are secret whatever the program says."""
+        entry = TABLE.get(type_name)
+        return secret_paths(entry.fields) if entry else frozenset()
+
+
+def _bare(inputs: Properties) -> Properties:
+    return {name: value for name, value in inputs.items() if name != DEFAULTS_KEY}
+
+
+def _has_fixed_name(entry: ResourceType, state: Mapping[str, Value], news: Mapping[str, Value]) -> bool:
+    """Tell whether the program itself gave the name that the old resource still has."""
+    defaults = news.get(DEFAULTS_KEY)
+    chosen = defaults if is_list(defaults) else []
+    return any(
+        each.autoname and name not in chosen and state.get(name) == news.get(name)
+        for name, each in entry.fields.items()
+    )

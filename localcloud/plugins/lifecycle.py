@@ -1,0 +1,136 @@
+"""What becomes of a resource: the context that operations get, what a resource type has to offer, and the errors between them."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from localcloud.plugins.diffing import Details
+from localcloud.plugins.rest import PluginError, Rest
+from localcloud.plugins.schema import PropertySpecs, ResourceScope
+from localcloud.plugins.values import Properties, Value, text_of
+
+ATTRIBUTION: Final[Mapping[str, str]] = {"goog-pulumi-provisioned": "true"}
+"""The label that the real provider puts on everything that it creates, unless the configuration says no."""
+
+DEFAULT_LIMIT_S: Final = 20 * 60.0
+"""The real provider's time limit of most operations, in real seconds."""
+
+
+class Locks:
+    """One lock a name, for read-modify-write cycles on things that several resources share (a policy, a router)."""
+
+    def __init__(self) -> None:
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    @asynccontextmanager
+    async def of(self, name: str) -> AsyncGenerator[None]:
+        """Hold the lock of a name."""
+        async with self._locks[name]:
+            yield
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginSettings:
+    """The provider's configuration. Empty texts where it is not set."""
+
+    project: str = ""
+    region: str = ""
+    default_labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    attribution: bool = True
+
+    @property
+    def provider_labels(self) -> dict[str, str]:
+        """The labels that go on every resource that can carry labels."""
+        return {**self.default_labels, **(ATTRIBUTION if self.attribution else {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationContext:
+    """What an operation works with."""
+
+    rest: Rest = field(compare=False)
+    settings: PluginSettings
+    locks: Locks
+    limit_s: float = DEFAULT_LIMIT_S
+
+    def limited(self, limit_s: float) -> "OperationContext":
+        """The same with the time limit that the program gives (`customTimeouts`), where it gives one."""
+        return replace(self, limit_s=limit_s) if limit_s > 0 else self
+
+    def scope(self, values: Mapping[str, Value]) -> ResourceScope:
+        """The project and region of a resource: its own, else the provider's."""
+        project = text_of(dict(values), "project") or self.settings.project
+        region = text_of(dict(values), "region") or text_of(dict(values), "location") or self.settings.region
+        return ResourceScope(project=project, region=region)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """A resource that exists: its id and its state."""
+
+    id: str
+    state: Properties
+
+
+class PartlyDoneError(PluginError):
+    """The resource exists, but is not what was asked for; id and state must not be lost."""
+
+    def __init__(self, created: Created, reason: str) -> None:
+        super().__init__(reason)
+        self.created = created
+
+
+async def settled(resource_id: str, inputs: Properties, rest: Awaitable[Created]) -> Created:
+    """Finish the creation of a resource that exists from here on: whatever fails now, its id stays in the state. Raises PartlyDoneError."""
+    try:
+        return await rest
+    except PartlyDoneError:
+        raise
+    except PluginError as error:
+        raise PartlyDoneError(Created(id=resource_id, state=inputs), str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRequest:
+    """What an update starts from and leads to."""
+
+    id: str
+    state: Properties
+    inputs: Properties
+    changed: frozenset[str]
+
+
+class Lifecycle(Protocol):
+    """The operations of one resource type."""
+
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
+        """Create and return the resource. Raises PluginError; PartlyDoneError where something exists already."""
+        ...
+
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+        """Return what is there now; None where nothing is. `given` is the state, or empty for an import."""
+        ...
+
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
+        """Carry out the changes. Raises as `create` does."""
+        ...
+
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
+        """Delete; a resource that is gone already is no error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceType:
+    """One entry of the table.
+
+    `foresee` adds what follows from other changes to a diff (computed outputs that will change, replacements that depend on values).
+    """
+
+    type_name: str
+    fields: PropertySpecs
+    lifecycle: Lifecycle
+    foresee: Callable[[Details, Mapping[str, Value], Mapping[str, Value]], Details] | None = None

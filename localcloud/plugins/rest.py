@@ -1,0 +1,250 @@
+"""The REST client of the stand-ins: JSON requests with retries, and operations followed to their end."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from types import TracebackType
+from typing import Final, Protocol, Self, cast
+
+import aiohttp
+
+from localcloud.plugins.schema import Json, Object
+
+LOCAL_TOKEN: Final = "local-token"  # noqa: S105 - what the local cloud takes from a client without credentials; it opens nothing else
+
+_RETRIED: Final = frozenset({429, 500, 502, 503, 504})
+_MAX_ATTEMPTS: Final = 8
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+_REQUEST_LIMIT_S: Final = 60.0
+_FIRST_POLL_S: Final = 0.02
+_LONGEST_POLL_S: Final = 0.5
+_CONFLICT: Final = 409
+_NOT_FOUND: Final = 404
+_SUCCESS_BELOW: Final = 300
+
+
+class PluginError(Exception):
+    """Something that a person has to read: one message, as the real provider words it where it has words for it."""
+
+
+class GoogleApiError(PluginError):
+    """Google's API refused: the HTTP status and the API's own message."""
+
+    def __init__(self, status: int, message: str, reason: str = "") -> None:
+        super().__init__(f"googleapi: Error {status}: {message}" + (f", {reason}" if reason else ""))
+        self.status = status
+
+    @property
+    def is_missing(self) -> bool:
+        """404: there is no such thing."""
+        return self.status == _NOT_FOUND
+
+    @property
+    def is_conflict(self) -> bool:
+        """409: it exists already, or somebody else changed it meanwhile."""
+        return self.status == _CONFLICT
+
+
+class OperationError(PluginError):
+    """A long-running operation ended in an error: the code and the message that it carries."""
+
+    def __init__(self, code: Json, message: str) -> None:
+        super().__init__(f"Error code {code}, message: {message}" if code is not None else message)
+
+
+class CancelledByUserError(PluginError):
+    """The engine asked to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportReply:
+    """A response: the HTTP status and the body's text."""
+
+    status: int
+    text: str
+
+
+class RestTransport(Protocol):
+    """Sends one HTTP request. Tests put a store in memory in its place."""
+
+    async def send(
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
+    ) -> TransportReply:
+        """Send a request to a path below the base URL. Raises OSError where no answer comes."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+class LocalCloudTransport:
+    """The transport over HTTP; `base_url` is the local cloud's, such as `http://127.0.0.1:8080`."""
+
+    def __init__(self, base_url: str) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
+    ) -> TransportReply:
+        """Send a request."""
+        if self._session is None:
+            # As many connections as the engine has resources in work, so that one slow operation holds up no other.
+            connector = aiohttp.TCPConnector(limit=0)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=aiohttp.ClientTimeout(total=_REQUEST_LIMIT_S)
+            )
+        try:
+            async with self._session.request(
+                method, f"{self._base_url}/{path}", params=dict(query), headers=dict(headers), data=body
+            ) as response:
+                return TransportReply(status=response.status, text=await response.text())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise OSError(f"no answer from {self._base_url}: {type(error).__name__}") from error
+
+    async def close(self) -> None:
+        """Close connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class Stop:
+    """Lets the engine's Cancel end every wait that is under way; waits that begin later are not touched."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def now(self) -> None:
+        """End the waits that are under way."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep. Raises CancelledByUserError when `now` is called meanwhile."""
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout=seconds)
+        except TimeoutError:
+            return
+        raise CancelledByUserError(
+            "cancelled; what was asked for may still come into being, so run `pulumi refresh` before the next update"
+        )
+
+
+class Rest:
+    """JSON over a transport, with the real provider's patience: 429, 5xx and broken connections are tried again for a bounded time."""
+
+    def __init__(self, transport: RestTransport, *, token: str = LOCAL_TOKEN) -> None:
+        self._transport = transport
+        self._token = token
+        self.stop = Stop()
+
+    def for_session(self) -> "Rest":
+        """The same connections with waits of its own: the end of one engine's run must not end the waits of another's."""
+        return Rest(self._transport, token=self._token)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._transport.close()
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Object:
+        """GET a JSON object."""
+        return await self.call("GET", path, query=query)
+
+    async def find(self, path: str, query: Mapping[str, str] | None = None) -> Object | None:
+        """GET a JSON object; None where there is none."""
+        try:
+            return await self.get(path, query)
+        except GoogleApiError as error:
+            if error.is_missing:
+                return None
+            raise
+
+    async def call(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json = None
+    ) -> Object:
+        """Send a JSON request and return the JSON object that answers it. Raises GoogleApiError and PluginError."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        return await self.send(method, path, query=query or {}, headers=headers, body=data)
+
+    async def send(
+        self, method: str, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
+    ) -> Object:
+        """Send any request and return the JSON object that answers it. Raises GoogleApiError and PluginError."""
+        reply = await self._with_retries(
+            method, path, query, {"Authorization": f"Bearer {self._token}", **headers}, body
+        )
+        parsed = _parse(reply.text)
+        if reply.status >= _SUCCESS_BELOW:
+            raise _api_error(reply.status, parsed, reply.text)
+        return parsed if isinstance(parsed, dict) else {}
+
+    async def _with_retries(
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
+    ) -> TransportReply:
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            try:
+                reply = await self._transport.send(method, path, query, headers, body)
+            except OSError as error:
+                if attempt == _MAX_ATTEMPTS:
+                    raise PluginError(f"{method} /{path}: {error}; is the local cloud running?") from error
+            else:
+                if reply.status not in _RETRIED or attempt == _MAX_ATTEMPTS:
+                    return reply
+            await self.pause(attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def pause(self, attempt: int) -> None:
+        """Wait before the next attempt: exponentially longer, with jitter."""
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (attempt - 1))
+        await self.stop.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not cryptography
+
+    async def wait(self, path: str, operation: Object, *, limit_s: float, is_done: Callable[[Object], bool]) -> Object:
+        """Poll an operation at `path` until `is_done`; returns it as it was answered last. Raises PluginError after `limit_s` seconds."""
+        ends_at = monotonic() + limit_s
+        pause_s = _FIRST_POLL_S
+        while not is_done(operation):
+            if monotonic() > ends_at:
+                raise PluginError(f"timeout while waiting for {path} (it did not end within {limit_s:.0f} s)")
+            await self.stop.sleep(pause_s)
+            pause_s = min(_LONGEST_POLL_S, pause_s * 1.5)
+            operation = await self.get(path)
+        return operation
+
+
+def raise_operation_error(operation: Object) -> None:
+    """Raise OperationError where a finished operation carries an error, in the shape of either API family."""
+    error = operation.get("error")
+    if not isinstance(error, dict):
+        return
+    listed = error.get("errors")
+    if isinstance(listed, list) and listed and isinstance(listed[0], dict):
+        raise OperationError(None, str(listed[0].get("message", "")))
+    raise OperationError(error.get("code"), str(error.get("message", "")))
+
+
+def _parse(text: str) -> Json:
+    try:
+        return cast("Json", json.loads(text)) if text else {}
+    except ValueError:
+        return None
+
+
+def _api_error(status: int, parsed: Json, text: str) -> GoogleApiError:
+    error = parsed.get("error") if isinstance(parsed, dict) else None
+    if not isinstance(error, dict):
+        return GoogleApiError(status, text[:200])
+    listed = error.get("errors")
+    first = listed[0] if isinstance(listed, list) and listed else None
+    reason = str(first.get("reason", "")) if isinstance(first, dict) else ""
+    return GoogleApiError(status, str(error.get("message", "")), reason)

@@ -1,0 +1,271 @@
+"""The gRPC side: Pulumi's provider protocol in front of a `Provider`.
+
+One server answers several provider instances of the same package (the default one and explicit ones), because that is how the engine uses
+PULUMI_DEBUG_PROVIDERS. Each instance has a connection of its own, so a session belongs to a connection.
+"""
+
+import json
+import traceback
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NoReturn, TypeAlias
+
+import grpc
+import grpc.aio
+from google.protobuf import any_pb2, empty_pb2
+from google.rpc import status_pb2
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+
+from localcloud.plugins.checking import Failure, Naming
+from localcloud.plugins.diffing import Difference
+from localcloud.plugins.lifecycle import Created, PartlyDoneError
+from localcloud.plugins.provider import Provider, Session
+from localcloud.plugins.rest import PluginError
+from localcloud.plugins.values import (
+    Properties,
+    Secrets,
+    UnsupportedValueError,
+    conceal,
+    from_struct,
+    plain,
+    to_struct,
+)
+
+# Pulumi's and grpc's generated stubs name modules that do not exist at run time, so a type checker sees nothing in them; the messages are
+# read and made in this module only, and leave it as typed values.
+Request: TypeAlias = Any
+RpcContext: TypeAlias = Any
+
+_KINDS: Final = {
+    "add": provider_pb2.PropertyDiff.ADD,
+    "add-replace": provider_pb2.PropertyDiff.ADD_REPLACE,
+    "delete": provider_pb2.PropertyDiff.DELETE,
+    "delete-replace": provider_pb2.PropertyDiff.DELETE_REPLACE,
+    "update": provider_pb2.PropertyDiff.UPDATE,
+    "update-replace": provider_pb2.PropertyDiff.UPDATE_REPLACE,
+}
+_NO_SECRETS: Final = Secrets()
+
+
+class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
+    """Answers the engine for one package."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._sessions: dict[str, Session] = {}
+
+    async def Attach(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """The engine comes to a provider that runs already; there is nothing to set up."""
+        del request, context
+        return empty_pb2.Empty()
+
+    async def Handshake(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Say what is supported."""
+        del request, context
+        return provider_pb2.ProviderHandshakeResponse(accept_secrets=True, supports_autonaming_configuration=True)
+
+    async def GetPluginInfo(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Say which version is stood in for."""
+        del request, context
+        return plugin_pb2.PluginInfo(version=self._provider.version)
+
+    async def GetSchema(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Give the least schema there is: the SDKs bring their own."""
+        del request, context
+        schema = {"name": self._provider.name, "version": self._provider.version}
+        return provider_pb2.GetSchemaResponse(schema=json.dumps(schema))
+
+    async def CheckConfig(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Check the provider's configuration."""
+        async with _answering(context):
+            news, _ = plain(from_struct(request.news))
+            failures = self._provider.check_config(news)
+            return provider_pb2.CheckResponse(inputs=request.news, failures=_failures(failures))
+
+    async def DiffConfig(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """A change of configuration replaces no provider, as the real ones say."""
+        async with _answering(context):
+            changed = from_struct(request.olds) != from_struct(request.news)
+            changes = provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE
+            return provider_pb2.DiffResponse(changes=changes)
+
+    async def Configure(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Start the connection's session."""
+        async with _answering(context):
+            configuration, _ = plain(from_struct(request.args))
+            for key, value in request.variables.items():
+                configuration.setdefault(key.rpartition(":")[2], value)
+            self._sessions[context.peer()] = self._provider.configure(configuration)
+            return provider_pb2.ConfigureResponse(
+                acceptSecrets=True, supportsPreview=True, supports_autonaming_configuration=True
+            )
+
+    def _session(self, context: RpcContext) -> Session:
+        """The connection's session. After a reconnection the only one there is; with several it would be a guess, and is refused."""
+        session = self._sessions.get(context.peer())
+        if session is not None:
+            return session
+        candidates: list[Session] = []
+        for each in self._sessions.values():
+            if each not in candidates:
+                candidates.append(each)
+        if len(candidates) != 1:
+            raise PluginError(
+                f"the {self._provider.name} provider is not configured on this connection; run the command again"
+            )
+        return candidates[0]
+
+    async def Check(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Check a resource's inputs and fill defaults in."""
+        async with _answering(context):
+            news, secrets = plain(from_struct(request.news))
+            olds, _ = plain(from_struct(request.olds))
+            type_name, name = _type_and_name(request)
+            options = request.autonaming if request.HasField("autonaming") else None
+            modes = provider_pb2.CheckRequest.AutonamingOptions
+            naming = Naming(
+                name=name,
+                seed=bytes(request.randomSeed),
+                proposed=str(options.proposed_name) if options is not None else "",
+                disabled=options is not None and options.mode == modes.DISABLE,
+            )
+            checked = self._session(context).check(type_name, news, olds, naming)
+            return provider_pb2.CheckResponse(
+                inputs=to_struct(conceal(checked.inputs, secrets)), failures=_failures(checked.failures)
+            )
+
+    async def Diff(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Compare a resource's state with new inputs."""
+        async with _answering(context):
+            state, _ = plain(from_struct(request.olds))
+            news, _ = plain(from_struct(request.news))
+            return _diff_response(self._session(context).diff(_type_and_name(request)[0], state, news))
+
+    async def Create(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Create a resource, or foretell it in a preview."""
+        inputs, secrets = plain(from_struct(request.properties))
+        type_name = _type_and_name(request)[0]
+        async with _answering(context, inputs=inputs, secrets=secrets):
+            session = self._session(context)
+            marks = secrets | Secrets(session.secret_paths(type_name))
+            if request.preview:
+                foretold = session.preview_create(type_name, inputs)
+                return provider_pb2.CreateResponse(properties=to_struct(conceal(foretold, marks)))
+            created = await session.create(type_name, inputs, limit_s=request.timeout)
+            return provider_pb2.CreateResponse(id=created.id, properties=to_struct(conceal(created.state, marks)))
+
+    async def Read(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Read a resource: for a refresh, or for an import where there are no inputs."""
+        async with _answering(context):
+            inputs, input_secrets = plain(from_struct(request.inputs))
+            state, state_secrets = plain(from_struct(request.properties))
+            session = self._session(context)
+            type_name = _type_and_name(request)[0]
+            found = await session.read(type_name, request.id, inputs, state)
+            if found is None:
+                return provider_pb2.ReadResponse()
+            marks = input_secrets | state_secrets | Secrets(session.secret_paths(type_name))
+            return provider_pb2.ReadResponse(
+                id=found.created.id,
+                properties=to_struct(conceal(found.created.state, marks)),
+                inputs=to_struct(conceal(found.inputs, marks)),
+            )
+
+    async def Update(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Update a resource, or foretell it in a preview."""
+        news, secrets = plain(from_struct(request.news))
+        type_name = _type_and_name(request)[0]
+        async with _answering(context, inputs=news, secrets=secrets):
+            state, _ = plain(from_struct(request.olds))
+            session = self._session(context)
+            marks = secrets | Secrets(session.secret_paths(type_name))
+            if request.preview:
+                foretold = session.preview_update(type_name, state, news)
+                return provider_pb2.UpdateResponse(properties=to_struct(conceal(foretold, marks)))
+            updated = await session.update(type_name, request.id, state, news, limit_s=request.timeout)
+            return provider_pb2.UpdateResponse(properties=to_struct(conceal(updated.state, marks)))
+
+    async def Delete(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Delete a resource."""
+        async with _answering(context):
+            state, _ = plain(from_struct(request.properties))
+            await self._session(context).delete(_type_and_name(request)[0], request.id, state, limit_s=request.timeout)
+            return empty_pb2.Empty()
+
+    async def Invoke(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """Answer a data source."""
+        async with _answering(context):
+            arguments, _ = plain(from_struct(request.args))
+            answer = await self._session(context).invoke(request.tok, arguments)
+            # `return` is a keyword of Python's, so it cannot be written as one.
+            options: dict[str, Any] = {"return": to_struct(answer)}
+            return provider_pb2.InvokeResponse(**options)
+
+    async def Cancel(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
+        """End the waits of this connection's session. Every run of an engine ends with a Cancel, and another run may be waiting beside it."""
+        del request
+        session = self._sessions.get(context.peer())
+        if session is not None:
+            session.cancel()
+        return empty_pb2.Empty()
+
+
+def _type_and_name(request: Request) -> tuple[str, str]:
+    """The type and name of the resource: of their own fields, or out of the URN of engines that do not send them."""
+    qualified, _, name = str(request.urn).partition("::")[2].partition("::")[2].partition("::")
+    return str(request.type) or qualified.rpartition("$")[2], str(request.name) or name
+
+
+def _failures(failures: tuple[Failure, ...]) -> Request:
+    return [provider_pb2.CheckFailure(property=failure.path, reason=failure.reason) for failure in failures]
+
+
+def _diff_response(difference: Difference) -> Request:
+    rendered = difference.rendered()
+    response: Request = provider_pb2.DiffResponse(
+        changes=provider_pb2.DiffResponse.DIFF_SOME if rendered else provider_pb2.DiffResponse.DIFF_NONE,
+        diffs=sorted(difference.changed),
+        replaces=sorted(path for path, kind in rendered.items() if kind.endswith("-replace")),
+        deleteBeforeReplace=difference.delete_first,
+        hasDetailedDiff=True,
+    )
+    for path, kind in rendered.items():
+        response.detailedDiff[path].kind = _KINDS[kind]
+    return response
+
+
+@asynccontextmanager
+async def _answering(
+    context: RpcContext, *, inputs: Properties | None = None, secrets: Secrets = _NO_SECRETS
+) -> AsyncGenerator[None]:
+    """Turn errors into the protocol's: one message for people, and what exists already where something does."""
+    try:
+        yield
+    except PartlyDoneError as error:
+        await _abort_partly(context, error.created, str(error), inputs or {}, secrets)
+    except (PluginError, UnsupportedValueError) as error:
+        await context.abort(grpc.StatusCode.UNKNOWN, str(error))
+    except (grpc.aio.AbortError, grpc.aio.BaseError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, its text may hold a secret and must not be logged by the server
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"a fault of the local stand-in itself: {type(error).__name__} at {where.filename.rpartition('localcloud')[2]}:{where.lineno}"
+        await context.abort(grpc.StatusCode.INTERNAL, message)
+
+
+async def _abort_partly(
+    context: RpcContext, created: Created, reason: str, inputs: Properties, secrets: Secrets
+) -> NoReturn:
+    """Report a resource that exists but is not ready: the engine keeps it, and the next update calls Update even without a difference."""
+    detail = provider_pb2.ErrorResourceInitFailed(
+        id=created.id,
+        properties=to_struct(conceal(created.state, secrets)),
+        inputs=to_struct(conceal(inputs, secrets)),
+        reasons=[reason],
+    )
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    status: Request = status_pb2.Status(code=grpc.StatusCode.UNKNOWN.value[0], message=reason, details=[packed])
+    trailing = (("grpc-status-details-bin", status.SerializeToString()),)
+    await context.abort(grpc.StatusCode.UNKNOWN, reason, trailing)
+    raise AssertionError("abort raises")

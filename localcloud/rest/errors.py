@@ -1,0 +1,161 @@
+"""Google's errors: one exception with named constructors, and one mapper that writes the body each API family uses.
+
+Shapes, from Google's public API documents: google.rpc.Status for most APIs (`code`, `message`, `status`, `details`);
+Compute Engine adds a list `errors` of `{message, domain, reason}`; Cloud Storage has that list and no `status`.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+
+from localcloud.json_values import JsonObject
+
+
+class ErrorStyle(Enum):
+    """Which family of APIs answers."""
+
+    RPC = "rpc"
+    COMPUTE = "compute"
+    STORAGE = "storage"
+
+
+class CloudError(Exception):
+    """An answer of the local cloud that is not a success.
+
+    `code` is the HTTP status, `status` the canonical google.rpc.Code name, `reason` the short word that Compute Engine and Cloud Storage give.
+    """
+
+    def __init__(
+        self, code: int, status: str, message: str, *, reason: str, details: Sequence[JsonObject] = ()
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+        self.message = message
+        self.reason = reason
+        self.details = tuple(details)
+
+    @classmethod
+    def invalid(cls, message: str, *, violations: Sequence[tuple[str, str]] = ()) -> "CloudError":
+        """400 INVALID_ARGUMENT; `violations` are pairs of field path and description."""
+        details: list[JsonObject] = []
+        if violations:
+            fields = [{"field": field, "description": text} for field, text in violations]
+            details.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": fields})
+        return cls(400, "INVALID_ARGUMENT", message, reason="invalid", details=details)
+
+    @classmethod
+    def field(cls, path: str, message: str) -> "CloudError":
+        """400 INVALID_ARGUMENT about one field."""
+        return cls.invalid(message, violations=[(path, message)])
+
+    @classmethod
+    def required(cls, message: str) -> "CloudError":
+        """400 INVALID_ARGUMENT because something is missing."""
+        return cls(400, "INVALID_ARGUMENT", message, reason="required")
+
+    @classmethod
+    def precondition(cls, message: str) -> "CloudError":
+        """400 FAILED_PRECONDITION: right in itself, but not in this state."""
+        return cls(400, "FAILED_PRECONDITION", message, reason="failedPrecondition")
+
+    @classmethod
+    def in_use(cls, message: str) -> "CloudError":
+        """400 as Compute Engine says that something else still uses the resource."""
+        return cls(400, "INVALID_ARGUMENT", message, reason="resourceInUseByAnotherResource")
+
+    @classmethod
+    def unauthenticated(cls, message: str) -> "CloudError":
+        """401: no credentials, or none that count."""
+        return cls(401, "UNAUTHENTICATED", message, reason="required")
+
+    @classmethod
+    def denied(cls, message: str, *, details: Sequence[JsonObject] = ()) -> "CloudError":
+        """403 PERMISSION_DENIED."""
+        return cls(403, "PERMISSION_DENIED", message, reason="forbidden", details=details)
+
+    @classmethod
+    def not_found(cls, message: str) -> "CloudError":
+        """404 NOT_FOUND."""
+        return cls(404, "NOT_FOUND", message, reason="notFound")
+
+    @classmethod
+    def already_exists(cls, message: str) -> "CloudError":
+        """409 ALREADY_EXISTS: the name is taken."""
+        return cls(409, "ALREADY_EXISTS", message, reason="alreadyExists")
+
+    @classmethod
+    def aborted(cls, message: str) -> "CloudError":
+        """409 ABORTED: someone else changed it in between."""
+        return cls(409, "ABORTED", message, reason="conflict")
+
+    @classmethod
+    def conflict(cls, message: str) -> "CloudError":
+        """409 as Cloud Storage says it."""
+        return cls(409, "FAILED_PRECONDITION", message, reason="conflict")
+
+    @classmethod
+    def condition_not_met(cls, message: str) -> "CloudError":
+        """412: an ifGenerationMatch or its kin did not hold."""
+        return cls(412, "FAILED_PRECONDITION", message, reason="conditionNotMet")
+
+    @classmethod
+    def unimplemented(cls, message: str) -> "CloudError":
+        """501: Google knows this method, the local cloud does not model it."""
+        return cls(501, "UNIMPLEMENTED", message, reason="notImplemented")
+
+    @classmethod
+    def injected(cls, code: int) -> "CloudError":
+        """A fault that the scenario asked for."""
+        status = _CANONICAL.get(code, "UNKNOWN")
+        return cls(
+            code,
+            status,
+            "The service is currently unavailable (a fault from the local cloud's scenario).",
+            reason="backendError",
+        )
+
+    def rpc_status(self) -> JsonObject:
+        """google.rpc.Status, as operations and states carry it: `code` is the canonical number."""
+        return {"code": _RPC_NUMBER.get(self.status, 2), "message": self.message}
+
+    def body(self, style: ErrorStyle) -> JsonObject:
+        """The JSON body of the response."""
+        error: JsonObject = {"code": self.code, "message": self.message}
+        if style is not ErrorStyle.RPC:
+            error["errors"] = [{"message": self.message, "domain": "global", "reason": self.reason}]
+        if style is not ErrorStyle.STORAGE:
+            error["status"] = self.status
+            if self.details:
+                error["details"] = list(self.details)
+        return {"error": error}
+
+
+_CANONICAL = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_RPC_NUMBER = {
+    "CANCELLED": 1,
+    "INVALID_ARGUMENT": 3,
+    "DEADLINE_EXCEEDED": 4,
+    "NOT_FOUND": 5,
+    "ALREADY_EXISTS": 6,
+    "PERMISSION_DENIED": 7,
+    "RESOURCE_EXHAUSTED": 8,
+    "FAILED_PRECONDITION": 9,
+    "ABORTED": 10,
+    "UNIMPLEMENTED": 12,
+    "INTERNAL": 13,
+    "UNAVAILABLE": 14,
+    "UNAUTHENTICATED": 16,
+}
+"""google.rpc.Code numbers, from google/rpc/code.proto."""

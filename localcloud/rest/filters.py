@@ -1,0 +1,61 @@
+"""List filters, the part in use.
+
+`field=value`, `field:value`, `field!=value`, `field eq value`; dotted fields, quoted values; joined by AND or a blank, optionally in parentheses.
+"""
+
+import re
+from typing import Any, cast
+
+from localcloud.json_values import JsonObject
+from localcloud.rest.errors import CloudError
+
+_TERM = re.compile(
+    r"""\s*\(?\s*(?P<field>[A-Za-z_][\w.\-]*)\s*(?P<op>!=|=|:|\beq\b|\bne\b)\s*(?P<value>"[^"]*"|'[^']*'|[^\s()]+)\s*\)?\s*(?:AND\b|$)?"""
+)
+
+
+def chosen(items: list[tuple[str, JsonObject]], expression: str | None) -> list[tuple[str, JsonObject]]:
+    """The items that a filter keeps; a filter beyond the part in use is refused rather than misread."""
+    if not expression or not expression.strip():
+        return items
+    terms: list[tuple[str, str, str]] = []
+    at = 0
+    while at < len(expression):
+        found = _TERM.match(expression, at)
+        if found is None or found.end() == at:
+            raise CloudError.field(
+                "filter",
+                f"Invalid filter '{expression}': the local cloud reads field=value, field:value and field!=value, joined by AND.",
+            )
+        terms.append((found["field"], found["op"], found["value"].strip("\"'")))
+        at = found.end()
+    return [(key, item) for key, item in items if all(_holds(item, *term) for term in terms)]
+
+
+def _holds(item: JsonObject, field: str, operator: str, wanted: str) -> bool:
+    value = _value(item, field.split("."))
+    if operator == ":":
+        if wanted == "*":
+            return value is not None
+        if isinstance(value, dict):
+            return wanted in value
+        if isinstance(value, list):
+            return wanted in [_text(entry) for entry in cast("list[Any]", value)]
+        return value is not None and wanted in _text(value)
+    same = value is not None and _text(value) == wanted
+    return same if operator in {"=", "eq"} else not same
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value(item: JsonObject, steps: list[str]) -> Any:  # noqa: ANN401 - any JSON value
+    """The value at a path; label keys may contain dots and dashes, so the rest of the path is tried as one key first."""
+    whole = ".".join(steps)
+    if whole in item:
+        return item[whole]
+    below = item.get(steps[0])
+    if len(steps) > 1 and isinstance(below, dict):
+        return _value(cast("JsonObject", below), steps[1:])
+    return None

@@ -1,0 +1,338 @@
+"""Parameters and bodies checked against the discovery documents, with Google's words where they do not fit.
+
+What comes out is normalised: camelCase names, numbers as numbers where the document says integer, int64 as strings, output-only fields left out.
+`null` is accepted for every known field; it is kept where it means something (Compute Engine's and Cloud Storage's PATCH) and left out elsewhere.
+"""
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, cast
+
+from localcloud.json_values import JsonObject, part
+from localcloud.rest.discovery import Document, Method, Parameter
+from localcloud.rest.errors import CloudError, ErrorStyle
+
+_INT_RANGE = {
+    "int32": (-(2**31), 2**31 - 1),
+    "uint32": (0, 2**32 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "uint64": (0, 2**64 - 1),
+}
+_TRUE, _FALSE = {"true", "True", "1"}, {"false", "False", "0"}
+_DURATION = re.compile(r"-?\d+(\.\d{1,9})?s")
+_LAUNCH_STAGE = {
+    0: "LAUNCH_STAGE_UNSPECIFIED",
+    1: "EARLY_ACCESS",
+    2: "ALPHA",
+    3: "BETA",
+    4: "GA",
+    5: "DEPRECATED",
+    6: "UNIMPLEMENTED",
+    7: "PRELAUNCH",
+}
+"""google.api.LaunchStage is the one enum in use whose numbers do not follow the document's order (google/api/launch_stage.proto)."""
+
+_UNDOCUMENTED = {
+    "compute": {
+        "RouterNat": frozenset({"initialNatIps"}),
+        "NetworkRoutingConfig": frozenset({"deleteBgpAlwaysCompareMed"}),
+    }
+}
+"""API -> schema -> fields that the real pulumi-gcp provider sends (and Google takes) although the published documents lack them. They have no effect here."""
+
+
+def camel(name: str) -> str:
+    """`secret_id` -> `secretId`; dots are kept."""
+    return re.sub(r"_([a-z0-9])", lambda found: found.group(1).upper(), name)
+
+
+def snake(name: str) -> str:
+    """`secretId` -> `secret_id`."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: "_" + found.group(1).lower(), name[:1].lower() + name[1:])
+
+
+def query_parameters(document: Document, method: Method, query: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Check a query string; returns name -> value (a list for repeated ones). Global parameters such as `alt` are left out."""
+    taken: dict[str, Any] = {}
+    for given, values in query.items():
+        name = given if given in method.parameters or not document.forgiving_names else camel(given)
+        parameter = method.parameters.get(name)
+        if parameter is None or parameter.location != "query":
+            if given in document.global_parameters:
+                continue
+            raise _unknown_query(given)
+        taken[name] = (
+            [_scalar(parameter, value) for value in values] if parameter.repeated else _scalar(parameter, values[-1])
+        )
+    for parameter in method.parameters.values():
+        if parameter.required and parameter.location == "query" and taken.get(parameter.name) in (None, "", []):
+            raise CloudError.required(f"Required parameter: {parameter.name}")
+    return taken
+
+
+def path_parameters(document: Document, method: Method, values: Mapping[str, str]) -> None:
+    """Check path parameters against their patterns (Compute Engine has real ones; elsewhere routing has done it)."""
+    for name, value in values.items():
+        pattern = method.parameters[name].pattern
+        if pattern is not None and re.fullmatch(pattern.strip("^$"), value) is None:
+            if document.style is ErrorStyle.COMPUTE:
+                raise CloudError.invalid(
+                    f"Invalid value for field '{name}': '{value}'. Must be a match of regex '{pattern}'"
+                )
+            raise CloudError.invalid(
+                f"Invalid resource field value in the request: '{name}' is '{value}', which does not match '{pattern}'."
+            )
+
+
+def _unknown_query(name: str) -> CloudError:
+    message = (
+        f'Invalid JSON payload received. Unknown name "{name}": Cannot bind query parameter. '
+        f"Field '{name}' could not be found in request message."
+    )
+    return CloudError.invalid(message, violations=[("", message)])
+
+
+def _scalar(parameter: Parameter, value: str) -> Any:  # noqa: ANN401 - a parameter is a string, a number or a truth value
+    if parameter.enum and value not in parameter.enum and value:
+        raise CloudError.field(parameter.name, f"Invalid value at '{parameter.name}' (TYPE_ENUM), \"{value}\"")
+    if parameter.type == "boolean":
+        if value not in _TRUE | _FALSE:
+            raise CloudError.field(parameter.name, f"Invalid value at '{parameter.name}' (TYPE_BOOL), \"{value}\"")
+        return value in _TRUE
+    if parameter.type == "integer" or parameter.format in _INT_RANGE:
+        return _query_integer(parameter, value)
+    if parameter.format == "google-fieldmask":
+        return ",".join(camel(part) for part in value.split(","))
+    return value
+
+
+def _query_integer(parameter: Parameter, value: str) -> int:
+    kind = parameter.format or "int32"
+    low, high = _INT_RANGE[kind]
+    low = low if parameter.minimum is None else parameter.minimum
+    high = high if parameter.maximum is None else parameter.maximum
+    if re.fullmatch(r"-?\d+", value) is None or not low <= int(value) <= high:
+        raise CloudError.field(
+            parameter.name, f"Invalid value at '{parameter.name}' (TYPE_{kind.upper()}), \"{value}\""
+        )
+    return int(value)
+
+
+def request_body(document: Document, method: Method, body: object) -> JsonObject:
+    """Check a JSON body against the method's schema and return it normalised."""
+    if method.request is None:
+        if body not in (None, {}):
+            name = next(iter(cast("JsonObject", body)), "") if isinstance(body, dict) else ""
+            message = f'Invalid JSON payload received. Unknown name "{name}": Cannot find field.'
+            raise CloudError.invalid(message, violations=[("", message)])
+        return {}
+    if body is None:
+        return {}
+    if not isinstance(body, dict):
+        raise CloudError.invalid("Invalid JSON payload received. Root element must be a message.")
+    keeps_null = document.style is not ErrorStyle.RPC and method.verb == "PATCH"
+    checker = _Checker(document=document, keeps_null=keeps_null)
+    checked = checker.message(method.request, cast("JsonObject", body), _root_name(document, method.request))
+    if checker.problems:
+        raise CloudError.invalid("\n".join(text for _, text in checker.problems), violations=checker.problems)
+    if document.style is ErrorStyle.COMPUTE:
+        _compute_rules(document, method, checked)
+    return checked
+
+
+def _root_name(document: Document, schema: str) -> str:
+    """Google names a body by its field in the request message: `queued_resource` for a QueuedResource, nothing for a ...Request."""
+    if document.style is ErrorStyle.COMPUTE:
+        return "resource"
+    if schema.endswith("Request") or document.style is ErrorStyle.STORAGE:
+        return ""
+    return snake(re.sub(r"^Google.*V\d+(alpha|beta)?\d*(?=[A-Z])", "", schema))
+
+
+def _compute_rules(document: Document, method: Method, body: JsonObject) -> None:
+    """Required fields (the documents mark some for PATCH too, which Google does not insist on) and patterns."""
+    schema = document.schemas[method.request or ""]
+    for name, described in part(schema, "properties").items():
+        value = body.get(name)
+        if (
+            method.id.endswith(".insert")
+            and method.id in part(described, "annotations").get("required", ())
+            and value in (None, "")
+        ):
+            raise CloudError.required(f"Required field 'resource.{name}' not specified")
+        pattern = described.get("pattern")
+        if pattern is not None and isinstance(value, str) and value and re.fullmatch(pattern, value) is None:
+            raise CloudError.field(
+                name, f"Invalid value for field 'resource.{name}': '{value}'. Must be a match of regex '{pattern}'"
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Checker:
+    """Walks a body along its schema and collects everything that does not fit."""
+
+    document: Document
+    keeps_null: bool
+    problems: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    def message(self, schema_name: str, value: JsonObject, path: str) -> JsonObject:
+        return self._object(self.document.schemas[schema_name], value, path)
+
+    def _object(self, schema: JsonObject, value: JsonObject, path: str) -> JsonObject:
+        properties: JsonObject = part(schema, "properties")
+        extra: JsonObject | None = schema.get("additionalProperties")
+        taken: JsonObject = {}
+        for given, item in value.items():
+            name = (
+                given if given in properties or extra is not None or not self.document.forgiving_names else camel(given)
+            )
+            described = properties.get(name, extra)
+            if described is None and name in _UNDOCUMENTED.get(self.document.api, {}).get(str(schema.get("id")), ()):
+                continue
+            if described is None:
+                where = f" at '{path}'" if path else ""
+                self.problems.append(
+                    (path, f'Invalid JSON payload received. Unknown name "{given}"{where}: Cannot find field.')
+                )
+                continue
+            if item is None:
+                if self.keeps_null:
+                    taken[name] = None
+                continue
+            below = f"{path}.{snake(name)}" if path else snake(name)
+            checked = self._value(described, item, below if name in properties else f'{path}["{name}"]')
+            if not described.get("readOnly"):
+                taken[name] = checked
+        return taken
+
+    def _value(self, schema: JsonObject, value: Any, path: str) -> Any:  # noqa: ANN401, PLR0911 - any JSON value; one return a type
+        reference = schema.get("$ref")
+        if reference is not None:
+            schema = self.document.schemas[reference]
+        kind = schema.get("type")
+        if kind == "object":
+            return self._expect_object(schema, value, path)
+        if kind == "array":
+            return self._array(schema, value, path)
+        if kind == "any":
+            return value
+        if isinstance(value, (list, dict)):
+            what = "list" if isinstance(value, list) else "object"
+            self._bad(
+                path,
+                f"Invalid value at '{path}': the field is not repeated and not a message, so it cannot be a JSON {what}.",
+            )
+            return cast("object", value)
+        if kind == "boolean":
+            return self._boolean(value, path)
+        if kind in {"integer", "number"}:
+            return self._number(schema, value, path)
+        return self._string(schema, value, path)
+
+    def _bad(self, path: str, text: str) -> None:
+        self.problems.append((path, text))
+
+    def _expect_object(self, schema: JsonObject, value: object, path: str) -> object:
+        if isinstance(value, dict):
+            return self._object(schema, cast("JsonObject", value), path)
+        self._bad(path, f"Invalid value at '{path}': a JSON object is expected, not {value!r}.")
+        return value
+
+    def _array(self, schema: JsonObject, value: object, path: str) -> object:
+        if not isinstance(value, list):
+            self._bad(path, f"Invalid value at '{path}': a JSON list is expected, not {value!r}.")
+            return value
+        items = cast("list[object]", value)
+        return [self._value(schema["items"], item, f"{path}[{index}]") for index, item in enumerate(items)]
+
+    def _boolean(self, value: object, path: str) -> object:
+        if isinstance(value, bool):
+            return value
+        if value in ("true", "false"):
+            return value == "true"
+        self._bad(path, f"Invalid value at '{path}' (TYPE_BOOL), {_quoted(value)}")
+        return value
+
+    def _number(self, schema: JsonObject, value: object, path: str) -> object:
+        kind = str(schema.get("format", "int32" if schema["type"] == "integer" else "double"))
+        number = _as_number(value, whole=kind in _INT_RANGE)
+        if number is None or (kind in _INT_RANGE and not _INT_RANGE[kind][0] <= number <= _INT_RANGE[kind][1]):
+            self._bad(path, f"Invalid value at '{path}' (TYPE_{kind.upper()}), {_quoted(value)}")
+            return value
+        return number
+
+    def _string(self, schema: JsonObject, value: object, path: str) -> object:
+        kind = str(schema.get("format", ""))
+        if kind in _INT_RANGE:
+            number = _as_number(value, whole=True)
+            if number is None or not _INT_RANGE[kind][0] <= number <= _INT_RANGE[kind][1]:
+                self._bad(path, f"Invalid value at '{path}' (TYPE_{kind.upper()}), {_quoted(value)}")
+                return value
+            return str(number)
+        if schema.get("enum"):
+            return self._enum(schema, value, path)
+        if not isinstance(value, str):
+            self._bad(path, f"Invalid value at '{path}' (TYPE_STRING), {_quoted(value)}")
+            return value
+        problem = "" if path.endswith("etag") else _format_problem(kind, value)
+        if problem:
+            self._bad(path, f"Invalid value at '{path}' ({problem}), {_quoted(value)}")
+        if kind == "google-fieldmask":
+            return ",".join(camel(part) for part in value.split(","))
+        return value
+
+    def _enum(self, schema: JsonObject, value: object, path: str) -> object:
+        names = cast("list[str]", schema["enum"])
+        if isinstance(value, int) and not isinstance(value, bool):
+            numbered = _LAUNCH_STAGE if names[0] == _LAUNCH_STAGE[0] else dict(enumerate(names))
+            if value in numbered:
+                return numbered[value]
+        if not isinstance(value, str) or value not in names:
+            self._bad(path, f"Invalid value at '{path}' (TYPE_ENUM), {_quoted(value)}")
+        return value
+
+
+def _quoted(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _as_number(value: object, *, whole: bool) -> int | float | None:  # noqa: PLR0911 - one return a form
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        if re.fullmatch(r"-?\d+", value):
+            return int(value)
+        if whole or re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", value) is None:
+            return None
+        return float(value)
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    if whole:
+        return int(value) if value == int(value) else None
+    return value
+
+
+def _format_problem(kind: str, value: str) -> str:
+    """Name the type whose format the text breaks, or nothing."""
+    if kind == "google-duration" and _DURATION.fullmatch(value) is None:
+        return "type.googleapis.com/google.protobuf.Duration: illegal duration format, a duration must end with 's'"
+    if kind in {"google-datetime", "date-time"}:
+        try:
+            datetime.fromisoformat(value)
+        except ValueError:
+            return "type.googleapis.com/google.protobuf.Timestamp"
+    if kind == "byte":
+        try:
+            base64.b64decode(
+                value + "=" * (-len(value) % 4), altchars=b"-_" if set(value) & {"-", "_"} else None, validate=True
+            )
+        except (binascii.Error, ValueError):
+            return "TYPE_BYTES"
+    return ""

@@ -1,0 +1,1 @@
+"""What runs on this machine for the simulated cloud: revisions, fronts, machines and the commands on them."""

@@ -1,0 +1,411 @@
+"""Stable URLs of services: one loopback port each, IAM checked before a request reaches an instance.
+
+A front reads a request's head, decides, and then passes bytes through in both directions without looking at them, so that an event stream is
+neither held back nor taken apart. Each connection carries one request (`Connection: close`), because the next one has to be judged anew.
+"""
+
+import asyncio
+import html
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+from localcloud.open_files import raise_open_files
+from localcloud.world.runtime import Access, Authorize
+
+_HEAD_LIMIT_BYTES: Final = 64 * 1024
+_HIGH_WATER_BYTES: Final = 1024 * 1024
+_BACKLOG: Final = 2048
+_HEAD_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a service's instances take: `concurrent` requests at once; others wait `queue_s` and get a 429; `timeout_s` ends any request."""
+
+    concurrent: int
+    queue_s: float
+    timeout_s: float
+
+
+DEFAULT_LIMITS: Final = Limits(concurrent=10_000, queue_s=10.0, timeout_s=3600.0)
+LimitsOf: TypeAlias = Callable[[str], Limits]
+"""Given an instance's URL, tell its limits."""
+
+
+def _no_limits(_: str) -> Limits:
+    return DEFAULT_LIMITS
+
+
+class Fronts:
+    """Implements `localcloud.world.runtime.FrontRuntime`; see there."""
+
+    def __init__(self, *, authorize: Authorize, limits: LimitsOf = _no_limits, host: str = "127.0.0.1") -> None:
+        self._authorize = authorize
+        self._limits = limits
+        self._host = host
+        self._fronts: dict[str, _Front] = {}
+
+    async def open(self, service: str, *, port: int | None) -> int:
+        """Open a service's front, on the given port where that is free, and return its port."""
+        known = self._fronts.get(service)
+        if known is not None:
+            return known.port
+        raise_open_files()
+        front = _Front(service, self._authorize, self._limits)
+        await front.listen(self._host, port)
+        self._fronts[service] = front
+        return front.port
+
+    def route(self, service: str, instance_url: str | None) -> None:
+        """Send new requests to an instance; requests under way stay where they are. Raises KeyError for a service without a front."""
+        self._fronts[service].route(instance_url)
+
+    async def close(self, service: str) -> None:
+        """Close a front and the connections through it."""
+        front = self._fronts.pop(service, None)
+        if front is not None:
+            await front.close()
+
+    async def close_all(self) -> None:
+        """Close every front."""
+        for service in list(self._fronts):
+            await self.close(service)
+
+
+class _Front:
+    """One listening port. Its instance's slots are counted here."""
+
+    def __init__(self, service: str, authorize: Authorize, limits: LimitsOf) -> None:
+        self.service = service
+        self.authorize = authorize
+        self.port = 0
+        self.target: _Target | None = None
+        self._limits = limits
+        self._server: asyncio.Server | None = None
+        self.clients: set[_Client] = set()
+
+    async def listen(self, host: str, port: int | None) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(lambda: _Client(self), host, port or 0, backlog=_BACKLOG)
+        except OSError:
+            if port is None:
+                raise
+            server = await loop.create_server(lambda: _Client(self), host, 0, backlog=_BACKLOG)
+        self._server = server
+        self.port = int(server.sockets[0].getsockname()[1])
+
+    def route(self, instance_url: str | None) -> None:
+        if instance_url is None:
+            self.target = None
+            return
+        if self.target is not None and self.target.url == instance_url:
+            return
+        self.target = _Target(instance_url, self._limits(instance_url))
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for client in list(self.clients):
+            client.abort()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+
+class _Target:
+    """An instance and its free slots; waiting requests are served in the order of their arrival."""
+
+    def __init__(self, url: str, limits: Limits) -> None:
+        parts = urlsplit(url)
+        self.url = url
+        self.host = parts.hostname or "127.0.0.1"
+        self.port = parts.port or 80
+        self.limits = limits
+        self._free = limits.concurrent
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> bool:
+        """Take a slot; False when none came free in time."""
+        if self._free > 0:
+            self._free -= 1
+            return True
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(slot)
+        try:
+            async with asyncio.timeout(self.limits.queue_s):
+                await slot
+        except TimeoutError:
+            return False
+        except asyncio.CancelledError:
+            if slot.done() and not slot.cancelled():
+                self.leave()
+            raise
+        return True
+
+    def leave(self) -> None:
+        """Give a slot back, to the next in line where there is one."""
+        while self._waiting:
+            slot = self._waiting.popleft()
+            if not slot.done():
+                slot.set_result(None)
+                return
+        self._free += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """A request's first line and headers."""
+
+    method: str
+    path: str
+    version: str
+    headers: tuple[tuple[str, str], ...]
+
+    def get(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key.lower() == name), None)
+
+
+class _Client(asyncio.Protocol):
+    """The caller's side of one connection."""
+
+    def __init__(self, front: _Front) -> None:
+        self._front = front
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._upstream: _Upstream | None = None
+        self._upstream_transport: asyncio.Transport | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP gives nothing else
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        self._front.clients.add(self)
+        self._head_timer = asyncio.get_running_loop().call_later(_HEAD_TIMEOUT_S, self.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if self._upstream_transport is not None:
+            self._upstream_transport.write(data)
+            return
+        self._buffer += data
+        if self._task is not None:
+            if len(self._buffer) > _HIGH_WATER_BYTES:
+                # The rest of a large body stays with the kernel until an instance takes it.
+                self.hold_request(hold=True)
+            return
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._buffer) > _HEAD_LIMIT_BYTES:
+                self._answer(431, "Request Header Fields Too Large", "The request's headers are too large.")
+            return
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        head = _parse_head(bytes(self._buffer[:end]))
+        del self._buffer[: end + 4]
+        if head is None:
+            self._answer(400, "Bad Request", "Your client has issued a malformed or illegal request.")
+            return
+        self._task = asyncio.get_running_loop().create_task(self._serve(head))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._front.clients.discard(self)
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        if self._upstream_transport is not None:
+            self._upstream_transport.abort()
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        if self._upstream_transport is not None:
+            self._upstream_transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._upstream_transport is not None:
+            self._upstream_transport.resume_reading()
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _serve(self, head: _Head) -> None:
+        """Judge the request, wait for a slot, connect and let the bytes flow until the instance has closed."""
+        if not self._admit(head):
+            return
+        target = self._front.target
+        if target is None:
+            self._answer(503, "Service Unavailable", "The service has no instance that is ready.")
+            return
+        if not await target.enter():
+            self._answer(
+                429,
+                "Too Many Requests",
+                "Rate exceeded. The request was aborted because there was no available instance.",
+            )
+            return
+        try:
+            async with asyncio.timeout(target.limits.timeout_s):
+                await self._forward(head, target)
+        except TimeoutError:
+            if self._upstream is None or not self._upstream.answered:
+                self._answer(504, "Gateway Timeout", "upstream request timeout")
+            self.abort()
+        finally:
+            target.leave()
+
+    def _admit(self, head: _Head) -> bool:
+        """Check IAM; answer and tell False where it refuses."""
+        given = head.get("x-serverless-authorization") or head.get("authorization")
+        token = None
+        if given is not None:
+            scheme, _, rest = given.partition(" ")
+            token = rest.strip() if scheme.lower() == "bearer" else ""
+        verdict = self._front.authorize(self._front.service, token)
+        if verdict is Access.ALLOWED:
+            return True
+        where = (
+            f"Your client does not have permission to get URL <code>{html.escape(head.path)}</code> from this server."
+        )
+        if verdict is Access.FORBIDDEN:
+            self._answer(403, "Forbidden", where)
+        else:
+            challenge = 'Bearer error="invalid_token" error_description="The access token could not be verified"'
+            self._answer(401, "Unauthorized", where, f"WWW-Authenticate: {challenge}\r\n")
+        return False
+
+    async def _forward(self, head: _Head, target: _Target) -> None:
+        upstream = _Upstream(self)
+        try:
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                lambda: upstream, target.host, target.port
+            )
+        except OSError:
+            self._answer(503, "Service Unavailable", "The request failed because the instance could not be reached.")
+            return
+        self._upstream = upstream
+        transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        transport.write(_forwarded(head, self._peer()) + bytes(self._buffer))
+        self._buffer.clear()
+        self._upstream_transport = transport
+        if not upstream.writing_paused:
+            self.hold_request(hold=False)
+        await upstream.closed.wait()
+        if not upstream.answered:
+            self._answer(
+                503,
+                "Service Unavailable",
+                "The request failed because either the HTTP response was malformed or connection to the instance had an error.",
+            )
+
+    def _peer(self) -> str:
+        address = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return str(address[0]) if address else "127.0.0.1"
+
+    def from_upstream(self, data: bytes) -> None:
+        """Pass an instance's bytes on."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def upstream_closed(self, *, answered: bool, broken: bool) -> None:
+        """End with the instance: cleanly, or as broken as it was."""
+        if self._transport is None or not answered:
+            return
+        if broken:
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def hold_request(self, *, hold: bool) -> None:
+        """Stop or resume reading the request while the instance does not take it."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if hold:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _answer(self, status: int, title: str, sentence: str, headers: str = "") -> None:
+        """Answer in place of the instance, as Google's front end does, and close."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        body = (
+            '<html><head>\n<meta http-equiv="content-type" content="text/html;charset=utf-8">\n'
+            f"<title>{status} {title}</title>\n</head>\n<body text=#000000 bgcolor=#ffffff>\n"
+            f"<h1>Error: {title}</h1>\n<h2>{sentence}</h2>\n<h2></h2>\n</body></html>\n"
+        ).encode()
+        self._transport.write(
+            f"HTTP/1.1 {status} {title}\r\nContent-Type: text/html; charset=UTF-8\r\nContent-Length: {len(body)}\r\n"
+            f"Server: Google Frontend\r\nx-simulated: cloud-run\r\n{headers}Connection: close\r\n\r\n".encode()
+            + body
+        )
+        self._transport.close()
+
+
+class _Upstream(asyncio.Protocol):
+    """The instance's side."""
+
+    def __init__(self, client: _Client) -> None:
+        self._client = client
+        self.answered = False
+        self.writing_paused = False
+        self.closed = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.answered = True
+        self._client.from_upstream(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+        self._client.upstream_closed(answered=self.answered, broken=exc is not None)
+
+    def pause_writing(self) -> None:
+        self.writing_paused = True
+        self._client.hold_request(hold=True)
+
+    def resume_writing(self) -> None:
+        self.writing_paused = False
+        self._client.hold_request(hold=False)
+
+
+def _parse_head(raw: bytes) -> _Head | None:
+    lines = raw.decode("latin-1").split("\r\n")
+    parts = lines[0].split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, path, version
+        return None
+    headers: list[tuple[str, str]] = []
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            return None
+        headers.append((name, value.strip()))
+    return _Head(method=parts[0], path=parts[1], version=parts[2], headers=tuple(headers))
+
+
+def _forwarded(head: _Head, peer: str) -> bytes:
+    """Return the head as the instance gets it: one request a connection, without the front's own credentials."""
+    own = head.get("x-serverless-authorization") is not None
+    lines = [f"{head.method} {head.path} {head.version}"]
+    for name, value in head.headers:
+        match name.lower():
+            case "connection" | "keep-alive" | "x-serverless-authorization" | "x-forwarded-for" | "x-forwarded-proto":
+                continue
+            case "authorization" if not own:
+                lines.append(f"{name}: {_without_signature(value)}")
+            case _:
+                lines.append(f"{name}: {value}")
+    lines += [f"X-Forwarded-For: {peer}", "X-Forwarded-Proto: https", "Connection: close"]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def _without_signature(value: str) -> str:
+    """Cut the signature off an ID token that IAM has checked, as Cloud Run does before the container sees it."""
+    parts = value.split(".")
+    if len(parts) == 3 and value.lower().startswith("bearer ey"):  # noqa: PLR2004 - header, claims, signature
+        return ".".join([*parts[:2], "SIGNATURE_REMOVED_BY_GOOGLE"])
+    return value

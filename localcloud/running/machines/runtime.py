@@ -1,0 +1,217 @@
+"""Boots machines: a folder, a loopback address, a metadata server and a warden process each."""
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
+from localcloud.running.shims import MACHINE_COMMANDS, install
+from localcloud.running.shims.machine import FOLDER_VARIABLE
+from localcloud.world.clock import Clock
+from localcloud.world.runtime import MachineFailedError, MachineSpec
+
+_ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
+_START_LIMIT_S: Final = 30.0
+_STOP_LIMIT_S: Final = 15.0
+_CONNECT_LIMIT_S: Final = 0.5
+_ADDRESS_TRIES: Final = 50
+_SIMULATOR: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VLLM_SIM_FAULTS")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Machine:
+    data: MachineData
+    server: MetadataServer
+    address: str
+    folder: Path
+    warden: asyncio.subprocess.Process
+
+
+class SimulatedMachines:
+    """Implements `localcloud.world.runtime.MachineRuntime`; see there.
+
+    A machine's console and its containers' logs are kept in `state`/logs/machines when it is stopped; everything else of it is removed.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        state: Path,
+        base_url: str,
+        access_token: IssueAccessToken,
+        id_token: IssueIdToken,
+    ) -> None:
+        self._clock = clock
+        self._state = state.resolve()
+        self._base_url = base_url.rstrip("/")
+        self._access_token = access_token
+        self._id_token = id_token
+        self._machines: dict[str, _Machine] = {}
+
+    async def boot(self, machine: MachineSpec) -> None:
+        """Boot a machine, anew where it runs already. Raises MachineFailedError."""
+        await self.stop(machine.name)
+        folder = self._state / "machines" / _file_name(machine.name)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        address = _free_address()
+        data = MachineData(spec=machine, metadata=dict(machine.metadata))
+        server = MetadataServer(data, access_token=self._access_token, id_token=self._id_token)
+        await server.start(address)
+        try:
+            warden = await self._start_warden(machine, folder, address, server.address)
+        except BaseException:
+            await server.stop()
+            raise
+        self._machines[machine.name] = _Machine(data=data, server=server, address=address, folder=folder, warden=warden)
+
+    def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
+        """Replace a machine's metadata and wake what waits for a change; unknown names are fine."""
+        machine = self._machines.get(name)
+        if machine is not None:
+            machine.data.metadata = dict(metadata)
+            machine.server.changed()
+
+    def guest_attributes(self, name: str) -> Mapping[str, Mapping[str, str]]:
+        """Return what the machine has published."""
+        machine = self._machines.get(name)
+        return {} if machine is None else machine.data.guest_attributes
+
+    def address(self, name: str, port: int) -> tuple[str, int] | None:
+        """Return where a port of the machine is, if something listens there now."""
+        machine = self._machines.get(name)
+        if machine is None:
+            return None
+        with suppress(OSError), socket.create_connection((machine.address, port), _CONNECT_LIMIT_S):
+            return machine.address, port
+        return None
+
+    def console(self, name: str) -> Path | None:
+        """Return the file to which the machine's start-up script writes."""
+        machine = self._machines.get(name)
+        return None if machine is None else machine.folder / "serial.log"
+
+    async def stop(self, name: str) -> None:
+        """Power off: nothing that ran on the machine is left when this returns."""
+        machine = self._machines.pop(name, None)
+        if machine is None:
+            return
+        if machine.warden.stdin is not None:
+            machine.warden.stdin.close()
+        try:
+            await asyncio.wait_for(machine.warden.wait(), _STOP_LIMIT_S)
+        except TimeoutError:
+            machine.warden.kill()
+            await machine.warden.wait()
+        await machine.server.stop()
+        self._keep_logs(machine.folder)
+        shutil.rmtree(machine.folder, ignore_errors=True)
+
+    async def stop_all(self) -> None:
+        """Power off every machine."""
+        await asyncio.gather(*(self.stop(name) for name in list(self._machines)))
+
+    async def _start_warden(
+        self, machine: MachineSpec, folder: Path, address: str, metadata_server: str
+    ) -> asyncio.subprocess.Process:
+        given = {
+            "startupScript": machine.metadata.get("startup-script", ""),
+            "environment": self._environment(folder, address, metadata_server),
+            "machine": {
+                "name": machine.name,
+                "address": address,
+                "accelerator": machine.accelerator_type,
+                "clockSpeed": self._clock.speed,
+                "baseUrl": self._base_url,
+            },
+        }
+        warden = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "localcloud.running.shims.warden",
+            str(folder),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={"PATH": os.defpath, "PYTHONPATH": str(_ROOT)},
+            start_new_session=True,
+        )
+        assert warden.stdin is not None  # noqa: S101 - pipes were asked for
+        assert warden.stdout is not None  # noqa: S101
+        answer = ""
+        with suppress(TimeoutError, ConnectionError):
+            warden.stdin.write(json.dumps(given).encode() + b"\n")
+            async with asyncio.timeout(_START_LIMIT_S):
+                answer = (await warden.stdout.readline()).decode().strip()
+        if answer != "started":
+            with suppress(ProcessLookupError):
+                warden.kill()
+            await warden.wait()
+            raise MachineFailedError(
+                f"The machine {machine.name} did not boot: {answer or 'its warden did not come up'}."
+            )
+        return warden
+
+    def _environment(self, folder: Path, address: str, metadata_server: str) -> dict[str, str]:
+        """Return the start-up script's environment: clean, the machine's commands first on PATH."""
+        commands = install(folder / "bin", MACHINE_COMMANDS, self._command_environment(folder))
+        # The script's own interpreter is the bare one, so that it cannot see this project's packages.
+        (commands / "python3").symlink_to(Path(sys.executable).resolve())
+        return {
+            "PATH": f"{commands}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(folder / "home"),
+            "LANG": "C.UTF-8",
+            "GCE_METADATA_HOST": metadata_server,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"{self._base_url}/secretmanager/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._base_url}/storage/",
+            "GEMMA_SERVING_LOOPBACK": address,
+        }
+
+    def _command_environment(self, folder: Path) -> dict[str, str]:
+        passed = {name: os.environ[name] for name in _SIMULATOR if name in os.environ}
+        return {FOLDER_VARIABLE: str(folder), **passed}
+
+    def _keep_logs(self, folder: Path) -> None:
+        kept = self._state / "logs" / "machines" / folder.name
+        logs = [
+            *folder.glob("*.log"),
+            *folder.glob("containers/*.log"),
+            *folder.glob("units/*.log"),
+            *folder.glob("old-logs/*.log"),
+        ]
+        kept.mkdir(parents=True, exist_ok=True)
+        for log in logs:
+            with suppress(OSError):
+                shutil.copyfile(log, kept / log.name)
+
+
+def _file_name(name: str) -> str:
+    parts = re.sub(r"[^\w./-]", "-", name).split("/")
+    return "-".join(parts[1::2]) or "machine"
+
+
+def _free_address() -> str:
+    """Return a loopback address of the machine's own, so that its ports clash with nobody's; 127.0.0.1 where there is only that one."""
+    for _ in range(_ADDRESS_TRIES):
+        address = f"127.{64 + secrets.randbelow(64)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
+        with socket.socket() as probe:
+            try:
+                probe.bind((address, 8000))
+            except OSError as error:
+                if not sys.platform.startswith("linux"):
+                    break
+                del error
+                continue
+            return address
+    return "127.0.0.1"

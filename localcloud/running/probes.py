@@ -1,0 +1,98 @@
+"""Cloud Run's startup probe: really asked of the server, its delays and periods on the accelerated clock."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from localcloud.json_values import as_object
+from localcloud.running.processes import Planned
+from localcloud.world.clock import Clock
+
+_LEAST_TIMEOUT_S: Final = 1.0
+"""Real seconds that an answer may take at least: an accelerated timeout would judge the machine that simulates, not the server."""
+_LAG_LIMIT_S: Final = 10.0
+"""Real seconds for which a server that should be up by its own plan is waited for: its lag is the simulating machine's."""
+_LAG_POLL_S: Final = 0.02
+_OK: Final = range(200, 400)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A startup probe. Times in simulated seconds; `path` is None for TCP."""
+
+    port: int
+    path: str | None
+    initial_delay_s: float
+    period_s: float
+    timeout_s: float
+    failure_threshold: int
+
+    @property
+    def budget_s(self) -> float:
+        """Return what the probe allows, counted from the container's start: Cloud Run documents failureThreshold x period after the delay."""
+        return self.initial_delay_s + self.failure_threshold * self.period_s
+
+
+def read_probe(given: Mapping[str, Any] | None, container_port: int) -> Probe:
+    """Read a probe of a run.v2 container. Without one, Cloud Run asks once by TCP and waits 240 s for it (its documented default)."""
+    if not given:
+        return Probe(
+            port=container_port, path=None, initial_delay_s=0, period_s=240, timeout_s=240, failure_threshold=1
+        )
+    http = as_object(given["httpGet"]) if "httpGet" in given else None
+    action = as_object(given.get("tcpSocket")) if http is None else http
+    return Probe(
+        port=int(action.get("port") or container_port),
+        path=None if http is None else str(http.get("path") or "/"),
+        initial_delay_s=float(given.get("initialDelaySeconds") or 0),
+        period_s=float(given.get("periodSeconds") or 10),
+        timeout_s=float(given.get("timeoutSeconds") or 1),
+        failure_threshold=int(given.get("failureThreshold") or 3),
+    )
+
+
+async def passes(probe: Probe, *, clock: Clock, port: int, planned: Planned) -> bool:
+    """Probe until an attempt succeeds (True) or as many have failed as the probe allows (False).
+
+    `port` is the real port of the server; a probe of another port than the container serves is refused, as it would be in the container.
+    """
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    reachable = probe.port == planned.port
+    for attempt in range(probe.failure_threshold):
+        due = begun + clock.real_s(probe.initial_delay_s + attempt * probe.period_s)
+        await asyncio.sleep(max(0.0, due - loop.time()))
+        if reachable and await _ask(probe, clock, port):
+            return True
+    end = begun + clock.real_s(probe.budget_s)
+    if not reachable or planned.start_s > probe.budget_s:
+        await asyncio.sleep(max(0.0, end - loop.time()))
+        return False
+    deadline = max(loop.time(), end) + _LAG_LIMIT_S
+    while loop.time() < deadline:
+        if await _ask(probe, clock, port):
+            return True
+        await asyncio.sleep(_LAG_POLL_S)
+    return False
+
+
+async def _ask(probe: Probe, clock: Clock, port: int) -> bool:
+    timeout_s = max(_LEAST_TIMEOUT_S, clock.real_s(probe.timeout_s))
+    with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                if probe.path is None:
+                    return True
+                writer.write(
+                    f"GET {probe.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: GoogleHC/1.0\r\nConnection: close\r\n\r\n".encode()
+                )
+                status = await reader.readline()
+                return int(status.split()[1]) in _OK
+            except IndexError:
+                return False
+            finally:
+                writer.close()
+    return False

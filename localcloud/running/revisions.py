@@ -1,0 +1,358 @@
+"""Cloud Run's instances: a simulated vLLM server for each revision, its startup probe really run on the accelerated clock.
+
+One process stands for all instances of a revision. What it is given of its template: the container with the port, its command, arguments and
+variables, secrets, Cloud Storage and memory volumes, the memory limit, the GPU, the startup probe, concurrency and the request timeout.
+"""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from localcloud.json_values import as_list, as_object
+from localcloud.running.fronts import DEFAULT_LIMITS, Limits
+from localcloud.running.probes import passes, read_probe
+from localcloud.running.processes import Planned, Server, server_environment
+from localcloud.world.clock import Clock
+from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+
+ReadSecret: TypeAlias = Callable[[str, str], str]
+"""Given `projects/P/secrets/S/versions/V` and the service account's e-mail, return the payload. Raises RevisionFailedError where it may not."""
+ListObjects: TypeAlias = Callable[[str], Mapping[str, int] | None]
+"""Given a bucket, return its objects' names and sizes in bytes, or None where there is no such bucket."""
+UserOf: TypeAlias = Callable[[str], int]
+"""Given an image, return the uid that its container runs as. vLLM's image runs as root."""
+
+_DEFAULT_PORT: Final = 8080
+_DEFAULT_MEMORY_MIB: Final = 512
+_IMAGE_COMMAND: Final = ("vllm", "serve")
+"""The entry point of vLLM's image, for a container without a command."""
+_RESTART_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 60.0
+_STEADY_S: Final = 60.0
+_UP_LIMIT_S: Final = 60.0
+_UNITS_MIB: Final = {
+    "Ki": 1 / 1024,
+    "Mi": 1,
+    "Gi": 1024,
+    "k": 1e3 / 2**20,
+    "M": 1e6 / 2**20,
+    "G": 1e9 / 2**20,
+    "": 1 / 2**20,
+}
+
+
+def _root(_: str) -> int:
+    return 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Instance:
+    """A revision's running server."""
+
+    spec: RevisionSpec
+    words: list[str]
+    environment: dict[str, str]
+    secrets: list[str]
+    log: Path
+    port: int
+    limits: Limits
+    server: Server | None = None
+    keeper: asyncio.Task[None] | None = None
+    folder: Path = field(default_factory=Path)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+class SimulatedRevisions:
+    """Implements `localcloud.world.runtime.RevisionRuntime`; see there."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        state: Path,
+        read_secret: ReadSecret,
+        list_objects: ListObjects,
+        user_of: UserOf = _root,
+    ) -> None:
+        """Logs go to `state`/logs, one file a revision, with the values of its secrets removed."""
+        self._clock = clock
+        self._state = state
+        self._read_secret = read_secret
+        self._list_objects = list_objects
+        self._user_of = user_of
+        self._instances: dict[str, _Instance] = {}
+
+    def limits(self, instance_url: str) -> Limits:
+        """Return the limits of an instance that `start` has returned; those of nobody for others."""
+        found = (item for item in self._instances.values() if item.url == instance_url)
+        return next((item.limits for item in found), DEFAULT_LIMITS)
+
+    def log_file(self, name: str) -> Path:
+        """Return where a revision's log is."""
+        return self._state / "logs" / f"{_short(name)}.log"
+
+    async def start(self, revision: RevisionSpec) -> str:
+        """Start an instance and run its startup probe; see the protocol."""
+        await self.stop(revision.name)
+        template = _Template(revision.template)
+        instance = self._prepare(revision, template)
+        self._instances[revision.name] = instance
+        try:
+            await self._bring_up(instance, template)
+        except BaseException:
+            await self.stop(revision.name)
+            raise
+        instance.keeper = asyncio.create_task(self._keep(instance))
+        return instance.url
+
+    async def stop(self, name: str) -> None:
+        """Stop a revision's instance."""
+        instance = self._instances.pop(name, None)
+        if instance is None:
+            return
+        if instance.keeper is not None:
+            instance.keeper.cancel()
+        if instance.server is not None:
+            await instance.server.stop()
+
+    async def stop_all(self) -> None:
+        """Stop every instance."""
+        await asyncio.gather(*(self.stop(name) for name in list(self._instances)))
+
+    def _prepare(self, revision: RevisionSpec, template: "_Template") -> _Instance:
+        secrets: list[str] = []
+        environment = self._environment(revision, template, secrets)
+        port = _free_port()
+        folder = self._state / "revisions" / _short(revision.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        mounts = folder / "mounts.json"
+        mounts.write_text(json.dumps(self._mounts(template)), encoding="utf-8")
+        simulator = {
+            "VLLM_SIM_ACCELERATOR": template.accelerator,
+            "VLLM_SIM_CLOCK_SPEED": repr(self._clock.speed),
+            "VLLM_SIM_BIND_HOST": "127.0.0.1",
+            "VLLM_SIM_BIND_PORT": str(port),
+            "VLLM_SIM_MEMORY_LIMIT_MIB": str(template.memory_mib),
+            "VLLM_SIM_MOUNTS_FILE": str(mounts),
+            # Nothing of the container's file system outlives it, so there is nothing real behind its paths.
+            "VLLM_SIM_PATHS": json.dumps({"/": str(folder / "nothing")}),
+            "VLLM_SIM_LIFELINE": "stdin",
+        }
+        return _Instance(
+            spec=revision,
+            words=template.words,
+            environment=server_environment(environment, simulator),
+            secrets=secrets,
+            log=self.log_file(revision.name),
+            port=port,
+            limits=DEFAULT_LIMITS,
+            folder=folder,
+        )
+
+    def _environment(self, revision: RevisionSpec, template: "_Template", secrets: list[str]) -> dict[str, str]:
+        short = _short(revision.name)
+        environment = {
+            "PORT": str(template.port),
+            "K_SERVICE": _short(revision.service),
+            "K_REVISION": short,
+            "K_CONFIGURATION": _short(revision.service),
+        }
+        project = revision.name.split("/")[1] if revision.name.startswith("projects/") else ""
+        for name, value, reference in template.variables():
+            if reference is None:
+                environment[name] = value
+                continue
+            secret, version = reference
+            full = secret if secret.startswith("projects/") else f"projects/{project}/secrets/{secret}"
+            payload = self._read_secret(f"{full}/versions/{version}", template.service_account)
+            environment[name] = payload
+            secrets.append(payload.strip())
+        return environment
+
+    def _mounts(self, template: "_Template") -> list[dict[str, Any]]:
+        """List the Cloud Storage volumes with what is in them. Raises RevisionFailedError for a bucket that does not exist."""
+        out: list[dict[str, Any]] = []
+        uid = self._user_of(template.image)
+        for path, name, bucket, options in template.buckets():
+            files = self._list_objects(bucket)
+            if files is None:
+                raise RevisionFailedError(
+                    f"The volume '{name}' could not be mounted: the Cloud Storage bucket '{bucket}' does not exist, "
+                    f"or the service account '{template.service_account}' may not read it."
+                )
+            only = options.get("only-dir", "").strip("/")
+            if only:
+                files = {key[len(only) + 1 :]: size for key, size in files.items() if key.startswith(only + "/")}
+            # The mount belongs to the uid of its options, root without any; root reads everything.
+            readable = uid == 0 or options.get("uid", "0") == str(uid)
+            out.append({"path": path, "files": dict(files), "options": options, "readable": readable})
+        return out
+
+    async def _bring_up(self, instance: _Instance, template: "_Template") -> None:
+        """Start the server and run the probe. Raises RevisionFailedError."""
+        probe = read_probe(template.startup_probe, template.port)
+        server = instance.server = await self._server(instance)
+        try:
+            planned = await asyncio.wait_for(server.up(), _UP_LIMIT_S)
+        except TimeoutError:
+            raise RevisionFailedError(f"The simulated server did not come up within {_UP_LIMIT_S:.0f} s.") from None
+        if planned is None:
+            raise await self._exited(instance, template)
+        probing = asyncio.create_task(passes(probe, clock=self._clock, port=instance.port, planned=planned))
+        ending = asyncio.create_task(server.ended())
+        try:
+            await asyncio.wait((probing, ending), return_when=asyncio.FIRST_COMPLETED)
+            if probing.done() and probing.result():
+                instance.limits = _limits(template, planned)
+                return
+            if ending.done():
+                raise await self._exited(instance, template)
+        finally:
+            probing.cancel()
+            ending.cancel()
+        raise RevisionFailedError(
+            "The user-provided container failed the configured startup probe checks. Logs for this revision might contain more information."
+            f"\n\nLogs URL: {instance.log.as_uri()}"
+        )
+
+    async def _server(self, instance: _Instance) -> Server:
+        return await Server.start(
+            instance.words, environment=instance.environment, log=instance.log, secrets=instance.secrets
+        )
+
+    async def _exited(self, instance: _Instance, template: "_Template") -> RevisionFailedError:
+        """Word the end of a container as Cloud Run does."""
+        server = instance.server
+        assert server is not None  # noqa: S101 - only called after a start
+        code = await server.ended()
+        if server.killed_with_mib is not None:
+            sentence = _memory_sentence(template.memory_mib, server.killed_with_mib)
+        else:
+            sentence = f"Container called exit({code}): {_last_words(list(server.last_lines))}"
+        with instance.log.open("a", encoding="utf-8") as log:
+            log.write(sentence + "\n")
+        return RevisionFailedError(
+            "The user-provided container failed to start and listen on the port defined provided by the "
+            f"PORT={template.port} environment variable within the allocated timeout. This can happen when the container port is misconfigured "
+            "or if the timeout is too short. The health check timeout can be extended. Logs for this revision might contain more information."
+            f"\n{sentence}\n\nLogs URL: {instance.log.as_uri()}"
+        )
+
+    async def _keep(self, instance: _Instance) -> None:
+        """Start the server again, on the same port, whenever it ends: Cloud Run replaces instances that crash."""
+        loop = asyncio.get_running_loop()
+        pause_s = _RESTART_PAUSE_S
+        while instance.server is not None:
+            begun = loop.time()
+            code = await instance.server.ended()
+            with instance.log.open("a", encoding="utf-8") as log:
+                log.write(f"Container called exit({code}).\n")
+            # One that cannot start any more is tried ever less often.
+            steady = loop.time() - begun > _STEADY_S
+            pause_s = _RESTART_PAUSE_S if steady else min(2 * pause_s, _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause_s)
+            instance.server = await self._server(instance)
+
+
+def _limits(template: "_Template", planned: Planned) -> Limits:
+    """Derive the limits of a revision: one process stands for all its instances.
+
+    Cloud Run lets a request wait for 3.5 times the average start of an instance, or 10 s where that is more (Cloud Run, "About container
+    instance autoscaling").
+    """
+    return Limits(
+        concurrent=template.concurrency * template.max_instances,
+        queue_s=min(max(10.0, 3.5 * planned.start_s), template.timeout_s),
+        timeout_s=template.timeout_s,
+    )
+
+
+def _last_words(lines: list[str]) -> str:
+    """Return what a server said before it ended: the message of its traceback, else its last line."""
+    begun = max((at for at, line in enumerate(lines) if line.startswith("Traceback (")), default=None)
+    if begun is not None:
+        return " ".join(line.strip() for line in lines[begun + 2 :] if line.strip())
+    return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def _memory_sentence(limit_mib: int, used_mib: int) -> str:
+    return (
+        f"Memory limit of {limit_mib} MiB exceeded with {used_mib} MiB used. Consider increasing the memory limit, "
+        "see https://cloud.google.com/run/docs/configuring/memory-limits"
+    )
+
+
+def _short(name: str) -> str:
+    """Return the last part of a resource name, safe as a file name."""
+    return re.sub(r"[^\w.-]", "-", name.rsplit("/", 1)[-1])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def memory_mib(text: str) -> int:
+    """Convert a quantity (`32Gi`, `512Mi`, `1G`) to MiB. Raises RevisionFailedError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]i|[kMG]|)", text)
+    if match is None:
+        raise RevisionFailedError(f"The memory limit '{text}' is not a quantity such as 32Gi or 512Mi.")
+    return int(float(match[1]) * _UNITS_MIB[match[2]])
+
+
+class _Template:
+    """A RevisionTemplate, read."""
+
+    def __init__(self, template: Mapping[str, Any]) -> None:
+        containers = [as_object(item) for item in as_list(template.get("containers"))] or [{}]
+        # Beside sidecars, the container that takes requests is the one with a port.
+        self._container = next((item for item in containers if item.get("ports")), containers[0])
+        self._volumes = [as_object(item) for item in as_list(template.get("volumes"))]
+        ports = [as_object(item) for item in as_list(self._container.get("ports"))]
+        limits = as_object(as_object(self._container.get("resources")).get("limits"))
+        self.port = int(ports[0].get("containerPort") or _DEFAULT_PORT) if ports else _DEFAULT_PORT
+        self.image = str(self._container.get("image", ""))
+        self.memory_mib = memory_mib(str(limits["memory"])) if limits.get("memory") else _DEFAULT_MEMORY_MIB
+        self.accelerator = str(as_object(template.get("nodeSelector")).get("accelerator") or "")
+        self.service_account = str(template.get("serviceAccount") or "")
+        self.concurrency = int(template.get("maxInstanceRequestConcurrency") or 80)
+        self.max_instances = int(as_object(template.get("scaling")).get("maxInstanceCount") or 100)
+        self.timeout_s = float(str(template.get("timeout") or "300s").removesuffix("s"))
+        self.startup_probe = as_object(self._container.get("startupProbe"))
+
+    @property
+    def words(self) -> list[str]:
+        """The container's command line."""
+        command = as_list(self._container.get("command")) or list(_IMAGE_COMMAND)
+        return [str(word) for word in (*command, *as_list(self._container.get("args")))]
+
+    def variables(self) -> list[tuple[str, str, tuple[str, str] | None]]:
+        """(name, value, (secret, version) or None) of each variable."""
+        out: list[tuple[str, str, tuple[str, str] | None]] = []
+        for item in map(as_object, as_list(self._container.get("env"))):
+            reference = as_object(as_object(item.get("valueSource")).get("secretKeyRef"))
+            pair = (str(reference["secret"]), str(reference.get("version") or "latest")) if reference else None
+            out.append((str(item["name"]), str(item.get("value") or ""), pair))
+        return out
+
+    def buckets(self) -> list[tuple[str, str, str, dict[str, str]]]:
+        """(mount path, volume, bucket, options) of each mounted Cloud Storage volume; an option without a value is `true`."""
+        out: list[tuple[str, str, str, dict[str, str]]] = []
+        for mount in map(as_object, as_list(self._container.get("volumeMounts"))):
+            for volume in self._volumes:
+                gcs = as_object(volume.get("gcs"))
+                if volume.get("name") != mount.get("name") or not gcs:
+                    continue
+                pairs = (str(option).partition("=") for option in as_list(gcs.get("mountOptions")))
+                options = {name.strip(): value or ("" if equals else "true") for name, equals, value in pairs}
+                out.append((str(mount["mountPath"]).rstrip("/"), str(volume["name"]), str(gcs["bucket"]), options))
+        return out

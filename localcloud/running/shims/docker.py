@@ -1,0 +1,419 @@
+"""`docker` on a simulated machine: its own words and exit codes, a simulated vLLM server for a container.
+
+Known: pull, login, logout, run, ps, logs, inspect, stop, kill, rm, wait, images, version, info. See docs/simulated-server.md for what each does here.
+"""
+
+import argparse
+import base64
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from localcloud.running.shims import docker_images, docker_run
+from localcloud.running.shims.docker_format import formatted
+from localcloud.running.shims.machine import Machine, alive, documents, read_json, this_machine
+
+_NOT_FOUND: Final = "Error response from daemon: No such container: {}"
+_POLL_S: Final = 0.05
+_KILL_LIMIT_S: Final = 5.0
+
+
+def _fail(message: str, code: int = 1) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(code)
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=f"docker {command}", allow_abbrev=False)
+
+
+def container(machine: Machine, name: str) -> dict[str, Any]:
+    """Return a container by its name or id, its state brought up to date; ends the process where there is none."""
+    for stem, document in documents(machine.containers):
+        if name == stem or (len(name) >= 12 and str(document["id"]).startswith(name)):  # noqa: PLR2004 - docker's short ids
+            return _fresh(document)
+    _fail(_NOT_FOUND.format(name))
+
+
+def _fresh(document: dict[str, Any]) -> dict[str, Any]:
+    """Correct a state whose supervisor died before it could write the end."""
+    # Between the end of the process and its supervisor's note of it the container counts as running: only the supervisor knows the exit code.
+    supervisor = int(document.get("supervisor") or 0)
+    supervised = supervisor > 0 and alive(supervisor)
+    if document.get("running") and not alive(int(document["pid"])) and not supervised:
+        return document | {"running": False, "exitCode": document.get("exitCode") or 137}
+    return document
+
+
+def _login(machine: Machine, argv: Sequence[str]) -> int:
+    del machine
+    parser = _parser("login")
+    parser.add_argument("-u", "--username", required=True)
+    parser.add_argument("-p", "--password")
+    parser.add_argument("--password-stdin", action="store_true")
+    parser.add_argument("server", nargs="?", default="https://index.docker.io/v1/")
+    given = parser.parse_args(argv)
+    password = sys.stdin.read().strip() if given.password_stdin else given.password
+    if not password:
+        _fail("Error: Cannot perform an interactive login from a non TTY device")
+    folder = Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker")
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "config.json"
+    document = read_json(config) or {}
+    host = given.server.removeprefix("https://").strip("/")
+    document.setdefault("auths", {})[host] = {
+        "auth": base64.b64encode(f"{given.username}:{password}".encode()).decode()
+    }
+    descriptor = os.open(config, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(document, file)
+    print("Login Succeeded")
+    return 0
+
+
+def _logout(machine: Machine, argv: Sequence[str]) -> int:
+    del machine
+    host = argv[0].removeprefix("https://").strip("/") if argv else ""
+    config = Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker") / "config.json"
+    document = read_json(config)
+    if document is not None and document.get("auths", {}).pop(host, None) is not None:
+        config.write_text(json.dumps(document), encoding="utf-8")
+    print(f"Removing login credentials for {host}")
+    return 0
+
+
+def _pull(machine: Machine, argv: Sequence[str]) -> int:
+    parser = _parser("pull")
+    parser.add_argument("-q", "--quiet", action="store_true")
+    parser.add_argument("--platform")
+    parser.add_argument("image")
+    given = parser.parse_args(argv)
+    try:
+        docker_images.pull(machine, given.image, quiet=given.quiet)
+    except docker_images.ImageError as error:
+        _fail(str(error))
+    return 0
+
+
+def _images(machine: Machine, argv: Sequence[str]) -> int:
+    del argv
+    print("REPOSITORY\tIMAGE ID")
+    for image, identity in docker_images.pulled(machine).items():
+        print(f"{image}\t{identity.removeprefix('sha256:')[:12]}")
+    return 0
+
+
+def _run(machine: Machine, argv: Sequence[str]) -> int:
+    try:
+        wanted = docker_run.parse(argv)
+        if wanted.image not in docker_images.pulled(machine):
+            print(f"Unable to find image '{wanted.image}' locally", file=sys.stderr)
+            docker_images.pull(machine, wanted.image, quiet=True)
+        identity = docker_run.start(machine, wanted)
+    except (docker_run.RunError, docker_images.ImageError) as error:
+        _fail(f"docker: {error}", 125)
+    if wanted.detach:
+        print(identity)
+        return 0
+    _follow(machine, wanted.name, lines=None)
+    code = int(container(machine, wanted.name)["exitCode"])
+    if wanted.remove:
+        remove(machine, wanted.name)
+    return code
+
+
+def _ps(machine: Machine, argv: Sequence[str]) -> int:
+    parser = _parser("ps")
+    parser.add_argument("-a", "--all", action="store_true")
+    parser.add_argument("-q", "--quiet", action="store_true")
+    parser.add_argument("--no-trunc", action="store_true")
+    parser.add_argument("--filter", "-f", action="append", default=[])
+    parser.add_argument("--format")
+    given = parser.parse_args(argv)
+    rows: list[dict[str, Any]] = []
+    for name, document in documents(machine.containers):
+        state = _fresh(document)
+        if (given.all or state["running"]) and all(_matches(name, state, item) for item in given.filter):
+            rows.append({**state, "name": name})
+    if not given.quiet and not given.format:
+        print("CONTAINER ID\tIMAGE\tSTATUS\tNAMES")
+    for row in rows:
+        status = "Up" if row["running"] else f"Exited ({row['exitCode']})"
+        if given.format:
+            fields = {"ID": row["id"][:12], "Image": row["image"], "Names": row["name"], "Status": status}
+            print(formatted(given.format, fields))
+        elif given.quiet:
+            print(row["id"] if given.no_trunc else row["id"][:12])
+        else:
+            print(f"{row['id'][:12]}\t{row['image']}\t{status}\t{row['name']}")
+    return 0
+
+
+def _matches(name: str, state: dict[str, Any], condition: str) -> bool:
+    key, _, value = condition.partition("=")
+    match key:
+        case "name":
+            return value.strip("^$/") in name
+        case "status":
+            return value == ("running" if state["running"] else "exited")
+        case "label":
+            label, equals, wanted = value.partition("=")
+            return label in state["labels"] and (not equals or state["labels"][label] == wanted)
+        case _:
+            _fail(f"Error response from daemon: invalid filter '{key}'")
+
+
+def _logs(machine: Machine, argv: Sequence[str]) -> int:
+    parser = _parser("logs")
+    parser.add_argument("-f", "--follow", action="store_true")
+    parser.add_argument("-n", "--tail", default="all")
+    parser.add_argument("-t", "--timestamps", action="store_true")
+    parser.add_argument("--since")
+    parser.add_argument("name")
+    given = parser.parse_args(argv)
+    found = container(machine, given.name)
+    lines = None if given.tail == "all" else int(given.tail)
+    if given.follow:
+        _follow(machine, str(found["name"]), lines=lines)
+    else:
+        text = _log(machine, str(found["name"])).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        sys.stdout.writelines(text if lines is None else text[-lines:] if lines else ())
+    return 0
+
+
+def _log(machine: Machine, name: str) -> Path:
+    log = machine.containers / f"{name}.log"
+    log.touch()
+    return log
+
+
+def _follow(machine: Machine, name: str, *, lines: int | None) -> None:
+    """Print a log as it grows, until the container has ended and all of it is printed."""
+    with _log(machine, name).open(encoding="utf-8", errors="replace") as log:
+        if lines is not None:
+            text = log.readlines()
+            sys.stdout.writelines(text[-lines:] if lines else ())
+        while True:
+            state = read_json(machine.containers / f"{name}.json")
+            ended = state is None or not _fresh(state)["running"]
+            sys.stdout.write(log.read())
+            sys.stdout.flush()
+            if ended:
+                return
+            time.sleep(_POLL_S)
+
+
+def _inspect(machine: Machine, argv: Sequence[str]) -> int:
+    parser = _parser("inspect")
+    parser.add_argument("--type", choices=("container", "image"))
+    parser.add_argument("-f", "--format")
+    parser.add_argument("-s", "--size", action="store_true")
+    parser.add_argument("names", nargs="+")
+    given = parser.parse_args(argv)
+    found: list[dict[str, Any]] = []
+    for name in given.names:
+        document = _described(machine, name, given.type)
+        if document is None:
+            if not given.format:
+                print("[]")
+            _fail(f"Error: No such {given.type or 'object'}: {name}")
+        found.append(document)
+    if given.format:
+        for document in found:
+            print(formatted(given.format, document))
+    else:
+        print(json.dumps(found, indent=4))
+    return 0
+
+
+def _described(machine: Machine, name: str, kind: str | None) -> dict[str, Any] | None:
+    if kind != "image":
+        for stem, document in documents(machine.containers):
+            if name == stem or (len(name) >= 12 and str(document["id"]).startswith(name)):  # noqa: PLR2004 - short ids
+                return _container_document(_fresh(document))
+    if kind != "container":
+        identity = docker_images.pulled(machine).get(name)
+        if identity is not None:
+            return {
+                "Id": identity,
+                "RepoTags": [] if "@" in name else [name],
+                "RepoDigests": [name] if "@" in name else [],
+            }
+    return None
+
+
+def _container_document(state: dict[str, Any]) -> dict[str, Any]:
+    running = bool(state["running"])
+    return {
+        "Id": state["id"],
+        "Created": state["createdAt"],
+        "Path": state["command"][0] if state["command"] else "",
+        "Args": state["command"][1:],
+        "State": {
+            "Status": "running" if running else "exited",
+            "Running": running,
+            "Paused": False,
+            "Restarting": False,
+            "OOMKilled": False,
+            "Dead": False,
+            "Pid": state.get("pid", 0),
+            "ExitCode": state.get("exitCode", 0),
+            "Error": "",
+            "StartedAt": state.get("startedAt", ""),
+            "FinishedAt": state.get("finishedAt", "0001-01-01T00:00:00Z"),
+        },
+        "Image": state["imageId"],
+        "Name": f"/{state['name']}",
+        "RestartCount": 0,
+        "Config": {"Image": state["image"], "Labels": state["labels"], "Cmd": state["command"]},
+        "HostConfig": {"NetworkMode": state["network"], "Privileged": state["privileged"]},
+    }
+
+
+def _stop(machine: Machine, argv: Sequence[str]) -> int:
+    parser = _parser("stop")
+    parser.add_argument("-t", "--time", "--timeout", type=int, default=10)
+    parser.add_argument("-s", "--signal")
+    parser.add_argument("names", nargs="+")
+    given = parser.parse_args(argv)
+    for name in given.names:
+        _end(machine, container(machine, name), signal.SIGTERM, given.time)
+        print(name)
+    return 0
+
+
+def _kill(machine: Machine, argv: Sequence[str]) -> int:
+    parser = _parser("kill")
+    parser.add_argument("-s", "--signal", default="KILL")
+    parser.add_argument("names", nargs="+")
+    given = parser.parse_args(argv)
+    for name in given.names:
+        found = container(machine, name)
+        if not found["running"]:
+            _fail(f"Error response from daemon: cannot kill container: {name}: container {found['id']} is not running")
+        number = signal.Signals[f"SIG{given.signal.upper().removeprefix('SIG')}"]
+        os.kill(int(found["pid"]), number)
+        print(name)
+    return 0
+
+
+def _end(machine: Machine, found: dict[str, Any], number: signal.Signals, grace_s: float) -> None:
+    """Signal a container's process and wait for its end; kill it when the grace is over."""
+    if not found["running"]:
+        return
+    pid = int(found["pid"])
+    _signal(pid, number)
+    deadline = time.monotonic() + grace_s
+    killed_at: float | None = None
+    while _fresh(read_json(machine.containers / f"{found['name']}.json") or {"running": False})["running"]:
+        now = time.monotonic()
+        if killed_at is None and now > deadline:
+            _signal(pid, signal.SIGKILL)
+            killed_at = now
+        if killed_at is not None and now > killed_at + _KILL_LIMIT_S:
+            _fail(
+                f"Error response from daemon: cannot stop container: {found['name']}: it did not end after it was killed"
+            )
+        time.sleep(_POLL_S)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _rm(machine: Machine, argv: Sequence[str]) -> int:
+    parser = _parser("rm")
+    parser.add_argument("-f", "--force", action="store_true")
+    parser.add_argument("-v", "--volumes", action="store_true")
+    parser.add_argument("names", nargs="+")
+    given = parser.parse_args(argv)
+    for name in given.names:
+        if given.force and not (machine.containers / f"{name}.json").exists():
+            print(_NOT_FOUND.format(name), file=sys.stderr)
+            continue
+        found = container(machine, name)
+        if found["running"] and not given.force:
+            _fail(
+                f'Error response from daemon: cannot remove container "/{name}": container is running: '
+                "stop the container before removing or force remove"
+            )
+        _end(machine, found, signal.SIGKILL, 0)
+        remove(machine, str(found["name"]))
+        print(name)
+    return 0
+
+
+def remove(machine: Machine, name: str) -> None:
+    """Forget a container that has ended; its log is kept beside the machine's other logs."""
+    (machine.containers / f"{name}.json").unlink(missing_ok=True)
+    log = machine.containers / f"{name}.log"
+    if log.exists():
+        kept = machine.folder / "old-logs"
+        kept.mkdir(exist_ok=True)
+        log.replace(kept / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log")
+
+
+def _wait(machine: Machine, argv: Sequence[str]) -> int:
+    for name in argv:
+        found = container(machine, name)
+        while found["running"]:
+            time.sleep(_POLL_S)
+            found = container(machine, name)
+        print(found["exitCode"])
+    return 0
+
+
+def _version(machine: Machine, argv: Sequence[str]) -> int:
+    del machine, argv
+    print("Docker version 28.0.0-simulated, build local")
+    return 0
+
+
+_COMMANDS: Final[dict[str, Callable[[Machine, Sequence[str]], int]]] = {
+    "login": _login,
+    "logout": _logout,
+    "pull": _pull,
+    "images": _images,
+    "run": _run,
+    "ps": _ps,
+    "logs": _logs,
+    "inspect": _inspect,
+    "stop": _stop,
+    "kill": _kill,
+    "rm": _rm,
+    "wait": _wait,
+    "version": _version,
+    "info": _version,
+    "--version": _version,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one docker command."""
+    words = list(argv)
+    if words[:1] == ["container"]:
+        words = words[1:]
+    elif words[:2] == ["image", "inspect"]:
+        words = ["inspect", "--type=image", *words[2:]]
+    command = words[0] if words else ""
+    if command not in _COMMANDS:
+        _fail(f"docker: '{command}' is not a docker command that the simulated machine knows: {', '.join(_COMMANDS)}")
+    try:
+        return _COMMANDS[command](this_machine(), words[1:])
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 141
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

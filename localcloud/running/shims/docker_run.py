@@ -1,0 +1,229 @@
+"""`docker run` on a simulated machine: a simulated vLLM server with the container's command line, variables and volumes."""
+
+import argparse
+import json
+import os
+import re
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NoReturn
+
+from localcloud.running.shims import supervise
+from localcloud.running.shims.docker_images import pulled
+from localcloud.running.shims.machine import Machine, write_json
+
+_ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
+_PASSED_ON: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VLLM_SIM_FAULTS")
+_STOP_GRACE_S: Final = 10.0
+_IMAGE_ENTRY_POINT: Final = ("vllm", "serve")
+
+
+class RunError(Exception):
+    """The container cannot be started, in docker's words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks for. `volumes`: container path -> path on the machine."""
+
+    image: str
+    command: tuple[str, ...]
+    name: str
+    detach: bool
+    remove: bool
+    environment: dict[str, str]
+    labels: dict[str, str]
+    volumes: dict[str, str]
+    network: str
+    privileged: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RunError(f"{message}\nSee 'docker run --help'.")
+
+
+def parse(argv: Sequence[str]) -> Wanted:
+    """Read a command line. Raises RunError."""
+    parser = _Parser(prog="docker run", allow_abbrev=False, add_help=False)
+    for names in (
+        ("-d", "--detach"),
+        ("--rm",),
+        ("--privileged",),
+        ("-i", "--interactive"),
+        ("-t", "--tty"),
+        ("--init",),
+    ):
+        parser.add_argument(*names, action="store_true")
+    for names in (
+        ("-e", "--env"),
+        ("--env-file",),
+        ("-v", "--volume"),
+        ("-l", "--label"),
+        ("-p", "--publish"),
+        ("--ulimit",),
+        ("--device",),
+    ):
+        parser.add_argument(*names, action="append", default=[])
+    for names in (
+        ("--name",),
+        ("--net", "--network"),
+        ("--shm-size",),
+        ("--entrypoint",),
+        ("--restart",),
+        ("--ipc",),
+        ("--gpus",),
+        ("--pull",),
+    ):
+        parser.add_argument(*names)
+    for names in (
+        ("-m", "--memory"),
+        ("-u", "--user"),
+        ("-w", "--workdir"),
+        ("--log-driver",),
+        ("--pid",),
+        ("--stop-timeout",),
+        ("--hostname",),
+    ):
+        parser.add_argument(*names)
+    parser.add_argument("image")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args(list(argv))
+    command = [*([given.entrypoint] if given.entrypoint else []), *given.command]
+    if not given.entrypoint and not _is_program(command):
+        # Without an entry point of the caller's, the image's own takes the arguments.
+        command = [*_IMAGE_ENTRY_POINT, *command]
+    return Wanted(
+        image=given.image,
+        command=tuple(command),
+        name=given.name or f"container-{secrets.token_hex(4)}",
+        detach=given.detach,
+        remove=given.rm,
+        environment=_environment(given.env, given.env_file),
+        labels=dict(_pair(label) for label in given.label),
+        volumes=dict(_volume(volume) for volume in given.volume),
+        network=given.net or ("published" if given.publish else "bridge"),
+        privileged=given.privileged,
+    )
+
+
+def _is_program(command: Sequence[str]) -> bool:
+    """Tell whether a command starts with a program rather than with a flag or a model's id."""
+    return bool(command) and not command[0].startswith("-") and ("/" not in command[0] or command[0].startswith("/"))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def _environment(variables: Sequence[str], files: Sequence[str]) -> dict[str, str]:
+    """Read variables as docker does: files first; a name without a value is taken from the caller's environment."""
+    out: dict[str, str] = {}
+    lines: list[str] = []
+    for file in files:
+        try:
+            lines += Path(file).read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise RunError(f"open {file}: {str(error.strerror).lower()}") from error
+    for text in [*(line for line in lines if line.strip() and not line.startswith("#")), *variables]:
+        name, equals, value = text.partition("=")
+        if equals:
+            out[name] = value
+        elif name in os.environ:
+            out[name] = os.environ[name]
+    return out
+
+
+def _volume(text: str) -> tuple[str, str]:
+    parts = text.split(":")
+    if len(parts) not in (2, 3) or not parts[0].startswith("/") or not parts[1].startswith("/"):
+        raise RunError(f"Error response from daemon: invalid volume specification: '{text}'")
+    return parts[1].rstrip("/") or "/", parts[0].rstrip("/") or "/"
+
+
+def start(machine: Machine, wanted: Wanted) -> str:
+    """Start the container beside this process and return its id. Raises RunError."""
+    if re.fullmatch(r"[a-zA-Z0-9][\w.-]*", wanted.name) is None:
+        raise RunError(
+            f"Error response from daemon: Invalid container name ({wanted.name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed"
+        )
+    state = machine.containers / f"{wanted.name}.json"
+    if state.exists():
+        raise RunError(
+            f'Error response from daemon: Conflict. The container name "/{wanted.name}" is already in use. '
+            "You have to remove (or rename) that container to be able to reuse that name."
+        )
+    identity = secrets.token_hex(32)
+    log = machine.containers / f"{wanted.name}.log"
+    # The variables are handed to the process and written nowhere: some of them are secrets.
+    document = {
+        "id": identity,
+        "name": wanted.name,
+        "image": wanted.image,
+        "imageId": pulled(machine).get(wanted.image, ""),
+        "command": list(wanted.command),
+        "labels": wanted.labels,
+        "network": wanted.network,
+        "privileged": wanted.privileged,
+        "createdAt": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        "running": True,
+        "pid": os.getpid(),
+        "exitCode": 0,
+        "autoRemove": wanted.remove and wanted.detach,
+    }
+    write_json(state, document)
+    log.touch()
+    command = [sys.executable, "-P", "-m", "localcloud.vllm", *wanted.command]
+    pid = supervise.start(
+        state,
+        log,
+        command,
+        restart_s=None,
+        grace_s=_STOP_GRACE_S,
+        warden_pid=machine.warden_pid,
+        environment=_server_environment(machine, wanted),
+    )
+    # `docker run` returns when the process has been started.
+    if not supervise.wait_until_started(state, pid):
+        state.unlink(missing_ok=True)
+        raise RunError(
+            "Error response from daemon: failed to create task for container: its supervisor did not come up"
+        )
+    return identity
+
+
+def _server_environment(machine: Machine, wanted: Wanted) -> dict[str, str]:
+    reachable = wanted.network in ("host", "published")
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    simulator = {
+        "PATH": os.defpath,
+        "PYTHONPATH": str(_ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "VLLM_SIM_ACCELERATOR": machine.accelerator,
+        "VLLM_SIM_CLOCK_SPEED": repr(machine.clock_speed),
+        "VLLM_SIM_BIND_HOST": machine.address,
+        "VLLM_SIM_PATHS": json.dumps(_paths(machine, wanted)),
+        "VLLM_SIM_LIFELINE": f"pid:{machine.warden_pid}",
+    }
+    if not reachable:
+        # A port inside the container's own network: nobody outside knows it.
+        simulator["VLLM_SIM_BIND_PORT"] = "0"
+    return {**passed, **wanted.environment, **simulator}
+
+
+def _paths(machine: Machine, wanted: Wanted) -> dict[str, str]:
+    """Map the container's volumes to real folders: what lies under a folder that the machine keeps for itself is looked for there."""
+    out = {"/": str(machine.folder / "nothing")}
+    for inside, outside in wanted.volumes.items():
+        real = outside
+        for prefix, kept in machine.paths.items():
+            # A folder that a program on the machine has really made is where it says; only the machine's own ones are elsewhere.
+            if outside == prefix or (outside.startswith(prefix + "/") and not Path(outside).exists()):
+                real = kept + outside[len(prefix) :]
+        out[inside] = real
+    return out

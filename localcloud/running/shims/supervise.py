@@ -1,0 +1,169 @@
+"""Keeps one process: what `dockerd` does for a container and systemd for a unit.
+
+`python -m localcloud.running.shims.supervise STATE.json LOG RESTART_SEC|no GRACE_S WARDEN_PID -- COMMAND...` starts the command in a session of its own,
+with the environment that standard input gives as a JSON object (secrets among it never touch a disk or a command line). It writes the command's
+state (`pid`, `supervisor`, `running`, `exitCode`, `startedAt`, `finishedAt`) into STATE.json and its output into LOG, starts it again where asked,
+and passes SIGTERM on. When the machine's warden is gone, so are the command and this process.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from localcloud.running.shims.machine import alive, read_json, write_json
+from localcloud.vllm.lifeline import hold
+
+_ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
+_START_LIMIT_S: Final = 30.0
+_POLL_S: Final = 0.02
+
+
+class _Supervisor:
+    def __init__(
+        self, state: Path, log: Path, restart_s: float | None, grace_s: float, environment: Mapping[str, str]
+    ) -> None:
+        self._environment = environment
+        self._state = state
+        self._log = log
+        self._restart_s = restart_s
+        self._grace_s = grace_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+
+    def run(self, command: list[str]) -> int:
+        """Run the command to its last end and return its exit code."""
+        signal.signal(signal.SIGTERM, self._on_stop)
+        signal.signal(signal.SIGINT, self._on_stop)
+        while True:
+            code = self._once(command)
+            if self._restart_s is None or self._stopping.wait(self._restart_s) or self._stopping.is_set():
+                return code
+
+    def _once(self, command: list[str]) -> int:
+        with self._log.open("ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                log.write(f"{command[0]}: {error.strerror}\n".encode())
+                self._write(running=False, pid=0, exitCode=127, finishedAt=_now())
+                return 127
+            self._write(running=True, pid=self._process.pid, exitCode=0, startedAt=_now())
+            if self._stopping.is_set():
+                self._end_process()
+            code = self._process.wait()
+        code = 128 - code if code < 0 else code
+        self._write(running=False, pid=0, exitCode=code, finishedAt=_now())
+        return code
+
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._end_process()
+
+    def _end_process(self) -> None:
+        """Ask the process to end; kill its whole group when the grace is over."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        timer = threading.Timer(self._grace_s, self.kill)
+        timer.daemon = True
+        timer.start()
+
+    def kill(self) -> None:
+        """Kill the process and its group at once."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                process.kill()
+
+    def _write(self, **changes: Any) -> None:  # noqa: ANN401 - fields of a JSON document
+        # A document that is gone was removed on purpose; it is not brought back.
+        document = read_json(self._state)
+        if document is None:
+            return
+        if document.get("autoRemove") and changes.get("running") is False:
+            self._state.unlink(missing_ok=True)
+        else:
+            write_json(self._state, document | changes | {"supervisor": os.getpid()})
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def start(
+    state: Path,
+    log: Path,
+    command: list[str],
+    *,
+    restart_s: float | None,
+    grace_s: float,
+    warden_pid: int,
+    environment: Mapping[str, str],
+) -> int:
+    """Start a supervisor beside this process and return its pid."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    restart = "no" if restart_s is None else repr(restart_s)
+    own = [sys.executable, "-P", "-m", "localcloud.running.shims.supervise"]
+    own += [str(state), str(log), restart, repr(grace_s), str(warden_pid), "--"]
+    process = subprocess.Popen(
+        [*own, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={"PATH": os.defpath, "PYTHONPATH": str(_ROOT)},
+        start_new_session=True,
+    )
+    if process.stdin is not None:
+        process.stdin.write(json.dumps(dict(environment)).encode())
+        process.stdin.close()
+    return process.pid
+
+
+def wait_until_started(state: Path, supervisor: int) -> bool:
+    """Wait until a supervisor has taken its command over; False when it did not."""
+    deadline = time.monotonic() + _START_LIMIT_S
+    while "startedAt" not in (document := read_json(state) or {"startedAt": ""}) and "finishedAt" not in document:
+        if time.monotonic() > deadline or not alive(supervisor):
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def main(argv: list[str]) -> int:
+    """See the module's docstring."""
+    state, log, restart, grace_s, warden = argv[:5]
+    environment = json.loads(sys.stdin.read())
+    restart_s = None if restart == "no" else float(restart)
+    supervisor = _Supervisor(Path(state), Path(log), restart_s, float(grace_s), environment)
+
+    def end() -> None:
+        supervisor.kill()
+        os._exit(1)
+
+    hold(f"pid:{warden}", end)
+    return supervisor.run(argv[6:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

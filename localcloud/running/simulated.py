@@ -1,0 +1,53 @@
+"""The runtimes in which things really run: simulated vLLM servers for revisions, fronts with invoker checks, machines that execute their start-up script."""
+
+import base64
+from collections.abc import Mapping
+
+from localcloud.rest.errors import CloudError
+from localcloud.running.fronts import Fronts
+from localcloud.running.machines import SimulatedMachines
+from localcloud.running.revisions import SimulatedRevisions
+from localcloud.services.run import authorizer
+from localcloud.services.secretmanager import version_name
+from localcloud.world.cloud import Cloud, Runtimes, project_policy
+from localcloud.world.runtime import RevisionFailedError
+
+
+def simulated_runtimes(cloud: Cloud) -> Runtimes:
+    """Runtimes that read secrets and buckets of this cloud, with the identities of the revisions and machines."""
+
+    def read_secret(name: str, account: str) -> str:
+        """The payload of a secret version for a revision's service account."""
+        secret = name.partition("/versions/")[0]
+        project = cloud.project_id(name.split("/")[1]) or name.split("/")[1]
+        full = "/".join(["projects", project, *name.split("/")[2:]])
+        resources = [f"//secretmanager.googleapis.com/{'/'.join(full.split('/')[:4])}", project_policy(project)]
+        if not cloud.policies.allows(account, "secretmanager.versions.access", resources):
+            raise RevisionFailedError(f"Permission denied on secret: {secret} for Revision service account {account}.")
+        try:
+            document = cloud.store.get("secretmanager.versions", version_name(cloud, full)) or {}
+        except CloudError as error:
+            raise RevisionFailedError(error.message) from None
+        return base64.b64decode(document["_data"]).decode(errors="replace")
+
+    def list_objects(bucket: str) -> Mapping[str, int] | None:
+        """Names and sizes in bytes of a bucket's objects."""
+        if not cloud.store.has("storage.buckets", bucket):
+            return None
+        return {
+            name.split("/", 1)[1]: int(document["size"])
+            for name, document in cloud.store.under("storage.objects", bucket + "/")
+        }
+
+    revisions = SimulatedRevisions(
+        clock=cloud.timeline.clock, state=cloud.state, read_secret=read_secret, list_objects=list_objects
+    )
+    fronts = Fronts(authorize=authorizer(cloud), limits=revisions.limits)
+    machines = SimulatedMachines(
+        clock=cloud.timeline.clock,
+        state=cloud.state,
+        base_url=cloud.base_url,
+        access_token=cloud.tokens.issue_access_token,
+        id_token=cloud.tokens.issue_id_token,
+    )
+    return Runtimes(revisions=revisions, fronts=fronts, machines=machines)

@@ -1,0 +1,1 @@
+"""The HTTP server: dispatch of Google's methods to services, injected faults, the admin API."""

@@ -1,0 +1,209 @@
+"""The admin API under /admin/: look at everything, set the scenario, move time, assign ids.
+
+It needs no credentials; the server listens on the loopback address only.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from aiohttp import web
+
+from localcloud.json_values import JsonObject, strings
+from localcloud.rest.errors import CloudError, ErrorStyle
+from localcloud.services.projects import found_project
+from localcloud.services.tpu import preempt
+from localcloud.world import scenario as scenarios
+from localcloud.world.cloud import Cloud
+
+_LABELLED: dict[str, str] = {
+    "run.services": "labels",
+    "secretmanager.secrets": "labels",
+    "storage.buckets": "labels",
+    "storage.objects": "metadata",
+    "artifactregistry.repositories": "labels",
+    "iam.serviceAccounts": "labels",
+    "compute.networks": "labels",
+    "compute.subnetworks": "labels",
+    "compute.firewalls": "labels",
+    "compute.routers": "labels",
+    "tpu.queuedResources": "labels",
+    "tpu.nodes": "labels",
+    "monitoring.notificationChannels": "userLabels",
+    "monitoring.alertPolicies": "userLabels",
+    "monitoring.dashboards": "labels",
+    "logging.metrics": "labels",
+}
+"""Kinds that are resources of their own, with the field that holds their labels."""
+
+
+class Admin:
+    """Handlers of the admin API."""
+
+    def __init__(
+        self, cloud: Cloud, log: Iterable[JsonObject], machine_address: Callable[[str, int], tuple[str, int] | None]
+    ) -> None:
+        self._cloud = cloud
+        self._log = log
+        self._machine_address = machine_address
+
+    def routes(self) -> list[web.RouteDef]:
+        """Routes to add to the application."""
+        return [
+            web.get("/admin/", self.overview),
+            web.get("/admin/resources", self.resources),
+            web.get("/admin/scenario", self.get_scenario),
+            web.put("/admin/scenario", self.put_scenario),
+            web.get("/admin/clock", self.clock),
+            web.post("/admin/advance", self.advance),
+            web.get("/admin/requests", self.requests),
+            web.delete("/admin/requests", self.clear_requests),
+            web.post("/admin/assign", self.assign),
+            web.post("/admin/projects", self.add_project),
+            web.post("/admin/tokens", self.tokens),
+            web.post("/admin/preempt", self.preempt),
+            web.get("/admin/tunnel", self.tunnel),
+        ]
+
+    async def overview(self, _request: web.Request) -> web.Response:
+        """Where what is."""
+        paths = sorted({f"{route.method} {route.path}" for route in self.routes()})
+        return web.json_response(
+            {"simulated": True, "project": self._cloud.project, "url": self._cloud.base_url, "routes": paths}
+        )
+
+    async def resources(self, _request: web.Request) -> web.Response:
+        """Every resource, flat: api, kind, name, labels, description."""
+        found = [
+            _row(kind, key, name, document)
+            for kind, key in _LABELLED.items()
+            for name, document in self._cloud.store.under(kind)
+        ]
+        return web.json_response({"resources": found})
+
+    async def get_scenario(self, _request: web.Request) -> web.Response:
+        """The scenario in force."""
+        return web.json_response(self._cloud.scenario.model_dump(mode="json"))
+
+    async def put_scenario(self, request: web.Request) -> web.Response:
+        """Replace the scenario; with ?merge=true the given keys are laid over the one in force. Fault counters begin anew."""
+        given = await _body(request)
+        if request.query.get("merge") == "true":
+            given = _laid_over(self._cloud.scenario.model_dump(mode="json"), given)
+        try:
+            self._cloud.scenario = scenarios.parse(given, "PUT /admin/scenario")
+        except scenarios.ScenarioError as error:
+            return _refusal(str(error))
+        self._cloud.changed.set()
+        return await self.get_scenario(request)
+
+    async def clock(self, _request: web.Request) -> web.Response:
+        """How time passes."""
+        timeline = self._cloud.timeline
+        return web.json_response(
+            {
+                "speed": timeline.clock.speed,
+                "simulatedS": timeline.simulated_s(),
+                "advancedS": timeline.advanced_s,
+                "now": timeline.stamp(),
+                "instant": self._cloud.scenario.operations.instant,
+            }
+        )
+
+    async def advance(self, request: web.Request) -> web.Response:
+        """`{"seconds": N}`: let N seconds pass, in waits and lifetimes alike."""
+        amount = (await _body(request)).get("seconds")
+        if not isinstance(amount, (int, float)) or isinstance(amount, bool) or amount < 0:
+            return _refusal(f"POST /admin/advance: seconds is {amount!r}; a number of at least 0 is needed.")
+        self._cloud.timeline.advance(float(amount))
+        self._cloud.changed.set()
+        return await self.clock(request)
+
+    async def requests(self, request: web.Request) -> web.Response:
+        """The request log, secrets taken out; ?id=PATTERN keeps methods whose id contains it."""
+        wanted = request.query.get("id", "")
+        return web.json_response({"requests": [entry for entry in self._log if wanted in str(entry.get("id") or "")]})
+
+    async def clear_requests(self, _request: web.Request) -> web.Response:
+        """Empty the request log."""
+        cast("Any", self._log).clear()
+        return web.json_response({})
+
+    async def assign(self, request: web.Request) -> web.Response:
+        """`{"ids": [...], "etags": [...]}`: what the server assigns next."""
+        given = await _body(request)
+        self._cloud.ids.assign(
+            [str(item) for item in strings(given, "ids")], [str(item) for item in strings(given, "etags")]
+        )
+        return web.json_response({})
+
+    async def add_project(self, request: web.Request) -> web.Response:
+        """`{"projectId": "p1", "projectNumber": "1234567890"}`: a further project that the operator owns."""
+        given = await _body(request)
+        if not given.get("projectId"):
+            return _refusal("POST /admin/projects: projectId is missing.")
+        return web.json_response(found_project(self._cloud, str(given["projectId"]), given.get("projectNumber")))
+
+    async def tokens(self, request: web.Request) -> web.Response:
+        """`{"email": E}` gives an access token, with `audience` an ID token: any identity, for tests of access."""
+        given = await _body(request)
+        email = str(given.get("email") or self._cloud.operator)
+        if given.get("audience"):
+            return web.json_response({"idToken": self._cloud.tokens.issue_id_token(email, str(given["audience"]))})
+        return web.json_response({"accessToken": self._cloud.tokens.issue_access_token(email)})
+
+    async def preempt(self, request: web.Request) -> web.Response:
+        """`{"node": FULL_NAME}`: the capacity of a running TPU node is taken back."""
+        node = str((await _body(request)).get("node", ""))
+        if not preempt(self._cloud, node):
+            return _refusal(f"POST /admin/preempt: '{node}' is not a running node.")
+        return web.json_response({})
+
+    async def tunnel(self, request: web.Request) -> web.Response:
+        """?node=FULL_NAME&port=N: where a tunnel to a port of a machine has to connect; 404 while nothing listens there."""
+        node, port = request.query.get("node", ""), request.query.get("port", "")
+        address = self._machine_address(node, int(port)) if port.isdigit() else None
+        if address is None:
+            error = CloudError.not_found(f"Nothing listens on port {port or '(missing)'} of '{node}'.")
+            return web.json_response(error.body(ErrorStyle.RPC), status=404)
+        return web.json_response({"host": address[0], "port": address[1]})
+
+
+def _row(kind: str, key: str, name: str, document: JsonObject) -> JsonObject:
+    labels = document.get(key)
+    if kind == "tpu.queuedResources":
+        labels = next((spec["node"].get("labels") for spec in document["tpu"]["nodeSpec"]), None)
+    api, _, short = kind.partition(".")
+    return {
+        "api": api,
+        "kind": short,
+        "name": name,
+        "labels": labels or {},
+        "description": document.get("description", ""),
+    }
+
+
+def _refusal(message: str) -> web.Response:
+    return web.json_response(CloudError.invalid(message).body(ErrorStyle.RPC), status=400)
+
+
+async def _body(request: web.Request) -> JsonObject:
+    text = await request.text()
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        raise web.HTTPBadRequest(text="the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise web.HTTPBadRequest(text="the body is not a JSON object")
+    return cast("JsonObject", value)
+
+
+def _laid_over(base: JsonObject, over: JsonObject) -> JsonObject:
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        if isinstance(value, dict) and isinstance(below, dict):
+            result[key] = _laid_over(cast("JsonObject", below), cast("JsonObject", value))
+        else:
+            result[key] = value
+    return result

@@ -1,0 +1,206 @@
+"""The local cloud as a running server: in this process's event loop (`open_cloud`) or in a thread of its own (`start`)."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from aiohttp import web
+
+from localcloud import services
+from localcloud.json_values import JsonObject
+from localcloud.server.admin import Admin
+from localcloud.server.dispatch import Dispatcher
+from localcloud.services import iam
+from localcloud.services.projects import found_project
+from localcloud.services.run import resume as resume_run
+from localcloud.services.tpu import resume as resume_tpu
+from localcloud.world import oauth
+from localcloud.world.clock import Clock
+from localcloud.world.cloud import Cloud, Runtimes
+from localcloud.world.idle import IdleFronts, IdleMachines, IdleRevisions
+from localcloud.world.scenario import Scenario
+
+DEFAULT_PROJECT = "local-project"
+DEFAULT_SPEED = 200.0
+_MAX_BODY_BYTES = 1 << 30
+_SHUTDOWN_S = 1.0
+_START_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to open a cloud. `port` 0 takes the port of the last run on the same state, or any."""
+
+    project: str = DEFAULT_PROJECT
+    speed: float = DEFAULT_SPEED
+    scenario: Scenario = field(default_factory=Scenario)
+    port: int = 0
+
+
+RuntimeFactory = Callable[[Cloud], Runtimes]
+
+
+def idle_runtimes(_cloud: Cloud) -> Runtimes:
+    """Nothing runs: revisions are ready at once, machines exist on paper."""
+    return Runtimes(revisions=IdleRevisions(), fronts=IdleFronts(), machines=IdleMachines())
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenCloud:
+    """A cloud that answers. `credentials` is the service account file of the operator."""
+
+    cloud: Cloud
+    base_url: str
+    credentials: Path
+    _runner: web.AppRunner
+
+    async def close(self) -> None:
+        """Stop what runs and close everything."""
+        await self._runner.cleanup()
+        await self.cloud.cancel()
+        await _stop_all(self.cloud)
+        await self.cloud.close()
+
+
+async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory = idle_runtimes) -> OpenCloud:
+    """Open the state folder (which must exist and be locked by the caller, if it is shared) and listen on the loopback address."""
+    clock = Clock(speed=options.speed)
+    cloud = Cloud(state=state, project=options.project, clock=clock, scenario=options.scenario)
+    dispatcher = Dispatcher(cloud, services.handlers(cloud))
+    admin = Admin(
+        cloud,
+        dispatcher.log,
+        lambda name, port: cloud.runtimes.machines.address(name, port),  # noqa: PLW0108 - the runtimes are attached later
+    )
+    app = web.Application(client_max_size=_MAX_BODY_BYTES)
+    app.add_routes(admin.routes())
+    app.router.add_post("/oauth2/token", _token_endpoint(cloud))
+    app.router.add_route("*", "/{path:.*}", dispatcher.serve)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+    await runner.setup()
+    remembered = cloud.store.get("meta", "server") or {"port": 0}
+    port = await _listen(runner, options.port or int(remembered["port"]), strict=options.port != 0)
+    cloud.store.put("meta", "server", {"port": port})
+    cloud.base_url = f"http://127.0.0.1:{port}"
+    credentials = _found_world(cloud)
+    cloud.attach(runtimes(cloud))
+    cloud.spawn(_keep_time(cloud))
+    await resume_run(cloud)
+    resume_tpu(cloud)
+    return OpenCloud(cloud=cloud, base_url=cloud.base_url, credentials=credentials, _runner=runner)
+
+
+async def _listen(runner: web.AppRunner, port: int, *, strict: bool) -> int:
+    """Listen on the port, or (unless it was asked for) on any other where it is taken."""
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+    except OSError:
+        if strict or port == 0:
+            raise
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+    return int(runner.addresses[-1][1])
+
+
+def _found_world(cloud: Cloud) -> Path:
+    """The project and the operator with a service account file, made on the first day."""
+    found_project(cloud, cloud.home)
+    found_project(cloud, cloud.project)
+    if not cloud.store.has(iam.ACCOUNTS, cloud.operator):
+        iam.add_account(cloud, cloud.home, "local-operator", display_name="Operator of the local cloud")
+    credentials = cloud.state / "credentials.json"
+    key = oauth.credentials_file(
+        credentials, email=cloud.operator, project=cloud.project, token_uri=f"{cloud.base_url}/oauth2/token"
+    )
+    cloud.store.put("oauth.keys", cloud.operator, {"public": key})
+    return credentials
+
+
+def _token_endpoint(cloud: Cloud) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def token(request: web.Request) -> web.Response:
+        form = await request.post()
+        try:
+            return web.json_response(_grant(cloud, str(form.get("grant_type", "")), str(form.get("assertion", ""))))
+        except oauth.TokenError as error:
+            return web.json_response({"error": error.error, "error_description": error.description}, status=400)
+
+    return token
+
+
+def _grant(cloud: Cloud, grant_type: str, assertion: str) -> JsonObject:
+    """A token for a signed assertion of a known service account."""
+    if grant_type != oauth.JWT_BEARER:
+        raise oauth.TokenError("unsupported_grant_type", f"Invalid grant_type: {grant_type}")
+    key = cloud.store.get("oauth.keys", oauth.assertion_issuer(assertion))
+    if key is None:
+        raise oauth.TokenError("invalid_grant", "Invalid grant: account not found")
+    return cloud.tokens.grant(assertion, key["public"])
+
+
+async def _keep_time(cloud: Cloud) -> None:
+    """Write the time down now and then, so that a killed process loses little of it."""
+    while True:
+        await asyncio.sleep(1.0)
+        cloud.remember_time()
+
+
+async def _stop_all(cloud: Cloud) -> None:
+    """Stop instances, fronts and machines; the next run on the same state starts them again."""
+    runtimes = cloud.runtimes
+    stops = [runtimes.fronts.close(name) for name, _ in cloud.store.under("run.services")]
+    stops += [runtimes.revisions.stop(name) for name, _ in cloud.store.under("run.revisions")]
+    stops += [runtimes.machines.stop(name) for name, _ in cloud.store.under("tpu.nodes")]
+    await asyncio.gather(*stops)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A cloud that runs in a thread."""
+
+    base_url: str
+    state: Path
+    credentials: Path
+    cloud: Cloud
+    loop: asyncio.AbstractEventLoop
+
+
+@contextlib.contextmanager
+def start(
+    *,
+    state: Path | None = None,
+    project: str = DEFAULT_PROJECT,
+    speed: float = DEFAULT_SPEED,
+    scenario: Scenario | None = None,
+    runtimes: RuntimeFactory = idle_runtimes,
+) -> Generator[Started]:
+    """Run a cloud in a thread while the block lasts; without a state folder, on a temporary one."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="localcloud-"))) if state is None else state
+        folder.mkdir(parents=True, exist_ok=True)
+        options = Options(project=project, speed=speed, scenario=scenario or Scenario())
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="localcloud", daemon=True)
+        thread.start()
+        try:
+            opened = asyncio.run_coroutine_threadsafe(open_cloud(folder, options, runtimes), loop).result(
+                _START_LIMIT_S
+            )
+            try:
+                yield Started(
+                    base_url=opened.base_url,
+                    state=folder,
+                    credentials=opened.credentials,
+                    cloud=opened.cloud,
+                    loop=loop,
+                )
+            finally:
+                asyncio.run_coroutine_threadsafe(opened.close(), loop).result(_START_LIMIT_S)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_START_LIMIT_S)
+            loop.close()

@@ -1,0 +1,269 @@
+"""From an HTTP request to the handler of its method and back: identity, routing, checks, faults, Google's error bodies, the request log."""
+
+import asyncio
+import inspect
+import json
+import time
+import traceback
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, cast
+
+from aiohttp import web
+
+from localcloud.json_values import JsonObject
+from localcloud.rest import validation
+from localcloud.rest.call import Answer, Call, Caller, Handler
+from localcloud.rest.discovery import VERSIONS, Document, Method, document_for
+from localcloud.rest.errors import CloudError, ErrorStyle
+from localcloud.server.faults import Faults, strike
+from localcloud.world.cloud import Cloud, project_policy
+from localcloud.world.roles import permission_of
+
+_LOG_LENGTH = 5000
+_ALWAYS_ENABLED = {"serviceusage", "cloudresourcemanager", "iam"}
+_MEDIA = {"upload": "upload", "download": "download"}
+_SECRET_KEYS = {"data", "access_token", "oauth_token", "key", "privateKeyData", "private_key", "assertion"}
+
+
+class Dispatcher:
+    """Serves every path outside /admin and /oauth2."""
+
+    def __init__(self, cloud: Cloud, handlers: Mapping[str, Handler]) -> None:
+        self._cloud = cloud
+        self._handlers = handlers
+        self._faults = Faults()
+        self.log: deque[JsonObject] = deque(maxlen=_LOG_LENGTH)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request; every failure becomes Google's error body."""
+        entry: JsonObject = {
+            "time": self._cloud.timeline.stamp(),
+            "method": request.method,
+            "path": request.path,
+            "query": _redacted(_flat(request)),
+            "api": None,
+            "id": None,
+        }
+        began = time.perf_counter()
+        api, path, media = _split(request.raw_path.partition("?")[0])
+        style = {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}.get(api, ErrorStyle.RPC)
+        try:
+            response = await self._answer(request, api, path, media, entry)
+        except CloudError as error:
+            headers = {"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'} if error.code == 401 else None  # noqa: PLR2004 - HTTP
+            response = web.json_response(error.body(style), status=error.code, headers=headers)
+            entry["error"] = error.message
+        except Exception as error:  # noqa: BLE001 - a fault of the local cloud itself must look like one, and be found
+            entry["error"] = traceback.format_exc()
+            own = CloudError(
+                500,
+                "INTERNAL",
+                f"Internal error of the local cloud itself: {error!r}; GET /admin/requests has the trace.",
+                reason="backendError",
+            )
+            response = web.json_response(own.body(style), status=500)
+        entry["status"] = response.status
+        entry["ms"] = round((time.perf_counter() - began) * 1000, 3)
+        self.log.append(entry)
+        return response
+
+    async def _answer(
+        self, request: web.Request, api: str, path: str, media: str | None, entry: JsonObject
+    ) -> web.StreamResponse:
+        document, method, bound = _route(request.method, api, path, media)
+        entry.update(api=api, id=method.id)
+        caller = self._caller(request)
+        entry["caller"] = caller.email
+        if self._cloud.scenario.latency_ms:
+            await asyncio.sleep(self._cloud.scenario.latency_ms / 1000)
+        fault = self._faults.pick(self._cloud.scenario, method.id)
+        if fault is not None and fault.when == "before":
+            return await strike(fault, request)
+        call = await self._call(request, document, method, bound, caller, media)
+        entry["body"] = _redacted(call.body)
+        self._permit(call)
+        handler = self._handlers.get(method.id)
+        if handler is None:
+            raise CloudError.unimplemented(
+                f"{method.id} ({document.title} {document.version}) is a method of Google's API that the local cloud does not model; "
+                "docs/local-cloud.md lists those it does."
+            )
+        answer: Any = handler(call)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if fault is not None:
+            return await strike(fault, request)
+        result = cast("Answer", answer)
+        return result if isinstance(result, web.StreamResponse) else web.json_response(result)
+
+    def _caller(self, request: web.Request) -> Caller:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        token = token.strip() or request.query.get("access_token", "")
+        if not token or (scheme and scheme.lower() != "bearer"):
+            raise CloudError.unauthenticated(
+                "Request is missing required authentication credential. Expected OAuth 2 access token, login cookie or other valid authentication credential. "
+                "See https://developers.google.com/identity/sign-in/web/devconsole-project."
+            )
+        email = self._cloud.tokens.access_token_email(token) or self._cloud.operator
+        return Caller(email=email, operator=email == self._cloud.operator)
+
+    async def _call(  # noqa: PLR0917 - the parts of one request
+        self,
+        request: web.Request,
+        document: Document,
+        method: Method,
+        bound: dict[str, str],
+        caller: Caller,
+        media: str | None,
+    ) -> Call:
+        validation.path_parameters(document, method, bound)
+        given = {
+            key: values for key, values in _lists(request).items() if not (media == "upload" and key == "upload_id")
+        }
+        query = validation.query_parameters(document, method, given)
+        if document.api == "storage" and method.id == "storage.objects.get" and request.query.get("alt") == "media":
+            media = "download"
+        body: JsonObject = {}
+        if media is None:
+            body = validation.request_body(document, method, await _json(request))
+        path = (
+            {key: self._by_id(value) for key, value in bound.items()}
+            if document.api not in {"compute", "storage"}
+            else bound
+        )
+        if document.api == "compute" and "project" in path:
+            path = {**path, "project": self._cloud.project_id(path["project"]) or path["project"]}
+        return Call(
+            document=document,
+            method=method,
+            path=path,
+            query=query,
+            body=body,
+            caller=caller,
+            http=request,
+            media=media,
+        )
+
+    def _by_id(self, name: str) -> str:
+        """`projects/123456/...` -> `projects/ID/...`, as Google takes numbers for ids."""
+        parts = name.split("/")
+        if parts[0] == "projects" and len(parts) > 1 and parts[1].isdigit():
+            parts[1] = self._cloud.project_id(parts[1]) or parts[1]
+        return "/".join(parts)
+
+    def _permit(self, call: Call) -> None:
+        """Refuse foreign projects, disabled APIs and callers without the permission."""
+        project, resources = self._scope(call)
+        permission = permission_of(call.method.id)
+        if project is not None:
+            if not self._cloud.store.has("projects", project):
+                target = resources[0].split("googleapis.com/", 1)[1]
+                raise CloudError.denied(
+                    f"Permission '{permission}' denied on resource '//{call.document.api}.googleapis.com/{target}' (or it may not exist)."
+                )
+            self._enabled(call, project)
+            resources.append(project_policy(project))
+        if not call.caller.operator and not self._cloud.policies.allows(call.caller.email, permission, resources):
+            target = resources[0] if resources else call.method.id
+            raise CloudError.denied(f"Permission '{permission}' denied on resource '{target}' (or it may not exist).")
+
+    def _scope(self, call: Call) -> tuple[str | None, list[str]]:
+        """The project a call is about and the resources whose policies count, the nearest first."""
+        host = f"//{call.document.api}.googleapis.com/"
+        if call.document.api == "storage":
+            bucket = call.path.get("bucket") or call.path.get("destinationBucket")
+            record = self._cloud.store.get("storage.buckets", bucket) if bucket else None
+            project = str(call.query["project"]) if "project" in call.query else (record or {}).get("_project")
+            resolved = None if project is None else self._cloud.project_id(project) or project
+            return resolved, [host + (bucket or f"projects/{project}")]
+        if "project" in call.path or "projectId" in call.path:
+            project = call.path.get("project") or call.path["projectId"]
+            return self._cloud.project_id(project) or project, [host + "projects/" + project]
+        try:
+            name = call.name
+        except KeyError:
+            return None, []
+        if "/" not in name:
+            return self._cloud.project_id(name) or name, [host + "projects/" + name]
+        parts = name.split("/")
+        chain = [host + "/".join(parts[:end]) for end in range(len(parts), 1, -1)]
+        return (parts[1] if parts[0] == "projects" and parts[1] != "-" else None), chain
+
+    def _enabled(self, call: Call, project: str) -> None:
+        api = call.document.api
+        if api in _ALWAYS_ENABLED or self._cloud.store.has(
+            "serviceusage.enabled", f"projects/{project}/services/{api}.googleapis.com"
+        ):
+            return
+        number = self._cloud.project_number(project)
+        url = f"https://console.developers.google.com/apis/api/{api}.googleapis.com/overview?project={number}"
+        raise CloudError.denied(
+            f"{call.document.title} has not been used in project {number} before or it is disabled. Enable it by visiting {url} then retry. "
+            "If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry.",
+            details=[
+                {
+                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                    "reason": "SERVICE_DISABLED",
+                    "domain": "googleapis.com",
+                    "metadata": {"service": f"{api}.googleapis.com", "consumer": f"projects/{number}"},
+                }
+            ],
+        )
+
+
+def _split(raw_path: str) -> tuple[str, str, str | None]:
+    """API, path below it, and `upload` or `download` for content: both `/upload/storage/v1/...` and `/storage/upload/storage/v1/...` are Cloud Storage's."""
+    first, _, rest = raw_path.lstrip("/").partition("/")
+    if first == "resumable":
+        first, _, rest = rest.partition("/")
+    if first in _MEDIA:
+        return "storage", rest, _MEDIA[first]
+    if first == "storage":
+        below, _, tail = rest.removeprefix("resumable/").partition("/")
+        if below in _MEDIA:
+            return "storage", tail, _MEDIA[below]
+    return first, rest, None
+
+
+def _route(verb: str, api: str, path: str, media: str | None) -> tuple[Document, Method, dict[str, str]]:
+    document = document_for(api, path)
+    if document is None:
+        known = ", ".join(f"/{name}/{prefix}" for name, prefixes in VERSIONS.items() for prefix in prefixes)
+        raise CloudError.not_found(f"The local cloud has no API at /{api}/{path}; it has {known}.")
+    found = document.match("POST" if media == "upload" else verb, path)
+    if found is None:
+        raise CloudError.not_found(
+            f"The requested URL /{path} was not found for {verb} in {document.title} {document.version}."
+        )
+    return document, *found
+
+
+def _lists(request: web.Request) -> dict[str, list[str]]:
+    return {key: request.query.getall(key) for key in request.query}
+
+
+def _flat(request: web.Request) -> dict[str, Any]:
+    return {key: values[0] if len(values) == 1 else values for key, values in _lists(request).items()}
+
+
+async def _json(request: web.Request) -> object:
+    text = await request.read()
+    if not text.strip():
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise CloudError.invalid(f"Invalid JSON payload received. {error}.") from None
+
+
+def _redacted(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """The value with what may be secret taken out."""
+    if isinstance(value, dict):
+        return {
+            key: "[redacted]" if key in _SECRET_KEYS and isinstance(item, str) else _redacted(item)
+            for key, item in cast("JsonObject", value).items()
+        }
+    if isinstance(value, list):
+        return [_redacted(item) for item in cast("list[Any]", value)]
+    return value

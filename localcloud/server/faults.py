@@ -1,0 +1,42 @@
+"""Faults that a scenario asks for, counted call by call."""
+
+import asyncio
+from fnmatch import fnmatchcase
+
+from aiohttp import web
+
+from localcloud.rest.errors import CloudError
+from localcloud.world.scenario import Fault, Scenario
+
+
+class Faults:
+    """Decides which calls fail. Counting begins anew with each scenario."""
+
+    def __init__(self) -> None:
+        self._scenario: Scenario | None = None
+        self._seen: list[int] = []
+
+    def pick(self, scenario: Scenario, method_id: str) -> Fault | None:
+        """The fault for this call, if any."""
+        if scenario is not self._scenario:
+            self._scenario = scenario
+            self._seen = [0] * len(scenario.faults)
+        chosen: Fault | None = None
+        for index, fault in enumerate(scenario.faults):
+            if not fnmatchcase(method_id, fault.method):
+                continue
+            self._seen[index] += 1
+            if chosen is None and fault.nth <= self._seen[index] < fault.nth + fault.count:
+                chosen = fault
+        return chosen
+
+
+async def strike(fault: Fault, request: web.Request) -> web.Response:
+    """Let a call fail as the fault says: raise a status, or cut the connection at once or after a while."""
+    if fault.action == "status":
+        raise CloudError.injected(fault.status)
+    if fault.action == "hang":
+        await asyncio.sleep(fault.hang_s)
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=fault.status)

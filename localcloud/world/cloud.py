@@ -1,0 +1,180 @@
+"""The local cloud as one object: what the services share."""
+
+import asyncio
+import hashlib
+import json
+import secrets
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localcloud.json_values import JsonObject
+from localcloud.world.clock import Clock
+from localcloud.world.oauth import Tokens
+from localcloud.world.operations import Operations
+from localcloud.world.policies import Policies
+from localcloud.world.runtime import FrontRuntime, MachineRuntime, RevisionRuntime
+from localcloud.world.scenario import Scenario
+from localcloud.world.store import Store
+from localcloud.world.timeline import Timeline
+
+REGIONS: dict[str, str] = {
+    "asia-northeast1": "abc",
+    "asia-southeast1": "abc",
+    "europe-west1": "bcd",
+    "europe-west4": "abc",
+    "southamerica-west1": "abc",
+    "us-central1": "abcf",
+    "us-east1": "bcd",
+    "us-east4": "abc",
+    "us-east5": "abc",
+    "us-south1": "abc",
+    "us-west1": "abc",
+    "us-west4": "abc",
+}
+"""Regions that exist here, with the letters of their zones (Compute Engine's page of regions and zones)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtimes:
+    """The things that really run."""
+
+    revisions: RevisionRuntime
+    fronts: FrontRuntime
+    machines: MachineRuntime
+
+
+class Ids:
+    """Ids and etags that the server assigns; those that were handed in before are given out first, in order."""
+
+    def __init__(self) -> None:
+        self._ids: deque[str] = deque()
+        self._etags: deque[str] = deque()
+
+    def assign(self, ids: list[str], etags: list[str]) -> None:
+        """Queue values for the next resources that ask."""
+        self._ids.extend(ids)
+        self._etags.extend(etags)
+
+    def number(self) -> str:
+        """A numeric id."""
+        return self._ids.popleft() if self._ids else str(secrets.randbelow(9 * 10**18) + 10**18)
+
+    def etag(self) -> str:
+        """An etag of a resource (not of a policy)."""
+        return self._etags.popleft() if self._etags else secrets.token_urlsafe(9) + "AA=="
+
+
+def project_policy(project: str) -> str:
+    """The name under which a project's IAM policy is kept."""
+    return f"//cloudresourcemanager.googleapis.com/projects/{project}"
+
+
+class Cloud:
+    """Store, time, identities and runtimes. One event loop owns it."""
+
+    def __init__(self, *, state: Path, project: str, clock: Clock, scenario: Scenario) -> None:
+        """Open (or begin) the state in the folder `state`."""
+        self.state = state
+        self.store = Store(state / "resources.sqlite")
+        meta = self.store.get("meta", "time") or {"simulated_s": 0.0, "advanced_s": 0.0}
+        self.timeline = Timeline(clock, simulated_s=meta["simulated_s"], advanced_s=meta["advanced_s"])
+        self.project = project
+        home = self.store.get("meta", "home") or self.store.put("meta", "home", {"project": project})
+        self.home = str(home["project"])
+        self.operator = f"local-operator@{self.home}.iam.gserviceaccount.com"
+        self.scenario = scenario
+        self.tokens = Tokens(state)
+        self.policies = Policies(self.store)
+        self.operations = Operations(self.store, self.timeline)
+        self.ids = Ids()
+        self.base_url = ""
+        self._runtimes: Runtimes | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.changed = asyncio.Event()
+
+    @property
+    def runtimes(self) -> Runtimes:
+        """What runs revisions, fronts and machines."""
+        if self._runtimes is None:
+            raise RuntimeError("the runtimes have not been attached yet")
+        return self._runtimes
+
+    def attach(self, runtimes: Runtimes) -> None:
+        """Set the runtimes; once, before the first request."""
+        self._runtimes = runtimes
+
+    def duration_s(self, simulated_s: float) -> float:
+        """A duration from the scenario, or nothing where operations are instant."""
+        return 0.0 if self.scenario.operations.instant else simulated_s
+
+    def project_number(self, project: str) -> str:
+        """The number of a project that exists."""
+        document = self.store.get("projects", project)
+        return "0" if document is None else str(document["projectNumber"])
+
+    def project_id(self, project: str) -> str | None:
+        """The id for an id or a number; None where there is no such project."""
+        if self.store.has("projects", project):
+            return project
+        for name, document in self.store.under("projects") if project.isdigit() else []:
+            if document["projectNumber"] == project:
+                return name
+        return None
+
+    def add_project(self, project: str, number: str | None = None) -> JsonObject:
+        """Make a project, owned by the operator; an existing one is returned as it is."""
+        found = self.store.get("projects", project)
+        if found is not None:
+            return found
+        number = number or str(
+            10**11 + int.from_bytes(hashlib.sha256(project.encode()).digest()[:5], "big") % (9 * 10**11)
+        )
+        document: JsonObject = {
+            "projectId": project,
+            "projectNumber": number,
+            "name": project,
+            "lifecycleState": "ACTIVE",
+            "createTime": self.timeline.stamp(),
+        }
+        self.store.put("projects", project, document)
+        default_account = f"serviceAccount:{number}-compute@developer.gserviceaccount.com"
+        bindings: list[JsonObject] = [
+            {"role": "roles/editor", "members": [default_account]},
+            {"role": "roles/owner", "members": [f"serviceAccount:{self.operator}"]},
+        ]
+        self.policies.seed(project_policy(project), bindings)
+        return document
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the requests; shutdown waits for nobody and cancels it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def cancel(self) -> None:
+        """Cancel what runs beside the requests, and wait until it has ended."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Cancel what runs, remember the time, close the store."""
+        await self.cancel()
+        self.remember_time()
+        self.store.close()
+
+    def remember_time(self) -> None:
+        """Write down how much time has passed, so that the next run goes on from there."""
+        self.store.put(
+            "meta", "time", {"simulated_s": self.timeline.simulated_s(), "advanced_s": self.timeline.advanced_s}
+        )
+
+
+def fingerprint(document: JsonObject) -> str:
+    """A short digest of a document, as Compute Engine gives one for optimistic locking."""
+    text = json.dumps(document, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:11] + "="

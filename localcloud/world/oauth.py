@@ -1,0 +1,196 @@
+"""Credentials of the local cloud: service account keys, access tokens and ID tokens, made and checked here.
+
+Access tokens carry their owner and end, signed with a key of the state folder, so that they hold over a restart. ID tokens are RS256 JSON web tokens.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from localcloud.json_values import JsonObject
+
+ACCESS_TOKEN_LIFETIME_S = 3600
+_PREFIX = "ya29.local."
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+
+class TokenError(Exception):
+    """An assertion that gets no token; `error` is OAuth's word for it."""
+
+    def __init__(self, error: str, description: str) -> None:
+        super().__init__(description)
+        self.error = error
+        self.description = description
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdToken:
+    """The claims of an ID token that passed its signature and its end."""
+
+    email: str
+    audience: str
+
+
+class Tokens:
+    """Issues and checks tokens; the keys lie in the state folder."""
+
+    def __init__(self, state: Path) -> None:
+        """`state` is the state folder; keys are made there when first needed."""
+        self._state = state
+
+    def issue_access_token(self, email: str, lifetime_s: float = ACCESS_TOKEN_LIFETIME_S) -> str:
+        """An access token of a service account or user."""
+        claims = _encode(json.dumps([email, int(time.time() + lifetime_s)]).encode())
+        return f"{_PREFIX}{claims}.{self._mac(claims)}"
+
+    def issue_id_token(self, email: str, audience: str) -> str:
+        """An ID token for a service's URL, good for an hour."""
+        now = int(time.time())
+        subject = str(int.from_bytes(hashlib.sha256(email.encode()).digest()[:8], "big"))
+        claims = {
+            "iss": "https://accounts.google.com",
+            "aud": audience,
+            "azp": email,
+            "sub": subject,
+            "email": email,
+            "email_verified": True,
+            "iat": now,
+            "exp": now + 3600,
+        }
+        signing = f"{_encode_json({'alg': 'RS256', 'kid': 'local', 'typ': 'JWT'})}.{_encode_json(claims)}"
+        return f"{signing}.{_encode(self._signing_key.sign(signing.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
+
+    def access_token_email(self, token: str) -> str | None:
+        """Whose access token this is; None for one that was not issued here or is over."""
+        claims, _, mac = token.removeprefix(_PREFIX).partition(".")
+        if not token.startswith(_PREFIX) or not hmac.compare_digest(mac, self._mac(claims)):
+            return None
+        email, end_s = cast("tuple[str, int]", json.loads(_decode(claims)))
+        return email if time.time() < end_s else None
+
+    def id_token(self, token: str) -> IdToken | None:
+        """The claims of an ID token that was issued here and is not over, else None."""
+        try:
+            claims = _verified(token, self._signing_key.public_key())
+        except (ValueError, InvalidSignature):
+            return None
+        if time.time() >= claims["exp"]:
+            return None
+        return IdToken(email=str(claims["email"]), audience=str(claims["aud"]))
+
+    def grant(self, assertion: str, public_key_pem: str) -> JsonObject:
+        """Answer a JWT-bearer grant whose issuer's key is known: an ID token where it has a target_audience, else an access token."""
+        try:
+            key = cast("rsa.RSAPublicKey", serialization.load_pem_public_key(public_key_pem.encode()))
+            claims = _verified(assertion, key)
+        except (ValueError, InvalidSignature):
+            raise TokenError("invalid_grant", "Invalid JWT Signature.") from None
+        if not claims["iat"] - 300 <= time.time() < claims["exp"]:
+            raise TokenError(
+                "invalid_grant",
+                "Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe.",
+            )
+        email = str(claims["iss"])
+        if "target_audience" in claims:
+            return {"id_token": self.issue_id_token(email, str(claims["target_audience"]))}
+        return {
+            "access_token": self.issue_access_token(email),
+            "expires_in": ACCESS_TOKEN_LIFETIME_S,
+            "token_type": "Bearer",
+        }
+
+    def _mac(self, text: str) -> str:
+        return _encode(hmac.new(self._mac_key, text.encode(), hashlib.sha256).digest())
+
+    @cached_property
+    def _mac_key(self) -> bytes:
+        path = self._state / "token-key"
+        if not path.exists():
+            _write_private(path, secrets.token_hex(32))
+        return path.read_bytes()
+
+    @cached_property
+    def _signing_key(self) -> rsa.RSAPrivateKey:
+        path = self._state / "signing-key.pem"
+        if not path.exists():
+            _write_private(path, new_private_key())
+        return cast("rsa.RSAPrivateKey", serialization.load_pem_private_key(path.read_bytes(), password=None))
+
+
+def assertion_issuer(assertion: str) -> str:
+    """The `iss` of an assertion, not verified yet."""
+    try:
+        return str(json.loads(_decode(assertion.split(".")[1]))["iss"])
+    except (IndexError, KeyError, ValueError, TypeError):
+        raise TokenError("invalid_grant", "Invalid JWT: it has no issuer.") from None
+
+
+def new_private_key() -> str:
+    """An RSA key of 2048 bits, PKCS #8 PEM."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+def public_key(private_key_pem: str) -> str:
+    """The public half, PEM."""
+    key = serialization.load_pem_private_key(private_key_pem.encode(), password=None)
+    return (
+        key.public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        .decode()
+    )
+
+
+def credentials_file(path: Path, *, email: str, project: str, token_uri: str) -> str:
+    """Write (or refresh) a service account file and return its public key in PEM. The private key of an existing file is kept."""
+    known = cast("JsonObject", json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    private = str(known.get("private_key") or new_private_key())
+    document = {
+        "type": "service_account",
+        "project_id": project,
+        "private_key_id": "local",
+        "private_key": private,
+        "client_email": email,
+        "client_id": "0",
+        "token_uri": token_uri,
+    }
+    _write_private(path, json.dumps(document, indent=1))
+    return public_key(private)
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.touch(mode=0o600, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _verified(token: str, key: rsa.RSAPublicKey) -> dict[str, Any]:
+    head, _, signature = token.rpartition(".")
+    if head.count(".") != 1:
+        raise ValueError("not a JSON web token")
+    key.verify(_decode(signature), head.encode(), padding.PKCS1v15(), hashes.SHA256())
+    return cast("dict[str, Any]", json.loads(_decode(head.split(".")[1])))
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _encode_json(value: JsonObject) -> str:
+    return _encode(json.dumps(value, separators=(",", ":")).encode())
+
+
+def _decode(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,0 +1,116 @@
+"""Long-running operations of the google.longrunning kind. Compute Engine's own kind is in `localcloud.services.compute_operations`."""
+
+import asyncio
+import uuid
+from typing import cast
+
+from localcloud.json_values import JsonObject
+from localcloud.rest.errors import CloudError
+from localcloud.world.store import Store
+from localcloud.world.timeline import Timeline
+
+_EMPTY: JsonObject = {"@type": "type.googleapis.com/google.protobuf.Empty"}
+_POLL_S = 0.01
+
+
+class Operations:
+    """Operations by full name, per API. One kind ends by itself when its time has passed; the other is finished by whoever does the work."""
+
+    def __init__(self, store: Store, timeline: Timeline) -> None:
+        self._store = store
+        self._timeline = timeline
+
+    def timed(
+        self,
+        api: str,
+        parent: str,
+        *,
+        duration_s: float,
+        response: JsonObject | None,
+        metadata: JsonObject | None = None,
+    ) -> JsonObject:
+        """An operation whose effect is there at once and which is done after `duration_s` simulated seconds. No response means an empty one."""
+        return self._open(
+            api, parent, metadata, due_s=self._timeline.simulated_s() + duration_s, response=response or _EMPTY
+        )
+
+    def pending(self, api: str, parent: str, *, metadata: JsonObject | None = None) -> JsonObject:
+        """An operation that `finish` ends."""
+        return self._open(api, parent, metadata, due_s=None, response=None)
+
+    def finish(
+        self,
+        api: str,
+        name: str,
+        *,
+        response: JsonObject | None = None,
+        error: JsonObject | None = None,
+        metadata: JsonObject | None = None,
+    ) -> None:
+        """End an operation with a response or a google.rpc.Status."""
+        record = self._store.get(_kind(api), name)
+        if record is None or record["done"]:
+            return
+        record["done"] = True
+        if metadata is not None:
+            record["metadata"] = metadata
+        if error is not None:
+            record["error"] = error
+        else:
+            record["response"] = response or _EMPTY
+        self._store.put(_kind(api), name, record)
+
+    def get(self, api: str, name: str) -> JsonObject:
+        """The operation as its API answers it; 404 where there is none."""
+        record = self._store.get(_kind(api), name)
+        if record is None:
+            raise CloudError.not_found(f"Requested entity was not found: operation '{name}'.")
+        return self._view(record)
+
+    def under(self, api: str, prefix: str) -> list[JsonObject]:
+        """All operations under a parent, by name."""
+        return [self._view(record) for _, record in self._store.under(_kind(api), prefix)]
+
+    def delete(self, api: str, name: str) -> None:
+        """Forget an operation."""
+        self.get(api, name)
+        self._store.delete(_kind(api), name)
+
+    async def wait(self, api: str, name: str, *, limit_s: float) -> JsonObject:
+        """The operation once it is done, or as it is after `limit_s` real seconds."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + limit_s
+        operation = self.get(api, name)
+        while not operation.get("done") and loop.time() < end:
+            await asyncio.sleep(_POLL_S)
+            operation = self.get(api, name)
+        return operation
+
+    def _open(
+        self, api: str, parent: str, metadata: JsonObject | None, *, due_s: float | None, response: JsonObject | None
+    ) -> JsonObject:
+        record: JsonObject = {
+            "name": f"{parent}/operations/{uuid.uuid4()}" if parent else f"operations/{uuid.uuid4()}",
+            "done": False,
+            "due_s": due_s,
+        }
+        if metadata is not None:
+            record["metadata"] = metadata
+        if response is not None:
+            record["response"] = response
+        self._store.put(_kind(api), cast("str", record["name"]), record)
+        return self._view(record)
+
+    def _view(self, record: JsonObject) -> JsonObject:
+        done = record["done"] or (record["due_s"] is not None and self._timeline.simulated_s() >= record["due_s"])
+        shown: JsonObject = {"name": record["name"]}
+        if "metadata" in record:
+            shown["metadata"] = record["metadata"]
+        if done:
+            shown["done"] = True
+            shown.update({key: record[key] for key in ("response", "error") if key in record})
+        return shown
+
+
+def _kind(api: str) -> str:
+    return f"{api}.operations"

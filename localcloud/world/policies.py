@@ -1,0 +1,109 @@
+"""IAM policies of resources: read, written with strict etags, asked who may do what."""
+
+import base64
+import binascii
+import re
+
+from localcloud.json_values import JsonObject, parts, strings
+from localcloud.rest.errors import CloudError
+from localcloud.world.roles import grants
+from localcloud.world.store import Store
+
+_KIND = "iam.policies"
+_MEMBER = re.compile(
+    r"(user|serviceAccount|group|domain|deleted):\S+|allUsers|allAuthenticatedUsers|(principal|principalSet)://\S+|project(Owner|Editor|Viewer):\S+"
+)
+_ROLE = re.compile(r"(roles/[A-Za-z0-9_.]+|(projects|organizations)/[^/]+/roles/[A-Za-z0-9_.]+)")
+_SERVICE_ACCOUNT = re.compile(r"serviceAccount:([^@]+@([a-z0-9-]+)\.iam\.gserviceaccount\.com)")
+
+
+def etag_of(generation: int) -> str:
+    """The etag of the n-th generation of a policy: BwX=, BwY=, then a counted series. All differ as bytes too, since clients decode them."""
+    first = ("BwX=", "BwY=")
+    if generation < len(first):
+        return first[generation]
+    return base64.b64encode(b"\x07" + generation.to_bytes(5, "big")).decode()
+
+
+def _same_etag(left: str, right: str) -> bool:
+    try:
+        return left == right or base64.b64decode(left) == base64.b64decode(right)
+    except (binascii.Error, ValueError):
+        return False
+
+
+class Policies:
+    """Policies by resource: `//run.googleapis.com/projects/p/locations/l/services/s` or any other name that its service uses throughout."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, resource: str) -> JsonObject:
+        """The policy as `getIamPolicy` answers it."""
+        record = self._store.get(_KIND, resource)
+        if record is None:
+            return {"version": 1, "etag": etag_of(0), "bindings": []}
+        return {**record["policy"], "etag": etag_of(record["generation"])}
+
+    def replace(self, resource: str, policy: JsonObject, *, mask: str | None = None) -> JsonObject:
+        """Replace the policy; 409 ABORTED where its etag is not the current one."""
+        record = self._store.get(_KIND, resource) or {"policy": {"version": 1, "bindings": []}, "generation": 0}
+        given, current = policy.get("etag"), etag_of(record["generation"])
+        if given and not _same_etag(given, current):
+            raise CloudError.aborted(
+                "There were concurrent policy changes. Please retry the whole read-modify-write with exponential backoff. "
+                f"The request's ETag '{given}' did not match the current policy's ETag '{current}'."
+            )
+        fields = {"bindings", "version", "auditConfigs"} if not mask else {*mask.split(","), "version"}
+        updated = {key: value for key, value in record["policy"].items() if key not in fields}
+        updated.update({key: value for key, value in policy.items() if key in fields})
+        updated.setdefault("version", 1)
+        if "bindings" in updated:
+            self._check(updated["bindings"], parts(record["policy"], "bindings"))
+            updated["bindings"] = [binding for binding in updated["bindings"] if binding.get("members")]
+        generation = record["generation"] + 1
+        self._store.put(_KIND, resource, {"policy": updated, "generation": generation})
+        return {**updated, "etag": etag_of(generation)}
+
+    def seed(self, resource: str, bindings: list[JsonObject]) -> None:
+        """The policy that a resource begins with: generation 0."""
+        self._store.put(_KIND, resource, {"policy": {"version": 1, "bindings": bindings}, "generation": 0})
+
+    def forget(self, resource: str) -> None:
+        """The resource is gone."""
+        self._store.delete(_KIND, resource)
+
+    def members(self, resource: str, permission: str) -> set[str]:
+        """All members to whom this very resource's policy grants a permission."""
+        record = self._store.get(_KIND, resource)
+        bindings: list[JsonObject] = [] if record is None else parts(record["policy"], "bindings")
+        return {member for binding in bindings if grants(binding["role"], permission) for member in binding["members"]}
+
+    def allows(self, email: str | None, permission: str, resources: list[str]) -> bool:
+        """Whether one of these resources (itself, its project) lets the caller; None stands for an anonymous caller."""
+        wanted = {"allUsers"}
+        if email is not None:
+            wanted |= {"allAuthenticatedUsers", f"user:{email}", f"serviceAccount:{email}"}
+        return any(wanted & self.members(resource, permission) for resource in resources)
+
+    def _check(self, bindings: list[JsonObject], before: list[JsonObject]) -> None:
+        known = {member for binding in before for member in strings(binding, "members")}
+        for binding in bindings:
+            role = binding.get("role", "")
+            if _ROLE.fullmatch(role) is None:
+                raise CloudError.invalid(f"Role {role or '(empty)'} is not supported for this resource.")
+            for member in strings(binding, "members"):
+                if _MEMBER.fullmatch(str(member)) is None:
+                    raise CloudError.invalid(
+                        f"Invalid member '{member}': it needs a prefix such as user:, serviceAccount: or group:."
+                    )
+                if member not in known:
+                    self._exists(str(member))
+
+    def _exists(self, member: str) -> None:
+        """A service account of a project that lives here must exist before it can be granted anything."""
+        found = _SERVICE_ACCOUNT.fullmatch(member)
+        if found is None or not self._store.has("projects", found.group(2)):
+            return
+        if not self._store.has("iam.serviceAccounts", found.group(1)):
+            raise CloudError.invalid(f"Service account {found.group(1)} does not exist.")

@@ -1,0 +1,68 @@
+"""Where resources are kept: in memory, written through to one SQLite file of the state folder, so that they survive even a killed process."""
+
+import copy
+import json
+import sqlite3
+from pathlib import Path
+from typing import cast
+
+from localcloud.json_values import JsonObject
+
+
+class Store:
+    """Documents by kind (such as `run.services`) and full resource name."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Open the file, or keep everything in memory where there is none."""
+        self._database = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute("PRAGMA synchronous=OFF")
+        self._database.execute(
+            "CREATE TABLE IF NOT EXISTS resources (kind TEXT, name TEXT, document TEXT, PRIMARY KEY (kind, name))"
+        )
+        self._kinds: dict[str, dict[str, JsonObject]] = {}
+        for kind, name, document in self._database.execute("SELECT kind, name, document FROM resources"):
+            self._kinds.setdefault(kind, {})[name] = json.loads(document)
+
+    def get(self, kind: str, name: str) -> JsonObject | None:
+        """A copy of a document, or None."""
+        found = self._kinds.get(kind, {}).get(name)
+        return None if found is None else copy.deepcopy(found)
+
+    def has(self, kind: str, name: str) -> bool:
+        """Whether there is one."""
+        return name in self._kinds.get(kind, {})
+
+    def put(self, kind: str, name: str, document: JsonObject) -> JsonObject:
+        """Store a copy and return the argument."""
+        text = json.dumps(document)
+        self._kinds.setdefault(kind, {})[name] = json.loads(text)
+        self._database.execute("INSERT OR REPLACE INTO resources VALUES (?, ?, ?)", (kind, name, text))
+        return document
+
+    def delete(self, kind: str, name: str) -> bool:
+        """Remove; says whether there was one."""
+        if self._kinds.get(kind, {}).pop(name, None) is None:
+            return False
+        self._database.execute("DELETE FROM resources WHERE kind = ? AND name = ?", (kind, name))
+        return True
+
+    def under(self, kind: str, prefix: str = "") -> list[tuple[str, JsonObject]]:
+        """Copies of the documents whose names begin with `prefix`, sorted by name."""
+        found = self._kinds.get(kind, {})
+        return [(name, copy.deepcopy(found[name])) for name in sorted(found) if name.startswith(prefix)]
+
+    def kinds(self) -> list[str]:
+        """All kinds that hold something."""
+        return sorted(kind for kind, found in self._kinds.items() if found)
+
+    def count_up(self, counter: str) -> int:
+        """The next number of a counter, beginning with 1."""
+        document = self.get("counters", counter) or {"value": 0}
+        value = cast("int", document["value"]) + 1
+        self.put("counters", counter, {"value": value})
+        return value
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()

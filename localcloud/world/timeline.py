@@ -1,0 +1,53 @@
+"""The three times of the simulation.
+
+Waits (queues, operations, probes) pass in simulated seconds, faster than real ones. Time stamps that people read are real ones, so that they
+make sense beside a clock on the wall. Lifetimes (a flex-start run duration) pass in real seconds unless the scenario says otherwise: at speed 200
+a run of four hours would end after 72 seconds. `advance` moves all three forward.
+"""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from localcloud.world.clock import Clock
+
+
+class Timeline:
+    """Time since the state folder's first day, continued over restarts."""
+
+    def __init__(self, clock: Clock, *, simulated_s: float = 0.0, advanced_s: float = 0.0) -> None:
+        """`simulated_s` and `advanced_s` are what an earlier run of the same state had reached, in seconds."""
+        self.clock = clock
+        self._origin = clock.now()
+        self._base_s = simulated_s
+        self.advanced_s = advanced_s
+
+    def simulated_s(self) -> float:
+        """Simulated seconds that have passed; waits are measured on it."""
+        return self._base_s + (self.clock.now() - self._origin).total_seconds()
+
+    def life_s(self) -> float:
+        """Real seconds, plus what was advanced; lifetimes are measured on it."""
+        return time.time() + self.advanced_s
+
+    def now(self) -> datetime:
+        """The time for time stamps, UTC."""
+        return datetime.now(UTC) + timedelta(seconds=self.advanced_s)
+
+    def stamp(self) -> str:
+        """The time as an RFC 3339 text with microseconds, as Google writes it."""
+        return rfc3339(self.now())
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass at once."""
+        self._base_s += seconds
+        self.advanced_s += seconds
+
+
+def rfc3339(moment: datetime) -> str:
+    """`2026-11-20T08:00:00.123456Z`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds(duration: str) -> float:
+    """Seconds of a google.protobuf.Duration in JSON, such as `14400s`. The format has been checked before."""
+    return float(duration.removesuffix("s"))

@@ -1,0 +1,47 @@
+"""How late the load generator's own loop is: what it adds to every time that it measures."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from scripts.client.wire import now_s
+
+if TYPE_CHECKING:
+    import asyncio
+
+PERIOD_S: Final = 0.01
+TIMER_STEP_S: Final = 0.001
+"""epoll wakes in whole milliseconds, so a timer of an idle loop is late by up to one. Arriving bytes are not, so it does not count."""
+
+
+class LagSampler:
+    """Samples the loop's lateness evenly over time.
+
+    A blocked loop misses many ticks at once; each missed tick counts with the lateness that an event at that moment would have
+    met, so that a long block weighs as much as it hurts.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._next_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.lags_s: array[float] = array("d")
+
+    def start(self) -> None:
+        """Begin now."""
+        self._next_s = now_s() + PERIOD_S
+        self._timer = self._loop.call_later(PERIOD_S, self._tick)
+
+    def stop(self) -> None:
+        """End; the samples stay."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        at_s = now_s()
+        while self._next_s <= at_s:
+            self.lags_s.append(max(0.0, at_s - self._next_s - TIMER_STEP_S))
+            self._next_s += PERIOD_S
+        self._timer = self._loop.call_later(self._next_s - at_s, self._tick)

@@ -1,0 +1,188 @@
+"""The arithmetic of a point: from requests to figures. Pure.
+
+Field names and definitions are those of `vllm bench serve`, so that results stay comparable; docs/benchmarking.md lists them with
+their formulas. Times in `_ms` fields are milliseconds, all others seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from scripts.bench.records import RequestRecord, WorkerResult
+
+PERCENTILES: Final = (90, 99)
+SCHEMA_VERSION: Final = 1
+
+MAX_LAG_SHARE: Final = 0.10
+"""A result is invalid when the client's 99th percentile lag is more than this share of the median time to first token ..."""
+MAX_LAG_FLOOR_S: Final = 0.05
+"""... and more than this."""
+MAX_CPU_SHARE: Final = 0.95
+"""A result is invalid when a process of the client was busy for this share of the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A service-level objective in seconds; a request is good when it keeps all that are given."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+    def kept_by(self, record: RequestRecord) -> bool:
+        """Whether a completed request was good; a single token has no time per output token and keeps that objective."""
+        pairs = ((self.ttft_s, record.ttft_s), (self.tpot_s, record.tpot_s or 0.0), (self.e2e_s, record.e2e_s))
+        return all(limit is None or value <= limit for limit, value in pairs)
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The percentile of sorted values, `share` in percent, linear between neighbours (numpy's default)."""
+    if not ordered:
+        return math.nan
+    position = (len(ordered) - 1) * share / 100
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def _statistics(name: str, values_s: Iterable[float]) -> dict[str, float | None]:
+    ordered = sorted(values_s)
+    keys = ("mean", "median", "std", *(f"p{share}" for share in PERCENTILES))
+    if not ordered:
+        return {f"{key}_{name}_ms": None for key in keys}
+    figures = (
+        statistics.fmean(ordered),
+        percentile(ordered, 50),
+        statistics.pstdev(ordered),
+        *(percentile(ordered, share) for share in PERCENTILES),
+    )
+    return {f"{key}_{name}_ms": round(value * 1000, 4) for key, value in zip(keys, figures, strict=True)}
+
+
+def inter_token_s(record: RequestRecord) -> list[float]:
+    """Times between a request's events with output. An event may hold several tokens: this is what a reader of the stream sees."""
+    times = record.times_s
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+def _peak_tokens_per_s(records: Sequence[RequestRecord]) -> float:
+    """Most output tokens in any whole second; a request's tokens are spread evenly over its events."""
+    buckets: Counter[int] = Counter()
+    for record in records:
+        weight = record.output_tokens / len(record.times_s)
+        for at_s in record.times_s:
+            buckets[int(at_s)] += weight  # pyright: ignore[reportArgumentType] - a Counter of fractions is a Counter
+    return max(buckets.values(), default=0.0)
+
+
+def _peak_concurrency(records: Sequence[RequestRecord]) -> int:
+    """Most requests under way at any moment."""
+    changes = sorted([(record.sent_s, 1) for record in records] + [(record.end_s, -1) for record in records])
+    running = peak = 0
+    for _, change in changes:
+        running += change
+        peak = max(peak, running)
+    return peak
+
+
+def load_figures(records: Sequence[RequestRecord], objective: Objective | None) -> dict[str, Any]:
+    """All figures of a point's load. Failed requests count as failed and in nothing else."""
+    done = [record for record in records if record.error is None]
+    failed = [record for record in records if record.error is not None]
+    # From the first request that was to be sent to the last complete answer, as vllm bench serve has it.
+    begin_s = min((record.intended_s for record in records), default=0.0)
+    duration = max((record.times_s[-1] for record in done), default=begin_s) - begin_s
+    tokens_in, tokens_out = sum(r.prompt_tokens for r in done), sum(r.output_tokens for r in done)
+
+    def rate(amount: float) -> float:
+        return round(amount / duration, 4) if duration > 0 else 0.0
+
+    good = [record for record in done if objective is not None and objective.kept_by(record)]
+    figures: dict[str, Any] = {
+        "duration": round(duration, 6),
+        "completed": len(done),
+        "failed": len(failed),
+        "total_input_tokens": tokens_in,
+        "total_output_tokens": tokens_out,
+        "request_throughput": rate(len(done)),
+        "request_goodput": rate(len(good)) if objective is not None else None,
+        "output_throughput": rate(tokens_out),
+        "total_token_throughput": rate(tokens_in + tokens_out),
+        "max_output_tokens_per_s": round(_peak_tokens_per_s(done), 1),
+        "max_concurrent_requests": _peak_concurrency(records),
+    }
+    figures |= _statistics("ttft", (record.ttft_s for record in done))
+    figures |= _statistics("tpot", (tpot for record in done if (tpot := record.tpot_s) is not None))
+    figures |= _statistics("itl", (gap for record in done for gap in inter_token_s(record)))
+    figures |= _statistics("e2el", (record.e2e_s for record in done))
+    figures |= {
+        "ttfts": [round(record.ttft_s, 6) for record in done],
+        "e2els": [round(record.e2e_s, 6) for record in done],
+        "input_lens": [record.prompt_tokens for record in done],
+        "output_lens": [record.output_tokens for record in done],
+        "start_times": [round(record.intended_s, 6) for record in done],
+    }
+    return figures
+
+
+def error_figures(records: Sequence[RequestRecord]) -> dict[str, Any]:
+    """Failures by kind, with the words of the first of each."""
+    kinds: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for record in records:
+        if record.error is not None:
+            kinds[record.error] += 1
+            examples.setdefault(record.error, record.error_detail)
+    return {"errors_by_kind": dict(kinds.most_common()), "error_examples": examples}
+
+
+def client_figures(results: Sequence[WorkerResult]) -> dict[str, Any]:
+    """What the load generator says of itself: its lag, its processor time, what it could not send."""
+    lags = sorted(lag for result in results for lag in result.lags_s)
+    records = [record for result in results for record in result.records]
+    late = sorted(record.sent_s - record.intended_s for record in records)
+    connects = [record.connect_s for record in records if record.connect_s > 0]
+    cpu_s = math.fsum(result.cpu_s for result in results)
+    return {
+        "workers": len(results),
+        "cpu_s": round(cpu_s, 4),
+        "cpu_s_per_1000_requests": round(cpu_s / len(records) * 1000, 4) if records else None,
+        "cpu_share_max": round(max((r.cpu_s / r.wall_s for r in results if r.wall_s > 0), default=0.0), 4),
+        "lag_mean_ms": round(statistics.fmean(lags) * 1000, 4) if lags else 0.0,
+        "lag_p99_ms": round(percentile(lags, 99) * 1000, 4) if lags else 0.0,
+        "lag_max_ms": round(lags[-1] * 1000, 4) if lags else 0.0,
+        "send_late_p99_ms": round(percentile(late, 99) * 1000, 4) if late else 0.0,
+        "mean_connect_ms": round(statistics.fmean(connects) * 1000, 4) if connects else None,
+        "stale_retries": sum(result.stale_retries for result in results),
+        "shed": sum(result.shed for result in results),
+    }
+
+
+def invalid_reasons(client: Mapping[str, Any], median_ttft_ms: float | None) -> list[str]:
+    """Why the figures say more about the client than about the server; empty where they do not."""
+    limit_ms = max(MAX_LAG_FLOOR_S * 1000, MAX_LAG_SHARE * (median_ttft_ms or 0.0))
+    reasons: list[str] = []
+    for name, what in (
+        ("lag_p99_ms", "the client's loop was late by"),
+        ("send_late_p99_ms", "requests were sent late by"),
+    ):
+        if client[name] > limit_ms:
+            reasons.append(
+                f"{what} {client[name]:.0f} ms at the 99th percentile, more than {limit_ms:.0f} ms; use a faster or idler machine, or more --workers"
+            )
+    if client["cpu_share_max"] > MAX_CPU_SHARE:
+        reasons.append(
+            f"a process of the client was busy for {client['cpu_share_max']:.0%} of the time; use more --workers"
+        )
+    if client["shed"]:
+        reasons.append(
+            f"{client['shed']} requests were not sent because too many were in flight; lower --request-rate or raise --max-in-flight"
+        )
+    return reasons

@@ -1,0 +1,171 @@
+"""The load generator's processes, seen from the sweep."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+from scripts.bench.records import FRAME, WorkerResult, unpack_result
+from scripts.client.wire import now_s
+
+if TYPE_CHECKING:
+    from scripts.bench.load import Share
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+READY_LIMIT_S: Final = 180.0
+"""Opening some thousand connections with TLS, and making their first prompts."""
+START_DELAY_S: Final = 0.05
+"""From the order to the first request, so that all workers start together."""
+CLOSE_LIMIT_S: Final = 3.0
+STOP_LIMIT_S: Final = 45.0
+"""Giving up what is under way; a connection that is being opened takes up to 30 s."""
+STREAMS_PER_WORKER: Final = 512
+"""A worker handles some 50,000 events a second; 512 streams at 50 tokens a second are half of that."""
+
+Progress = Callable[[int, int], None]
+"""Gets requests finished and requests in flight."""
+
+
+class WorkerError(Exception):
+    """A process of the load generator died or did not answer."""
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def workers_for(streams: int, cores: int) -> int:
+    """Processes for so many streams at once: one core does for STREAMS_PER_WORKER, and more processes than cores only disturb each other."""
+    return max(1, min(cores, -(-streams // STREAMS_PER_WORKER)))
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.finished = 0
+        self.in_flight = 0
+
+    async def send(self, message: dict[str, Any]) -> None:
+        raw = json.dumps(message, separators=(",", ":")).encode()
+        stdin = self.process.stdin
+        if stdin is None:
+            raise WorkerError("a worker has no input")
+        stdin.write(FRAME.pack(len(raw), 0) + raw)
+        try:
+            await stdin.drain()
+        except (ConnectionError, BrokenPipeError) as error:
+            raise WorkerError("a process of the load generator died") from error
+
+    async def receive(self) -> tuple[dict[str, Any], bytes]:
+        stdout = self.process.stdout
+        if stdout is None:
+            raise WorkerError("a worker has no output")
+        try:
+            head_size, blob_size = FRAME.unpack(await stdout.readexactly(FRAME.size))
+            raw = await stdout.readexactly(head_size)
+            blob = await stdout.readexactly(blob_size)
+        except asyncio.IncompleteReadError as error:
+            raise WorkerError("a process of the load generator died") from error
+        return cast("dict[str, Any]", json.loads(raw)), blob
+
+
+class WorkerPool:
+    """Starts processes as they are needed and keeps them for the next point. Use as an asynchronous context manager."""
+
+    def __init__(self) -> None:
+        self._workers: list[_Worker] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End all processes, by force where they do not go by themselves."""
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            if worker.process.stdin is not None:
+                worker.process.stdin.close()
+        for worker in workers:
+            try:
+                async with asyncio.timeout(CLOSE_LIMIT_S):
+                    await worker.process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    worker.process.kill()
+                await worker.process.wait()
+
+    async def _grow(self, count: int) -> None:
+        while len(self._workers) < count:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "scripts.bench.worker",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                cwd=ROOT,
+            )
+            self._workers.append(_Worker(process))
+
+    async def run(self, shares: Sequence[Share], *, limit_s: float, progress: Progress) -> list[WorkerResult]:
+        """Run one point, a worker a share; after `limit_s` seconds the rest is given up and reported as such.
+
+        Raises WorkerError when a process died. A cancellation ends all processes: what they know of the point is lost.
+        """
+        await self._grow(len(shares))
+        workers = self._workers[: len(shares)]
+        try:
+            async with asyncio.timeout(READY_LIMIT_S):
+                await asyncio.gather(
+                    *(self._prepare(worker, share) for worker, share in zip(workers, shares, strict=True))
+                )
+        except TimeoutError as error:
+            await self.close()
+            raise WorkerError(f"the load generator was not ready within {READY_LIMIT_S:.0f} s") from error
+        start_s = now_s() + START_DELAY_S
+        results = asyncio.gather(*(self._result(worker, workers, progress) for worker in workers))
+        try:
+            for worker in workers:
+                await worker.send({"op": "go", "start_s": start_s})
+            done, _ = await asyncio.wait({results}, timeout=limit_s)
+            if not done:
+                for worker in workers:
+                    await worker.send({"op": "stop"})
+                done, _ = await asyncio.wait({results}, timeout=STOP_LIMIT_S)
+            if not done:
+                raise WorkerError(f"the load generator did not stop within {STOP_LIMIT_S:.0f} s")  # noqa: TRY301 - it is cleaned up like the others
+            return results.result()
+        except (asyncio.CancelledError, WorkerError):
+            results.cancel()
+            await self.close()
+            raise
+
+    @staticmethod
+    async def _prepare(worker: _Worker, share: Share) -> None:
+        await worker.send({"op": "prepare", "share": dataclasses.asdict(share)})
+        head, _ = await worker.receive()
+        if head["op"] != "ready":
+            raise WorkerError(f"the load generator answered {head['op']!r} instead of ready")
+        worker.finished = worker.in_flight = 0
+
+    @staticmethod
+    async def _result(worker: _Worker, workers: Sequence[_Worker], progress: Progress) -> WorkerResult:
+        while True:
+            head, blob = await worker.receive()
+            if head["op"] == "result":
+                return unpack_result(head, blob)
+            worker.finished, worker.in_flight = int(head["finished"]), int(head["in_flight"])
+            progress(sum(w.finished for w in workers), sum(w.in_flight for w in workers))

@@ -1,0 +1,176 @@
+"""Progress of a sweep on stderr: a bar on a terminal, lines otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+if TYPE_CHECKING:
+    from scripts.bench.points import Point
+
+LINE_PERIOD_S: Final = 10.0
+
+
+class Reporter(Protocol):
+    """What a sweep tells while it runs."""
+
+    def begin(self, points: int) -> None:
+        """So many points are to be measured."""
+        ...
+
+    def start(self, point: Point) -> None:
+        """A point begins."""
+        ...
+
+    def progress(self, finished: int, in_flight: int) -> None:
+        """Requests of the point so far."""
+        ...
+
+    def done(self, point: Point, result: Mapping[str, Any]) -> None:
+        """A point is measured and stored."""
+        ...
+
+    def skipped(self, point: Point, reason: str) -> None:
+        """A point is left out."""
+        ...
+
+    def line(self, text: str) -> None:
+        """Something to know."""
+        ...
+
+    def end(self) -> None:
+        """No more points."""
+        ...
+
+
+def describe(point: Point) -> str:
+    """A point in words."""
+    load = f"concurrency {point.concurrency}" if point.concurrency is not None else f"{point.request_rate:g} requests/s"
+    return f"{load}, {point.input_tokens} in, {point.output_tokens} out"
+
+
+def outcome(result: Mapping[str, Any]) -> str:
+    """A point's figures in one line."""
+    if not result["completed"]:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in result["errors_by_kind"].items())
+        return f"no complete answer ({kinds})"
+    failed = f", {result['failed']} FAILED" if result["failed"] else ""
+    tpot = f", TPOT {result['median_tpot_ms']:.1f} ms" if result["median_tpot_ms"] is not None else ""
+    valid = "" if result["valid"] else " INVALID"
+    return f"{result['output_throughput']:.1f} tok/s, TTFT {result['median_ttft_ms']:.1f} ms{tpot}{failed}{valid}"
+
+
+class LineReporter:
+    """Lines on stderr, for logs."""
+
+    def __init__(self) -> None:
+        self._total = self._measured = 0
+        self._begin_s = self._said_s = time.monotonic()
+        self._text = ""
+
+    def begin(self, points: int) -> None:
+        """So many points are to be measured."""
+        self._total, self._begin_s = points, time.monotonic()
+
+    def start(self, point: Point) -> None:
+        """A point begins."""
+        self._text, self._said_s = describe(point), time.monotonic()
+
+    def progress(self, finished: int, in_flight: int) -> None:
+        """Requests of the point so far, every LINE_PERIOD_S."""
+        if time.monotonic() - self._said_s >= LINE_PERIOD_S:
+            self._said_s = time.monotonic()
+            self.line(f"{self._text}: {finished} done, {in_flight} under way")
+
+    def done(self, point: Point, result: Mapping[str, Any]) -> None:
+        """A point is measured and stored."""
+        self._measured += 1
+        self.line(f"[{self._measured}/{self._total}] {describe(point)}: {outcome(result)}{self._left()}")
+
+    def _left(self) -> str:
+        left = self._total - self._measured
+        if not left:
+            return ""
+        left_s = (time.monotonic() - self._begin_s) / self._measured * left
+        return f"; about {left_s / 60:.0f} min left" if left_s > 90 else f"; about {left_s:.0f} s left"  # noqa: PLR2004 - minutes from here on
+
+    def skipped(self, point: Point, reason: str) -> None:
+        """A point is left out."""
+        self._measured += 1
+        self.line(f"[{self._measured}/{self._total}] {describe(point)}: left out, {reason}")
+
+    def line(self, text: str) -> None:
+        """Something to know."""
+        print(f"bench: {text}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """No more points."""
+
+
+class BarReporter:
+    """A bar on the terminal, with the points' figures above it."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=None)
+        self._text = ""
+
+    def begin(self, points: int) -> None:
+        """So many points are to be measured."""
+        self._progress.update(self._task, total=points)
+        self._progress.start()
+
+    def start(self, point: Point) -> None:
+        """A point begins."""
+        self._text = describe(point)
+        self._progress.update(self._task, description=self._text)
+
+    def progress(self, finished: int, in_flight: int) -> None:
+        """Requests of the point so far."""
+        self._progress.update(self._task, description=f"{self._text}: {finished} done, {in_flight} under way")
+
+    def done(self, point: Point, result: Mapping[str, Any]) -> None:
+        """A point is measured and stored."""
+        self.line(f"{describe(point)}: {outcome(result)}")
+        self._progress.advance(self._task)
+
+    def skipped(self, point: Point, reason: str) -> None:
+        """A point is left out."""
+        self.line(f"{describe(point)}: left out, {reason}")
+        self._progress.advance(self._task)
+
+    def line(self, text: str) -> None:
+        """Something to know."""
+        self._console.print(text, markup=False)
+
+    def end(self) -> None:
+        """No more points."""
+        self._progress.stop()
+
+
+def reporter_for_stderr() -> Reporter:
+    """A bar where stderr is a terminal, lines otherwise."""
+    return BarReporter() if sys.stderr.isatty() else LineReporter()

@@ -1,0 +1,194 @@
+"""What the server says of itself: model, limits, counters and gauges beside the load."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+from scripts.bench.points import SweepError
+from scripts.client.events import as_list, as_mapping, parse_usage
+from scripts.client.metrics import (
+    GENERATION_TOKENS,
+    KV_USAGE,
+    PREEMPTIONS,
+    PREFIX_HITS,
+    PREFIX_QUERIES,
+    PROMPT_TOKENS,
+    RUNNING,
+    WAITING,
+    Scrape,
+    parse_metrics,
+)
+from scripts.client.openai import Answer, OpenAIClient, ServerError, UnreachableError
+
+SAMPLE_PERIOD_S: Final = 1.0
+FIRST_SAMPLE_S: Final = 0.1
+"""A point may be over in less than a second: the first samples stand closer together."""
+CALL_LIMIT_S: Final = 30.0
+COUNTERS: Final = {
+    "prompt_tokens": PROMPT_TOKENS,
+    "generation_tokens": GENERATION_TOKENS,
+    "preemptions": PREEMPTIONS,
+    "prefix_cache_queries": PREFIX_QUERIES,
+    "prefix_cache_hits": PREFIX_HITS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """What is known of a server before the first point."""
+
+    model: str
+    max_model_len: int | None
+    version: str | None
+    simulated: str | None
+    has_tokenizer: bool
+    has_metrics: bool
+
+
+async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool) -> ServerInfo:
+    """Ask for the model, its length limit, the version, the tokenizer and the metrics.
+
+    Raises SweepError when the server cannot be reached or does not serve `model`.
+    """
+    try:
+        answer = await client.get("/v1/models", limit_s=CALL_LIMIT_S)
+    except UnreachableError as error:
+        raise SweepError(f"{client.base_url} cannot be measured: {error}") from None
+    if answer.status != HTTPStatus.OK:
+        raise SweepError(f"{client.base_url}/v1/models answered {answer.status}: {answer.message}")
+    rows = [as_mapping(row) for row in as_list(as_mapping(answer.body).get("data"))]
+    row = next((row for row in rows if model is None or row.get("id") == model), None)
+    if row is None:
+        names = ", ".join(str(row.get("id")) for row in rows) or "nothing"
+        raise SweepError(f"--model is {model!r}; the server serves {names}.")
+    length = row.get("max_model_len")
+    simulated = answer.simulated or (str(row["owned_by"]) if "simulated" in str(row.get("owned_by", "")) else None)
+    name = str(row["id"])
+    version = await _ask(client, "GET", "/version")
+    tokens = await _ask(client, "POST", "/tokenize", tokenize_body(name, "one", chat=chat))
+    metrics = await _ask(client, "GET", "/metrics")
+    return ServerInfo(
+        model=name,
+        max_model_len=length if isinstance(length, int) else None,
+        version=str(as_mapping(version.body).get("version")) if version else None,
+        simulated=simulated,
+        has_tokenizer=tokens is not None and isinstance(as_mapping(tokens.body).get("count"), int),
+        has_metrics=metrics is not None and parse_metrics(str(metrics.body)).total(GENERATION_TOKENS) is not None,
+    )
+
+
+async def _ask(client: OpenAIClient, method: str, path: str, body: object = None) -> Answer | None:
+    with contextlib.suppress(ServerError):
+        answer = await client.request(method, path, body=body, limit_s=CALL_LIMIT_S)
+        return answer if answer.status == HTTPStatus.OK else None
+    return None
+
+
+def tokenize_body(model: str, prompt: str, *, chat: bool) -> dict[str, object]:
+    """A request to /tokenize that counts what the same prompt costs on the measured endpoint."""
+    if chat:
+        return {"model": model, "messages": [{"role": "user", "content": prompt}], "add_generation_prompt": True}
+    return {"model": model, "prompt": prompt}
+
+
+async def count_by_tokenizer(client: OpenAIClient, model: str, prompt: str, *, chat: bool) -> int:
+    """Tokens of a prompt by the server's tokenizer endpoint; raises ServerError."""
+    answer = await client.post("/tokenize", tokenize_body(model, prompt, chat=chat), limit_s=CALL_LIMIT_S)
+    found = as_mapping(answer.body).get("count")
+    if answer.status != HTTPStatus.OK or not isinstance(found, int):
+        raise ServerError(f"/tokenize answered {answer.status}: {answer.message}")
+    return found
+
+
+async def count_by_usage(client: OpenAIClient, model: str, prompt: str, *, chat: bool) -> int:
+    """Tokens of a prompt by the usage of a request for one token; raises ServerError."""
+    content: dict[str, object] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    answer = await client.post(
+        path, {"model": model, "max_tokens": 1, "temperature": 0, **content}, limit_s=10 * CALL_LIMIT_S
+    )
+    usage = parse_usage(as_mapping(answer.body).get("usage"))
+    if answer.status != HTTPStatus.OK or usage is None:
+        raise ServerError(f"{path} answered {answer.status} without usage: {answer.message}")
+    return usage.prompt_tokens
+
+
+@dataclass(slots=True)
+class Watch:
+    """Samples of one point."""
+
+    kv_usage: list[float] = field(default_factory=list[float])
+    running: list[float] = field(default_factory=list[float])
+    waiting: list[float] = field(default_factory=list[float])
+    before: Scrape | None = None
+    after: Scrape | None = None
+
+    def take(self, scrape: Scrape) -> None:
+        """Keep one scrape's gauges."""
+        for values, value in (
+            (self.kv_usage, scrape.highest(KV_USAGE)),
+            (self.running, scrape.total(RUNNING)),
+            (self.waiting, scrape.total(WAITING)),
+        ):
+            if value is not None:
+                values.append(value)
+
+    def figures(self) -> dict[str, Any]:
+        """Gauges as mean and maximum, counters as what they moved by; None where the server does not export them."""
+        figures: dict[str, Any] = {"samples": len(self.running)}
+        for name, values in (
+            ("kv_cache_usage", self.kv_usage),
+            ("requests_running", self.running),
+            ("requests_waiting", self.waiting),
+        ):
+            figures[f"{name}_mean"] = round(statistics.fmean(values), 4) if values else None
+            figures[f"{name}_max"] = round(max(values), 4) if values else None
+        for name, names in COUNTERS.items():
+            first = self.before.total(names) if self.before else None
+            last = self.after.total(names) if self.after else None
+            figures[name] = round(last - first, 1) if first is not None and last is not None else None
+        queries, hits = figures["prefix_cache_queries"], figures["prefix_cache_hits"]
+        figures["prefix_cache_hit_rate"] = round(hits / queries, 4) if queries and hits is not None else None
+        return figures
+
+
+async def scrape(client: OpenAIClient, limit_s: float = CALL_LIMIT_S) -> Scrape | None:
+    """The server's metrics now; None where they cannot be had."""
+    with contextlib.suppress(ServerError):
+        answer = await client.get("/metrics", limit_s=limit_s)
+        return parse_metrics(str(answer.body)) if answer.status == HTTPStatus.OK else None
+    return None
+
+
+@contextlib.asynccontextmanager
+async def watching(client: OpenAIClient, *, enabled: bool) -> AsyncGenerator[Watch]:
+    """Sample the server's metrics, once a second after the first few, for as long as the context is open."""
+    watch = Watch()
+    if not enabled:
+        yield watch
+        return
+
+    async def sample() -> None:
+        pause_s = FIRST_SAMPLE_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, SAMPLE_PERIOD_S)
+            found = await scrape(client, limit_s=5.0)
+            if found is not None:
+                watch.take(found)
+
+    watch.before = await scrape(client)
+    task = asyncio.create_task(sample())
+    try:
+        yield watch
+        watch.after = await scrape(client)
+        if watch.after is not None and not watch.running:
+            watch.take(watch.after)
+    finally:
+        task.cancel()

@@ -1,0 +1,409 @@
+"""Runs a sweep: point by point, each written as it ends, until it is done, broken off, or the server is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from scripts.bench import points as planning_points
+from scripts.bench.limits import open_files_limit
+from scripts.bench.load import Share
+from scripts.bench.measure import SCHEMA_VERSION, Objective
+from scripts.bench.points import Point, Sweep, SweepError
+from scripts.bench.pool import WorkerError, WorkerPool, usable_cores, workers_for
+from scripts.bench.prompts import Calibration, Recipe, calibrate, fit_recipe
+from scripts.bench.results import Judging, point_result
+from scripts.bench.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
+from scripts.bench.store import Store, open_store, read_run
+from scripts.client.openai import OpenAIClient, ServerError
+
+if TYPE_CHECKING:
+    from scripts.bench.progress import Reporter
+    from scripts.bench.roofline import Roofline
+    from scripts.client.access import Access
+
+RECOVERY_LIMIT_S: Final = 30.0
+"""How long a server that went away may take to come back before the sweep ends."""
+WARM_UP_REQUESTS: Final = 16
+WARM_UP_TOKENS: Final = 16
+WARM_UP_INDEX: Final = 1 << 40
+"""Warm-up prompts are numbered from here, so that no measured prompt is in the cache."""
+SATURATED_GAIN: Final = 1.05
+"""A load that yields less than this times the throughput of the load before it is over-saturated, twice in a row; or an open loop that
+falls short of its rate by as much."""
+FILES_BESIDE: Final = 64
+"""Open files of a process beside its streams: pipes, modules, the event loop."""
+
+Ending = Literal["done", "interrupted", "server gone", "client failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to measure, beside what to measure (`Sweep`)."""
+
+    url: str
+    model: str | None
+    out: Path
+    chat: bool = True
+    resume: bool = False
+    objective: Objective | None = None
+    warm_up: int | None = None
+    """Requests before each point that are not counted; None takes the concurrency, at most WARM_UP_REQUESTS."""
+    workers: int | None = None
+    max_in_flight: int = 4096
+    poisson: bool = True
+    stop_when_saturated: bool = False
+    request_limit_s: float = 600.0
+    stall_limit_s: float = 60.0
+    point_limit_s: float = 1800.0
+    usd_per_hour: float | None = None
+    extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
+    roofline: Roofline | None = None
+    stack: str | None = None
+
+    @property
+    def judging(self) -> Judging:
+        """What the points are judged by."""
+        return Judging(
+            url=self.url,
+            chat=self.chat,
+            poisson=self.poisson,
+            objective=self.objective,
+            usd_per_hour=self.usd_per_hour,
+            roofline=self.roofline,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOutcome:
+    """How a sweep ended."""
+
+    ending: Ending
+    detail: str
+    measured: int
+    """Points measured in this run."""
+    stored: int
+    """Points in the folder."""
+    planned: int
+    empty: int
+    """Stored points without one complete answer."""
+    invalid: int
+    """Stored points at which the client was the limit, or the figures cannot be true."""
+    simulated: str | None
+
+
+class _GoneError(Exception):
+    """The server went away and did not come back."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """What the points of one sweep share."""
+
+    settings: Settings
+    access: Access
+    client: OpenAIClient
+    pool: WorkerPool
+    info: ServerInfo
+    calibration: Calibration
+    reporter: Reporter
+    ignore_eos: bool = True
+
+
+def run_config(settings: Settings, sweep: Sweep) -> dict[str, Any]:
+    """What `run.json` says was asked for."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "stack": settings.stack,
+        # A tunnel's local port differs from run to run; the stack names the server then.
+        "url": f"stack {settings.stack}" if settings.stack else settings.url,
+        "model": settings.model,
+        "endpoint": "/v1/chat/completions" if settings.chat else "/v1/completions",
+        "concurrency": list(sweep.concurrency),
+        "request_rate": list(sweep.request_rate),
+        "input_tokens": list(sweep.input_tokens),
+        "output_tokens": list(sweep.output_tokens),
+        "requests": sweep.requests,
+        "duration_s": sweep.duration_s,
+        "repeats": sweep.repeats,
+        "seed": sweep.seed,
+        "slo": asdict(settings.objective) if settings.objective else None,
+        "poisson": settings.poisson,
+        "usd_per_hour": settings.usd_per_hour,
+        "extra_body": dict(settings.extra_body),
+        "roofline": asdict(settings.roofline) if settings.roofline else None,
+    }
+
+
+def seed_of(settings: Settings, seed: int | None) -> int:
+    """The seed that was given, that of the sweep to be continued, or a new one: prompts of an earlier sweep may be in the server's cache."""
+    if seed is not None:
+        return seed
+    before = read_run(settings.out).get("seed") if settings.resume else None
+    return before if isinstance(before, int) else secrets.randbelow(1 << 32)
+
+
+def run_sweep(settings: Settings, sweep: Sweep, access: Access, reporter: Reporter) -> SweepOutcome:
+    """Run a sweep into its folder. Complete points survive whatever ends it.
+
+    Raises SweepError when it cannot begin: server not reachable, wrong model, folder in use.
+    """
+    state = _State()
+    try:
+        return asyncio.run(_sweep(settings, sweep, access, reporter, state))
+    except KeyboardInterrupt:
+        return state.outcome("interrupted", "interrupted; the point under way was not kept")
+
+
+@dataclass(slots=True)
+class _State:
+    """Counts that survive an interruption."""
+
+    measured: int = 0
+    planned: int = 0
+    simulated: str | None = None
+    results: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+
+    def outcome(self, ending: Ending, detail: str) -> SweepOutcome:
+        return SweepOutcome(
+            ending=ending,
+            detail=detail,
+            measured=self.measured,
+            stored=len(self.results),
+            planned=self.planned,
+            empty=sum(result["completed"] == 0 for result in self.results.values()),
+            invalid=sum(not result["valid"] for result in self.results.values()),
+            simulated=self.simulated,
+        )
+
+
+async def _sweep(settings: Settings, sweep: Sweep, access: Access, reporter: Reporter, state: _State) -> SweepOutcome:
+    async with OpenAIClient(access.base_url, access.headers) as client, WorkerPool() as pool:
+        info = await inspect_server(client, settings.model, chat=settings.chat)
+        state.simulated = info.simulated
+        config = run_config(replace(settings, model=info.model), sweep)
+        with open_store(settings.out, config, resume=settings.resume) as store:
+            points, notes = planning_points.plan_points(sweep, info.max_model_len)
+            state.planned, state.results = len(points), store.done()
+            _see_that_files_suffice(points, settings)
+            store.write_run(config | {"server": asdict(info), "notes": notes})
+            for note in notes:
+                reporter.line(note)
+            todo = [point for point in points if point.key not in state.results]
+            if len(todo) < len(points):
+                reporter.line(f"{len(points) - len(todo)} of {len(points)} points are measured already.")
+            calibration = await _calibration(client, info, chat=settings.chat)
+            run = _Run(
+                settings=settings,
+                access=access,
+                client=client,
+                pool=pool,
+                info=info,
+                calibration=calibration,
+                reporter=reporter,
+            )
+            return await _all_points(run, store, todo, state)
+
+
+def _see_that_files_suffice(points: list[Point], settings: Settings) -> None:
+    """Every stream is an open file, and the system sets a limit that the load generator may only raise so far."""
+    limit = open_files_limit()
+    streams = max(point.concurrency or 0 for point in points)
+    workers = settings.workers or workers_for(streams, usable_cores())
+    if limit is not None and -(-streams // workers) + FILES_BESIDE > limit:
+        raise SweepError(
+            f"concurrency {streams} needs more open files than the {limit} that the system allows a process; raise `ulimit -Hn`, or use more --workers."
+        )
+
+
+async def _calibration(client: OpenAIClient, info: ServerInfo, *, chat: bool) -> Calibration:
+    try:
+        if info.has_tokenizer:
+            return await calibrate(lambda prompt: count_by_tokenizer(client, info.model, prompt, chat=chat), "tokenize")
+        return await calibrate(lambda prompt: count_by_usage(client, info.model, prompt, chat=chat), "usage")
+    except ServerError as error:
+        raise SweepError(f"the server's tokens cannot be counted: {error}") from None
+
+
+async def _all_points(run: _Run, store: Store, todo: list[Point], state: _State) -> SweepOutcome:
+    saturation = _Saturation(enabled=run.settings.stop_when_saturated)
+    run.reporter.begin(len(todo))
+    try:
+        for point in todo:
+            if saturation.over(point):
+                run.reporter.skipped(point, "the server is over-saturated at a lower load already")
+                continue
+            run.reporter.start(point)
+            result = await _measured(run, point)
+            store.append(result)
+            state.results[point.key] = result
+            state.measured += 1
+            saturation.learn(point, result)
+            run.reporter.done(point, result)
+    except _GoneError as error:
+        return state.outcome("server gone", str(error))
+    except WorkerError as error:
+        return state.outcome("client failed", str(error))
+    finally:
+        run.reporter.end()
+    return state.outcome("done", "")
+
+
+class _Saturation:
+    """Tells when more load of one shape and kind yields no more."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._best: dict[tuple[object, ...], float] = {}
+        self._flat: dict[tuple[object, ...], int] = {}
+
+    @staticmethod
+    def _series(point: Point) -> tuple[object, ...]:
+        return (point.mode, point.input_tokens, point.output_tokens, point.repeat)
+
+    def over(self, point: Point) -> bool:
+        return self._enabled and self._flat.get(self._series(point), 0) >= 2  # noqa: PLR2004 - twice in a row
+
+    def learn(self, point: Point, result: Mapping[str, Any]) -> None:
+        series, speed = self._series(point), float(result["output_throughput"])
+        if point.request_rate is not None:
+            flat = result["request_throughput"] * SATURATED_GAIN < point.request_rate
+        else:
+            flat = speed < self._best.get(series, 0.0) * SATURATED_GAIN
+        self._best[series] = max(speed, self._best.get(series, 0.0))
+        self._flat[series] = self._flat.get(series, 0) + 1 if flat else 0
+
+
+async def _measured(run: _Run, point: Point) -> dict[str, Any]:
+    """Measure one point; once more from the start where the server went away in the middle and came back."""
+    for attempt in (0, 1):
+        seeded = replace(point, seed=planning_points.point_seed(point.seed, point.key, attempt)) if attempt else point
+        result, gone = await _measure(run, seeded)
+        if not gone:
+            if attempt:
+                result["notes"].append(
+                    "the server went away in the middle and came back; the point was measured again from its start"
+                )
+            return result
+        if not await _came_back(run):
+            break
+        run.reporter.line(f"{point.key}: the server went away and came back; measuring the point again.")
+    raise _GoneError(f"the server stopped answering at point {point.key}, which was not kept")
+
+
+async def _came_back(run: _Run) -> bool:
+    """Whether the server is healthy, within RECOVERY_LIMIT_S."""
+    try:
+        async with asyncio.timeout(RECOVERY_LIMIT_S):
+            while True:
+                try:
+                    if (await run.client.get("/health", limit_s=5.0)).status == HTTPStatus.OK:
+                        return True
+                except ServerError:
+                    pass
+                await asyncio.sleep(0.5)
+    except TimeoutError:
+        return False
+
+
+async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
+    """Measure one point. The second value says that the server went away and that the figures are not worth keeping."""
+    recipe, counted = await _recipe(run, point)
+    if not await _warm_up(run, point, recipe):
+        return {}, True
+    shares = _shares(run, point, recipe)
+    async with watching(run.client, enabled=run.info.has_metrics) as watch:
+        results = await run.pool.run(shares, limit_s=run.settings.point_limit_s, progress=run.reporter.progress)
+    if any(result.gave_up for result in results):
+        return {}, True
+    result = point_result(run.settings.judging, run.info, point, results, watch)
+    result["input_lens_source"] = run.calibration.source
+    if counted != point.input_tokens:
+        result["notes"].append(f"{point.input_tokens} input tokens cannot be made exactly: the server counts {counted}")
+    if result["completed"] == 0 and not await _came_back(run):
+        return {}, True
+    return result, False
+
+
+async def _recipe(run: _Run, point: Point) -> tuple[Recipe, int]:
+    chat = run.settings.chat
+
+    async def count(prompt: str) -> int:
+        if run.info.has_tokenizer:
+            return await count_by_tokenizer(run.client, run.info.model, prompt, chat=chat)
+        return run.calibration.overhead_tokens + round(len(prompt.split()) * run.calibration.tokens_per_word)
+
+    try:
+        return await fit_recipe(run.calibration, count, input_tokens=point.input_tokens, seed=point.seed)
+    except ServerError:
+        # The server is away: the warm-up finds that out and says so.
+        words = run.calibration.words_for(point.input_tokens)
+        return Recipe(words=run.calibration.words, count=words, seed=point.seed), point.input_tokens
+
+
+async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
+    """Send some requests that are not counted; False when the server is away. Finds out whether it knows `ignore_eos`."""
+    wanted = run.settings.warm_up
+    count = min(point.concurrency or WARM_UP_REQUESTS, WARM_UP_REQUESTS) if wanted is None else wanted
+    if count == 0:
+        return True
+    short = replace(
+        point,
+        output_tokens=min(point.output_tokens, WARM_UP_TOKENS),
+        requests=count,
+        duration_s=None,
+        mode="closed",
+        level=count,
+    )
+    share = replace(_shares(run, short, recipe)[0], first_index=WARM_UP_INDEX, worker=0, workers=1, concurrency=count)
+    (result,) = await run.pool.run([share], limit_s=run.settings.point_limit_s, progress=lambda _done, _open: None)
+    refused = [
+        record for record in result.records if record.error == "http_400" and "ignore_eos" in record.error_detail
+    ]
+    if refused and run.ignore_eos:
+        run.ignore_eos = False
+        run.reporter.line("The server does not know ignore_eos: answers may be shorter than asked for.")
+        return await _warm_up(run, point, recipe)
+    return result.gave_up is None
+
+
+def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
+    settings = run.settings
+    streams = point.concurrency or settings.max_in_flight
+    expected = point.concurrency or int(min(settings.max_in_flight, 16 * point.level))
+    workers = settings.workers or workers_for(expected, usable_cores())
+    workers = max(1, min(workers, streams))
+    body: dict[str, object] = {
+        "model": run.info.model,
+        "max_tokens": point.output_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **({"ignore_eos": True} if run.ignore_eos else {}),
+        **settings.extra_body,
+    }
+    return [
+        Share(
+            url=run.access.base_url,
+            path="/v1/chat/completions" if settings.chat else "/v1/completions",
+            headers=dict(run.access.headers()),
+            body=body,
+            recipe=recipe,
+            first_index=0,
+            worker=worker,
+            workers=workers,
+            concurrency=streams // workers + (worker < streams % workers),
+            rate_per_s=point.request_rate,
+            poisson=settings.poisson,
+            requests=point.requests,
+            duration_s=point.duration_s,
+            request_limit_s=settings.request_limit_s,
+            stall_limit_s=settings.stall_limit_s,
+        )
+        for worker in range(workers)
+    ]

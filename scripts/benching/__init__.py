@@ -1,4 +1,0 @@
-"""The benchmark: sweeps of load against an OpenAI-compatible server, their arithmetic, and their reports.
-
-`scripts.benching.sweep.run_sweep` is the entry for programs; `python -m scripts.bench` for people and CI.
-"""

@@ -1,0 +1,284 @@
+"""A small asynchronous client for OpenAI-compatible servers, for checks and measurements of single requests.
+
+Every call has a limit. The benchmark's load generator has its own, leaner reader (`scripts.client.wire`); both read events
+through `scripts.client.events`, so they agree on what a first token is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from scripts.client.events import DONE, SIMULATED_HEADER, EventSplitter, Usage, error_message, parse_event
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+Headers: TypeAlias = Callable[[], Mapping[str, str]]
+"""Gives the headers of the next request, so that a token that runs out is renewed in between."""
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class ServerError(Exception):
+    """The server's answer was not usable; the message says what it was, in one sentence."""
+
+
+class UnreachableError(ServerError):
+    """No HTTP answer arrived: refused, reset, timed out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A whole HTTP answer."""
+
+    status: int
+    body: object
+    """Decoded JSON, or the text where it is no JSON."""
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    elapsed_s: float
+
+    @property
+    def simulated(self) -> str | None:
+        """What the server calls itself when it is a simulation."""
+        return self.headers.get(SIMULATED_HEADER)
+
+    @property
+    def message(self) -> str:
+        """The server's words about an error, shortened."""
+        return error_message(self.body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streamed:
+    """One streamed completion. Times are seconds from the moment the request was sent, on a monotonic clock."""
+
+    text: str
+    reasoning: str
+    events: int
+    """Events that carried output."""
+    usage: Usage | None
+    finish_reason: str | None
+    done: bool
+    """Whether the stream ended with [DONE]."""
+    content_type: str
+    simulated: str | None
+    ttft_s: float | None
+    last_s: float | None
+    """When the last output arrived."""
+    end_s: float
+    started_at_s: float
+    """Monotonic clock when the request was sent; for spans over several requests."""
+
+    @property
+    def decode_tok_per_s(self) -> float | None:
+        """Output tokens after the first, over the time they took; None where there are fewer than two or no usage."""
+        if self.usage is None or self.ttft_s is None or self.last_s is None or self.usage.completion_tokens <= 1:
+            return None
+        span_s = self.last_s - self.ttft_s
+        return (self.usage.completion_tokens - 1) / span_s if span_s > 0 else None
+
+
+def chat_body(
+    model: str, prompt: str, *, max_tokens: int, stream: bool = False, extra: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """A greedy chat completion request with one user message."""
+    body: dict[str, object] = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+    }
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return body | dict(extra or {})
+
+
+class OpenAIClient:
+    """One server. Use as an asynchronous context manager."""
+
+    def __init__(self, base_url: str, headers: Headers | None = None) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._headers: Headers = headers or _no_headers
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        # A proxy from the environment must not stand between a tunnel's local end and us.
+        trust_env = urlsplit(self.base_url).hostname not in LOOPBACK
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(trust_env=trust_env, connector=connector)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("OpenAIClient must be entered first: `async with OpenAIClient(url) as client`")
+        return self._session
+
+    async def request(
+        self, method: str, path: str, *, body: object = None, limit_s: float, anonymous: bool = False
+    ) -> Answer:
+        """Send one request and read the whole answer, whatever its status.
+
+        Raises UnreachableError when no complete answer arrived within `limit_s` seconds.
+        """
+        url = self.base_url + path
+        # Renewing an identity token may call the metadata server or start gcloud: never in the event loop.
+        headers = {} if anonymous else dict(await asyncio.to_thread(self._headers))
+        start_s = time.monotonic()
+        try:
+            async with self._open.request(
+                method,
+                url,
+                json=body,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=limit_s),
+                allow_redirects=False,
+            ) as response:
+                raw = await response.read()
+                return Answer(
+                    status=response.status,
+                    body=_decode(raw),
+                    headers={k.lower(): v for k, v in response.headers.items()},
+                    elapsed_s=time.monotonic() - start_s,
+                )
+        except TimeoutError as error:
+            raise UnreachableError(f"{method} {path} got no answer within {limit_s:.0f} s.") from error
+        except aiohttp.ClientError as error:
+            raise UnreachableError(f"{method} {path} failed: {_reason(error)}.") from error
+
+    async def get(self, path: str, *, limit_s: float, anonymous: bool = False) -> Answer:
+        """GET `path`."""
+        return await self.request("GET", path, limit_s=limit_s, anonymous=anonymous)
+
+    async def post(self, path: str, body: object, *, limit_s: float) -> Answer:
+        """POST `body` as JSON to `path`."""
+        return await self.request("POST", path, body=body, limit_s=limit_s)
+
+    async def chat(self, body: Mapping[str, object], *, limit_s: float) -> Answer:
+        """A chat completion that is not streamed; raises ServerError when the answer is not 200."""
+        answer = await self.post("/v1/chat/completions", body, limit_s=limit_s)
+        if answer.status != HTTPStatus.OK:
+            raise ServerError(f"POST /v1/chat/completions answered {answer.status}: {answer.message}")
+        return answer
+
+    async def stream(
+        self, body: Mapping[str, object], *, limit_s: float, path: str = "/v1/chat/completions"
+    ) -> Streamed:
+        """A streamed completion, timed.
+
+        Raises ServerError when the status is not 200, an event is malformed or carries an error, and UnreachableError when the
+        stream breaks or is not over within `limit_s` seconds.
+        """
+        headers = dict(await asyncio.to_thread(self._headers))
+        reader = _StreamReader()
+        try:
+            async with self._open.post(
+                self.base_url + path,
+                json=body,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=limit_s),
+                allow_redirects=False,
+            ) as response:
+                if response.status != HTTPStatus.OK:
+                    raw = await response.read()
+                    raise ServerError(f"POST {path} answered {response.status}: {error_message(_decode(raw))}")
+                async for data in response.content.iter_any():
+                    reader.feed(data)
+                return reader.finish(
+                    content_type=response.headers.get("content-type", ""),
+                    simulated=response.headers.get(SIMULATED_HEADER),
+                )
+        except TimeoutError as error:
+            raise UnreachableError(
+                f"the stream of {path} was not over within {limit_s:.0f} s ({reader.events} events had arrived)."
+            ) from error
+        except aiohttp.ClientError as error:
+            raise UnreachableError(
+                f"the stream of {path} broke after {reader.events} events: {_reason(error)}."
+            ) from error
+
+
+class _StreamReader:
+    """Times the events of one stream."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self._start_s = time.monotonic()
+        self._split = EventSplitter()
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._usage: Usage | None = None
+        self._finish: str | None = None
+        self._done = False
+        self._first_s: float | None = None
+        self._last_s: float | None = None
+
+    def feed(self, data: bytes) -> None:
+        now_s = time.monotonic() - self._start_s
+        for payload in self._split.feed(data):
+            if payload == DONE:
+                self._done = True
+                continue
+            try:
+                delta = parse_event(payload)
+            except ValueError as error:
+                raise ServerError(f"the stream holds a malformed event: {payload[:80]!r}.") from error
+            if delta.error is not None:
+                raise ServerError(f"the stream ended in an error: {delta.error}")
+            if delta.generated:
+                self.events += 1
+                self._first_s = now_s if self._first_s is None else self._first_s
+                self._last_s = now_s
+            self._text.append(delta.text)
+            self._reasoning.append(delta.reasoning)
+            self._usage = delta.usage or self._usage
+            self._finish = delta.finish_reason or self._finish
+
+    def finish(self, *, content_type: str, simulated: str | None) -> Streamed:
+        return Streamed(
+            text="".join(self._text),
+            reasoning="".join(self._reasoning),
+            events=self.events,
+            usage=self._usage,
+            finish_reason=self._finish,
+            done=self._done,
+            content_type=content_type,
+            simulated=simulated,
+            ttft_s=self._first_s,
+            last_s=self._last_s,
+            end_s=time.monotonic() - self._start_s,
+            started_at_s=self._start_s,
+        )
+
+
+def _no_headers() -> Mapping[str, str]:
+    return {}
+
+
+def _decode(raw: bytes) -> object:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw.decode("utf-8", errors="replace")
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text or type(error).__name__

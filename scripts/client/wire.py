@@ -1,0 +1,406 @@
+"""A lean HTTP/1.1 reader of server-sent event streams, for load generation.
+
+One connection carries one request at a time and is kept open for the next. Bytes are cut into events as they arrive, by callbacks
+of the transport: no task, stream buffer or queue stands between the socket and the clock, which is what makes a general HTTP client
+the bottleneck at a thousand streams (benchmarks/bench_client.py measures both).
+
+It speaks what model servers speak: chunked or counted bodies, keep-alive, TLS. It follows no redirects and sends no cookies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from array import array
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from urllib.parse import urlsplit
+
+from scripts.client.events import DONE, EventSplitter, Usage, error_message, parse_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    State: TypeAlias = Callable[["Exchange", bytes, float], None]
+
+HEAD_LIMIT: Final = 65_536
+READ_SIZE: Final = 65_536
+ERROR_BODY_LIMIT: Final = 16_384
+CRLF: Final = b"\r\n"
+
+now_s = time.perf_counter
+"""The clock of everything that is measured: monotonic, and on Linux and macOS the same in all processes of a machine."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and what came back. Times are readings of `now_s`; 0.0 where it did not come to that."""
+
+    sent_s: float = 0.0
+    end_s: float = 0.0
+    status: int = 0
+    times_s: array[float] = field(default_factory=lambda: array("d"))
+    """One reading for every event that carried output."""
+    usage: Usage | None = None
+    finished: bool = False
+    """The server said why it stopped, or [DONE]."""
+    error: str | None = None
+    """Kind of failure: reset, closed, malformed, error_event, http_429, ...; None while all is well."""
+    error_detail: str = ""
+    any_bytes: bool = False
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a server is, taken apart once."""
+
+    host: str
+    port: int
+    tls: bool
+    authority: str
+    """As the Host header has it."""
+    prefix: str
+    """Path before /v1, without the final slash."""
+
+    @classmethod
+    def of(cls, url: str) -> Origin:
+        """Raises ValueError for a URL that is not http or https."""
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError(f"the URL is {url!r}; it must be http://HOST[:PORT] or https://HOST.")
+        tls = parts.scheme == "https"
+        authority = parts.netloc.rsplit("@", 1)[-1]
+        return cls(
+            host=parts.hostname,
+            port=parts.port or (443 if tls else 80),
+            tls=tls,
+            authority=authority,
+            prefix=parts.path.rstrip("/"),
+        )
+
+
+def request_head(origin: Origin, path: str, headers: Mapping[str, str]) -> bytes:
+    """All of a POST's head but its length, to be completed by `request_bytes`."""
+    lines = [
+        f"POST {origin.prefix}{path} HTTP/1.1",
+        f"Host: {origin.authority}",
+        "Content-Type: application/json",
+        "Accept: text/event-stream",
+        "User-Agent: gemma-serving-bench",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    for line in lines:
+        if "\r" in line or "\n" in line:
+            raise ValueError("a header must not contain line breaks.")
+    return "\r\n".join(lines).encode("latin-1") + b"\r\nContent-Length: "
+
+
+def request_bytes(head: bytes, body: bytes) -> bytes:
+    """A whole request."""
+    return b"%b%d\r\n\r\n%b" % (head, len(body), body)
+
+
+_BUFFER: Final = memoryview(bytearray(READ_SIZE))
+"""Where all connections of a process read into, one after the other: what arrives is copied out before the loop goes on.
+
+asyncio's other kind of protocol makes a buffer of 256 KiB for every read, which costs more than the read.
+"""
+
+
+class WireConnection(asyncio.BufferedProtocol):
+    """One connection to a server; `exchange` sends a request, and its future is done at the end of the answer."""
+
+    __slots__ = (
+        "_current",
+        "_done",
+        "_error_body",
+        "_keep",
+        "_left",
+        "_rest",
+        "_split",
+        "_state",
+        "_transport",
+        "last_byte_s",
+        "reused",
+    )
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._current: Exchange | None = None
+        self._done: asyncio.Future[None] | None = None
+        self.reused = False
+        """Whether a request was answered on it before: the server may have closed it in the meantime."""
+        self.last_byte_s = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._state: State = self._head
+        self._rest = b""
+        self._left = 0
+        """Bytes of the current chunk, or of a counted body, still to come."""
+        self._keep = True
+        self._split = EventSplitter()
+        self._error_body = b""
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request can be sent on it."""
+        return self._transport is not None and self._current is None and not self._transport.is_closing()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is awaited."""
+        return self._current is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        self._transport = cast("asyncio.Transport", transport)
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop: the end of what was under way."""
+        self._transport = None
+        current = self._current
+        if current is None:
+            return
+        if exc is not None:
+            self._fail("reset", str(exc) or type(exc).__name__)
+        elif current.status and self._state == self._until_close:
+            self._end()
+        else:
+            self._fail("closed", "the server closed the connection before the answer was complete")
+
+    def exchange(self, request: bytes) -> tuple[Exchange, asyncio.Future[None]]:
+        """Send a request; the future is done when the exchange is complete or has failed, and never raises."""
+        if self._transport is None or self._current is not None:
+            raise RuntimeError("the connection is closed or busy")
+        self._reset()
+        current = Exchange()
+        done = asyncio.get_running_loop().create_future()
+        self._current, self._done = current, done
+        current.sent_s = self.last_byte_s = now_s()
+        self._transport.write(request)
+        return current, done
+
+    def waiting_since(self) -> tuple[float, float, bool] | None:
+        """When the request under way was sent, when its last byte came, and whether its output has begun; None while idle."""
+        current = self._current
+        return None if current is None else (current.sent_s, self.last_byte_s, bool(current.times_s))
+
+    def abort(self, kind: str, detail: str) -> None:
+        """Give up what is under way (a stall, a time limit) and close."""
+        self._fail(kind, detail)
+
+    def close(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by the loop before it reads."""
+        del sizehint
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the loop when it has read."""
+        self.receive(bytes(_BUFFER[:nbytes]), now_s())
+
+    def receive(self, data: bytes, at_s: float) -> None:
+        """Take the next bytes, which arrived at `at_s`; they may be cut anywhere."""
+        current = self._current
+        if current is None:
+            self.close()  # bytes that nobody asked for: the connection is out of step
+            return
+        self.last_byte_s = at_s
+        current.any_bytes = True
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        try:
+            self._state(current, data, at_s)
+        except _ProtocolError as error:
+            self._fail("malformed", str(error))
+
+    def _fail(self, kind: str, detail: str) -> None:
+        current = self._current
+        if current is not None and current.error is None:
+            current.error, current.error_detail = kind, detail
+        self._keep = False
+        self._end()
+
+    def _end(self) -> None:
+        current, done = self._current, self._done
+        self._current = self._done = None
+        self.reused = True
+        if current is not None:
+            current.end_s = now_s()
+            if current.error is None and current.status != HTTPStatus.OK:
+                current.error = f"http_{current.status}"
+                current.error_detail = error_message(_decoded(self._error_body))
+        if not self._keep:
+            self.close()
+        if done is not None and not done.done():
+            done.set_result(None)
+
+    def _head(self, current: Exchange, data: bytes, at_s: float) -> None:
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            if len(data) > HEAD_LIMIT:
+                raise _ProtocolError("the answer's head has no end")
+            self._rest = data
+            return
+        first, *lines = data[:end].split(CRLF)
+        version, _, tail = first.partition(b" ")
+        code = tail[:3]
+        if not version.startswith(b"HTTP/1.") or not code.isdigit():
+            raise _ProtocolError(f"not an HTTP/1.1 answer: {first[:60]!r}")
+        rest = data[end + 4 :]
+        if int(code) < HTTPStatus.OK:  # 100 Continue and the like: the real head follows
+            if rest:
+                self._head(current, rest, at_s)
+            return
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+        current.status = int(code)
+        current.simulated = b"x-simulated" in headers
+        self._keep = version != b"HTTP/1.0" and headers.get(b"connection", b"").lower() != b"close"
+        self._begin_body(current, headers, rest, at_s)
+
+    def _begin_body(self, current: Exchange, headers: Mapping[bytes, bytes], rest: bytes, at_s: float) -> None:
+        length = headers.get(b"content-length")
+        if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
+            self._state = self._chunks
+        elif length is not None:
+            if not length.isdigit():
+                raise _ProtocolError(f"the answer's length is {length[:40]!r}")
+            self._state, self._left = self._counted, int(length)
+        else:
+            self._state, self._keep = self._until_close, False
+        if rest or self._state == self._counted:
+            self._state(current, rest, at_s)
+
+    def _counted(self, current: Exchange, data: bytes, at_s: float) -> None:
+        self._body(current, data[: self._left], at_s)
+        self._left -= min(len(data), self._left)
+        if self._left == 0:
+            self._complete(current)
+
+    def _until_close(self, current: Exchange, data: bytes, at_s: float) -> None:
+        self._body(current, data, at_s)
+
+    def _chunks(self, current: Exchange, data: bytes, at_s: float) -> None:
+        position, length = 0, len(data)
+        while position < length:
+            if self._left == 0:
+                line_end = data.find(CRLF, position)
+                if line_end < 0:
+                    if length - position > HEAD_LIMIT:
+                        raise _ProtocolError("a chunk's size has no end")
+                    self._rest = data[position:]
+                    return
+                size = _chunk_size(data[position:line_end])
+                position = line_end + 2
+                if size == 0:
+                    self._state = self._trailer
+                    self._trailer(current, data[position:], at_s)
+                    return
+                self._left = size + 2  # with the line end that closes the chunk
+            end = min(length, position + self._left)
+            taken = end - position
+            payload_end = end - max(0, 2 - (self._left - taken))
+            if payload_end > position:
+                self._body(current, data[position:payload_end], at_s)
+            self._left -= taken
+            position = end
+
+    def _trailer(self, current: Exchange, data: bytes, at_s: float) -> None:
+        del at_s
+        while data:
+            line, found, data = data.partition(CRLF)
+            if not found:
+                self._rest = line
+                return
+            if not line:
+                self._complete(current)
+                return
+
+    def _complete(self, current: Exchange) -> None:
+        if self._split.pending and current.error is None:
+            current.error, current.error_detail = "closed", "the last event of the stream is cut off"
+        self._end()
+
+    def _body(self, current: Exchange, data: bytes, at_s: float) -> None:
+        """Bytes of the body, without the framing."""
+        if current.status != HTTPStatus.OK:
+            self._error_body = (self._error_body + data)[:ERROR_BODY_LIMIT]
+            return
+        for payload in self._split.feed(data):
+            if _plain_token(payload):
+                current.times_s.append(at_s)
+            else:
+                _read_event(current, payload, at_s)
+
+
+class _ProtocolError(Exception):
+    """The server's bytes are no HTTP/1.1."""
+
+
+def _decoded(raw: bytes) -> object:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw.decode("utf-8", errors="replace")
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip()
+    try:
+        return int(digits, 16)
+    except ValueError:
+        raise _ProtocolError(f"a chunk's size is {digits[:40]!r}") from None
+
+
+def _plain_token(payload: bytes) -> bool:
+    """Whether the event carries nothing but new text, as most do, told without decoding its JSON.
+
+    Only the compact form that vLLM writes is recognised; everything else is decoded. Quotes inside of generated text are escaped,
+    so text cannot imitate the keys.
+    """
+    start, size = payload.find(b'"content":"'), 11
+    if start < 0:
+        start, size = payload.find(b'"text":"'), 8
+    return (
+        start >= 0
+        and payload[start + size : start + size + 1] != b'"'
+        and b'"finish_reason":null' in payload
+        and b'"usage":{' not in payload
+        and b'"error":' not in payload
+        and payload[:1] == b"{"
+        and payload[-1:] == b"}"
+    )
+
+
+def _read_event(current: Exchange, payload: bytes, at_s: float) -> None:
+    if payload == DONE:
+        current.finished = True
+        return
+    try:
+        delta = parse_event(payload)
+    except ValueError:
+        if current.error is None:
+            current.error, current.error_detail = "malformed", f"an event is no JSON object: {payload[:80]!r}"
+        return
+    if delta.error is not None:
+        if current.error is None:
+            current.error, current.error_detail = "error_event", delta.error
+        return
+    if delta.generated:
+        current.times_s.append(at_s)
+    current.usage = delta.usage or current.usage
+    current.finished = current.finished or delta.finish_reason is not None

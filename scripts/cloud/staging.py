@@ -1,0 +1,222 @@
+"""Copies a checkpoint into a bucket, file by file, so that a broken copy goes on where it stopped and a whole one does nothing."""
+
+import hashlib
+import json
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol, cast
+
+from google.cloud import storage
+
+from scripts.cloud import google_api
+from scripts.errors import ScriptError
+
+MANIFEST = "gemma-serving-manifest.json"
+"""Written last: a prefix with a manifest is complete."""
+
+_WANTED = (".safetensors", ".json", ".jinja", ".model", ".txt")
+"""What vLLM reads of a checkpoint; weights in other formats would double the copy."""
+_CHUNK_BYTES = 8 * 1024 * 1024
+_UPLOAD_LIMIT_S = 3_600
+_CALL_LIMIT_S = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """One file of a checkpoint. `sha256` is known for large files of the hub, else None."""
+
+    name: str
+    size_bytes: int
+    sha256: str | None
+
+
+class Blob(Protocol):
+    """An object, as far as staging uses google-cloud-storage, which has no types of its own."""
+
+    name: str
+    size: int
+    metadata: dict[str, str] | None
+
+    def upload_from_filename(self, filename: str, *, timeout: int, checksum: str) -> None:
+        """Upload a file."""
+        ...
+
+    def upload_from_string(self, data: str, *, content_type: str, timeout: int) -> None:
+        """Upload a text."""
+        ...
+
+
+class Bucket(Protocol):
+    """A bucket, as far as staging uses it."""
+
+    def blob(self, blob_name: str, *, chunk_size: int | None = None) -> Blob:
+        """Name an object; it need not exist."""
+        ...
+
+    def list_blobs(self, *, prefix: str, timeout: int) -> Iterable[Blob]:
+        """List the objects below a prefix."""
+        ...
+
+
+class Source(Protocol):
+    """Where a checkpoint comes from."""
+
+    @property
+    def revision(self) -> str:
+        """What exactly is copied: a commit of the hub, or the folder's name."""
+        ...
+
+    def files(self) -> Sequence[SourceFile]:
+        """List the files that the server needs."""
+        ...
+
+    def local(self, name: str) -> AbstractContextManager[Path]:
+        """Give one file as a local path for as long as the context lasts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderSource:
+    """A checkpoint that lies in a local folder."""
+
+    folder: Path
+
+    @property
+    def revision(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    def files(self) -> Sequence[SourceFile]:
+        """List the folder's files. Raises ScriptError where there is no config.json."""
+        if not (self.folder / "config.json").is_file():
+            raise ScriptError(
+                f"{self.folder} holds no config.json, so it is not a checkpoint; name the folder that `hf download` wrote."
+            )
+        paths = sorted(path for path in self.folder.rglob("*") if path.is_file() and path.suffix in _WANTED)
+        return [
+            SourceFile(name=path.relative_to(self.folder).as_posix(), size_bytes=path.stat().st_size, sha256=None)
+            for path in paths
+        ]
+
+    @contextmanager
+    def local(self, name: str) -> Generator[Path]:
+        """The file itself."""
+        yield self.folder / name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubSource:
+    """A checkpoint of the Hugging Face hub, at one commit. The token comes from HF_TOKEN or the hub client's own login."""
+
+    model: str
+    commit: str
+
+    @property
+    def revision(self) -> str:
+        """The commit."""
+        return self.commit
+
+    def files(self) -> Sequence[SourceFile]:
+        """List the repository's files at the commit."""
+        info = _hub_info(self.model, self.commit)
+        return [file for file in info.files if Path(file.name).suffix in _WANTED]
+
+    @contextmanager
+    def local(self, name: str) -> Generator[Path]:
+        """Download one file to a temporary folder, which is gone afterwards: no machine needs room for the whole checkpoint."""
+        from huggingface_hub import hf_hub_download  # noqa: PLC0415  # pyright: ignore[reportUnknownVariableType]  slow to import, partly untyped
+
+        with TemporaryDirectory(prefix="gemma-serving-") as folder:
+            yield Path(hf_hub_download(self.model, name, revision=self.commit, local_dir=folder))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HubInfo:
+    commit: str
+    files: Sequence[SourceFile]
+
+
+def hub(model: str, revision: str | None) -> HubSource:
+    """Resolve a revision of the hub to a commit. Raises ScriptError where the hub cannot be reached or does not know the model."""
+    return HubSource(model=model, commit=_hub_info(model, revision).commit)
+
+
+def _hub_info(model: str, revision: str | None) -> _HubInfo:
+    import httpx2  # noqa: PLC0415  the hub client's own HTTP library: its errors come through
+    from huggingface_hub import HfApi  # noqa: PLC0415  slow to import, needed for the hub alone
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415
+
+    try:
+        info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=google_api.CALL_LIMIT_S)
+    except HfHubHTTPError as error:
+        raise ScriptError(
+            f"The hub does not give {model}: {str(error).splitlines()[0]}; gated checkpoints need HF_TOKEN and accepted terms."
+        ) from None
+    except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
+        raise ScriptError(
+            f"The Hugging Face hub cannot be reached ({type(error).__name__}); pass --from FOLDER with a downloaded checkpoint."
+        ) from None
+    files = [
+        SourceFile(name=s.rfilename, size_bytes=s.size or 0, sha256=s.lfs.sha256 if s.lfs else None)
+        for s in info.siblings or []
+    ]
+    return _HubInfo(commit=info.sha or "", files=files)
+
+
+def bucket(name: str, project: str) -> Bucket:
+    """Return a bucket with the user's credentials, at the endpoint that the environment names."""
+    options = {"api_endpoint": google_api.endpoint("storage").rstrip("/")}
+    client = storage.Client(project=project, credentials=google_api.credentials(), client_options=options)
+    return cast("Bucket", client.bucket(name))  # pyright: ignore[reportUnknownMemberType]  the library is untyped
+
+
+def stage(source: Source, target: Bucket, prefix: str, on_file: Callable[[SourceFile, bool], None]) -> tuple[int, int]:
+    """Copy what is missing or different, then write the manifest; returns (files copied, files that were there).
+
+    `on_file(file, copied)` is called after each file. Names below `prefix` that the checkpoint does not have are left alone.
+    """
+    present = {blob.name: blob for blob in target.list_blobs(prefix=f"{prefix}/", timeout=_CALL_LIMIT_S)}
+    copied, kept, entries = 0, 0, list[dict[str, object]]()
+    for file in source.files():
+        name = f"{prefix}/{file.name}"
+        sha256 = _known(present.get(name), file)
+        copying = sha256 is None
+        if sha256 is None:
+            with source.local(file.name) as path:
+                sha256 = _upload(target, name, path, file)
+            copied += 1
+        else:
+            kept += 1
+        on_file(file, copying)
+        entries.append({**asdict(file), "sha256": sha256})
+    manifest = json.dumps({"schema": 1, "revision": source.revision, "files": entries}, indent=1)
+    target.blob(f"{prefix}/{MANIFEST}").upload_from_string(
+        manifest, content_type="application/json", timeout=_CALL_LIMIT_S
+    )
+    return copied, kept
+
+
+def _known(blob: Blob | None, file: SourceFile) -> str | None:
+    """Return the hash of a copy that is whole and the same, else None."""
+    if blob is None or blob.size != file.size_bytes:
+        return None
+    sha256 = (blob.metadata or {}).get("sha256")
+    return sha256 if sha256 is not None and file.sha256 in {None, sha256} else None
+
+
+def _upload(target: Bucket, name: str, path: Path, file: SourceFile) -> str:
+    sha256 = _sha256(path)
+    if file.sha256 not in {None, sha256}:
+        raise ScriptError(f"{file.name} arrived with SHA-256 {sha256}, the hub says {file.sha256}; run this again.")
+    blob = target.blob(name, chunk_size=_CHUNK_BYTES)
+    blob.metadata = {"sha256": sha256}
+    blob.upload_from_filename(str(path), timeout=_UPLOAD_LIMIT_S, checksum="auto")
+    return sha256
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

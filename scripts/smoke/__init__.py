@@ -1,0 +1,4 @@
+"""Smoke checks of a served model: health, answers, features, options and speed, each against what was wanted.
+
+`scripts.smoke.run.run_smoke` is the entry for programs; `python -m scripts.smoke` for people and CI.
+"""

@@ -1,0 +1,243 @@
+"""Is it there, is it the right model, does it answer, does it stream, does it count?"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from scripts.client.events import as_list, as_mapping, first_message, parse_usage
+from scripts.client.metrics import parse_metrics
+from scripts.client.openai import Answer, UnreachableError, chat_body
+from scripts.smoke.results import Outcome
+
+if TYPE_CHECKING:
+    from scripts.smoke.context import Context
+
+PROBE_LIMIT_S: Final = 10.0
+ACCESS_GRACE_S: Final = 90.0
+"""IAM changes take effect within about a minute or two; a refusal is given this long to turn."""
+HEALTH_PROBES: Final = 8
+MAX_HEALTH_S: Final = 2.0
+"""A health endpoint that answers slower than this stands behind something that is overloaded."""
+CALL_LIMIT_S: Final = 60.0
+
+QUESTION: Final = "What is the capital of France? Answer with one word."
+KNOWN_ANSWER: Final = "paris"
+SHOWN_CHARACTERS: Final = 40
+USAGE_TOKENS: Final = 8
+MIN_EVENTS: Final = 2
+
+
+async def ready(context: Context) -> Outcome:
+    """GET /health until it answers 200, within the start-up budget."""
+    budget_s = context.target.thresholds.ready_budget_s
+    start_s = time.monotonic()
+    last, pause_s, refused_since_s, next_line_s = "nothing yet", 0.25, None, start_s + 2
+    while True:
+        elapsed_s = time.monotonic() - start_s
+        left_s = budget_s - elapsed_s
+        if left_s <= 0:
+            return Outcome(
+                verdict="failed",
+                measured=f"not ready after {elapsed_s:.0f} s",
+                wanted=f"<= {budget_s:.0f} s",
+                detail=f"the last answer of /health was: {last}. Look at the server's log, or raise the start-up budget.",
+                values={"ready_s": None, "budget_s": budget_s},
+            )
+        try:
+            answer = await context.client.get("/health", limit_s=min(PROBE_LIMIT_S, max(left_s, 0.1)))
+        except UnreachableError as error:
+            last = str(error)
+            refused_since_s = None
+        else:
+            if answer.status == HTTPStatus.OK:
+                return await _is_ready(context, answer, time.monotonic() - start_s)
+            last = f"{answer.status} {answer.message}"
+            now_s = time.monotonic()
+            refused_since_s = (refused_since_s or now_s) if answer.status in {401, 403} else None
+            if refused_since_s is not None and now_s - refused_since_s > ACCESS_GRACE_S:
+                return Outcome(
+                    verdict="failed",
+                    measured=f"refused with {answer.status} for {ACCESS_GRACE_S:.0f} s",
+                    wanted=f"ready <= {budget_s:.0f} s",
+                    detail="this account may not call the server: give it roles/run.invoker, or pass the API key.",
+                )
+        if time.monotonic() >= next_line_s:
+            context.say(f"waiting for readiness, {elapsed_s:.0f} s of {budget_s:.0f} s: {last}")
+            next_line_s = time.monotonic() + 5
+        await asyncio.sleep(min(pause_s, max(left_s, 0)))
+        pause_s = min(pause_s * 1.5, 3.0)
+
+
+async def _is_ready(context: Context, answer: Answer, ready_s: float) -> Outcome:
+    context.simulated = answer.simulated
+    try:
+        scrape = await context.client.get("/metrics", limit_s=PROBE_LIMIT_S)
+    except UnreachableError:
+        scrape = None
+    if scrape is not None and scrape.status == HTTPStatus.OK:
+        context.scrape_before = parse_metrics(str(scrape.body))
+    budget_s = context.target.thresholds.ready_budget_s
+    return Outcome(
+        verdict="passed",
+        measured=f"{ready_s:.1f} s",
+        wanted=f"<= {budget_s:.0f} s",
+        values={"ready_s": round(ready_s, 3), "budget_s": budget_s},
+    )
+
+
+async def health(context: Context) -> Outcome:
+    """Latency of /health, the median of some probes."""
+    times_s: list[float] = []
+    for _ in range(HEALTH_PROBES):
+        answer = await context.client.get("/health", limit_s=PROBE_LIMIT_S)
+        if answer.status != HTTPStatus.OK:
+            return Outcome(verdict="failed", measured=f"status {answer.status}", wanted="200", detail=answer.message)
+        times_s.append(answer.elapsed_s)
+    median_s = statistics.median(times_s)
+    slow = median_s > MAX_HEALTH_S
+    return Outcome(
+        verdict="failed" if slow else "passed",
+        measured=f"{median_s * 1000:.1f} ms (worst {max(times_s) * 1000:.1f} ms of {HEALTH_PROBES})",
+        wanted=f"<= {MAX_HEALTH_S * 1000:.0f} ms",
+        detail=f"{median_s - MAX_HEALTH_S:.1f} s too slow" if slow else "",
+        values={"median_s": round(median_s, 6), "max_s": round(max(times_s), 6)},
+    )
+
+
+async def served_model(context: Context) -> Outcome:
+    """/v1/models names the model that the stack promises."""
+    answer = await context.client.get("/v1/models", limit_s=CALL_LIMIT_S)
+    wanted = context.target.model
+    if answer.status != HTTPStatus.OK:
+        return Outcome(verdict="failed", measured=f"status {answer.status}", wanted=wanted, detail=answer.message)
+    rows = [as_mapping(row) for row in as_list(as_mapping(answer.body).get("data"))]
+    names = [str(row.get("id")) for row in rows]
+    row = next((row for row in rows if row.get("id") == wanted), None)
+    if row is None:
+        return Outcome(
+            verdict="failed",
+            measured=", ".join(names) or "no model",
+            wanted=wanted,
+            detail="another model is served: see --served-model-name and the model of the stack's settings.",
+        )
+    length = row.get("max_model_len")
+    context.max_model_len = length if isinstance(length, int) else None
+    if context.simulated is None and "simulated" in str(row.get("owned_by", "")):
+        context.simulated = str(row["owned_by"])
+    return Outcome(verdict="passed", measured=wanted, wanted=wanted, values={"max_model_len": context.max_model_len})
+
+
+async def chat(context: Context) -> Outcome:
+    """A greedy question with a known answer, asked twice."""
+    texts: list[str] = []
+    for _ in range(2):
+        answer = await context.client.chat(
+            chat_body(context.target.model, QUESTION, max_tokens=32, extra={"seed": 7}), limit_s=CALL_LIMIT_S
+        )
+        usage = parse_usage(as_mapping(answer.body).get("usage"))
+        context.generated_tokens += usage.completion_tokens if usage else 0
+        texts.append(str(first_message(answer.body).get("content") or ""))
+    known = all(KNOWN_ANSWER in text.lower() for text in texts)
+    same = texts[0] == texts[1]
+    measured = _short(texts[0])
+    wanted = "Paris, twice the same"
+    values = {"known_answer": known, "same_twice": same}
+    if not known:
+        return Outcome(
+            verdict="failed",
+            measured=measured,
+            wanted=wanted,
+            detail="a wrong answer to a simple question points at damaged weights, a wrong chat template or a wrong dtype.",
+            values=values,
+        )
+    detail = (
+        ""
+        if same
+        else f"the second time it said {_short(texts[1])}: greedy answers should not differ on an idle server."
+    )
+    return Outcome(
+        verdict="passed" if same else "warned", measured=measured, wanted=wanted, detail=detail, values=values
+    )
+
+
+def _short(text: str) -> str:
+    one_line = " ".join(text.split())
+    return repr(one_line if len(one_line) <= SHOWN_CHARACTERS else one_line[: SHOWN_CHARACTERS - 1] + "…")
+
+
+async def streaming(context: Context) -> Outcome:
+    """A streamed chat arrives in pieces, in the right format, and ends properly."""
+    streamed = await context.client.stream(
+        chat_body(context.target.model, "Count from 1 to 20 in words.", max_tokens=64, stream=True),
+        limit_s=CALL_LIMIT_S,
+    )
+    context.generated_tokens += streamed.usage.completion_tokens if streamed.usage else 0
+    faults = [
+        fault
+        for wrong, fault in (
+            (not streamed.content_type.startswith("text/event-stream"), f"content type {streamed.content_type!r}"),
+            (streamed.events < MIN_EVENTS, "the answer came in one piece: something buffers the stream"),
+            (not streamed.text and not streamed.reasoning, "no text arrived"),
+            (not streamed.done, "no [DONE] at the end"),
+            (streamed.finish_reason is None, "no finish_reason"),
+        )
+        if wrong
+    ]
+    return Outcome(
+        verdict="failed" if faults else "passed",
+        measured=f"{streamed.events} events, finish {streamed.finish_reason}",
+        wanted="2 events or more, [DONE]",
+        detail="; ".join(faults),
+        values={"events": streamed.events, "finish_reason": streamed.finish_reason},
+    )
+
+
+async def usage(context: Context) -> Outcome:
+    """Token counts are there, add up, and are the same streamed and not."""
+    model = context.target.model
+    answer = await context.client.chat(chat_body(model, QUESTION, max_tokens=USAGE_TOKENS), limit_s=CALL_LIMIT_S)
+    streamed = await context.client.stream(
+        chat_body(model, QUESTION, max_tokens=USAGE_TOKENS, stream=True), limit_s=CALL_LIMIT_S
+    )
+    stated = as_mapping(as_mapping(answer.body).get("usage"))
+    plain, in_stream = parse_usage(stated), streamed.usage
+    wanted = f"usage in both, same prompt tokens, <= {USAGE_TOKENS} output tokens"
+    if plain is None or in_stream is None:
+        where = " and ".join(
+            name for name, found in (("the answer", plain), ("the stream", in_stream)) if found is None
+        )
+        return Outcome(
+            verdict="failed",
+            measured=f"no usage in {where}",
+            wanted=wanted,
+            detail="tokens cannot be counted without it.",
+        )
+    context.generated_tokens += plain.completion_tokens + in_stream.completion_tokens
+    total = stated.get("total_tokens")
+    faults = [
+        fault
+        for wrong, fault in (
+            (
+                plain.prompt_tokens != in_stream.prompt_tokens,
+                f"the stream counts {in_stream.prompt_tokens} prompt tokens",
+            ),
+            (plain.prompt_tokens == 0, "no prompt tokens"),
+            (
+                not 1 <= plain.completion_tokens <= USAGE_TOKENS,
+                f"max_tokens {USAGE_TOKENS} gave {plain.completion_tokens}",
+            ),
+            (total != plain.prompt_tokens + plain.completion_tokens, f"total_tokens {total} is not the sum"),
+        )
+        if wrong
+    ]
+    return Outcome(
+        verdict="failed" if faults else "passed",
+        measured=f"{plain.prompt_tokens} + {plain.completion_tokens} tokens",
+        wanted=wanted,
+        detail="; ".join(faults),
+        values={"prompt_tokens": plain.prompt_tokens, "completion_tokens": plain.completion_tokens},
+    )

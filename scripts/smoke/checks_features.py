@@ -1,0 +1,211 @@
+"""Reasoning, tool calls, structured output, and the length limit."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, cast
+
+from scripts.client.events import as_list, as_mapping, first_message, parse_usage
+from scripts.client.openai import OpenAIClient, chat_body
+from scripts.smoke.results import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scripts.smoke.context import Context
+
+FEATURE_LIMIT_S: Final = 180.0
+"""A reasoning answer of 1,024 tokens at 6 tokens/s still fits."""
+CHANNEL_MARKS: Final = ("<|channel", "<channel|", "<|tool_call", "<tool_call|")
+"""Gemma 4's own delimiters; in an answer's text they show that a parser is missing."""
+
+WEATHER_TOOL: Final[dict[str, object]] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather for a location",
+        "parameters": {
+            "type": "object",
+            "properties": {"location": {"type": "string", "description": "City name"}},
+            "required": ["location"],
+        },
+    },
+}
+CITY_SCHEMA: Final[dict[str, object]] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "country": {"type": "string"}, "population": {"type": "integer"}},
+    "required": ["city", "country", "population"],
+    "additionalProperties": False,
+}
+
+
+def _room(context: Context, wanted: int) -> int:
+    """Output tokens to ask for: `wanted`, or what a short max-model-len leaves."""
+    length = context.max_model_len or context.target.thresholds.max_model_len
+    return wanted if length is None else max(16, min(wanted, length // 2))
+
+
+async def _ask(context: Context, prompt: str, *, max_tokens: int, extra: Mapping[str, object]) -> Mapping[str, object]:
+    body = chat_body(context.target.model, prompt, max_tokens=_room(context, max_tokens), extra=extra)
+    answer = await context.client.chat(body, limit_s=FEATURE_LIMIT_S)
+    counted = parse_usage(as_mapping(answer.body).get("usage"))
+    context.generated_tokens += counted.completion_tokens if counted else 0
+    return first_message(answer.body)
+
+
+async def reasoning(context: Context) -> Outcome:
+    """With thinking enabled the reasoning stands in a field of its own."""
+    if not context.target.expect_reasoning:
+        return Outcome(verdict="skipped", measured="", detail="no reasoning parser in the settings")
+    message = await _ask(
+        context,
+        "A snail climbs 3 feet a day and slides back 2 at night. How many days does it need for a 20-foot well?",
+        max_tokens=1024,
+        extra={"chat_template_kwargs": {"enable_thinking": True}},
+    )
+    thought = str(message.get("reasoning") or message.get("reasoning_content") or "")
+    content = str(message.get("content") or "")
+    marks = [mark for mark in CHANNEL_MARKS if mark in content]
+    wanted = "a field `reasoning`, no channel marks in the answer"
+    if thought and not marks:
+        return Outcome(verdict="passed", measured=f"{len(thought)} characters of reasoning", wanted=wanted)
+    return Outcome(
+        verdict="failed",
+        measured="no reasoning" if not thought else f"marks {', '.join(marks)} in the answer",
+        wanted=wanted,
+        detail="see --reasoning-parser gemma4 and the chat template.",
+    )
+
+
+async def tool_call(context: Context) -> Outcome:
+    """A question that needs the tool makes a call with arguments that parse."""
+    if not context.target.expect_tool_calls:
+        return Outcome(verdict="skipped", measured="", detail="no tool-call parser in the settings")
+    message = await _ask(
+        context,
+        "What is the weather in Tokyo today?",
+        max_tokens=512,
+        extra={"tools": [WEATHER_TOOL], "tool_choice": "auto"},
+    )
+    calls = as_list(message.get("tool_calls"))
+    wanted = 'get_weather({"location": "…Tokyo…"})'
+    hint = "see --enable-auto-tool-choice, --tool-call-parser gemma4 and the chat template."
+    if not calls:
+        return Outcome(verdict="failed", measured="no tool call", wanted=wanted, detail=hint)
+    function = as_mapping(as_mapping(calls[0]).get("function"))
+    name, raw = str(function.get("name")), str(function.get("arguments"))
+    measured = f"{name}({raw})"[:60]
+    try:
+        location = str(json.loads(raw)["location"])
+    except (ValueError, KeyError, TypeError):
+        return Outcome(
+            verdict="failed",
+            measured=measured,
+            wanted=wanted,
+            detail=f"the arguments are no object with a location; {hint}",
+        )
+    if name != "get_weather":
+        return Outcome(
+            verdict="failed", measured=measured, wanted=wanted, detail=f"the call names another function; {hint}"
+        )
+    if "tokyo" not in location.lower() and context.simulated is None:
+        return Outcome(
+            verdict="warned",
+            measured=measured,
+            wanted=wanted,
+            detail="the call is well formed, its argument is not what was asked.",
+        )
+    return Outcome(verdict="passed", measured=measured, wanted=wanted)
+
+
+async def structured_output(context: Context) -> Outcome:
+    """An answer under a JSON schema is valid under it."""
+    response_format = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY_SCHEMA, "strict": True}}
+    body = chat_body(
+        context.target.model,
+        "Tell me about Paris, France.",
+        max_tokens=_room(context, 256),
+        extra={"response_format": response_format},
+    )
+    answer = await context.client.post("/v1/chat/completions", body, limit_s=FEATURE_LIMIT_S)
+    wanted = "JSON under the schema"
+    if answer.status in {400, 422, 501}:
+        return Outcome(
+            verdict="skipped",
+            measured=f"status {answer.status}",
+            wanted=wanted,
+            detail=f"the server does not offer it: {answer.message}",
+        )
+    if answer.status != HTTPStatus.OK:
+        return Outcome(verdict="failed", measured=f"status {answer.status}", wanted=wanted, detail=answer.message)
+    counted = parse_usage(as_mapping(answer.body).get("usage"))
+    context.generated_tokens += counted.completion_tokens if counted else 0
+    content = str(first_message(answer.body).get("content") or "")
+    measured = " ".join(content.split())[:60]
+    try:
+        found: object = json.loads(content)
+    except ValueError:
+        return Outcome(verdict="failed", measured=measured, wanted=wanted, detail="the answer is no JSON.")
+    fault = _city_fault(found)
+    return Outcome(verdict="failed" if fault else "passed", measured=measured, wanted=wanted, detail=fault)
+
+
+def _city_fault(found: object) -> str:
+    """What is wrong with `found` under CITY_SCHEMA, or nothing."""
+    if not isinstance(found, dict):
+        return "the answer is no JSON object."
+    city = cast("dict[str, object]", found)
+    if set(city) != {"city", "country", "population"}:
+        return f"the keys are {sorted(city)}."
+    population = city["population"]
+    if not isinstance(city["city"], str) or not isinstance(city["country"], str):
+        return "city and country must be text."
+    if not isinstance(population, int) or isinstance(population, bool):
+        return "population must be a whole number."
+    return ""
+
+
+def overlong_prompt(tokens: int) -> str:
+    """A prompt of more than `tokens` tokens under any tokenizer that does not merge words: one word is one token at least."""
+    words = ("river", "stone", "cloud", "green", "seven", "light", "paper", "north")
+    return " ".join(words[index % len(words)] for index in range(tokens + 1))
+
+
+async def max_model_len(context: Context) -> Outcome:
+    """The server states the length that the settings ask for, and refuses what is longer with 400."""
+    wanted_len = context.target.thresholds.max_model_len
+    stated = context.max_model_len
+    length = stated or wanted_len
+    if length is None:
+        return Outcome(
+            verdict="skipped", measured="", detail="neither the server nor the settings say how long a request may be"
+        )
+    wanted = f"{wanted_len if wanted_len is not None else length} tokens, longer ones refused with 400"
+    values = {"stated": stated, "wanted": wanted_len}
+    if wanted_len is not None and stated is not None and stated != wanted_len:
+        return Outcome(
+            verdict="failed",
+            measured=f"{stated} tokens",
+            wanted=wanted,
+            detail=f"the server runs with {stated - wanted_len:+d} tokens: --max-model-len did not take effect.",
+            values=values,
+        )
+    status, message = await _overlong(context.client, context.target.model, length)
+    measured = f"{stated if stated is not None else 'not stated'}; a longer prompt: {status}"
+    if status in {400, 413, 422}:
+        return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values)
+    return Outcome(
+        verdict="failed",
+        measured=measured,
+        wanted=wanted,
+        detail=f"a prompt over the limit was not refused: {message}",
+        values=values,
+    )
+
+
+async def _overlong(client: OpenAIClient, model: str, length: int) -> tuple[int, str]:
+    answer = await client.post(
+        "/v1/chat/completions", chat_body(model, overlong_prompt(length), max_tokens=1), limit_s=FEATURE_LIMIT_S
+    )
+    return answer.status, "" if answer.status == HTTPStatus.OK else answer.message

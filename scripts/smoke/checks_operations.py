@@ -1,0 +1,179 @@
+"""Who may call it, what can be watched, and whether the options took effect."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from scripts.client.metrics import (
+    CACHE_CONFIG,
+    GENERATION_TOKENS,
+    KV_USAGE,
+    RUNNING,
+    WAITING,
+    Scrape,
+    parse_metrics,
+)
+from scripts.client.openai import UnreachableError
+from scripts.smoke.context import Context, percent_over
+from scripts.smoke.results import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CALL_LIMIT_S: Final = 30.0
+ROUNDING: Final = 1e-6
+KV_TOLERANCE: Final = 0.10
+"""The planner promises KV tokens within 5 %; as much again for differences between driver and image versions."""
+GUARDED_PATHS: Final = ("/v1/models", "/metrics", "/invocations", "/tokenize")
+"""vLLM's own `--api-key` guards /v1 only, so an identity check has to stand in front of the others (vllm-project/vllm#58144)."""
+
+
+async def anonymous(context: Context) -> Outcome:
+    """A caller without credentials gets 401 or 403, on every path, where the server is private."""
+    access = context.access
+    if access.auth == "tunnel":
+        return Outcome(
+            verdict="skipped", measured="", detail="reached through a tunnel: the server has no public address to call"
+        )
+    if not access.private:
+        detail = (
+            "no credentials are asked for: public by the settings"
+            if context.target.stack
+            else "no credentials were given"
+        )
+        return Outcome(verdict="skipped", measured="", detail=detail)
+    paths = GUARDED_PATHS if access.id_tokens is not None else GUARDED_PATHS[:1]
+    answers: dict[str, int | str] = {}
+    for path in paths:
+        try:
+            answers[path] = (await context.client.get(path, limit_s=CALL_LIMIT_S, anonymous=True)).status
+        except UnreachableError:
+            answers[path] = "no answer"
+    open_paths = [path for path, status in answers.items() if status not in {401, 403}]
+    wanted = "401 or 403 without credentials"
+    measured = ", ".join(f"{path} {status}" for path, status in answers.items())
+    if open_paths:
+        return Outcome(
+            verdict="failed",
+            measured=measured,
+            wanted=wanted,
+            detail=f"anyone may call {', '.join(open_paths)}: see the service's invoker binding.",
+        )
+    detail = (
+        ""
+        if access.id_tokens is not None
+        else "an API key guards /v1 only; /metrics and /tokenize are open unless something stands in front"
+    )
+    return Outcome(verdict="warned" if detail else "passed", measured=measured, wanted=wanted, detail=detail)
+
+
+async def _scrape(context: Context) -> tuple[Scrape | None, str]:
+    answer = await context.client.get("/metrics", limit_s=CALL_LIMIT_S)
+    if answer.status != HTTPStatus.OK:
+        return None, f"/metrics answered {answer.status}"
+    return parse_metrics(str(answer.body)), ""
+
+
+async def metrics(context: Context) -> Outcome:
+    """KV cache use and waiting requests can be scraped, and the token counter moved by what we were sent at least."""
+    scrape, fault = await _scrape(context)
+    wanted = "KV use, waiting and running requests, counted tokens"
+    if scrape is None:
+        return Outcome(verdict="failed", measured=fault, wanted=wanted, detail="nothing can be watched without it.")
+    kv, waiting, running, tokens = (
+        scrape.highest(KV_USAGE),
+        scrape.total(WAITING),
+        scrape.total(RUNNING),
+        scrape.total(GENERATION_TOKENS),
+    )
+    named = {KV_USAGE[0]: kv, WAITING[0]: waiting, RUNNING[0]: running, GENERATION_TOKENS[0]: tokens}
+    missing = [name for name, value in named.items() if value is None]
+    if missing:
+        return Outcome(
+            verdict="failed",
+            measured=f"missing: {', '.join(missing)}",
+            wanted=wanted,
+            detail="see --disable-log-stats and the server's version.",
+        )
+    before = context.scrape_before.total(GENERATION_TOKENS) if context.scrape_before else None
+    counted = (tokens or 0.0) - (before or 0.0)
+    short = context.generated_tokens - counted
+    values = {"kv_cache_usage": kv, "waiting": waiting, "running": running, "generated_tokens": counted}
+    measured = f"KV {kv or 0:.1%}, waiting {waiting:.0f}, running {running:.0f}, {counted:.0f} tokens"
+    if short > 0:
+        detail = f"usage stated {context.generated_tokens} output tokens, the counter moved by {counted:.0f}: several instances answer, or it restarted."
+        return Outcome(verdict="warned", measured=measured, wanted=wanted, detail=detail, values=values)
+    return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values)
+
+
+async def options(context: Context) -> Outcome:
+    """The server's own `cache_config_info` against the plan: block size, dtype, utilisation exactly; blocks within a tolerance."""
+    scrape, fault = await _scrape(context)
+    found = scrape.labels(CACHE_CONFIG) if scrape is not None else None
+    planned = context.target.planned
+    if found is None:
+        return Outcome(
+            verdict="skipped",
+            measured=fault or "no cache_config_info",
+            detail="the server does not export its cache configuration",
+        )
+    mismatches = _mismatches(found, planned.options or {})
+    blocks, block_size = _whole(found.get("num_gpu_blocks")), _whole(found.get("block_size"))
+    values: dict[str, float | int | str | bool | None] = {"num_gpu_blocks": blocks, "block_size": block_size}
+    measured = f"{blocks} blocks of {block_size}, {found.get('cache_dtype', '?')}, utilisation {found.get('gpu_memory_utilization', '?')}"
+    wanted = ", ".join(f"{name} {value}" for name, value in (planned.options or {}).items())
+    if planned.kv_blocks is not None:
+        wanted = f"{planned.kv_blocks} blocks ± {KV_TOLERANCE:.0%}" + (f", {wanted}" if wanted else "")
+    if mismatches:
+        return Outcome(
+            verdict="failed",
+            measured=measured,
+            wanted=wanted,
+            detail=f"did not take effect: {'; '.join(mismatches)}.",
+            values=values,
+        )
+    if planned.kv_blocks is None or blocks is None:
+        return Outcome(
+            verdict="passed" if planned.options else "skipped",
+            measured=measured,
+            wanted=wanted,
+            detail="no plan to compare the blocks with",
+            values=values,
+        )
+    values["planned_blocks"] = planned.kv_blocks
+    if abs(blocks / planned.kv_blocks - 1) <= KV_TOLERANCE:
+        return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values)
+    more_or_less = "more" if blocks > planned.kv_blocks else "fewer"
+    tokens = f"{planned.kv_tokens:,} tokens" if planned.kv_tokens is not None else "tokens"
+    # Not a failure by itself: on a model with several layer groups (sliding and full attention) a block is a page of one group, and
+    # how the groups share the pool has changed over vLLM's versions.
+    detail = (
+        f"{percent_over(blocks, planned.kv_blocks)} {more_or_less} than planned. A block is a page of one layer group on models with"
+        f" sliding windows, so compare the server's log line 'GPU KV cache size' with the plan's {tokens} before believing either."
+    )
+    return Outcome(verdict="warned", measured=measured, wanted=wanted, detail=detail, values=values)
+
+
+def _mismatches(found: Mapping[str, str], planned: Mapping[str, str]) -> list[str]:
+    faults: list[str] = []
+    for name, wanted in planned.items():
+        actual = found.get(name)
+        if actual is not None and not _same(actual, wanted):
+            faults.append(f"{name} is {actual}, planned {wanted}")
+    return faults
+
+
+def _same(actual: str, wanted: str) -> bool:
+    try:
+        return abs(float(actual) - float(wanted)) < ROUNDING
+    except ValueError:
+        # vLLM reports fp8 as what it resolved it to on this hardware, such as fp8_e4m3.
+        return actual == wanted or actual.startswith(f"{wanted}_")
+
+
+def _whole(value: str | None) -> int | None:
+    try:
+        return int(float(value)) if value is not None else None
+    except ValueError:
+        return None

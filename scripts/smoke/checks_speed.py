@@ -1,0 +1,134 @@
+"""Time to first token and tokens a second, of one stream and of a short burst, against the stack's thresholds."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import statistics
+from typing import TYPE_CHECKING, Final
+
+from scripts.client.openai import ServerError, Streamed, UnreachableError, chat_body
+from scripts.smoke.context import Context, percent_over
+from scripts.smoke.results import Outcome
+
+if TYPE_CHECKING:
+    from scripts.smoke.target import Target
+
+OUTPUT_TOKENS: Final = 128
+RUNS: Final = 3
+STREAM_LIMIT_S: Final = 240.0
+"""One stream of 128 tokens at half a token a second."""
+
+
+def stream_limit_s(target: Target) -> float:
+    """Seconds that one stream may take: five times what the thresholds allow, between 60 and STREAM_LIMIT_S."""
+    thresholds = target.thresholds
+    if thresholds.min_decode_tok_per_s is None:
+        return STREAM_LIMIT_S
+    wanted_s = (thresholds.max_ttft_s or 1.0) + OUTPUT_TOKENS / thresholds.min_decode_tok_per_s
+    return min(STREAM_LIMIT_S, max(60.0, 5 * wanted_s))
+
+
+def single_limit_s(target: Target) -> float:
+    """Seconds for all runs of the single stream."""
+    return (RUNS + 1) * stream_limit_s(target)
+
+
+def _output_tokens(context: Context) -> int:
+    length = context.max_model_len or context.target.thresholds.max_model_len
+    return OUTPUT_TOKENS if length is None else max(8, min(OUTPUT_TOKENS, length // 4))
+
+
+async def _one(context: Context) -> Streamed:
+    """One stream of full length under a prompt that no cache has seen."""
+    prompt = f"{secrets.token_hex(8)}: write a long story about a lighthouse keeper."
+    length = {"ignore_eos": True} if context.ignore_eos else {}
+    body = chat_body(context.target.model, prompt, max_tokens=_output_tokens(context), stream=True, extra=length)
+    streamed = await context.client.stream(body, limit_s=stream_limit_s(context.target))
+    context.generated_tokens += streamed.usage.completion_tokens if streamed.usage else 0
+    return streamed
+
+
+async def _warm_up(context: Context) -> None:
+    """One stream that is not counted; finds out whether the server knows ignore_eos."""
+    try:
+        await _one(context)
+    except UnreachableError:
+        raise
+    except ServerError:
+        if not context.ignore_eos:
+            raise
+        context.ignore_eos = False
+        await _one(context)
+
+
+async def single_stream(context: Context) -> Outcome:
+    """The median of some streams, one after the other."""
+    await _warm_up(context)
+    runs = [await _one(context) for _ in range(RUNS)]
+    ttfts = [run.ttft_s for run in runs if run.ttft_s is not None]
+    speeds = [speed for run in runs if (speed := run.decode_tok_per_s) is not None]
+    if not ttfts or not speeds:
+        return Outcome(
+            verdict="failed",
+            measured="no timed tokens",
+            detail="the streams held too few events or no usage to time anything.",
+        )
+    ttft_s, speed = statistics.median(ttfts), statistics.median(speeds)
+    thresholds = context.target.thresholds
+    faults: list[str] = []
+    if thresholds.max_ttft_s is not None and ttft_s > thresholds.max_ttft_s:
+        faults.append(
+            f"TTFT {ttft_s - thresholds.max_ttft_s:.3f} s ({percent_over(ttft_s, thresholds.max_ttft_s)}) over"
+        )
+    if thresholds.min_decode_tok_per_s is not None and speed < thresholds.min_decode_tok_per_s:
+        faults.append(
+            f"{thresholds.min_decode_tok_per_s - speed:.1f} tok/s ({percent_over(speed, thresholds.min_decode_tok_per_s)}) short"
+        )
+    return Outcome(
+        verdict="failed" if faults else "passed",
+        measured=f"TTFT {ttft_s:.3f} s, {speed:.1f} tok/s",
+        wanted=_wanted(thresholds.max_ttft_s, thresholds.min_decode_tok_per_s),
+        detail="; ".join(faults) or _no_threshold(thresholds.max_ttft_s, thresholds.min_decode_tok_per_s),
+        values={"ttft_s": round(ttft_s, 6), "decode_tok_per_s": round(speed, 3), "runs": RUNS},
+    )
+
+
+def _wanted(ttft_s: float | None, speed: float | None) -> str:
+    parts = [f"TTFT <= {ttft_s:g} s"] if ttft_s is not None else []
+    return ", ".join([*parts, f">= {speed:g} tok/s"] if speed is not None else parts)
+
+
+def _no_threshold(*limits: float | None) -> str:
+    return "" if any(limit is not None for limit in limits) else "no threshold given: measured only"
+
+
+async def burst(context: Context) -> Outcome:
+    """Some streams at once: all are answered, and together they are fast enough."""
+    count = context.target.thresholds.burst_requests
+    wanted_speed = context.target.thresholds.min_burst_tok_per_s
+    results = await asyncio.gather(*(_one(context) for _ in range(count)), return_exceptions=True)
+    done = [result for result in results if isinstance(result, Streamed)]
+    errors = [str(result) for result in results if isinstance(result, ServerError)]
+    others = [result for result in results if isinstance(result, BaseException) and not isinstance(result, ServerError)]
+    if others:
+        raise others[0]
+    wanted = f"{count} of {count} answered" + (
+        f", >= {wanted_speed:g} tok/s together" if wanted_speed is not None else ""
+    )
+    if errors:
+        return Outcome(verdict="failed", measured=f"{len(done)} of {count} answered", wanted=wanted, detail=errors[0])
+    tokens = sum(run.usage.completion_tokens for run in done if run.usage is not None)
+    span_s = max(run.started_at_s + run.end_s for run in done) - min(run.started_at_s for run in done)
+    speed = tokens / span_s if span_s > 0 else 0.0
+    ttft_s = statistics.median([run.ttft_s for run in done if run.ttft_s is not None] or [0.0])
+    short = wanted_speed is not None and speed < wanted_speed
+    return Outcome(
+        verdict="failed" if short else "passed",
+        measured=f"{count} at once: {speed:.1f} tok/s together, TTFT {ttft_s:.3f} s",
+        wanted=wanted,
+        detail=f"{wanted_speed - speed:.1f} tok/s ({percent_over(speed, wanted_speed)}) short"
+        if wanted_speed is not None and short
+        else _no_threshold(wanted_speed),
+        values={"burst_tok_per_s": round(speed, 3), "median_ttft_s": round(ttft_s, 6), "requests": count},
+    )

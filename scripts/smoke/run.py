@@ -1,0 +1,130 @@
+"""Runs the checks in order, each within its limit, and keeps what is known when it is broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from scripts.client.access import Access, AccessError, open_access
+from scripts.client.openai import OpenAIClient, ServerError
+from scripts.smoke import checks_basic, checks_features, checks_operations, checks_speed
+from scripts.smoke.context import Check, Context, Say
+from scripts.smoke.results import CheckResult, Outcome, SmokeReport
+from scripts.smoke.target import Target, target_from_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scripts.pulumi.stack import StackOutputs
+
+READY_SLACK_S: Final = 20.0
+"""Over the readiness budget itself: the last probe may still be under way."""
+
+
+def _fixed(seconds: float) -> Callable[[Target], float]:
+    return lambda _target: seconds
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    Check(
+        name="ready", limit_s=lambda t: t.thresholds.ready_budget_s + READY_SLACK_S, run=checks_basic.ready, needed=True
+    ),
+    Check(name="health latency", limit_s=_fixed(60), run=checks_basic.health),
+    Check(name="served model", limit_s=_fixed(60), run=checks_basic.served_model, needed=True),
+    Check(name="chat", limit_s=_fixed(150), run=checks_basic.chat),
+    Check(name="streaming", limit_s=_fixed(90), run=checks_basic.streaming),
+    Check(name="usage", limit_s=_fixed(150), run=checks_basic.usage),
+    Check(name="reasoning", limit_s=_fixed(200), run=checks_features.reasoning),
+    Check(name="tool call", limit_s=_fixed(200), run=checks_features.tool_call),
+    Check(name="structured output", limit_s=_fixed(200), run=checks_features.structured_output),
+    Check(name="max-model-len", limit_s=_fixed(200), run=checks_features.max_model_len),
+    Check(name="anonymous access", limit_s=_fixed(150), run=checks_operations.anonymous),
+    Check(name="metrics", limit_s=_fixed(60), run=checks_operations.metrics),
+    Check(name="options in effect", limit_s=_fixed(60), run=checks_operations.options),
+    Check(name="single stream", limit_s=checks_speed.single_limit_s, run=checks_speed.single_stream),
+    Check(name="burst", limit_s=checks_speed.stream_limit_s, run=checks_speed.burst),
+)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known so far; survives an interruption."""
+
+    results: list[CheckResult] = field(default_factory=list[CheckResult])
+    simulated: str | None = None
+
+
+def run_smoke(access: Access, target: Target, say: Say, *, checks: tuple[Check, ...] = CHECKS) -> SmokeReport:
+    """Run all checks against an open server. Never raises for what the server does; Ctrl-C ends it with what is known.
+
+    It takes at most the sum of the checks' limits, which the target's start-up budget dominates.
+    """
+    known = _Known()
+    start_s = time.monotonic()
+    interrupted = False
+    try:
+        asyncio.run(_run_all(access, target, say, checks, known))
+    except KeyboardInterrupt:
+        interrupted = True
+    done = {result.name for result in known.results}
+    left = [check.name for check in checks if check.name not in done]
+    reason = "interrupted" if interrupted else "an earlier check failed that all others need"
+    rest = [
+        CheckResult(name=name, outcome=Outcome(verdict="not run", measured="", detail=reason), elapsed_s=0.0)
+        for name in left
+    ]
+    return SmokeReport(
+        stack=target.stack,
+        url=access.base_url,
+        model=target.model,
+        simulated=known.simulated,
+        checks=(*known.results, *rest),
+        interrupted=interrupted,
+        elapsed_s=time.monotonic() - start_s,
+    )
+
+
+def smoke_stack(stack: str, outputs: StackOutputs, say: Say, *, api_key: str | None = None) -> SmokeReport:
+    """Open the way to a stack's server, run all checks, close the way.
+
+    Raises AccessError when the way cannot be opened.
+    """
+    with open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel, api_key=api_key) as access:
+        return run_smoke(access, target_from_outputs(stack, outputs), say)
+
+
+async def _run_all(access: Access, target: Target, say: Say, checks: tuple[Check, ...], known: _Known) -> None:
+    async with OpenAIClient(access.base_url, access.headers) as client:
+        context = Context(client=client, access=access, target=target, say=say)
+        for check in checks:
+            say(f"{check.name} …")
+            result = await _run_one(check, context)
+            known.results.append(result)
+            known.simulated = context.simulated
+            if check.needed and result.outcome.verdict == "failed":
+                return
+
+
+async def _run_one(check: Check, context: Context) -> CheckResult:
+    start_s = time.monotonic()
+    limit_s = check.limit_s(context.target)
+    try:
+        async with asyncio.timeout(limit_s):
+            outcome = await check.run(context)
+    except TimeoutError:
+        outcome = Outcome(
+            verdict="failed",
+            measured=f"not over after {limit_s:.0f} s",
+            wanted="an end",
+            detail="the step's limit was reached.",
+        )
+    except (ServerError, AccessError) as error:
+        outcome = Outcome(verdict="failed", measured="no usable answer", detail=str(error))
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        # A server that answers 200 with something else than the API's shape is the server's fault, not a reason to stop.
+        outcome = Outcome(
+            verdict="failed", measured="an answer of the wrong shape", detail=f"{type(error).__name__}: {error}"
+        )
+    return CheckResult(name=check.name, outcome=outcome, elapsed_s=time.monotonic() - start_s)

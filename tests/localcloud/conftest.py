@@ -1,0 +1,63 @@
+"""A local cloud in which nothing runs, with a small client."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import requests
+
+from localcloud.server import app as server
+from localcloud.world.scenario import Operations, Scenario
+
+PROJECT = "local-project"
+
+
+@dataclass
+class Client:
+    """Speaks JSON with a bearer token."""
+
+    base_url: str
+    session: requests.Session = field(default_factory=requests.Session)
+    token: str = "anything"
+
+    def call(self, method: str, path: str, body: Any = None, **query: Any) -> tuple[int, dict[str, Any]]:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        response = self.session.request(
+            method, self.base_url + path, json=body, params=query, headers=headers, timeout=30
+        )
+        return response.status_code, response.json() if response.content else {}
+
+    def ok(self, method: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
+        status, answer = self.call(method, path, body, **query)
+        assert status < 300, (status, answer)
+        return answer
+
+    def error(self, method: str, path: str, body: Any = None, **query: Any) -> tuple[int, str]:
+        status, answer = self.call(method, path, body, **query)
+        assert status >= 400, answer
+        return status, answer["error"]["message"]
+
+
+@pytest.fixture(scope="session")
+def shared_cloud() -> Iterator[server.Started]:
+    """One cloud for tests that use names of their own."""
+    with server.start(scenario=Scenario(operations=Operations(instant=True))) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def client(shared_cloud: server.Started) -> Client:
+    return Client(shared_cloud.base_url)
+
+
+@pytest.fixture
+def own_cloud() -> Iterator[server.Started]:
+    """A cloud of the test's own."""
+    with server.start(scenario=Scenario(operations=Operations(instant=True))) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def own_client(own_cloud: server.Started) -> Client:
+    return Client(own_cloud.base_url)

@@ -1,0 +1,101 @@
+"""A machine under test: a cloud of a few fixed answers, a serving document, waiting for what a machine publishes."""
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from localcloud.running.machines import SimulatedMachines
+from localcloud.world.clock import Clock
+from localcloud.world.runtime import MachineSpec
+
+NODE = "projects/p/locations/us-east5-a/nodes/n1"
+CANARY = "hf_canary0123456789"
+OBJECTS = {"gemma/config.json": b"{}", "gemma/model.safetensors": b"weights"}
+IMAGE = "us-docker.pkg.dev/p/repo/vllm/vllm-tpu@sha256:" + "a" * 64
+
+
+def spec(script: str, *, name: str = NODE, **metadata: str) -> MachineSpec:
+    return MachineSpec(
+        name=name,
+        project="p",
+        zone="us-east5-a",
+        accelerator_type="v6e-4",
+        metadata={"startup-script": script, "enable-guest-attributes": "TRUE", **metadata},
+        service_account="vm@p.iam.gserviceaccount.com",
+    )
+
+
+def document(*args: str, **changes: Any) -> str:
+    return json.dumps(
+        {
+            "schema": 1,
+            "image": IMAGE,
+            "command": ["vllm", "serve"],
+            "args": [
+                "google/gemma-4-E2B-it",
+                "--host=0.0.0.0",
+                "--port=8000",
+                "--tensor-parallel-size=4",
+                "--enforce-eager",
+                *args,
+            ],
+            "env": {"VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"},
+            "secretEnv": {"HF_TOKEN": "projects/p/secrets/s/versions/3"},
+            "port": 8000,
+            "shmSizeGib": 10,
+            "weights": {"mode": "hub"},
+            **changes,
+        }
+    )
+
+
+async def _cloud(request: web.Request) -> web.Response:
+    if request.headers.get("Authorization") != "Bearer token-of-vm@p.iam.gserviceaccount.com":
+        return web.json_response({"error": {"code": 401, "message": "no token"}}, status=401)
+    if "/repositories/repo" in request.path:
+        return web.json_response({"name": request.path})
+    if "/secrets/s/versions/3:access" in request.path:
+        return web.json_response({"payload": {"data": base64.b64encode(CANARY.encode()).decode()}})
+    if request.path == "/storage/storage/v1/b/models/o":
+        listed = [{"name": name, "size": str(len(data)), "generation": "1"} for name, data in OBJECTS.items()]
+        return web.json_response({"items": listed})
+    name = request.path.removeprefix("/storage/storage/v1/b/models/o/")
+    if name in OBJECTS:
+        begin, end = (int(text) for text in request.headers["Range"].removeprefix("bytes=").split("-"))
+        return web.Response(body=OBJECTS[name][begin : end + 1], status=206)
+    return web.json_response({"error": {"code": 404, "message": "not found"}}, status=404)
+
+
+@contextlib.asynccontextmanager
+async def machines(state: Path, *, speed: float = 1000) -> AsyncIterator[SimulatedMachines]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", _cloud)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    running = SimulatedMachines(
+        clock=Clock(speed=speed),
+        state=state,
+        base_url=f"http://127.0.0.1:{runner.addresses[0][1]}",
+        access_token=lambda email: f"token-of-{email}",
+        id_token=lambda email, audience: f"id-of-{email}-for-{audience}",
+    )
+    try:
+        yield running
+    finally:
+        await running.stop_all()
+        await runner.cleanup()
+
+
+async def until(condition: Callable[[], object], what: str, limit_s: float = 30) -> None:
+    deadline = asyncio.get_running_loop().time() + limit_s
+    while not condition():
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"{what} did not happen within {limit_s} s")
+        await asyncio.sleep(0.02)

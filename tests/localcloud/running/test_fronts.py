@@ -1,0 +1,255 @@
+"""Fronts: IAM's verdicts, streaming, limits and broken instances."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from localcloud.running.fronts import Fronts, Limits
+from localcloud.world.runtime import Access
+
+SERVICE = "projects/p/locations/r/services/s"
+
+
+async def echo(request: web.Request) -> web.Response:
+    return web.json_response(
+        {"headers": dict(request.headers), "body": (await request.read()).decode(), "path": request.path_qs}
+    )
+
+
+class State:
+    """What the instance shares with the test."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.streaming = asyncio.Event()
+        self.in_flight = 0
+        self.most = 0
+
+
+STATE = web.AppKey("state", State)
+
+
+async def stream(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b"data: one\n\n")
+    request.app[STATE].streaming.set()
+    await request.app[STATE].gate.wait()
+    await response.write(b"data: two\n\n")
+    return response
+
+
+async def slow(request: web.Request) -> web.Response:
+    state = request.app[STATE]
+    state.in_flight += 1
+    state.most = max(state.most, state.in_flight)
+    await asyncio.sleep(0.05)
+    state.in_flight -= 1
+    return web.Response(text="done")
+
+
+async def broken(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+class World:
+    def __init__(
+        self, app: web.Application, fronts: Fronts, session: aiohttp.ClientSession, url: str, instance: str
+    ) -> None:
+        self.app, self.fronts, self.session, self.url, self.instance = app, fronts, session, url, instance
+
+    async def get(self, path: str, **options: Any) -> tuple[int, str]:
+        async with self.session.get(self.url + path, **options) as response:
+            return response.status, await response.text()
+
+
+@contextlib.asynccontextmanager
+async def world(
+    limits: Limits | None = None, *, verdicts: dict[str | None, Access] | None = None
+) -> AsyncIterator[World]:
+    app = web.Application(client_max_size=2**26)
+    app[STATE] = State()
+    app.router.add_get("/stream", stream)
+    app.router.add_get("/slow", slow)
+    app.router.add_get("/broken", broken)
+    app.router.add_route("*", "/{path:.*}", echo)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    instance = f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    def authorize(service: str, token: str | None) -> Access:
+        assert service == SERVICE
+        return Access.ALLOWED if verdicts is None else verdicts[token]
+
+    fronts = Fronts(authorize=authorize) if limits is None else Fronts(authorize=authorize, limits=lambda _: limits)
+    port = await fronts.open(SERVICE, port=None)
+    fronts.route(SERVICE, instance)
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield World(app, fronts, session, f"http://127.0.0.1:{port}", instance)
+    finally:
+        await fronts.close_all()
+        await runner.cleanup()
+
+
+def test_iam_decides_before_a_request_reaches_the_instance():
+    verdicts = {
+        None: Access.FORBIDDEN,
+        "stale": Access.UNAUTHENTICATED,
+        "good": Access.ALLOWED,
+        "": Access.UNAUTHENTICATED,
+    }
+
+    async def run() -> None:
+        async with world(verdicts=verdicts) as here:
+            status, text = await here.get("/x")
+            assert status == 403
+            assert "Your client does not have permission to get URL <code>/x</code>" in text
+            async with here.session.get(here.url, headers={"Authorization": "Bearer stale"}) as refused:
+                assert refused.status == 401
+                assert refused.headers["WWW-Authenticate"].startswith('Bearer error="invalid_token"')
+            assert (await here.get("/x", headers={"Authorization": "Basic abc"}))[0] == 401
+            assert (await here.get("/x", headers={"Authorization": "Bearer good"}))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_the_serverless_header_is_judged_and_removed_so_that_an_api_key_can_pass():
+    async def run() -> None:
+        async with world(verdicts={"good": Access.ALLOWED, "key": Access.UNAUTHENTICATED}) as here:
+            headers = {"X-Serverless-Authorization": "Bearer good", "Authorization": "Bearer key"}
+            status, text = await here.get("/x?y=1", headers=headers)
+            seen = json.loads(text)
+            assert status == 200
+            assert seen["headers"]["Authorization"] == "Bearer key"
+            assert "X-Serverless-Authorization" not in seen["headers"]
+            assert seen["headers"]["X-Forwarded-For"] == "127.0.0.1"
+            assert seen["path"] == "/x?y=1"
+
+    asyncio.run(run())
+
+
+def test_an_id_token_reaches_the_container_without_its_signature():
+    async def run() -> None:
+        async with world() as here:
+            _, text = await here.get("/x", headers={"Authorization": "Bearer eyJh.eyJz.c2ln"})
+            assert json.loads(text)["headers"]["Authorization"] == "Bearer eyJh.eyJz.SIGNATURE_REMOVED_BY_GOOGLE"
+
+    asyncio.run(run())
+
+
+def test_events_pass_as_they_come():
+    async def run() -> None:
+        async with world() as here, here.session.get(f"{here.url}/stream") as response:
+            assert await response.content.readuntil(b"\n\n") == b"data: one\n\n"
+            here.app[STATE].gate.set()  # the second event is written only now
+            assert await response.content.read() == b"data: two\n\n"
+
+    asyncio.run(run())
+
+
+def test_large_bodies_pass_both_ways():
+    body = "x" * 5_000_000
+
+    async def run() -> None:
+        async with world() as here, here.session.post(f"{here.url}/big", data=body) as response:
+            assert (await response.json())["body"] == body
+
+    asyncio.run(run())
+
+
+def test_requests_beyond_the_concurrency_wait_in_line():
+    async def run() -> None:
+        async with world(Limits(concurrent=2, queue_s=10, timeout_s=10)) as here:
+            answers = await asyncio.gather(*(here.get("/slow") for _ in range(8)))
+            assert [status for status, _ in answers] == [200] * 8
+            assert here.app[STATE].most == 2
+
+    asyncio.run(run())
+
+
+def test_a_request_that_waits_too_long_is_turned_away_and_its_place_is_not_lost():
+    async def run() -> None:
+        async with world(Limits(concurrent=1, queue_s=0.1, timeout_s=10)) as here:
+            held = asyncio.create_task(here.get("/stream"))
+            await here.app[STATE].streaming.wait()
+            status, text = await here.get("/x")
+            assert status == 429
+            assert "Rate exceeded." in text
+            here.app[STATE].gate.set()
+            assert (await held)[0] == 200
+            assert (await here.get("/x"))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_a_caller_that_leaves_frees_its_place():
+    async def run() -> None:
+        async with world(Limits(concurrent=1, queue_s=5, timeout_s=10)) as here:
+            held = asyncio.create_task(here.get("/stream"))
+            await here.app[STATE].streaming.wait()
+            held.cancel()
+            assert (await here.get("/x"))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_a_request_longer_than_the_timeout_is_a_504():
+    async def run() -> None:
+        async with world(Limits(concurrent=1, queue_s=5, timeout_s=0.01)) as here:
+            status, text = await here.get("/slow")
+            assert (status, "upstream request timeout" in text) == (504, True)
+
+    asyncio.run(run())
+
+
+def test_no_route_a_dead_instance_and_a_broken_answer_are_503():
+    async def run() -> None:
+        async with world() as here:
+            status, text = await here.get("/broken")
+            assert status == 503
+            assert "connection to the instance had an error" in text
+            here.fronts.route(SERVICE, "http://127.0.0.1:9")
+            assert "could not be reached" in (await here.get("/x"))[1]
+            here.fronts.route(SERVICE, None)
+            status, text = await here.get("/x")
+            assert (status, "no instance that is ready" in text) == (503, True)
+
+    asyncio.run(run())
+
+
+def test_a_front_keeps_its_port_and_moves_where_it_is_taken():
+    async def run() -> None:
+        async with world() as here:
+            port = await here.fronts.open(SERVICE, port=None)
+            assert here.url.endswith(str(port))
+            other = await here.fronts.open("other", port=port)
+            assert other != port
+            await here.fronts.close("other")
+            await here.fronts.close("nobody")
+            again = await here.fronts.open("other", port=other)
+            assert again == other
+
+    asyncio.run(run())
+
+
+def test_what_is_not_http_is_answered_with_400():
+    async def run() -> None:
+        async with world() as here:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(here.url.rpartition(":")[2]))
+            writer.write(b"hello\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+            writer.close()
+
+    begun = time.monotonic()
+    asyncio.run(run())
+    assert time.monotonic() < begun + 20  # it answers instead of waiting for a request

@@ -1,0 +1,313 @@
+"""Machines: start-up scripts that really run, with docker, systemd and a metadata server of their own."""
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from components.tpu_vm.script import startup_script
+from localcloud.running.machines import SimulatedMachines
+from localcloud.running.shims import docker_run
+from localcloud.running.shims.machine import Machine
+from tests.localcloud.running.machine_world import CANARY, IMAGE, NODE, document, machines, spec, until
+from tests.localcloud.running.running_server import ask, environment
+
+
+def attributes(running: SimulatedMachines, name: str = NODE) -> dict[str, str]:
+    return dict(running.guest_attributes(name).get("gemma-serving", {}))
+
+
+async def phase(running: SimulatedMachines, wanted: str, text: str) -> None:
+    wanted_hash = hashlib.sha256(text.encode()).hexdigest()
+
+    def reached() -> bool:
+        now = attributes(running)
+        return (now.get("phase"), now.get("document-hash")) == (wanted, wanted_hash)
+
+    await until(reached, f"phase {wanted} (now {attributes(running)})")
+
+
+def run_script(state: Path, script: str, *, name: str = NODE) -> str:
+    """Boot a machine with a shell script that ends by writing `done`; returns what it wrote to its console."""
+
+    async def run() -> str:
+        async with machines(state) as running:
+            await running.boot(spec("#!/bin/sh\n" + textwrap.dedent(script) + "\necho done\n", name=name))
+            console = running.console(name)
+            assert console is not None
+            await until(lambda: console.exists() and console.read_text().endswith("done\n"), "the script's end")
+            return console.read_text()
+
+    return asyncio.run(run())
+
+
+def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes_with_the_machine(tmp_path: Path):
+    first, second = document("--max-model-len=16384"), document("--max-model-len=8192")
+
+    async def run() -> None:
+        async with machines(tmp_path) as running:
+            given = spec(startup_script(), **{"gemma-serving-document": first})
+            await running.boot(given)
+            await phase(running, "ready", first)
+            address = running.address(NODE, 8000)
+            assert address is not None
+            url = f"http://{address[0]}:{address[1]}/v1/models"
+            assert (await asyncio.to_thread(ask, url)).json["data"][0]["max_model_len"] == 16384
+            running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
+            await phase(running, "ready", second)
+            assert (await asyncio.to_thread(ask, url)).json["data"][0]["max_model_len"] == 8192
+            await running.stop(NODE)
+            assert running.address(NODE, 8000) is None
+            with pytest.raises(OSError):  # noqa: PT011 - refused, or no route
+                await asyncio.to_thread(ask, url)
+
+    asyncio.run(run())
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or CANARY not in path.read_text(), path
+
+
+def has_own_view(state: Path) -> bool:
+    """Whether the system lets a machine have its own /mnt; without, the agent would write to the real one."""
+    given = {"machine": {}, "startupScript": ""}
+    subprocess.run(
+        [sys.executable, "-m", "localcloud.running.shims.warden", str(state)],
+        input=json.dumps(given) + "\n",
+        text=True,
+        check=True,
+        capture_output=True,
+    )
+    return json.loads((state / "machine.json").read_text())["paths"] == {}
+
+
+def test_weights_from_a_bucket_are_copied_to_the_machine_and_served(tmp_path: Path):
+    if not has_own_view(tmp_path / "probe"):
+        pytest.skip("the system allows no mount namespaces")
+    path = "/mnt/models/gemma-4-E2B-it"
+    text = document(
+        weights={"mode": "bucket", "uri": "gs://models/gemma", "path": path}, args=[path, "--enforce-eager", "-tp=4"]
+    )
+
+    async def run() -> None:
+        async with machines(tmp_path) as running:
+            await running.boot(spec(startup_script(), **{"gemma-serving-document": text}))
+            await phase(running, "ready", text)
+            assert (
+                tmp_path / "machines" / "p-us-east5-a-n1" / "mnt" / "models" / "gemma-4-E2B-it" / "model.safetensors"
+            ).exists()
+
+    asyncio.run(run())
+    assert not Path(path).exists()
+
+
+@pytest.mark.parametrize(
+    ("volume", "real"),
+    [
+        ("/dev/shm:/dev/shm", "{folder}/dev-shm"),
+        ("/mnt/models/none:/models:ro", "{folder}/mnt/models/none"),
+        ("/usr:/usr", "/usr"),
+    ],
+)
+def test_where_a_machine_has_no_view_of_its_own_docker_keeps_its_folders_apart(tmp_path: Path, volume: str, real: str):
+    machine = Machine(
+        folder=tmp_path,
+        address="127.0.0.1",
+        accelerator="v6e-4",
+        clock_speed=1,
+        base_url="",
+        warden_pid=1,
+        paths={"/dev/shm": f"{tmp_path}/dev-shm", "/mnt": f"{tmp_path}/mnt"},
+    )
+    wanted = docker_run.parse(["-v", volume, "img", "vllm", "serve", "m"])
+    assert docker_run._paths(machine, wanted)[volume.split(":")[1]] == real.format(folder=tmp_path)
+
+
+def test_a_document_that_cannot_run_fails_with_the_servers_own_words(tmp_path: Path):
+    wrong = document("--max-modle-len=1")
+
+    async def run() -> str:
+        async with machines(tmp_path) as running:
+            await running.boot(spec(startup_script(), **{"gemma-serving-document": wrong}))
+            await phase(running, "failed", wrong)
+            return attributes(running)["detail"]
+
+    assert "unrecognized arguments: --max-modle-len=1" in asyncio.run(run())
+
+
+def test_a_script_has_its_own_view_and_none_of_the_callers_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", CANARY)
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    said = run_script(
+        tmp_path, "env; which docker systemctl; python3 -c 'import sys; print(sys.version_info[:2] >= (3, 10))'"
+    )
+    assert CANARY not in said
+    assert "PYTHONPATH" not in said
+    assert "GCE_METADATA_HOST=127." in said
+    assert f"{tmp_path}/machines/p-us-east5-a-n1/bin/docker" in said
+    assert "True" in said
+
+
+def test_docker_speaks_like_docker(tmp_path: Path):
+    said = run_script(
+        tmp_path,
+        f"""
+        docker inspect --type=image --format='{{{{.Id}}}}' img || echo "no image: $?"
+        docker pull {IMAGE} || echo "denied: $?"
+        TOKEN=token-of-vm@p.iam.gserviceaccount.com
+        echo "$TOKEN" | docker login -u oauth2accesstoken --password-stdin https://us-docker.pkg.dev
+        docker pull {IMAGE} | tail -1
+        docker pull us-docker.pkg.dev/p/other/vllm:1 || echo "not found: $?"
+        docker pull vllm/vllm-tpu@sha256:{"0" * 64} || echo "unknown: $?"
+        docker pull 'Bad Name' || echo "bad: $?"
+        docker run -d --name=one --net=host --label=a=b vllm/vllm-tpu:1 vllm serve simulated/tiny
+        docker run -d --name=one vllm/vllm-tpu:1 vllm serve simulated/tiny || echo "conflict: $?"
+        docker run -d --nmae=x img || echo "flag: $?"
+        docker logs -f one > follow.txt &
+        docker inspect --format='{{{{.State.Running}}}} {{{{.State.ExitCode}}}} {{{{index .Config.Labels "a"}}}}' one
+        docker ps --format '{{{{.Names}}}} {{{{.Status}}}}'
+        docker rm one || echo "running: $?"
+        until docker logs one | grep -q "startup complete"; do sleep 0.05; done
+        docker stop -t 5 one
+        wait
+        tail -1 follow.txt
+        docker inspect --format='{{{{.State.Status}}}} {{{{.State.ExitCode}}}}' one
+        docker rm one
+        docker inspect one || echo "gone: $?"
+        docker run --rm --name=two img vllm serve simulated/tiny --nonsense 2>&1 | tail -1
+        docker run --rm --name=three img vllm serve simulated/tiny --nonsense > /dev/null 2>&1; echo "exit: $?"
+        docker ps -a -q | wc -l
+        docker compose up || echo "unknown command: $?"
+        """,
+    )
+    for words in (
+        "no image: 1",
+        "Unauthenticated request",
+        "denied: 1",
+        "Login Succeeded",
+        f"Status: Downloaded newer image for {IMAGE}",
+        'Repository "other" not found',
+        "manifest unknown",
+        "unknown: 1",
+        "invalid reference format",
+        'The container name "/one" is already in use',
+        "conflict: 125",
+        "flag: 125",
+        "true 0 b\n",
+        "one Up\n",
+        "running: 1",
+        "INFO:     Application shutdown complete.",
+        "exited 0\n",
+        "Error: No such object: one",
+        "gone: 1",
+        "unrecognized arguments: --nonsense",
+        "exit: 2",
+        "unknown command: 1",
+    ):
+        assert words in said, words
+    assert "\n0\n" in said
+
+
+def test_systemd_restarts_what_ends_and_stops_what_it_is_told_to(tmp_path: Path):
+    said = run_script(
+        tmp_path,
+        """
+        systemctl stop thing.service || echo "not loaded: $?"
+        systemd-run --unit=thing --collect --property=Restart=always --property=RestartSec=50ms --setenv=WORD=hello \
+            /bin/sh -c 'echo "$WORD from $$, home ${HOME:-none}"; exit 3'
+        while [ "$(journalctl -u thing | wc -l)" -lt 3 ]; do sleep 0.05; done
+        echo "state $(systemctl is-active thing)"
+        systemd-run --unit=thing true || echo "again: $?"
+        systemctl stop thing.service && systemctl is-active thing || echo "inactive: $?"
+        journalctl -u thing -n 1
+        systemd-run --unit=once --quiet true; sleep 0.3; systemctl reset-failed once || echo "unloaded: $?"
+        """,
+    )
+    assert "not loaded: 5" in said
+    assert "Running as unit: thing.service" in said
+    assert "state activ" in said  # active, or activating between two runs
+    assert "already loaded" in said
+    assert "inactive: 3" in said
+    assert "hello from" in said
+    assert "home none" in said
+    assert "unloaded: 1" in said
+
+
+def test_what_detaches_itself_ends_with_the_machine(tmp_path: Path):
+    marker = f"sleep 61{os.getpid()}"
+    script = f"""
+    setsid sh -c '({marker} &) ; exec {marker}' &
+    systemd-run --unit=deep --property=Restart=always sh -c 'trap "" TERM; {marker} & wait'
+    sleep 0.2
+    """
+    said = run_script(tmp_path, script)
+    assert "done" in said
+    if sys.platform.startswith("linux"):
+        assert processes_with(marker) == []
+
+
+def processes_with(words: str) -> list[str]:
+    found: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue
+        if words in text:
+            found.append(text)
+    return found
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from components.tpu_vm.script import startup_script
+from tests.localcloud.running.machine_world import NODE, document, machines, spec
+from tests.localcloud.running.test_revisions import NAME, SERVICE, revisions, template
+from localcloud.world.runtime import RevisionSpec
+
+async def main() -> None:
+    state = Path(sys.argv[1])
+    async with machines(state) as running, revisions(state) as others:
+        await running.boot(spec(startup_script(), **{"gemma-serving-document": document()}))
+        given = template(container={"args": ["simulated/tiny", "--port=8000"]})
+        await others.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+        while running.guest_attributes(NODE).get("gemma-serving", {}).get("phase") != "ready":
+            await asyncio.sleep(0.05)
+        print("ready", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_when_the_cloud_is_killed(tmp_path: Path, number: signal.Signals):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(),
+    )
+    try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        # The parent, the warden, the supervisors of the agent and of the container.
+        assert len(processes_with(str(tmp_path))) >= 4
+        parent.send_signal(number)
+        parent.wait(20)
+    finally:
+        parent.kill()
+        parent.wait()
+
+    async def gone() -> None:
+        await until(lambda: not processes_with(str(tmp_path)), "the end of all processes of the cloud")
+
+    asyncio.run(gone())

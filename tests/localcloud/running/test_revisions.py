@@ -1,0 +1,204 @@
+"""Revisions: the real server under the real probe, on a fast clock."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcloud.running.fronts import DEFAULT_LIMITS
+from localcloud.running.revisions import SimulatedRevisions, memory_mib
+from localcloud.world.clock import Clock
+from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+from tests.localcloud.running.running_server import ask
+
+SERVICE = "projects/p/locations/us-east4/services/gemma"
+NAME = f"{SERVICE}/revisions/gemma-00001-abc"
+MODEL = "gemma-4-26B-A4B-it-qat-w4a16-ct"
+BUCKETS = {"models": {f"{MODEL}/config.json": 10, f"{MODEL}/model-00001.safetensors": 10}, "empty": {}}
+CANARY = "hf_canary0123456789"
+# The start over FUSE takes 778 simulated seconds: 664 of load, 99 of compiling.
+PASSES = {
+    "initialDelaySeconds": 240,
+    "periodSeconds": 60,
+    "failureThreshold": 12,
+    "httpGet": {"path": "/health", "port": 8000},
+}
+
+
+def template(**changes: Any) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "image": "us-docker.pkg.dev/p/r/vllm@sha256:0",
+        "command": ["vllm", "serve"],
+        "args": [f"/mnt/models/{MODEL}", "--port=8000", "--max-model-len=16384", "--kv-cache-dtype=fp8"],
+        "ports": [{"containerPort": 8000}],
+        "env": [
+            {"name": "HF_TOKEN", "valueSource": {"secretKeyRef": {"secret": "token", "version": "3"}}},
+            {"name": "VLLM_LOGGING_LEVEL", "value": "INFO"},
+        ],
+        "resources": {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}},
+        "startupProbe": PASSES,
+        "volumeMounts": [{"name": "weights", "mountPath": "/mnt/models"}],
+    }
+    return {
+        "containers": [container | changes.pop("container", {})],
+        "volumes": [
+            {
+                "name": "weights",
+                "gcs": {"bucket": changes.pop("bucket", "models"), "mountOptions": changes.pop("options", [])},
+            }
+        ],
+        "nodeSelector": {"accelerator": "nvidia-l4"},
+        "serviceAccount": "server@p.iam.gserviceaccount.com",
+        "maxInstanceRequestConcurrency": 4,
+        "scaling": {"maxInstanceCount": 2},
+        "timeout": "600s",
+        **changes,
+    }
+
+
+@contextlib.asynccontextmanager
+async def revisions(state: Path, *, uid: int = 0) -> AsyncIterator[SimulatedRevisions]:
+    def secret(name: str, account: str) -> str:
+        if (name, account) != ("projects/p/secrets/token/versions/3", "server@p.iam.gserviceaccount.com"):
+            raise RevisionFailedError(f"Permission denied on secret: {name} for Revision service account {account}.")
+        return CANARY
+
+    running = SimulatedRevisions(
+        clock=Clock(speed=1500), state=state, read_secret=secret, list_objects=BUCKETS.get, user_of=lambda _: uid
+    )
+    try:
+        yield running
+    finally:
+        await running.stop_all()
+
+
+def start(state: Path, given: dict[str, Any], *, uid: int = 0) -> str:
+    """Start one revision, ask it for its models, stop it; returns what it served."""
+
+    async def run() -> str:
+        async with revisions(state, uid=uid) as running:
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+            return (await asyncio.to_thread(ask, f"{url}/v1/models")).json["data"][0]["id"]
+
+    return asyncio.run(run())
+
+
+def failure(state: Path, given: dict[str, Any], *, uid: int = 0) -> str:
+    with pytest.raises(RevisionFailedError) as failed:
+        start(state, given, uid=uid)
+    return str(failed.value)
+
+
+def test_a_revision_whose_probe_allows_the_measured_start_serves(tmp_path: Path):
+    assert start(tmp_path, template()) == f"/mnt/models/{MODEL}"
+    log = (tmp_path / "logs" / "gemma-00001-abc.log").read_text()
+    assert "Loading weights took 662" in log
+    assert "Application startup complete." in log
+
+
+def test_a_probe_budget_shorter_than_the_start_fails_the_revision_in_cloud_runs_words(tmp_path: Path):
+    short = {**PASSES, "failureThreshold": 5}  # 240 + 5 x 60 = 540 s
+    said = failure(tmp_path, template(container={"startupProbe": short}))
+    assert said.startswith("The user-provided container failed the configured startup probe checks.")
+    assert f"Logs URL: file://{tmp_path}" in said
+
+
+def test_a_probe_of_another_port_than_the_server_listens_on_fails(tmp_path: Path):
+    other = {"periodSeconds": 60, "failureThreshold": 20, "tcpSocket": {"port": 8080}}
+    assert "failed the configured startup probe checks" in failure(
+        tmp_path, template(container={"startupProbe": other})
+    )
+
+
+def test_without_a_probe_the_default_of_240_s_applies(tmp_path: Path):
+    assert "failed the configured startup probe checks" in failure(tmp_path, template(container={"startupProbe": {}}))
+    quick = {"startupProbe": {}, "args": ["simulated/tiny", "--port=8000"]}
+    assert start(tmp_path, template(container=quick)) == "simulated/tiny"
+
+
+def test_a_container_that_exceeds_its_memory_is_killed(tmp_path: Path):
+    said = failure(tmp_path, template(container={"resources": {"limits": {"memory": "16Gi"}}}))
+    assert "failed to start and listen on the port defined provided by the PORT=8000 environment variable" in said
+    assert "Memory limit of 16384 MiB exceeded with 16793 MiB used." in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "uid", "says"),
+    [
+        ({"bucket": "empty"}, 0, "Invalid repository ID or local directory specified"),
+        ({"bucket": "nobodys"}, 0, "the Cloud Storage bucket 'nobodys' does not exist"),
+        ({}, 2000, "Permission denied: '/mnt/models/"),
+        ({"container": {"args": ["simulated/tiny", "--prot=8000"]}}, 0, "unrecognized arguments: --prot=8000"),
+        ({"serviceAccount": "other@p"}, 0, "Permission denied on secret"),
+        ({"container": {"resources": {"limits": {"memory": "lots"}}}}, 0, "'lots' is not a quantity"),
+    ],
+)
+def test_what_cannot_run_fails_with_the_reason(tmp_path: Path, changes: dict[str, Any], uid: int, says: str):
+    assert says in failure(tmp_path, template(**changes), uid=uid)
+
+
+def test_mount_options_with_the_images_uid_make_the_weights_readable(tmp_path: Path):
+    assert start(tmp_path, template(options=["implicit-dirs", "uid=2000", "gid=0"]), uid=2000) == f"/mnt/models/{MODEL}"
+
+
+def test_a_secret_reaches_the_server_and_no_file(tmp_path: Path):
+    # The served name is what the server prints most.
+    leaky = {"args": ["simulated/tiny", "--port=8000", f"--served-model-name={CANARY}", f"--nonsense={CANARY}"]}
+    said = failure(tmp_path, template(container=leaky))
+    assert "[removed]" in said
+    assert CANARY not in said
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or CANARY not in path.read_text(), path
+
+
+def test_limits_follow_the_template_and_the_start(tmp_path: Path):
+    async def run() -> None:
+        async with revisions(tmp_path) as running:
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=template()))
+            limits = running.limits(url)
+            assert (limits.concurrent, limits.timeout_s) == (8, 600)  # two instances of four
+            assert limits.queue_s == 600  # 3.5 starts are longer than the request may take
+            assert running.limits("http://127.0.0.1:1") == DEFAULT_LIMITS
+
+    asyncio.run(run())
+
+
+def test_an_instance_that_crashes_is_replaced_at_the_same_address(tmp_path: Path):
+    async def run() -> None:
+        async with revisions(tmp_path) as running:
+            given = template(container={"args": ["simulated/tiny", "--port=8000"]})
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+            await asyncio.to_thread(ask, f"{url}/_sim/faults", {"faults": [{"kind": "crash"}]})
+            with pytest.raises(OSError):  # noqa: PT011 - reset, refused or an early end
+                await asyncio.to_thread(ask, f"{url}/v1/completions", {"prompt": "x"})
+            for _ in range(200):
+                await asyncio.sleep(0.05)
+                with contextlib.suppress(OSError):
+                    if (await asyncio.to_thread(ask, f"{url}/health")).status == 200:
+                        return
+            raise AssertionError("the instance did not come back")
+
+    asyncio.run(run())
+
+
+def test_stopping_leaves_no_process(tmp_path: Path):
+    async def run() -> int:
+        async with revisions(tmp_path) as running:
+            given = template(container={"args": ["simulated/tiny", "--port=8000"]})
+            await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+            server = running._instances[NAME].server
+            assert server is not None
+            return server._process.pid
+
+    pid = asyncio.run(run())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(("text", "mib"), [("32Gi", 32768), ("512Mi", 512), ("1G", 953), ("2048", 0)])
+def test_quantities_are_read_in_mib(text: str, mib: int):
+    assert memory_mib(text) == mib

@@ -1,0 +1,317 @@
+"""Cloud Run's own rules: limits of templates, what revisions refer to, invokers, traffic."""
+
+import copy
+import time
+
+import pytest
+
+from localcloud.services.run import authorizer
+from localcloud.world.runtime import Access
+
+P = "projects/local-project"
+SERVICES = f"/run/v2/{P}/locations/us-east4/services"
+PROBE = {
+    "httpGet": {"path": "/health", "port": 8000},
+    "initialDelaySeconds": 240,
+    "periodSeconds": 60,
+    "timeoutSeconds": 60,
+    "failureThreshold": 30,
+}
+GPU = {
+    "template": {
+        "containers": [
+            {
+                "image": "docker.io/vllm/vllm-openai:v1",
+                "ports": [{"containerPort": 8000}],
+                "resources": {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}, "startupCpuBoost": True},
+                "startupProbe": PROBE,
+            }
+        ],
+        "gpuZonalRedundancyDisabled": True,
+        "nodeSelector": {"accelerator": "nvidia-l4"},
+        "scaling": {"maxInstanceCount": 1},
+    }
+}
+PLAIN = {"template": {"containers": [{"image": "docker.io/x"}]}}
+
+
+def changed(body, path, value):
+    """A copy with one value set or (None) removed."""
+    result = copy.deepcopy(body)
+    at = result
+    *steps, last = path.split(".")
+    for step in steps:
+        at = at[int(step)] if isinstance(at, list) else at.setdefault(step, {})
+    if value is None:
+        at.pop(last)
+    else:
+        at[last] = value
+    return result
+
+
+def deploy(client, name, body, parent=SERVICES):
+    operation = client.ok("POST", parent, body, serviceId=name)
+    return client.ok("POST", f"/run/v2/{operation['name']}:wait", {"timeout": "20s"})
+
+
+CONTAINER = "template.containers.0"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            f"{CONTAINER}.startupProbe.initialDelaySeconds",
+            241,
+            "startup_probe.initial_delay_seconds: must be from 0 to 240; given 241",
+        ),
+        (
+            f"{CONTAINER}.startupProbe.periodSeconds",
+            241,
+            "startup_probe.period_seconds: must be from 1 to 240; given 241",
+        ),
+        (
+            f"{CONTAINER}.startupProbe.failureThreshold",
+            31,
+            "must not exceed 1800 seconds with a GPU; given 31 x 60 = 1860",
+        ),
+        (
+            f"{CONTAINER}.startupProbe.timeoutSeconds",
+            61,
+            "timeout_seconds: must not be greater than period_seconds; given 61 against 60",
+        ),
+        (
+            f"{CONTAINER}.startupProbe.tcpSocket",
+            {"port": 8000},
+            "exactly one of httpGet, tcpSocket, grpc must be given",
+        ),
+        (f"{CONTAINER}.resources.limits.cpu", "2", "at least 8 CPU are needed; given 2"),
+        (
+            f"{CONTAINER}.resources.limits",
+            {"cpu": "8", "memory": "12Gi", "nvidia.com/gpu": "1"},
+            "GPU type nvidia-l4 needs at least 16Gi of memory; given 12Gi",
+        ),
+        (
+            f"{CONTAINER}.resources.limits",
+            {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "1"},
+            "GPU type nvidia-l4 needs at least 4 CPU; given 2",
+        ),
+        (
+            f"{CONTAINER}.resources.limits",
+            {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "2"},
+            "one GPU an instance is allowed; given 2",
+        ),
+        (f"{CONTAINER}.resources.limits.memory", "64Gi", "Maximum 32Gi allowed; given 64Gi"),
+        (f"{CONTAINER}.resources.cpuIdle", True, "cpu_idle: must be false with a GPU"),
+        ("template.nodeSelector.accelerator", "nvidia-h100", "'nvidia-h100' is not a GPU type"),
+        (
+            "template.nodeSelector.accelerator",
+            "nvidia-rtx-pro-6000",
+            "GPU type nvidia-rtx-pro-6000 is not available in region us-east4",
+        ),
+        ("template.nodeSelector", None, "needs a node selector with an accelerator"),
+        (
+            "template.scaling.maxInstanceCount",
+            4,
+            "Max instances must be set to 3 or fewer in order to set GPU requirements; given 4",
+        ),
+        ("template.gpuZonalRedundancyDisabled", None, "You do not have quota for using GPUs with zonal redundancy"),
+        ("template.maxInstanceRequestConcurrency", 1001, "must be from 1 to 1000; given 1001"),
+        ("template.timeout", "3601s", "must be from 1s to 3600s; given 3601s"),
+        (f"{CONTAINER}.volumeMounts", [{"name": "nothing", "mountPath": "/x"}], "no volume is named 'nothing'"),
+        ("template.volumes", [{"name": "v"}], "exactly one source must be given"),
+        (f"{CONTAINER}.image", None, "expected a container image path"),
+        (
+            "traffic",
+            [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 50}],
+            "the percentages must add up to 100",
+        ),
+    ],
+)
+def test_a_template_beyond_a_limit_is_refused_and_nothing_is_created(client, path, value, message):
+    status, found = client.error("POST", SERVICES, changed(GPU, path, value), serviceId="limits")
+    assert status == 400
+    assert message in found
+    assert client.call("GET", f"{SERVICES}/limits")[0] == 404
+
+
+def test_a_probe_without_a_gpu_has_600_seconds(client):
+    body = changed(
+        PLAIN, f"{CONTAINER}.startupProbe", {"httpGet": {"path": "/"}, "periodSeconds": 60, "failureThreshold": 11}
+    )
+    assert (
+        "must not exceed 600 seconds; given 11 x 60 = 660"
+        in client.error("POST", SERVICES, body, serviceId="budget")[1]
+    )
+
+
+def test_gpus_of_other_services_count_against_the_quota(own_client):
+    deploy(own_client, "first", changed(GPU, "template.scaling.maxInstanceCount", 2))
+    message = own_client.error(
+        "POST", SERVICES, changed(GPU, "template.scaling.maxInstanceCount", 2), serviceId="second"
+    )[1]
+    assert "Max instances must be set to 1 or fewer" in message
+    assert "error" not in deploy(own_client, "second", GPU)
+
+
+def test_defaults_are_filled_in_as_cloud_run_does(client):
+    service = deploy(client, "defaults", PLAIN)["response"]
+    container = service["template"]["containers"][0]
+    assert container["ports"] == [{"name": "http1", "containerPort": 8080}]
+    assert container["startupProbe"] == {
+        "timeoutSeconds": 240,
+        "periodSeconds": 240,
+        "failureThreshold": 1,
+        "tcpSocket": {"port": 8080},
+    }
+    assert service["template"]["scaling"] == {"maxInstanceCount": 100}
+    assert service["traffic"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
+    assert service["generation"] == service["observedGeneration"] == "1"
+    assert service["urls"] == [service["uri"]]
+    assert service["trafficStatuses"][0]["revision"].startswith("defaults-00001-")
+    assert {condition["state"] for condition in service["conditions"]} == {"CONDITION_SUCCEEDED"}
+
+
+def test_a_missing_service_account_is_refused_at_once(client):
+    body = changed(PLAIN, "template.serviceAccount", "ghost@local-project.iam.gserviceaccount.com")
+    status, message = client.error("POST", SERVICES, body, serviceId="ghost")
+    assert status == 403
+    assert "service account ghost@local-project.iam.gserviceaccount.com" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            f"{CONTAINER}.env",
+            [{"name": "T", "valueSource": {"secretKeyRef": {"secret": "nowhere", "version": "latest"}}}],
+            "secrets/nowhere/versions/latest was not found",
+        ),
+        (
+            "template.volumes",
+            [{"name": "v", "gcs": {"bucket": "no-such-bucket"}}],
+            "the bucket 'no-such-bucket' does not exist",
+        ),
+        (
+            "template.vpcAccess",
+            {"networkInterfaces": [{"network": "nonet", "subnetwork": "nosub"}]},
+            "networks/nonet' was not found",
+        ),
+        (
+            f"{CONTAINER}.image",
+            "us-east4-docker.pkg.dev/local-project/norepo/x",
+            "Image 'us-east4-docker.pkg.dev/local-project/norepo/x' not found",
+        ),
+    ],
+)
+def test_a_reference_to_nothing_fails_the_deployment(own_client, path, value, message):
+    operation = deploy(own_client, "refers", changed(PLAIN, path, value))
+    assert message in operation["error"]["message"]
+    service = own_client.ok("GET", f"{SERVICES}/refers")
+    assert service["terminalCondition"]["state"] == "CONDITION_FAILED"
+    assert "latestReadyRevision" not in service
+
+
+def test_an_account_without_access_to_the_secret_fails_the_deployment(own_client):
+    email = own_client.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": "server"})["email"]
+    own_client.ok("POST", f"/secretmanager/v1/{P}/secrets", {"replication": {"automatic": {}}}, secretId="token")
+    own_client.ok("POST", f"/secretmanager/v1/{P}/secrets/token:addVersion", {"payload": {"data": "eA=="}})
+    body = changed(
+        PLAIN,
+        f"{CONTAINER}.env",
+        [{"name": "T", "valueSource": {"secretKeyRef": {"secret": "token", "version": "latest"}}}],
+    )
+    body["template"]["serviceAccount"] = email
+    operation = deploy(own_client, "denied", body)
+    assert "Secret Manager Secret Accessor" in operation["error"]["message"]
+    grant = {
+        "policy": {"bindings": [{"role": "roles/secretmanager.secretAccessor", "members": [f"serviceAccount:{email}"]}]}
+    }
+    own_client.ok("POST", f"/secretmanager/v1/{P}/secrets/token:setIamPolicy", grant)
+    retried = own_client.ok("PATCH", f"{SERVICES}/denied", body)
+    assert "error" not in own_client.ok("POST", f"/run/v2/{retried['name']}:wait", {})
+
+
+def test_labels_alone_make_no_revision(client):
+    before = deploy(client, "labels", PLAIN)["response"]
+    operation = client.ok("PATCH", f"{SERVICES}/labels", {**PLAIN, "labels": {"a": "b"}})
+    after = client.ok("POST", f"/run/v2/{operation['name']}:wait", {})["response"]
+    assert after["latestReadyRevision"] == before["latestReadyRevision"]
+    assert after["labels"] == {"a": "b"}
+    assert len(client.ok("GET", f"{SERVICES}/labels/revisions")["revisions"]) == 1
+
+
+def test_an_update_mask_leaves_the_rest_alone(client):
+    deploy(client, "mask", {**PLAIN, "labels": {"a": "b"}, "description": "old"})
+    operation = client.ok(
+        "PATCH", f"{SERVICES}/mask", {"description": "new", "template": {"containers": []}}, updateMask="description"
+    )
+    after = client.ok("POST", f"/run/v2/{operation['name']}:wait", {})["response"]
+    assert (after["description"], after["labels"]) == ("new", {"a": "b"})
+
+
+def test_traffic_can_be_pinned_to_a_revision(own_client, own_cloud):
+    first = deploy(own_client, "pinned", PLAIN)["response"]["latestReadyRevision"]
+    pin = [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION", "revision": first.rpartition("/")[2], "percent": 100}]
+    body = {"template": {"containers": [{"image": "docker.io/y"}]}, "traffic": pin}
+    operation = own_client.ok("PATCH", f"{SERVICES}/pinned", body)
+    after = own_client.ok("POST", f"/run/v2/{operation['name']}:wait", {})["response"]
+    assert after["latestReadyRevision"] != first
+    assert after["trafficStatuses"] == pin
+    assert own_cloud.cloud.runtimes.revisions.running == {first}
+
+
+def test_deleting_during_a_deployment_leaves_nothing_running(own_client, own_cloud):
+    own_client.session.put(
+        own_client.base_url + "/admin/scenario?merge=true",
+        json={"operations": {"instant": False, "run_s": 20}},
+        timeout=10,
+    )
+    operation = own_client.ok("POST", SERVICES, PLAIN, serviceId="short")
+    own_client.ok("DELETE", f"{SERVICES}/short")
+    assert own_client.ok("POST", f"/run/v2/{operation['name']}:wait", {})["error"]["code"] == 10
+    time.sleep(0.05)
+    assert own_cloud.cloud.runtimes.revisions.running == set()
+    assert own_cloud.cloud.runtimes.fronts.ports == {}
+
+
+class TestInvokers:
+    @pytest.fixture
+    def service(self, own_client, own_cloud):
+        document = deploy(own_client, "private", PLAIN)["response"]
+        return document, authorizer(own_cloud.cloud), own_cloud.cloud.tokens
+
+    def test_a_private_service_takes_id_tokens_of_its_invokers_only(self, service, own_client):
+        document, authorize, tokens = service
+        name, url = document["name"], document["uri"]
+        assert authorize(name, None) is Access.FORBIDDEN
+        assert authorize(name, "rubbish") is Access.UNAUTHENTICATED
+        assert authorize(name, tokens.issue_access_token("a@example.com")) is Access.UNAUTHENTICATED
+        assert authorize(name, tokens.issue_id_token("a@example.com", "https://elsewhere")) is Access.UNAUTHENTICATED
+        assert authorize(name, tokens.issue_id_token("a@example.com", url)) is Access.FORBIDDEN
+        own_client.ok(
+            "POST",
+            f"/run/v2/{name}:setIamPolicy",
+            {"policy": {"bindings": [{"role": "roles/run.invoker", "members": ["user:a@example.com"]}]}},
+        )
+        assert authorize(name, tokens.issue_id_token("a@example.com", url)) is Access.ALLOWED
+        assert (
+            authorize(name, tokens.issue_id_token("local-operator@local-project.iam.gserviceaccount.com", url))
+            is Access.ALLOWED
+        )
+
+    def test_all_users_may_come_without_a_token(self, service, own_client):
+        document, authorize, _ = service
+        own_client.ok(
+            "POST",
+            f"/run/v2/{document['name']}:setIamPolicy",
+            {"policy": {"bindings": [{"role": "roles/run.invoker", "members": ["allUsers"]}]}},
+        )
+        assert authorize(document["name"], None) is Access.ALLOWED
+
+    def test_a_tampered_id_token_is_refused(self, service):
+        document, authorize, tokens = service
+        head, _, signature = tokens.issue_id_token(
+            "local-operator@local-project.iam.gserviceaccount.com", document["uri"]
+        ).rpartition(".")
+        assert authorize(document["name"], f"{head}.{signature[:-8]}AAAAAAAA") is Access.UNAUTHENTICATED

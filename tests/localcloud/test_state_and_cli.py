@@ -1,0 +1,261 @@
+"""State folders survive and are locked; the command line passes on exit codes and signals and refuses in one sentence."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from localcloud.server import app as server
+from localcloud.world.scenario import Operations, Scenario
+from localcloud.world.state import StateError, StateLock, description
+
+ROOT = Path(__file__).resolve().parents[2]
+P = "/projects/local-project"
+INSTANT = Scenario(operations=Operations(instant=True))
+LIMIT_S = 60
+
+
+def call(cloud, method, path, body=None, **query):
+    answer = requests.request(
+        method, cloud.base_url + path, json=body, params=query, headers={"Authorization": "Bearer x"}, timeout=20
+    )
+    assert answer.status_code < 300, answer.text
+    return answer.json() if answer.content else {}
+
+
+def localcloud(*arguments, **options):
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("GOOGLE_", "PULUMI_", "CLOUDSDK_"))
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "localcloud", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=environment,
+        **options,
+    )
+
+
+class TestSurvival:
+    def test_everything_is_there_again_after_a_restart(self, tmp_path):
+        node = {
+            "parent": "projects/local-project/locations/us-east5-a",
+            "nodeId": "n",
+            "node": {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"},
+        }
+        with server.start(state=tmp_path, scenario=INSTANT) as cloud:
+            call(cloud, "POST", f"/secretmanager/v1{P}/secrets", {"replication": {"automatic": {}}}, secretId="kept")
+            call(cloud, "POST", f"/secretmanager/v1{P}/secrets/kept:addVersion", {"payload": {"data": "eA=="}})
+            call(cloud, "POST", "/storage/storage/v1/b", {"name": "kept-bucket"}, project="local-project")
+            answer = requests.post(
+                f"{cloud.base_url}/upload/storage/v1/b/kept-bucket/o",
+                params={"uploadType": "media", "name": "a"},
+                data=b"bytes",
+                headers={"Authorization": "Bearer x"},
+                timeout=20,
+            )
+            answer.raise_for_status()
+            call(
+                cloud,
+                "POST",
+                f"/run/v2{P}/locations/us-east4/services",
+                {"template": {"containers": [{"image": "docker.io/x"}]}},
+                serviceId="kept",
+            )
+            call(
+                cloud,
+                "POST",
+                f"/tpu/v2alpha1{P}/locations/us-east5-a/queuedResources",
+                {"tpu": {"nodeSpec": [node]}},
+                queuedResourceId="kept",
+            )
+            service = call(cloud, "GET", f"/run/v2{P}/locations/us-east4/services/kept")
+            token = cloud.cloud.tokens.issue_access_token("a@example.com")
+            call(cloud, "POST", "/admin/advance", {"seconds": 1000})
+            first_url, key = cloud.base_url, cloud.credentials.read_text()
+        with server.start(state=tmp_path, scenario=INSTANT) as cloud:
+            assert cloud.base_url == first_url
+            assert cloud.credentials.read_text() == key
+            assert cloud.cloud.tokens.access_token_email(token) == "a@example.com"
+            assert (
+                call(cloud, "GET", f"/secretmanager/v1{P}/secrets/kept/versions/latest:access")["payload"]["data"]
+                == "eA=="
+            )
+            content = requests.get(
+                f"{cloud.base_url}/storage/storage/v1/b/kept-bucket/o/a",
+                params={"alt": "media"},
+                headers={"Authorization": "Bearer x"},
+                timeout=20,
+            )
+            assert content.content == b"bytes"
+            again = call(cloud, "GET", f"/run/v2{P}/locations/us-east4/services/kept")
+            assert (again["uri"], again["uid"]) == (service["uri"], service["uid"])
+            assert call(cloud, "GET", "/admin/clock")["simulatedS"] >= 1000
+            assert call(cloud, "GET", f"/tpu/v2alpha1{P}/locations/us-east5-a/nodes/n")["state"] == "READY"
+            end = time.monotonic() + 10
+            while time.monotonic() < end and not (
+                cloud.cloud.runtimes.machines.machines and cloud.cloud.runtimes.revisions.running
+            ):
+                time.sleep(0.01)
+            assert list(cloud.cloud.runtimes.machines.machines) == [
+                "projects/local-project/locations/us-east5-a/nodes/n"
+            ]
+            assert cloud.cloud.runtimes.revisions.running == {again["latestReadyRevision"]}
+
+    def test_a_deployment_that_was_under_way_goes_on(self, tmp_path):
+        slow = Scenario(operations=Operations(run_s=10_000))
+        with server.start(state=tmp_path, scenario=slow) as cloud:
+            operation = call(
+                cloud,
+                "POST",
+                f"/run/v2{P}/locations/us-east4/services",
+                {"template": {"containers": [{"image": "docker.io/x"}]}},
+                serviceId="slow",
+            )
+            assert "done" not in call(cloud, "GET", f"/run/v2/{operation['name']}")
+        with server.start(state=tmp_path, scenario=INSTANT) as cloud:
+            done = call(cloud, "POST", f"/run/v2/{operation['name']}:wait", {"timeout": "20s"})
+            assert done["response"]["terminalCondition"]["state"] == "CONDITION_SUCCEEDED"
+
+
+class TestLock:
+    def test_a_second_cloud_on_the_same_state_is_refused(self, tmp_path):
+        lock = StateLock.take(tmp_path)
+        with pytest.raises(
+            StateError, match=f"Another local cloud \\(process {os.getpid()}\\) runs on the state folder"
+        ):
+            StateLock.take(tmp_path)
+        lock.release()
+        StateLock.take(tmp_path).release()
+
+    def test_the_lock_of_a_dead_process_does_not_stand_in_the_way(self, tmp_path):
+        script = (
+            "import os, sys; from pathlib import Path; from localcloud.world.state import *; "
+            "state = Path(sys.argv[1]); StateLock.take(state); describe(state, {}); os._exit(9)"
+        )
+        assert (
+            subprocess.run(
+                [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, timeout=LIMIT_S, check=False
+            ).returncode
+            == 9
+        )
+        with pytest.raises(StateError, match="No local cloud runs on the state folder"):
+            description(tmp_path)
+        StateLock.take(tmp_path).release()
+
+
+class TestRun:
+    def test_the_exit_code_of_the_command_is_passed_on(self):
+        done = localcloud("run", "--", sys.executable, "-c", "raise SystemExit(7)")
+        assert done.returncode == 7
+        assert done.stderr.count("\n") == 1
+        assert "SIMULATED" in done.stderr
+
+    def test_the_command_finds_the_cloud_by_its_environment(self):
+        script = "import json, os, urllib.request as u; print(json.dumps([dict(os.environ), json.load(u.urlopen(os.environ['LOCALCLOUD_URL'] + '/admin/'))]))"
+        environment, overview = json.loads(
+            localcloud("run", "--project", "my-project", "--", sys.executable, "-c", script).stdout
+        )
+        assert (
+            overview["project"] == environment["GOOGLE_CLOUD_PROJECT"] == environment["GOOGLE_PROJECT"] == "my-project"
+        )
+        assert environment["PULUMI_BACKEND_URL"].endswith("/pulumi")
+        assert environment["PULUMI_CONFIG_PASSPHRASE"] == "local"
+        assert environment["PULUMI_DEBUG_PROVIDERS"].startswith("gcp:")
+        assert environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"] == environment["LOCALCLOUD_URL"] + "/run/"
+        assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+        assert (
+            not Path(environment["GOOGLE_APPLICATION_CREDENTIALS"]).exists(),
+            "GOOGLE_COMPUTE_CUSTOM_ENDPOINT" in environment,
+        ) == (True, False)
+
+    def test_the_real_plugin_gets_endpoints_instead_of_stand_ins(self):
+        script = "import json, os; print(json.dumps(dict(os.environ)))"
+        environment = json.loads(localcloud("run", "--providers", "real", "--", sys.executable, "-c", script).stdout)
+        assert "PULUMI_DEBUG_PROVIDERS" not in environment
+        assert environment["GOOGLE_COMPUTE_CUSTOM_ENDPOINT"] == environment["LOCALCLOUD_URL"] + "/compute/compute/beta/"
+        assert environment["GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT"] == environment["LOCALCLOUD_URL"] + "/run/v2/"
+
+    def test_real_credentials_do_not_reach_the_command(self):
+        script = "import json, os; print(json.dumps(dict(os.environ)))"
+        surroundings = {
+            **os.environ,
+            "GOOGLE_CREDENTIALS": "real",
+            "GOOGLE_APPLICATION_CREDENTIALS": "/real",
+            "GOOGLE_OAUTH_ACCESS_TOKEN": "real",
+            "HTTP_PROXY": "http://proxy",
+        }
+        command = [sys.executable, "-m", "localcloud", "run", "--", sys.executable, "-c", script]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=True, env=surroundings
+        )
+        environment = json.loads(done.stdout)
+        assert "GOOGLE_CREDENTIALS" not in environment
+        assert "real" not in environment["GOOGLE_APPLICATION_CREDENTIALS"] + environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
+        assert "127.0.0.1" in environment["NO_PROXY"]
+
+    def test_a_signal_goes_on_to_the_command(self):
+        script = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(42)); print('up', flush=True); time.sleep(60)"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "localcloud", "run", "--", sys.executable, "-c", script],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 42
+        assert errors.count(b"\n") == 1
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "message"),
+        [
+            (["run"], 2, "No command to run"),
+            (["run", "--", "no-such-command-anywhere"], 127, "there is no command 'no-such-command-anywhere' on PATH."),
+            (["run", "--scenario", "none.yaml", "--", "true"], 2, "none.yaml: cannot be read"),
+            (["run", "--speed", "0", "--", "true"], 2, "0 is not above 0"),
+            (["env", "--state", "/nonexistent/state"], 2, "No local cloud runs on the state folder /nonexistent/state"),
+            (["run", "--state", "/proc/nothing", "--", "true"], 2, "The state folder /proc/nothing cannot be used"),
+        ],
+    )
+    def test_refusals_are_one_sentence(self, arguments, code, message):
+        done = localcloud(*arguments)
+        assert done.returncode == code
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_serve_prints_how_to_use_it_and_env_finds_it(tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "localcloud", "serve", "--state", str(tmp_path / "state")],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        end, found = time.monotonic() + LIMIT_S, None
+        while time.monotonic() < end and (found is None or found.returncode != 0):
+            found = localcloud("env", "--state", str(tmp_path / "state"), "--json")
+        assert found is not None
+        environment = json.loads(found.stdout)
+        assert requests.get(environment["LOCALCLOUD_URL"] + "/admin/", timeout=10).json()["simulated"] is True
+        assert "export LOCALCLOUD_URL=http://127.0.0.1:" in localcloud("env", "--state", str(tmp_path / "state")).stdout
+        second = localcloud("serve", "--state", str(tmp_path / "state"))
+        assert (second.returncode, "Another local cloud" in second.stderr) == (2, True)
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=LIMIT_S) == 0
+    assert "localcloud env --state" in (tmp_path / "log").read_text()
+    assert localcloud("env", "--state", str(tmp_path / "state")).returncode == 2

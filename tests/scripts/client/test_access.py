@@ -1,0 +1,245 @@
+import base64
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from scripts.client import access
+from scripts.client.access import Access, AccessError, IdTokenSource, open_access
+
+ROOT = Path(__file__).parents[3]
+
+# A stand-in for `gcloud ... ssh -- -N -L PORT:host:port`: forwards by a child of its own, as gcloud does by ssh.
+FORWARDER = """
+import asyncio, subprocess, sys
+if sys.argv[1] == "parent":
+    sys.exit(subprocess.call([sys.executable, "-c", open(sys.argv[2]).read(), "child", *sys.argv[2:]]))
+local, host, port = sys.argv[sys.argv.index("-L") + 1].split(":")
+async def pipe(reader, writer):
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
+async def serve(reader, writer):
+    there = await asyncio.open_connection(host, int(port))
+    await asyncio.gather(pipe(reader, there[1]), pipe(there[0], writer))
+async def main():
+    async with await asyncio.start_server(serve, "127.0.0.1", int(local)) as server:
+        await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+@dataclass
+class Tunnel:
+    argv: list
+    local_port: int = 8000
+
+
+@pytest.fixture
+def forwarder(tmp_path, url):
+    script = tmp_path / "forward.py"
+    script.write_text(FORWARDER)
+    port = url.rsplit(":", 1)[1]
+    return Tunnel([sys.executable, str(script), "parent", str(script), "-N", "-L", f"8000:127.0.0.1:{port}"])
+
+
+def listening(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def gone(port, seconds=5.0):
+    end = time.monotonic() + seconds
+    while listening(port) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not listening(port)
+
+
+def test_a_tunnel_is_opened_on_a_free_port_used_and_closed_with_its_children(forwarder):
+    with open_access(endpoint="http://127.0.0.1:8000", auth="tunnel", tunnel=forwarder) as way:
+        port = int(way.base_url.rsplit(":", 1)[1])
+        assert port != 8000
+        with urllib.request.urlopen(f"{way.base_url}/health", timeout=5) as answer:  # noqa: S310 - our own loopback server
+            assert answer.status == 200
+    assert gone(port)
+
+
+def test_a_tunnel_is_closed_when_what_runs_in_it_breaks(forwarder):
+    def broken():
+        with open_access(endpoint="http://127.0.0.1:8000", auth="tunnel", tunnel=forwarder) as way:
+            ports.append(int(way.base_url.rsplit(":", 1)[1]))
+            raise KeyboardInterrupt
+
+    ports = []
+    with pytest.raises(KeyboardInterrupt):
+        broken()
+    assert gone(ports[0])
+
+
+def open_tunnel(tunnel):
+    with open_access(endpoint="http://127.0.0.1:8000", auth="tunnel", tunnel=tunnel):
+        pass
+
+
+def test_a_tunnel_that_dies_says_its_own_words():
+    argv = [sys.executable, "-c", "import sys; sys.exit('permission denied for you')", "-L", "8000:127.0.0.1:8000"]
+    with pytest.raises(AccessError, match="ended with exit code 1 before it was open: permission denied for you"):
+        open_tunnel(Tunnel(argv))
+
+
+def test_a_tunnel_that_never_opens_ends_at_its_limit(monkeypatch):
+    monkeypatch.setattr(access, "TUNNEL_OPEN_LIMIT_S", 0.4)
+    with pytest.raises(AccessError, match="did not open within 0 s: it said nothing"):
+        open_tunnel(Tunnel([sys.executable, "-c", "import time; time.sleep(60)", "-L", "8000:127.0.0.1:8000"]))
+
+
+def test_a_command_that_is_not_there_and_one_that_forwards_nothing_are_named():
+    with pytest.raises(AccessError, match="'no-such-command' cannot be run"):
+        open_tunnel(Tunnel(["no-such-command", "-L", "8000:127.0.0.1:8000"]))
+    with pytest.raises(AccessError, match="forwards no such port"):
+        open_tunnel(Tunnel(["ssh", "-L", "9000:127.0.0.1:9000"]))
+    with pytest.raises(AccessError, match="output tunnel is null"):
+        open_tunnel(None)
+
+
+@pytest.mark.parametrize(
+    ("part", "wanted"),
+    [
+        ("8000:127.0.0.1:8000", "7:127.0.0.1:8000"),
+        ("-L8000:127.0.0.1:8000", "-L7:127.0.0.1:8000"),
+        ("127.0.0.1:8000:127.0.0.1:8000", "127.0.0.1:7:127.0.0.1:8000"),
+    ],
+)
+def test_only_the_local_end_of_a_forwarding_changes(part, wanted):
+    assert access._with_local_port(["ssh", "-p", "8000", part], 8000, 7) == ["ssh", "-p", "8000", wanted]
+
+
+def test_an_identity_token_goes_where_the_platform_looks_for_it():
+    tokens = IdTokenSource("https://s.run.app", lambda audience: f"token for {audience}")
+    alone = Access(base_url="https://s.run.app", auth="id-token", id_tokens=tokens)
+    assert alone.headers() == {"Authorization": "Bearer token for https://s.run.app"}
+    with_key = Access(base_url="https://s.run.app", auth="id-token", id_tokens=tokens, api_key="canary")
+    assert with_key.headers() == {
+        "Authorization": "Bearer canary",
+        "X-Serverless-Authorization": "Bearer token for https://s.run.app",
+    }
+    assert Access(base_url="http://h", auth="none").headers() == {}
+    assert "canary" not in repr(with_key)
+
+
+def test_a_token_is_kept_until_it_is_about_to_run_out(monkeypatch):
+    fetched = []
+    source = IdTokenSource("a", lambda audience: fetched.append(audience) or f"t{len(fetched)}")
+    assert [source.token(), source.token()] == ["t1", "t1"]
+    monkeypatch.setattr(source, "_renew_at_s", time.monotonic() - 1)
+    assert source.token() == "t2"
+
+
+def test_a_token_that_comes_half_spent_is_renewed_before_it_runs_out():
+    half_spent = jwt({"exp": int(time.time()) + 600})
+    source = IdTokenSource("a", lambda _audience: half_spent)
+    before = time.monotonic()
+    source.token()
+    assert before + 280 < source._renew_at_s < before + 310
+    assert access._seconds_left("no token at all") == access.TOKEN_LIFE_S
+
+
+def test_the_audience_is_the_services_address_without_a_path(monkeypatch):
+    asked = []
+    monkeypatch.setattr(access, "fetch_id_token", lambda audience: asked.append(audience) or "t")
+    with open_access(endpoint="https://s.run.app/v1/", auth="id-token") as way:
+        way.headers()
+    assert asked == ["https://s.run.app"]
+
+
+def test_without_any_credentials_the_sentence_names_both_ways_out(tmp_path):
+    """No key file, no metadata server, no gcloud: asked in a process of its own, whose environment has none of them."""
+    code = "from scripts.client.access import fetch_id_token\nfetch_id_token('https://s.run.app')"
+    env = {
+        "PATH": str(tmp_path),
+        "HOME": str(tmp_path),
+        "NO_GCE_CHECK": "true",
+        "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "none.json"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
+    assert "no identity token for https://s.run.app" in done.stderr
+    assert "`gcloud auth login`" in done.stderr
+    assert "gcloud says 'not installed'" in done.stderr
+
+
+def test_a_persons_own_login_is_taken_from_gcloud(tmp_path):
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text('#!/bin/sh\n[ "$1 $2" = "auth print-identity-token" ] && echo the-token\n')
+    gcloud.chmod(0o755)
+    code = "from scripts.client.access import fetch_id_token\nprint(fetch_id_token('https://s.run.app'))"
+    env = {
+        "PATH": f"{tmp_path}:/bin:/usr/bin",
+        "HOME": str(tmp_path),
+        "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "none.json"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "the-token"
+
+
+def jwt(claims):
+    parts = [
+        base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({"alg": "none"}, claims)
+    ]
+    return ".".join([*parts, "c2ln"])
+
+
+class TokenEndpoint(BaseHTTPRequestHandler):
+    def do_POST(self):
+        form = urllib.parse.parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+        payload = form["assertion"][0].split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        body = json.dumps(
+            {"id_token": jwt({"aud": claims["target_audience"], "exp": int(time.time()) + 3600})}
+        ).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_service_accounts_file_gives_a_token_for_the_service(tmp_path, monkeypatch):
+    endpoint = HTTPServer(("127.0.0.1", 0), TokenEndpoint)
+    threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    account = {
+        "type": "service_account",
+        "client_email": "smoke@p.iam.gserviceaccount.com",
+        "private_key": key.decode(),
+        "token_uri": f"http://127.0.0.1:{endpoint.server_port}/token",
+    }
+    file = tmp_path / "account.json"
+    file.write_text(json.dumps(account))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    try:
+        token = access.fetch_id_token("https://s.run.app")
+    finally:
+        endpoint.shutdown()
+        endpoint.server_close()
+    payload = token.split(".")[1]
+    assert json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["aud"] == "https://s.run.app"

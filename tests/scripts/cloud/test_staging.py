@@ -1,0 +1,117 @@
+"""Staging copies what is missing, once, and says so in a manifest."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripts.cloud.staging import MANIFEST, FolderSource, SourceFile, stage
+from scripts.errors import ScriptError
+
+
+@dataclass
+class Blob:
+    bucket: "Bucket"
+    name: str
+    content: bytes = b""
+    metadata: dict | None = None
+
+    @property
+    def size(self):
+        return len(self.content)
+
+    def _put(self, content):
+        if self.bucket.uploads_left == 0:
+            raise ConnectionError
+        self.bucket.uploads_left -= 1
+        self.content = content
+        self.bucket.blobs[self.name] = self
+
+    def upload_from_filename(self, filename, *, timeout, checksum):
+        with Path(filename).open("rb") as stream:
+            self._put(stream.read())
+
+    def upload_from_string(self, data, *, content_type, timeout):
+        self._put(data.encode())
+
+
+@dataclass
+class Bucket:
+    blobs: dict = field(default_factory=dict)
+    uploads_left: int = 10**6
+
+    def blob(self, blob_name, *, chunk_size=None):
+        return Blob(self, blob_name)
+
+    def list_blobs(self, *, prefix, timeout):
+        return [blob for name, blob in self.blobs.items() if name.startswith(prefix)]
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    for name, content in {
+        "config.json": "{}",
+        "model-1.safetensors": "aa",
+        "model-2.safetensors": "bb",
+        "original.pth": "no",
+    }.items():
+        (tmp_path / name).write_text(content)
+    return FolderSource(folder=tmp_path)
+
+
+def quiet(file, copied):
+    """Nobody looks."""
+
+
+def test_everything_the_server_needs_is_copied_and_listed(checkpoint):
+    bucket = Bucket()
+    assert stage(checkpoint, bucket, "m", quiet) == (3, 0)
+    assert set(bucket.blobs) == {"m/config.json", "m/model-1.safetensors", "m/model-2.safetensors", f"m/{MANIFEST}"}
+    manifest = json.loads(bucket.blobs[f"m/{MANIFEST}"].content)
+    assert [file["name"] for file in manifest["files"]] == ["config.json", "model-1.safetensors", "model-2.safetensors"]
+    assert all(len(file["sha256"]) == 64 for file in manifest["files"])
+
+
+def test_a_second_run_copies_nothing(checkpoint):
+    bucket = Bucket()
+    stage(checkpoint, bucket, "m", quiet)
+    assert stage(checkpoint, bucket, "m", quiet) == (0, 3)
+
+
+@given(broken_after=st.integers(min_value=0, max_value=3))
+def test_a_broken_copy_goes_on_where_it_stopped(tmp_path_factory, broken_after):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    for name in ("config.json", "model-1.safetensors", "model-2.safetensors"):
+        (folder / name).write_text(name)
+    bucket = Bucket(uploads_left=broken_after)
+    with pytest.raises(ConnectionError):
+        stage(FolderSource(folder=folder), bucket, "m", quiet)
+    assert f"m/{MANIFEST}" not in bucket.blobs
+    bucket.uploads_left = 10**6
+    copied, kept = stage(FolderSource(folder=folder), bucket, "m", quiet)
+    assert (copied, kept) == (3 - broken_after, broken_after)
+
+
+def test_others_objects_are_left_alone(checkpoint):
+    bucket = Bucket()
+    theirs = Blob(bucket, "m/theirs.bin", b"x")
+    bucket.blobs["m/theirs.bin"] = theirs
+    stage(checkpoint, bucket, "m", quiet)
+    assert bucket.blobs["m/theirs.bin"] is theirs
+
+
+def test_a_file_that_changed_on_the_way_is_refused(checkpoint):
+    class Lying(FolderSource):
+        def files(self):
+            return [SourceFile(name="config.json", size_bytes=2, sha256="0" * 64)]
+
+    with pytest.raises(ScriptError, match=r"config.json arrived with SHA-256 .* run this again"):
+        stage(Lying(folder=checkpoint.folder), Bucket(), "m", quiet)
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(ScriptError, match=r"holds no config.json"):
+        FolderSource(folder=tmp_path).files()
