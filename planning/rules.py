@@ -27,7 +27,7 @@ def check_accepted(ids: Iterable[str]) -> str | None:
     """Return what is wrong with a list of accepted findings, as one sentence without a full stop; None if nothing is."""
     for identifier in ids:
         if identifier not in RULES:
-            return f'"{identifier}" is no id of a finding; ids that can be accepted are {", ".join(ACCEPTABLE_IDS)}'
+            return f'"{identifier}" is the id of no finding; those that can be accepted are {", ".join(ACCEPTABLE_IDS)}'
         if identifier not in ACCEPTABLE_IDS:
             return f"{identifier} ({RULES[identifier].what}) cannot be accepted; remove it and change the deployment"
     return None

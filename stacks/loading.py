@@ -1,124 +1,140 @@
-"""From Pulumi configuration, or its file, to `Settings`; every mistake is one sentence with the key, the value and what is allowed."""
+"""From Pulumi configuration, or its file, to `Settings`. Each mistake is one sentence: the key, the value and what is allowed."""
 
 import difflib
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from stacks.settings import Settings
+from contracts.labels import PRODUCT
+from stacks.settings import NOT_IN_FILE, TOKEN_KEY, Settings
 
-NAMESPACE = "gemma-serving"
-TOKEN_KEY = "hfToken"  # noqa: S105  the key, not a token
+T = TypeVar("T")
+
 _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT")
 _MAX_VALUE_CHARACTERS = 60
-_NOT_IN_FILE = {"project", "hasHfToken"}
-"""Fields that do not come from keys of our namespace."""
-
-_PATTERNS = {
-    "zone": "a zone such as us-east5-a",
-    "region": "a region such as us-east4",
-    "project": "a project id: 6 to 30 lower-case letters, digits and hyphens, a letter first",
-    "digest": "sha256: and 64 hexadecimal digits",
-    "model": 'a Hugging Face id such as "google/gemma-4-E2B-it"',
-    "acceleratorType": "a slice such as v6e-4",
-    "invokers": 'a member such as "user:name@example.com" or "serviceAccount:name@project.iam.gserviceaccount.com"; for everybody set public: true',
-    "tunnelMembers": 'a member such as "user:name@example.com"',
-    "labels": "lower-case letters, digits, hyphens and underscores, 63 at most",
-}
-
 
 _PLAIN = {
-    "Input should be a valid dictionary or instance of": "expected a block of settings, as in",
+    "Input should be an object": "expected a block of settings",
+    "Input should be a valid array": "expected a list",
     "Input should be a valid": "expected a",
     "expected a integer": "expected a whole number",
     "Input should be": "expected",
     " after validation": "",
 }
-"""Words of the validator, and what a person would say."""
+"""The validator's words, and the words of a person."""
 
 
 class SettingsError(ValueError):
-    """The settings are wrong; the message is for a person, one sentence a line for each mistake."""
+    """The settings are wrong. The message is for a person: one sentence in a line of its own for each mistake."""
+
+
+_TRUE_OR_FALSE = re.compile("^(?i:true|false)$")
+
+
+class _EngineYaml(yaml.SafeLoader):
+    """YAML as the Pulumi engine reads it: only true and false are booleans; on, off, yes and no are text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own name and type
+        first: [(tag, _TRUE_OR_FALSE if tag.endswith(":bool") else pattern) for tag, pattern in resolvers]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 def from_values(values: Mapping[str, object], *, project: str | None, has_token: bool, origin: str) -> Settings:
-    """Validate parsed configuration values (camelCase keys, without namespace). `origin` names the file or stack in messages.
+    """Return the settings of parsed configuration values (camelCase keys, without namespace). `origin` names the file in messages.
 
     Raises:
         SettingsError: with every mistake that was found, not only the first.
     """
     if project is None:
         raise SettingsError(
-            f"{origin}: gcp:project is not set and neither is GOOGLE_CLOUD_PROJECT; name the Google Cloud project: pulumi config set gcp:project PROJECT_ID"
+            f"{origin}: gcp:project is not set and neither is GOOGLE_CLOUD_PROJECT; name the Google Cloud project: "
+            "pulumi config set gcp:project PROJECT_ID"
         )
-    reserved = sorted(_NOT_IN_FILE & values.keys())
-    if reserved:
-        raise SettingsError(f"{origin}: {NAMESPACE}:{reserved[0]} is not a known setting{_suggestion([reserved[0]])}.")
+    for key in NOT_IN_FILE:
+        if key in values:
+            raise SettingsError(f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion([key])}.")
+    complete = {**values, "project": project, "hasHfToken": has_token}
     try:
-        return Settings.model_validate({**values, "project": project, "hasHfToken": has_token})
+        # As JSON, because that is what the engine hands to the program: both ways give the same settings.
+        return Settings.model_validate_json(json.dumps(complete, default=str))
     except ValidationError as error:
+        sentences = [_sentence(details, origin, complete) for details in error.errors()]
+        raise SettingsError("\n".join(dict.fromkeys(sentences))) from None
+    except (TypeError, ValueError, RecursionError):
         raise SettingsError(
-            "\n".join(_sentence(details, origin, {**values, "project": project}) for details in error.errors())
+            f"{origin}: use only text, numbers, true, false, lists and blocks with text as keys."
         ) from None
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:
-    """Read the configuration that the engine hands to a program: full key -> text, objects as JSON.
+    """Return the settings of the configuration that the engine hands to a program: full key to text, objects as JSON.
 
     Raises:
-        SettingsError: also where the token is stored in clear.
+        SettingsError: for every mistake, also for a token that is stored in clear.
     """
-    own = {key.partition(":")[2]: text for key, text in config.items() if key.startswith(f"{NAMESPACE}:")}
-    has_token = TOKEN_KEY in own
-    if has_token and f"{NAMESPACE}:{TOKEN_KEY}" not in secret_keys:
-        raise SettingsError(
-            f"Pulumi.{stack}.yaml: {NAMESPACE}:{TOKEN_KEY} is stored in clear; remove it, revoke that token, and set a new one: "
-            f"pulumi config set --secret {NAMESPACE}:{TOKEN_KEY}"
-        )
-    values = {key: _parsed(text) for key, text in own.items() if key != TOKEN_KEY}
-    return from_values(
-        values,
-        project=config.get("gcp:project") or project_from_environment(),
-        has_token=has_token,
-        origin=f"Pulumi.{stack}.yaml",
-    )
+    origin = f"Pulumi.{stack}.yaml"
+    values = {key: _parsed(text) for key, text in _own_keys(config).items() if key != TOKEN_KEY}
+    token_key = f"{PRODUCT}:{TOKEN_KEY}"
+    if token_key in config and token_key not in secret_keys:
+        raise _token_in_clear(origin)
+    project = config.get("gcp:project") or project_from_environment()
+    return from_values(values, project=project, has_token=token_key in config, origin=origin)
 
 
 def from_file(path: Path, *, project: str | None = None) -> Settings:
-    """Read `Pulumi.<stack>.yaml` without an engine; secrets are not decrypted.
+    """Return the settings of `Pulumi.<stack>.yaml`, read without an engine; secrets are not decrypted.
 
-    `project` stands in where neither the file nor the environment names one (planning needs none).
-    Raises SettingsError, also where the file is missing or is not YAML.
+    `project` is used if neither the file nor the environment names one: planning needs none.
+
+    Raises:
+        SettingsError: for every mistake, also if the file is missing, is not YAML, or stores the token in clear.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        known = (
-            ", ".join(
-                sorted(p.name.removeprefix("Pulumi.").removesuffix(".yaml") for p in path.parent.glob("Pulumi.*.yaml"))
-            )
-            or "none"
-        )
+        stacks = sorted(p.name.removeprefix("Pulumi.").removesuffix(".yaml") for p in path.parent.glob("Pulumi.*.yaml"))
+        known = ", ".join(stacks) or "none"
         raise SettingsError(f"There is no {path.name}; the stacks with settings here are: {known}.") from None
     except yaml.YAMLError as error:
         raise SettingsError(f"{path.name} is not YAML: {str(error).splitlines()[0]}.") from None
     config = _mapping(_mapping(document).get("config"))
-    own = {key.partition(":")[2]: value for key, value in config.items() if key.startswith(f"{NAMESPACE}:")}
-    has_token = own.pop(TOKEN_KEY, None) is not None
+    values = _own_keys(config)
+    token = values.pop(TOKEN_KEY, None)
+    if token is not None and list(_mapping(token)) != ["secure"]:
+        raise _token_in_clear(path.name)
     named = config.get("gcp:project")
     found = named if isinstance(named, str) else project_from_environment() or project
-    return from_values(own, project=found, has_token=has_token, origin=path.name)
+    return from_values(values, project=found, has_token=token is not None, origin=path.name)
+
+
+def read_yaml(text: str) -> object:
+    """Return the value of a YAML text as the Pulumi engine reads it. Raises yaml.YAMLError."""
+    return cast("object", yaml.load(text, Loader=_EngineYaml))  # noqa: S506 - a SafeLoader
 
 
 def project_from_environment() -> str | None:
-    """Return the project that the Google tools would take from the environment, or None."""
+    """Return the project that Google's tools take from the environment, or None."""
     return next((os.environ[name] for name in _PROJECT_VARIABLES if os.environ.get(name)), None)
+
+
+def _token_in_clear(origin: str) -> SettingsError:
+    key = f"{PRODUCT}:{TOKEN_KEY}"
+    return SettingsError(
+        f"{origin}: {key} is stored in clear; remove it, revoke that token, and set a new one: pulumi config set --secret {key}"
+    )
+
+
+def _own_keys(config: Mapping[str, T]) -> dict[str, T]:
+    """Return the keys of our namespace, without it."""
+    return {key.partition(":")[2]: value for key, value in config.items() if key.startswith(f"{PRODUCT}:")}
 
 
 def _mapping(value: object) -> dict[str, object]:
@@ -129,7 +145,7 @@ def _mapping(value: object) -> dict[str, object]:
 
 
 def _parsed(text: str) -> object:
-    """Undo what the engine does to structured values; plain words stay words."""
+    """Return the structured value that the engine made text of; plain words stay words."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -139,36 +155,30 @@ def _parsed(text: str) -> object:
 def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) -> str:
     location = [part for part in details["loc"] if part != "[key]"]
     key = _path(location)
-    kind = details["type"]
-    if kind == "extra_forbidden":
-        return f"{origin}: {NAMESPACE}:{key} is not a known setting{_suggestion(location)}."
-    if kind == "missing":
-        return f"{origin}: {NAMESPACE}:{key} is missing; set it."
+    if details["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+        return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(location)}."
+    if details["type"] == "missing":
+        return f"{origin}: {PRODUCT}:{key} is missing; set it."
     value = _value_at(values, location)
-    name = "gcp:project" if key == "project" else f"{NAMESPACE}:{key}" if key else "the settings"
+    name = "gcp:project" if key == "project" else f"{PRODUCT}:{key}" if key else "the settings"
     shown = f" = {_shown(value)}" if isinstance(value, str | int | float | bool) else ""
-    return f"{origin}: {name}{shown}: {_allowed(details, location)}."
+    return f"{origin}: {name}{shown}: {_allowed(details['msg'])}."
 
 
-def _allowed(details: ErrorDetails, location: list[int | str]) -> str:
-    if details["type"] == "string_pattern_mismatch":
-        words = [part for part in reversed(location) if isinstance(part, str)]
-        wanted = next((_PATTERNS[w] for word in words for w in (word, word.removesuffix("s")) if w in _PATTERNS), None)
-        return f"expected {wanted}" if wanted else details["msg"]
-    message = details["msg"].removeprefix("Value error, ").rstrip(".")
+def _allowed(message: str) -> str:
     for technical, plain in _PLAIN.items():
         message = message.replace(technical, plain)
-    return message
+    return message.removeprefix("Value error, ").rstrip(".")
 
 
-def _path(location: list[int | str]) -> str:
+def _path(location: Sequence[int | str]) -> str:
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
 
 
-def _value_at(values: object, location: list[int | str]) -> object:
+def _value_at(values: object, location: Sequence[int | str]) -> object:
     found = values
     for part in location:
         if isinstance(found, Mapping) and part in found:
@@ -179,29 +189,16 @@ def _value_at(values: object, location: list[int | str]) -> object:
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
+    text = json.dumps(value)
     return text if len(text) <= _MAX_VALUE_CHARACTERS else text[: _MAX_VALUE_CHARACTERS - 3] + "..."
 
 
-def _suggestion(location: list[int | str]) -> str:
-    model: object = Settings
-    for part in location[:-1]:
-        model = _field_model(model, part)
-    known = _aliases(model)
-    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+def _suggestion(location: Sequence[int | str]) -> str:
+    from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
+
+    *block, key = location
+    known = known_keys(f"{PRODUCT}:{_path(block)}" if block else PRODUCT)
+    close = difflib.get_close_matches(str(key), known, n=1)
     if close:
         return f"; did you mean {close[0]}"
     return f"; known are {', '.join(known)}" if known else ""
-
-
-def _aliases(model: object) -> list[str]:
-    fields: dict[str, object] = getattr(model, "model_fields", {})
-    return sorted(alias for field in fields.values() if (alias := str(getattr(field, "alias", ""))) not in _NOT_IN_FILE)
-
-
-def _field_model(model: object, key: int | str) -> object:
-    for field in getattr(model, "model_fields", {}).values():
-        if field.alias == key:
-            candidates = (field.annotation, *getattr(field.annotation, "__args__", ()))
-            return next((candidate for candidate in candidates if hasattr(candidate, "model_fields")), None)
-    return None

@@ -1,10 +1,7 @@
 """From settings to the planner's question, and from its answer to the program's decision to go on."""
 
-from dataclasses import fields
-
 from planning.rules import ACCEPTABLE_IDS
 from planning.types import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, WeightsMode
-from planning.vllm_args import VllmOptions
 from planning.wording import Wording, remedy_of, worded
 from stacks.settings import CloudRunSettings, ProbeSettings, Settings, TpuSettings
 
@@ -21,7 +18,7 @@ def to_deployment(settings: Settings) -> Deployment:
         accelerator=tpu.accelerator_type if tpu else run.gpu if run else "",
         platform="tpu-vm" if tpu else "cloud-run",
         quantization=settings.quantization,
-        vllm=to_vllm_options(settings),
+        vllm=settings.vllm,
         weights_mode=_weights_mode(settings),
         host_memory_gib=run.memory_mib / 1024 if run else None,
         vcpu=run.cpu if run else None,
@@ -29,16 +26,9 @@ def to_deployment(settings: Settings) -> Deployment:
         cloud_run=_cloud_run_options(run, settings) if run else CloudRunOptions(),
         public=run.public if run else False,
         endpoint_url=settings.endpoint_url,
+        measured_tok_per_s=settings.measured_tok_per_s,
         accept_findings=tuple(settings.accept_findings),
     )
-
-
-def to_vllm_options(settings: Settings) -> VllmOptions:
-    """Return the typed vLLM options as the settings give them."""
-    given = {
-        field.name: getattr(settings.vllm, field.name) for field in fields(VllmOptions) if field.name != "extra_args"
-    }
-    return VllmOptions(**given, extra_args=tuple(settings.vllm.extra_args))
 
 
 def to_probe(probe: ProbeSettings) -> StartupProbe:
@@ -94,6 +84,8 @@ def _tpu_options(tpu: TpuSettings) -> TpuOptions:
         provisioning_model=tpu.provisioning,
         max_run_duration_s=tpu.max_run_duration_s,
         zones=tuple(tpu.zones),
+        compile_cache=tpu.compile_cache,
+        private_google_access=tpu.existing_network.private_google_access if tpu.existing_network else None,
     )
 
 
@@ -110,5 +102,5 @@ def _cloud_run_options(run: CloudRunSettings, settings: Settings) -> CloudRunOpt
         mount_gid=run.mount.gid,
         image_uid=settings.image.uid,
         image_gid=settings.image.gid,
-        cuda13_image=run.gpu == "nvidia-l4",
+        cuda13_image=settings.image.needs_cuda_13,
     )

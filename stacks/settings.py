@@ -1,39 +1,101 @@
-"""The settings of a stack: one frozen model for both targets, units in the names.
+"""The settings of a stack: one frozen model for both targets.
 
-In the configuration file keys are camelCase and quantities carry their unit (`maxRunDuration: 4h`, `memory: 32Gi`); here they are numbers with the unit in the
-name (`max_run_duration_s`, `memory_mib`). Every mistake becomes one sentence with the key, the value and what is allowed (see `stacks.loading`).
+Keys in the file are camelCase and quantities carry their unit (`maxRunDuration: 4h`, `memory: 32Gi`). Here they are numbers with
+the unit in the name (`max_run_duration_s`, `memory_mib`). `stacks.loading` turns each mistake into one sentence.
 """
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from annotated_types import GroupedMetadata
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
-from planning.hardware import FLEX_START_MAX_RUN_S
-from stacks.units import DurationS, MemoryMib, format_duration
+from contracts.labels import is_reserved
+from contracts.outputs import Target
+from planning.images import IMAGES, Image, image_of
+from planning.rules import check_accepted
+from planning.types import ProvisioningModel
+from planning.vllm_args import VllmOptions
+from stacks.units import DurationS, MemoryMib
 
-MIN_RUN_S = 600
-"""Shorter runs end before a large model has been loaded; the TPU API itself takes any positive duration."""
+TOKEN_KEY: Final = "hfToken"  # noqa: S105 - the key, not a token
+NOT_IN_FILE: Final = ("project", "hasHfToken")
+"""Fields of the settings that no key of the file sets."""
+CUDA_13: Final = 13
 
-Target = Literal["tpu", "cloud-run"]
-Weights = Literal["hub", "bucket", "prefetched-image"]
-Provisioning = Literal["flex-start", "spot", "standard", "reservation"]
 
-ProjectId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$")]
-Zone = Annotated[str, StringConstraints(pattern=r"^[a-z]+(-[a-z]+)+\d+-[a-z]$")]
-Region = Annotated[str, StringConstraints(pattern=r"^[a-z]+(-[a-z]+)+\d+$")]
-AcceleratorType = Annotated[str, StringConstraints(pattern=r"^v\d+[a-z]*-\d+$")]
-Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
-Fraction = Annotated[float, Field(gt=0, le=1)]
+@dataclass(frozen=True, slots=True)
+class Matching(GroupedMetadata):
+    """Text that matches a pattern; `what` and `example` name it in messages and in editors."""
+
+    pattern: str
+    what: str
+    example: str = ""
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the check and its JSON schema, for pydantic."""
+        examples = {"examples": [self.example]} if self.example else {}
+        yield AfterValidator(self._checked)
+        yield WithJsonSchema({"type": "string", "pattern": self.pattern, **examples})
+
+    def _checked(self, text: str) -> str:
+        if not re.fullmatch(self.pattern, text):
+            raise ValueError(f"expected {self.what}" + (f" such as {self.example}" if self.example else ""))
+        return text
+
+
+_PATH = r"^((https://\S+/)?projects/[^/\s]+/"
+_NAME = r"/)?[a-z]([a-z0-9-]*[a-z0-9])?$"
+ProjectId = Annotated[
+    str, Matching(r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", "a project id: 6 to 30 of a-z, 0-9 and -, a letter first")
+]
+ModelId = Annotated[str, Matching(r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$", "a Hugging Face id", "google/gemma-4-E2B-it")]
+Zone = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+-[a-z]$", "a zone", "us-east5-a")]
+Region = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+$", "a region", "us-east4")]
+AcceleratorType = Annotated[str, Matching(r"^v[0-9]+[a-z]*-[0-9]+$", "a slice", "v6e-4")]
+Network = Annotated[
+    str,
+    Matching(
+        _PATH + "global/networks" + _NAME, "a name or self link", "projects/my-project/global/networks/my-network"
+    ),
+]
+Subnetwork = Annotated[
+    str,
+    Matching(
+        _PATH + r"regions/[^/\s]+/subnetworks" + _NAME,
+        "a name or self link",
+        "projects/my-project/regions/us-east5/subnetworks/my-subnetwork",
+    ),
+]
+Repository = Annotated[str, Matching(r"^[a-z0-9._/-]+$", "a repository", "vllm/vllm-openai")]
+Digest = Annotated[str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits")]
+LabelKey = Annotated[str, Matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 of a-z, 0-9, - and _, a letter first")]
+LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "at most 63 of a-z, 0-9, - and _")]
+_MEMBER = r"^(user|group|serviceAccount|domain):[^\s:]+$"
+Member = Annotated[str, Matching(_MEMBER, "a member", "user:name@example.com")]
+Invoker = Annotated[str, Matching(_MEMBER, "a member (for everybody set public: true)", "user:name@example.com")]
+MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]
+BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "the name of a bucket", "my-models")]
+Prefix = Annotated[str, Matching(r"^[A-Za-z0-9._/-]*$", "a folder", "models/gemma-4-E2B-it")]
 Positive = Annotated[int, Field(gt=0)]
-LabelKey = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
-LabelValue = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{0,63}$")]
-Member = Annotated[str, StringConstraints(pattern=r"^(user|group|serviceAccount|domain):[^\s:]+$")]
+PositiveNumber = Annotated[float, Field(gt=0)]
 
 
 class _Frozen(BaseModel):
-    """Camel-case keys in the file, unknown keys refused, nothing converted silently, nothing changed later."""
+    """Camel-case keys in the file, unknown keys refused, no value converted silently, nothing changed later."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -42,90 +104,92 @@ class _Frozen(BaseModel):
         extra="forbid",
         frozen=True,
         strict=True,
+        allow_inf_nan=False,
         hide_input_in_errors=True,
         use_attribute_docstrings=True,
     )
 
 
 class ImageSettings(_Frozen):
-    """The server's image: an upstream repository pinned by digest, pulled through Artifact Registry, or built on top of it."""
+    """An image of your own: a Docker Hub repository pinned by digest. The stack pulls it through Artifact Registry."""
 
-    repository: Annotated[str, StringConstraints(pattern=r"^[a-z0-9._/-]+$")]
-    """Repository on Docker Hub, such as "vllm/vllm-openai"."""
+    repository: Repository
+    """Repository on Docker Hub."""
     digest: Digest
-    """"sha256:..." of the linux/amd64 image; a tag can change under a running service, a digest cannot."""
+    """Digest of the image or of its multi-architecture index. A tag can change under a running service, a digest cannot."""
     version: str | None = None
-    """What the digest is, for people; never used to pull."""
+    """Version in words, for people. It is never used to pull."""
     build_context: str | None = None
-    """Folder with a Dockerfile that starts from the image (build argument BASE_IMAGE); the result is pushed to a repository of the stack."""
+    """Folder with a Dockerfile that starts from this image (build argument BASE_IMAGE). The stack builds it and serves the result."""
     uid: int | None = None
-    """User that the image runs as, where it is not root; a FUSE mount is then owned by this user."""
+    """User that the image runs as, if not root. The FUSE mount then belongs to this user; otherwise the server cannot read it."""
     gid: int | None = None
-    """Group that the image runs as, where it is not root's."""
+    """Group that the image runs as, if not root."""
+
+    @property
+    def known(self) -> Image | None:
+        """The entry of the table of images for this repository, or None."""
+        return image_of(self.repository)
+
+    @property
+    def needs_cuda_13(self) -> bool:
+        """Whether the image has CUDA 13 or newer; assumed of an image of your own, which loses nothing if it is older."""
+        return self.known is None or (self.known.cuda_major or 0) >= CUDA_13
 
 
-class VllmSettings(_Frozen):
-    """vLLM's options as far as the planner understands them; `planning.OPTION_HELP` explains each. Everything else goes into `extraArgs`."""
+def _image_block(value: object) -> object:
+    """Return the block of an image that is given by name; leave a block as it is."""
+    if not isinstance(value, str):
+        return value
+    if value not in IMAGES:
+        raise ValueError(f"expected {' or '.join(IMAGES)}, or a block with repository and digest")
+    image = IMAGES[value]
+    return {"repository": image.repository, "digest": image.digest, "version": image.version}
 
-    tensor_parallel_size: Positive | None = None
-    dtype: Literal["auto", "bfloat16", "float16"] | None = None
-    quantization: Literal["fp8"] | None = None
-    kv_cache_dtype: Literal["auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"] | None = None
-    gpu_memory_utilization: Fraction | None = None
-    max_model_len: Positive | None = None
-    max_num_seqs: Positive | None = None
-    max_num_batched_tokens: Positive | None = None
-    block_size: Positive | None = None
-    enforce_eager: bool | None = None
-    cpu_offload_gib: Annotated[float, Field(ge=0)] | None = None
-    enable_prefix_caching: bool | None = None
-    async_scheduling: bool | None = None
-    disable_chunked_mm_input: bool | None = None
-    limit_mm_per_prompt: dict[Literal["image", "audio", "video"], Annotated[int, Field(ge=0)]] | None = None
-    enable_auto_tool_choice: bool | None = None
-    tool_call_parser: str | None = None
-    reasoning_parser: str | None = None
-    chat_template: str | None = None
-    load_format: str | None = None
-    safetensors_load_strategy: Literal["lazy", "eager", "prefetch"] | None = None
-    speculative_config: dict[str, str | int | float | bool] | None = None
-    trust_remote_code: bool | None = None
-    served_model_name: str | None = None
-    seed: int | None = None
-    extra_args: Annotated[list[Annotated[str, StringConstraints(min_length=1)]], Field(default_factory=list)]
 
-    @model_validator(mode="after")
-    def _parser_for_tools(self) -> "VllmSettings":
-        if self.enable_auto_tool_choice and not self.tool_call_parser:
-            raise ValueError("enableAutoToolChoice needs toolCallParser; for this family set toolCallParser: gemma4")
-        return self
+class ExistingNetworkSettings(_Frozen):
+    """A network that exists already. The stack reads it and never changes it."""
+
+    network: Network
+    """Name or self link of the network. Its firewall must admit SSH from Identity-Aware Proxy (35.235.240.0/20) for the tunnel."""
+    subnetwork: Subnetwork
+    """Name or self link of the subnetwork, in the region of the zones. With weights hub it needs Cloud NAT."""
+    private_google_access: bool
+    """Whether the subnetwork has Private Google Access. Without it the VM can pull neither image nor weights."""
 
 
 class TpuSettings(_Frozen):
     """A TPU queued resource: capacity, and how long to wait for it."""
 
     accelerator_type: AcceleratorType
-    """Slice, such as v6e-4; one host, so 8 chips at most."""
+    """Slice. It must be one host: 8 chips at most."""
     zones: Annotated[list[Zone], Field(min_length=1)]
-    """Tried in this order; a zone that has nothing is left behind empty."""
-    provisioning: Provisioning = "flex-start"
-    """How capacity is bought: flex-start waits in a queue and ends after maxRunDuration, spot may be taken away, standard and reservation stay."""
+    """Zones in order of preference. Before trying the next zone, the provider deletes its request in the current one."""
+    provisioning: ProvisioningModel = "flex-start"
+    """How capacity is bought. flex-start waits in a queue and ends after `maxRunDuration`. Google can take spot back at any time."""
     reservation: str | None = None
-    """Name of the reservation, for provisioning reservation."""
+    """Name of the reservation. Required with provisioning reservation, refused otherwise."""
     max_run_duration_s: DurationS | None = Field(default=None, alias="maxRunDuration")
-    """After this time Google deletes the nodes; flex-start requires it, seven days at most."""
-    wait_per_zone_s: DurationS = Field(default=1_800, alias="waitPerZone")
-    """How long to wait for capacity in one zone before the next is tried."""
-    ready_timeout_s: DurationS = Field(default=3_600, alias="readyTimeout")
-    """How long `up` waits for the server after the capacity is there."""
+    """Google deletes the nodes after this time."""
+    wait_per_zone_s: DurationS = Field(default="30m", alias="waitPerZone", validate_default=True)
+    """Longest wait for capacity in one zone. After it the provider tries the next zone."""
+    ready_timeout_s: DurationS = Field(default="1h", alias="readyTimeout", validate_default=True)
+    """Longest wait of `up` for the server once capacity is there. If it is too short, `up` fails while the model still loads."""
     runtime_version: str | None = None
-    """TPU VM image; left out, it takes the one of the accelerator's generation."""
+    """TPU VM image. The default is that of the accelerator's generation."""
+    existing_network: ExistingNetworkSettings | None = None
+    """Network to use. The default is a private network of the stack."""
+    compile_cache: Literal["memory", "off"] = "memory"
+    """Where vLLM keeps compiled XLA programs. memory survives a restart of the server, so that it takes seconds."""
     allow_replace_active: bool = False
-    """A change that would give up capacity that runs is refused without this."""
-    allow_unlisted_zones: bool = False
-    """Accept a zone that is in no list of this release, for zones newer than it."""
+    """Allow a change that gives up running capacity. Without it such a change is refused."""
     tunnel_members: Annotated[list[Member], Field(default_factory=list)]
-    """Who may open a tunnel to the server through Identity-Aware Proxy, beside the project's owners."""
+    """Who may open a tunnel to the server through Identity-Aware Proxy. Project owners need no entry."""
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions of the zones in order, each once."""
+        return tuple(dict.fromkeys(zone.rpartition("-")[0] for zone in self.zones))
 
     @field_validator("zones")
     @classmethod
@@ -135,47 +199,51 @@ class TpuSettings(_Frozen):
         return zones
 
     @model_validator(mode="after")
-    def _run_duration(self) -> "TpuSettings":
-        if self.provisioning == "flex-start" and self.max_run_duration_s is None:
-            raise ValueError(
-                'provisioning flex-start needs maxRunDuration, at most "7d"; set for example maxRunDuration: 4h'
-            )
-        if self.max_run_duration_s is not None and not MIN_RUN_S <= self.max_run_duration_s <= FLEX_START_MAX_RUN_S:
-            found = format_duration(self.max_run_duration_s)
-            raise ValueError(f'maxRunDuration = "{found}" must lie between "10m" and "7d"')
+    def _reservation_goes_with_provisioning(self) -> "TpuSettings":
         if (self.provisioning == "reservation") != (self.reservation is not None):
-            raise ValueError("provisioning reservation and the name of a reservation go together: set both or none")
+            raise ValueError("provisioning reservation needs the name of a reservation, and only it takes one")
+        return self
+
+    @model_validator(mode="after")
+    def _existing_network_has_one_region(self) -> "TpuSettings":
+        if self.existing_network is None:
+            return self
+        link = re.search(r"/regions/([^/]+)/", self.existing_network.subnetwork)
+        found = dict.fromkeys((*self.regions, *(link.groups() if link else ())))
+        if len(found) > 1:
+            raise ValueError(
+                f"existingNetwork has one subnetwork and so one region, but the zones and the subnetwork name {', '.join(found)}; "
+                "keep the zones of one region"
+            )
         return self
 
 
 class ProbeSettings(_Frozen):
-    """A startup probe on /health; the platform's limits are checked where the service is declared."""
+    """A startup probe on /health. The planner checks it against Cloud Run's limits."""
 
     initial_delay_s: DurationS = Field(alias="initialDelay")
     """Wait before the first probe, 240s at most."""
     period_s: DurationS = Field(alias="period")
     """Time between probes, 240s at most."""
     failure_threshold: Positive
-    """Failed probes that end the container; times period 1800s at most beside a GPU."""
+    """Failed probes until Cloud Run ends the container. With a GPU, times `period` it is 1800s at most."""
     timeout_s: DurationS = Field(alias="timeout")
-    """How long one probe may take, its period at most."""
+    """Longest time for one probe, `period` at most."""
 
 
 class MountSettings(_Frozen):
-    """How the weights come out of the bucket: Cloud Storage FUSE and its options."""
+    """How the server reads weights from the bucket: Cloud Storage FUSE and its options."""
 
     mode: Literal["fuse", "fuse-buffered", "fuse-cached"] = "fuse"
-    """fuse reads plainly, fuse-buffered ahead, fuse-cached through a file cache in memory with parallel downloads."""
+    """fuse reads on demand, fuse-buffered reads ahead, fuse-cached downloads in parallel into a file cache in memory."""
     cache_mib: MemoryMib | None = Field(default=None, alias="cacheSize")
-    """Size of the in-memory file cache for `fuse-cached`; it counts against the container's memory."""
+    """Size of the file cache of fuse-cached. It counts against the container's memory."""
     uid: int | None = None
-    """Owner of the files; left out, it takes the image's user, without which the server could not read them."""
+    """Owner of the files. The default is the image's user; another user cannot read them."""
     gid: int | None = None
-    """Group of the files; left out, it takes the image's."""
-    options: Annotated[
-        list[Annotated[str, StringConstraints(pattern=r"^[a-z-]+(=\S+)?$")]], Field(default_factory=list)
-    ]
-    """Further mount options, as gcsfuse takes them."""
+    """Group of the files. The default is the image's group."""
+    options: Annotated[list[MountOption], Field(default_factory=list)]
+    """More gcsfuse mount options."""
 
     @model_validator(mode="after")
     def _cache(self) -> "MountSettings":
@@ -187,40 +255,40 @@ class MountSettings(_Frozen):
 
 
 class CloudRunSettings(_Frozen):
-    """A Cloud Run service with one GPU an instance."""
+    """A Cloud Run service with one GPU per instance."""
 
     region: Region
-    """Region; it must have the GPU."""
+    """Region. It must have the GPU."""
     gpu: Literal["nvidia-l4", "nvidia-rtx-pro-6000"]
-    """GPU of an instance."""
+    """GPU of each instance."""
     cpu: Literal[4, 6, 8, 20, 22, 24, 26, 28, 30]
-    """vCPU of an instance; an L4 needs 4, an RTX PRO 6000 20."""
+    """vCPU of each instance. An L4 needs at least 4, an RTX PRO 6000 at least 20."""
     memory_mib: MemoryMib = Field(alias="memory")
-    """Memory of an instance; an L4 needs 16Gi, an RTX PRO 6000 80Gi, and the weights pass through it."""
+    """Memory of each instance. An L4 needs at least 16Gi, an RTX PRO 6000 at least 80Gi. While they load, weights pass through it."""
     concurrency: Annotated[int, Field(ge=1, le=1000)]
-    """Requests that an instance takes at a time; more wait outside."""
+    """Most requests that Cloud Run sends to one instance at a time. More requests wait outside."""
     min_instances: Annotated[int, Field(ge=0)] = 0
-    """Instances that stay up and are billed while nobody calls."""
+    """Instances that always run. They are billed when no requests arrive."""
     max_instances: Positive
-    """Most instances at a time; they need quota."""
+    """Most instances at a time. Each needs GPU quota."""
     gpu_quota: Positive | None = None
-    """GPUs that the region's quota allows, where it is known: `nvidia_l4_gpu_allocation_no_zonal_redundancy` and its kin."""
+    """GPUs that the region's quota allows (`nvidia_l4_gpu_allocation_no_zonal_redundancy` for an L4), so that the planner can check it."""
     startup_probe: ProbeSettings | None = None
-    """How long the container may take to answer; left out, it follows from the plan's start-up time."""
-    request_timeout_s: DurationS = Field(default=3_600, alias="requestTimeout")
+    """How long the container may take to answer. The default follows from the planned start-up time."""
+    request_timeout_s: DurationS = Field(default="1h", alias="requestTimeout", validate_default=True)
     """Longest time for one request."""
     mount: Annotated[MountSettings, Field(default_factory=lambda: MountSettings.model_validate({}))]
-    """How the weights come out of the bucket."""
+    """How the server reads weights from the bucket."""
     public: bool = False
-    """Let everybody call the service: finding SEC02, to be accepted by name."""
-    invokers: Annotated[list[Member], Field(default_factory=list)]
-    """Who may call the service, beside the project's owners."""
+    """Let everybody call the service. The plan blocks this until you accept its finding."""
+    invokers: Annotated[list[Invoker], Field(default_factory=list)]
+    """Who may call the service. Project owners need no entry."""
     deletion_protection: bool = False
-    """Refuse the service's deletion; a teardown then has to switch it off first."""
+    """Refuse to delete the service. Turn it off and run `pulumi up` before a teardown."""
     zonal_redundancy: bool = False
-    """Reserve the GPU in more than one zone: dearer, and a quota of its own."""
+    """Reserve the GPU in more than one zone. It costs more and has its own quota."""
     direct_vpc: bool = False
-    """Send all egress through a private network of the stack: faster weights, but its subnet takes up to two hours to free after teardown."""
+    """Send all egress through a private network of the stack. Weights load faster, but after a teardown its subnetwork stays for up to two hours."""
 
     @model_validator(mode="after")
     def _instances(self) -> "CloudRunSettings":
@@ -234,81 +302,98 @@ class CloudRunSettings(_Frozen):
 class BucketSettings(_Frozen):
     """The bucket that holds the weights."""
 
-    existing: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$")] | None = None
-    """A bucket that is there already: it is read, never changed and never deleted; left out, the stack makes one."""
-    prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._/-]*$")] | None = None
-    """Folder of the weights in the bucket; left out, it takes the last part of the model's id."""
+    existing: BucketName | None = None
+    """A bucket that exists already. The stack reads it and never changes or deletes it. By default the stack makes a bucket."""
+    prefix: Prefix | None = None
+    """Folder of the weights in the bucket. The default is the last part of the model's id."""
     force_destroy: bool = True
-    """Delete the staged copies with the stack; they can be staged again from the hub."""
+    """Delete the staged weights together with the stack. They can be staged again from the hub."""
 
 
 class SmokeSettings(_Frozen):
-    """Thresholds of the smoke checks; what is left out takes the planner's estimate with a margin."""
+    """Thresholds of the smoke checks that you set yourself (`contracts.outputs.SmokeThresholds`). The plan gives all others."""
 
-    max_ttft_s: Annotated[float, Field(gt=0)] | None = None
-    """Longest time to the first token of a single stream, in seconds."""
-    min_decode_tok_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Least output rate of a single stream, in tokens a second."""
-    min_burst_tok_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Least output rate of the burst together, in tokens a second; left out, it is only measured."""
+    max_ttft_s: PositiveNumber | None = None
+    min_decode_tok_per_s: PositiveNumber | None = None
+    min_burst_tok_per_s: PositiveNumber | None = None
     burst_requests: Positive = 8
-    """Requests of the burst."""
     startup_budget_s: DurationS | None = Field(default=None, alias="startupBudget")
-    """How long the checks wait for readiness."""
 
 
 class Settings(_Frozen):
-    """Everything that a stack says about itself. `project` comes from `gcp:project` or the environment; the token's value never comes here."""
+    """Everything that a stack's file says. The token's value is never part of it."""
 
     project: ProjectId
-    """The Google Cloud project, from gcp:project."""
+    """Google Cloud project, from gcp:project."""
     target: Target
     """What the stack runs on."""
-    model: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")]
+    model: ModelId
     """Hugging Face id of the checkpoint."""
     quantization: Literal["bf16", "fp8", "w4a16"] | None = None
-    """Precision of the weights; left out, it takes what the checkpoint says."""
-    weights: Weights = "hub"
-    """Where the server finds its weights at start: downloaded from the hub, staged in a bucket, or part of the image."""
-    image: ImageSettings
-    """The server's image."""
-    vllm: Annotated[VllmSettings, Field(default_factory=lambda: VllmSettings.model_validate({}))]
-    """vLLM's options."""
+    """Precision of the weights. The default is what the checkpoint says."""
+    weights: Literal["hub", "bucket", "prefetched-image"] = "hub"
+    """Where the server finds its weights at start: the Hugging Face hub, the stack's bucket, or its own image (Cloud Run only)."""
+    image: Annotated[
+        ImageSettings,
+        BeforeValidator(
+            _image_block,
+            json_schema_input_type=Annotated[str, Field(json_schema_extra={"enum": [*IMAGES]})] | ImageSettings,
+        ),
+    ]
+    """The server's image: a name from `planning/images.py`, or a block for an image of your own."""
+    vllm: VllmOptions = Field(default_factory=VllmOptions)
+    """Options of vLLM. The planner recommends values for those that are left out."""
     tpu: TpuSettings | None = None
-    """The queued resource; with target tpu."""
+    """The queued resource. Required with target tpu, refused otherwise."""
     cloud_run: CloudRunSettings | None = None
-    """The service; with target cloud-run."""
+    """The service. Required with target cloud-run, refused otherwise."""
     bucket: Annotated[BucketSettings, Field(default_factory=lambda: BucketSettings.model_validate({}))]
-    """The bucket; with weights bucket."""
+    """The bucket. Used with weights bucket."""
     smoke: Annotated[SmokeSettings, Field(default_factory=lambda: SmokeSettings.model_validate({}))]
     """Thresholds of the smoke checks."""
     endpoint_url: str | None = None
-    """Where clients reach the server when that is not what the stack itself makes, a load balancer for example."""
+    """URL at which clients reach the server, if it is not the one that the stack makes: for example that of a load balancer."""
+    measured_tok_per_s: PositiveNumber | None = None
+    """Output rate that you measured, in tokens per second, all requests together. The planner uses it for the cost of a million tokens."""
     accept_findings: Annotated[list[str], Field(default_factory=list)]
-    """Ids of planner findings that are known and accepted; they are shown and stop nothing."""
+    """Ids of the planner's findings that you accept. They are shown and do not block."""
     labels: Annotated[dict[LabelKey, LabelValue], Field(default_factory=dict)]
-    """Labels beside those of the project itself."""
+    """Labels of your own for every resource that can have labels."""
     has_hf_token: bool = False
-    """Whether the secret `hfToken` is set; its value stays with Pulumi."""
+    """Whether the secret `hfToken` is set. Its value stays with Pulumi."""
 
     @field_validator("endpoint_url")
     @classmethod
-    def _no_localhost(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        parts = urlsplit(url)
+    def _whole_url(cls, url: str | None) -> str | None:
+        try:
+            parts = urlsplit(url or "https://none.example")
+        except ValueError:
+            parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError("an endpoint is a whole URL such as https://models.example.com")
-        if parts.hostname == "localhost":
-            raise ValueError("localhost may resolve to IPv6 first, where vLLM does not listen; write 127.0.0.1")
+            raise ValueError("expected a whole URL such as https://models.example.com")
         return url
+
+    @field_validator("vllm")
+    @classmethod
+    def _parser_for_tools(cls, options: VllmOptions) -> VllmOptions:
+        if options.enable_auto_tool_choice and not options.tool_call_parser:
+            raise ValueError("enableAutoToolChoice needs toolCallParser; for Gemma 4 set toolCallParser: gemma4")
+        return options
+
+    @field_validator("accept_findings")
+    @classmethod
+    def _findings_exist(cls, ids: list[str]) -> list[str]:
+        mistake = check_accepted(ids)
+        if mistake:
+            raise ValueError(mistake)
+        return ids
 
     @field_validator("labels")
     @classmethod
     def _labels_are_free(cls, labels: dict[str, str]) -> dict[str, str]:
-        reserved = sorted(key for key in labels if key == "managed-by" or key.startswith("gemma-serving-"))
-        if reserved:
-            raise ValueError(f'"{reserved[0]}" is set by this project; choose another key')
+        reserved = next((key for key in sorted(labels) if is_reserved(key)), None)
+        if reserved is not None:
+            raise ValueError(f'"{reserved}" is set by this project; choose another key')
         return labels
 
     @model_validator(mode="after")
@@ -319,11 +404,20 @@ class Settings(_Frozen):
             raise ValueError(f"target {self.target} needs the block {key[self.target]}")
         other = next(target for target in blocks if target != self.target)
         if blocks[other] is not None:
-            raise ValueError(
-                f"target {self.target} does not go with the block {key[other]}; remove the block or change the target"
-            )
+            raise ValueError(f"target {self.target} takes no block {key[other]}; remove the block or change the target")
         if self.target == "tpu" and self.weights == "prefetched-image":
-            raise ValueError("weights prefetched-image exists on Cloud Run only; on a TPU choose hub or bucket")
+            raise ValueError("weights prefetched-image works on Cloud Run only; on a TPU choose hub or bucket")
+        return self
+
+    @model_validator(mode="after")
+    def _image_runs_on_the_target(self) -> "Settings":
+        needed, known = "tpu" if self.target == "tpu" else "cuda", self.image.known
+        if known is not None and known.platform != needed:
+            fitting = " or ".join(name for name, image in IMAGES.items() if image.platform == needed)
+            raise ValueError(
+                f"target {self.target} needs a {needed} image, and {known.repository} is a {known.platform} image; "
+                f"set image: {fitting}"
+            )
         return self
 
     @property
@@ -333,7 +427,7 @@ class Settings(_Frozen):
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """The regions that the stack may live in, in order, each once."""
+        """The regions of the stack in order, each once."""
         if self.tpu is not None:
-            return tuple(dict.fromkeys(zone.rpartition("-")[0] for zone in self.tpu.zones))
+            return self.tpu.regions
         return (self.cloud_run.region,) if self.cloud_run is not None else ()

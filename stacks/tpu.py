@@ -1,6 +1,7 @@
 """A stack of target `tpu`: a queued resource in a private network, with the server that its document describes."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pulumi
 import pulumi_gcp as gcp
@@ -11,11 +12,20 @@ from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceA
 from planning.vllm_args import vllm_arguments
 from stacks.base import COMMAND, MODELS_FOLDER, PORT, Context, Foundation, lay_foundation
 from stacks.outputs import export, served_model
-from stacks.settings import Settings, TpuSettings
+from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
 
 _ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
 _SHM_GIB = 16
 _TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Network:
+    """The network of the virtual machine. `ready` is what has to exist before it boots."""
+
+    network: pulumi.Input[str]
+    subnetwork: str
+    ready: Sequence[pulumi.Resource]
 
 
 def deploy(context: Context) -> None:
@@ -27,7 +37,7 @@ def deploy(context: Context) -> None:
     foundation = lay_foundation(
         context, region=settings.regions[0], apis=("tpu", "compute", "iap"), project_roles=_ROLES
     )
-    network = _network(context, foundation)
+    network = _existing_network(tpu.existing_network) if tpu.existing_network else _own_network(context, foundation)
     _tunnel_grants(tpu, settings, foundation)
     queued = TpuQueuedResource(
         "capacity",
@@ -70,8 +80,12 @@ def tunnel_command(*, node: str, zone: str, project: str) -> dict[str, object]:
     }
 
 
-def _network(context: Context, foundation: Foundation) -> PrivateNetwork:
-    return PrivateNetwork(
+def _existing_network(given: ExistingNetworkSettings) -> _Network:
+    return _Network(network=given.network, subnetwork=given.subnetwork, ready=())
+
+
+def _own_network(context: Context, foundation: Foundation) -> _Network:
+    own = PrivateNetwork(
         "network",
         PrivateNetworkArgs(
             project=context.settings.project,
@@ -85,6 +99,7 @@ def _network(context: Context, foundation: Foundation) -> PrivateNetwork:
         ),
         foundation.options,
     )
+    return _Network(network=own.network, subnetwork=own.subnetwork_name, ready=own.ready)
 
 
 def _tunnel_grants(tpu: TpuSettings, settings: Settings, foundation: Foundation) -> None:
@@ -98,9 +113,7 @@ def _tunnel_grants(tpu: TpuSettings, settings: Settings, foundation: Foundation)
         )
 
 
-def _arguments(
-    context: Context, tpu: TpuSettings, foundation: Foundation, network: PrivateNetwork
-) -> TpuQueuedResourceArgs:
+def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, network: _Network) -> TpuQueuedResourceArgs:
     settings = context.settings
     return TpuQueuedResourceArgs(
         project=settings.project,
@@ -115,7 +128,7 @@ def _arguments(
         runtime_version=tpu.runtime_version,
         document=_document(context, foundation),
         network=network.network,
-        subnetwork=network.subnetwork_name,
+        subnetwork=network.subnetwork,
         service_account=foundation.identity.email,
         ownership=context.ownership,
         labels=settings.labels,

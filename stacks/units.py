@@ -3,20 +3,19 @@
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, WithJsonSchema
 
 _DURATION_UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_DURATION = re.compile(r"(?:\d+[dhms])+")
-_DURATION_PART = re.compile(r"(\d+)([dhms])")
+_DURATION_PATTERN = r"^([0-9]+[dhms])+$"
 _MEMORY_UNITS_MIB = {"Gi": 1024, "Mi": 1}
-_MEMORY = re.compile(r"(\d+)(Gi|Mi)")
+_MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"
 
 
 def parse_duration_s(value: object) -> int:
-    """Return seconds for a duration such as "4h", "90m", "1h30m" or "14400s"; raises ValueError for anything else, a bare number included."""
-    if not isinstance(value, str) or not _DURATION.fullmatch(value):
+    """Return the seconds of a duration such as "4h" or "1h30m". Raises ValueError for anything else, also a bare number."""
+    if not isinstance(value, str) or not re.fullmatch(_DURATION_PATTERN, value):
         raise ValueError('a duration needs its unit; write for example "90s", "30m", "4h" or "1h30m"')
-    return sum(int(amount) * _DURATION_UNITS_S[unit] for amount, unit in _DURATION_PART.findall(value))
+    return sum(int(amount) * _DURATION_UNITS_S[unit] for amount, unit in re.findall(r"([0-9]+)([dhms])", value))
 
 
 def format_duration(seconds: int) -> str:
@@ -31,20 +30,28 @@ def format_duration(seconds: int) -> str:
 
 
 def parse_memory_mib(value: object) -> int:
-    """Return MiB for a memory size such as "32Gi" or "512Mi"; raises ValueError for anything else, a bare number and decimal units included."""
-    found = _MEMORY.fullmatch(value) if isinstance(value, str) else None
+    """Return the MiB of a memory size such as "32Gi" or "512Mi". Raises ValueError for anything else, also a bare number or "GB"."""
+    found = re.fullmatch(_MEMORY_PATTERN, value) if isinstance(value, str) else None
     if found is None:
         raise ValueError('a memory size needs its binary unit; write for example "32Gi" or "512Mi"')
     return int(found.group(1)) * _MEMORY_UNITS_MIB[found.group(2)]
 
 
 def format_memory(mib: int) -> str:
-    """Return the text that Kubernetes-style APIs take for a memory size in MiB."""
+    """Return a memory size in MiB as Kubernetes-style APIs take it, such as "32Gi"."""
     return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
 
 
-DurationS = Annotated[int, BeforeValidator(parse_duration_s)]
+DurationS = Annotated[
+    int,
+    BeforeValidator(parse_duration_s),
+    WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN, "examples": ["4h"]}),
+]
 """Seconds, written with a unit in the settings."""
 
-MemoryMib = Annotated[int, BeforeValidator(parse_memory_mib)]
+MemoryMib = Annotated[
+    int,
+    BeforeValidator(parse_memory_mib),
+    WithJsonSchema({"type": "string", "pattern": _MEMORY_PATTERN, "examples": ["32Gi"]}),
+]
 """MiB, written with a unit in the settings."""

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias, cast
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
+from contracts.labels import PRODUCT
 from scripts.plan.question import NO_PROJECT
-from stacks.loading import NAMESPACE, TOKEN_KEY, from_values
-from stacks.settings import Settings
+from stacks.loading import from_values
+from stacks.settings import TOKEN_KEY, Settings
 
 Block: TypeAlias = MutableMapping[str, Any]
 """A mapping of the file; ruamel.yaml gives its types no parameters."""
@@ -31,8 +32,9 @@ class SettingsFile:
 
     def settings(self) -> Settings:
         """Return the settings as they are now. Raises SettingsError."""
-        own = cast("Mapping[str, object]", _plain(self._config))
-        values = {key.partition(":")[2]: value for key, value in own.items() if key.startswith(f"{NAMESPACE}:")}
+        values: dict[str, object] = {
+            key.partition(":")[2]: value for key, value in self._config.items() if key.startswith(f"{PRODUCT}:")
+        }
         has_token = values.pop(TOKEN_KEY, None) is not None
         return from_values(values, project=NO_PROJECT, has_token=has_token, origin=self._name)
 
@@ -40,7 +42,7 @@ class SettingsFile:
         """Set keys to new values; None removes a key, and a block that is empty after it."""
         for key, value in changes.items():
             first, *rest = key.split(".")
-            path = (f"{NAMESPACE}:{first}", *rest)
+            path = (f"{PRODUCT}:{first}", *rest)
             if value is None:
                 _remove(self._config, path)
             else:
@@ -76,18 +78,6 @@ def _dumped(document: Block) -> str:
     stream = io.StringIO()
     cast("Any", _writer()).dump(document, stream)
     return stream.getvalue()
-
-
-def _plain(value: object) -> object:
-    """Return a value without the types of the parser, which strict validation would refuse."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in cast("Mapping[object, object]", value).items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in cast("list[object]", value)]
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return value
 
 
 def _set(block: Block, path: tuple[str, ...], value: object) -> None:

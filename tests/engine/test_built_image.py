@@ -5,6 +5,9 @@ import json
 import pytest
 import yaml
 
+from planning.images import IMAGES
+
+PINNED = IMAGES["vllm-openai"]
 STACK = "l4-qat"
 TARGETS = (
     "**:Provider::gcp",
@@ -30,7 +33,11 @@ def built(workspace):
     (project / "image" / "Dockerfile").write_text("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN pip install a-plugin==1.0\n")
     path = project / f"Pulumi.{STACK}.yaml"
     settings = yaml.safe_load(path.read_text())
-    settings["config"]["gemma-serving:image"]["buildContext"] = "./image"
+    settings["config"]["gemma-serving:image"] = {
+        "repository": PINNED.repository,
+        "digest": PINNED.digest,
+        "buildContext": "./image",
+    }
     path.write_text(yaml.safe_dump(settings))
     workspace.pulumi("stack", "init", STACK)
     workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, *(f"--target={target}" for target in TARGETS))
@@ -39,10 +46,7 @@ def built(workspace):
 
 def test_the_built_image_starts_from_the_pinned_one_and_lies_in_the_stacks_own_repository(workspace, built):
     found = image(workspace)
-    pinned = yaml.safe_load((built.parent / f"Pulumi.{STACK}.yaml").read_text())["config"]["gemma-serving:image"][
-        "digest"
-    ]
-    assert found["inputs"]["build"]["args"]["BASE_IMAGE"] == f"vllm/vllm-openai@{pinned}"
+    assert found["inputs"]["build"]["args"]["BASE_IMAGE"] == f"vllm/vllm-openai@{PINNED.digest}"
     digest = found["outputs"]["repoDigest"]
     assert digest.startswith(f"us-east4-docker.pkg.dev/local-project/gemma-{STACK}/vllm/vllm-openai@sha256:")
 

@@ -186,7 +186,7 @@ def test_only_ids_that_exist_and_may_be_accepted_are_taken():
     assert check_accepted(ACCEPTABLE_IDS) is None
     unknown = check_accepted(["PRB01", "FIT99"])
     assert unknown is not None
-    assert unknown.startswith('"FIT99" is no id of a finding')
+    assert unknown.startswith('"FIT99" is the id of no finding')
     assert "TPU04" in unknown
     for never in ("FIT01", "SEC01"):
         assert f"{never} (" in str(check_accepted([never]))

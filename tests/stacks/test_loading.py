@@ -9,7 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planning import plan
+from planning.images import IMAGES
 from stacks.loading import SettingsError, from_file, from_pulumi, from_values
+from stacks.planned import to_deployment
 from stacks.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,8 +93,14 @@ MISTAKES = [
         "4 hours",
         'gemma-serving:tpu.maxRunDuration = "4 hours": a duration needs its unit',
     ),
-    ("tpu-v6e4", "tpu.maxRunDuration", "8d", 'maxRunDuration = "8d" must lie between "10m" and "7d"'),
-    ("tpu-v6e4", "tpu.maxRunDuration", ..., "provisioning flex-start needs maxRunDuration"),
+    (
+        "tpu-v6e4",
+        "tpu.existingNetwork",
+        {"network": "n", "subnetwork": "s", "privateGoogleAccess": True},
+        "the zones and the subnetwork name us-east5, europe-west4, southamerica-west1; keep the zones of one region",
+    ),
+    ("tpu-v6e4", "tpu.compileCache", "disk", "gemma-serving:tpu.compileCache = \"disk\": expected 'memory' or 'off'."),
+    ("tpu-v6e4", "tpu.allowUnlistedZones", True, "gemma-serving:tpu.allowUnlistedZones is not a known setting"),
     (
         "tpu-v6e4",
         "tpu.zones",
@@ -102,7 +111,25 @@ MISTAKES = [
     ("tpu-v6e4", "target", "gpu", "gemma-serving:target = \"gpu\": expected 'tpu' or 'cloud-run'."),
     ("tpu-v6e4", "target", "cloud-run", "target cloud-run needs the block cloudRun"),
     ("tpu-v6e4", "model", ..., "gemma-serving:model is missing; set it."),
-    ("tpu-v6e4", "image.digest", "latest", "expected sha256: and 64 hexadecimal digits"),
+    ("tpu-v6e4", "image", {"repository": "r", "digest": "latest"}, "expected sha256: and 64 hexadecimal digits"),
+    (
+        "tpu-v6e4",
+        "image",
+        "vllm-gpu",
+        'image = "vllm-gpu": expected vllm-openai or vllm-tpu, or a block with repository and digest.',
+    ),
+    (
+        "tpu-v6e4",
+        "image",
+        "vllm-openai",
+        "target tpu needs a tpu image, and vllm/vllm-openai is a cuda image; set image: vllm-tpu.",
+    ),
+    (
+        "l4-qat",
+        "image",
+        {"repository": "vllm/vllm-tpu", "digest": f"sha256:{'a' * 64}"},
+        "target cloud-run needs a cuda image, and vllm/vllm-tpu is a tpu image; set image: vllm-openai.",
+    ),
     (
         "tpu-v6e4",
         "vllm.gpuMemoryUtilization",
@@ -112,7 +139,16 @@ MISTAKES = [
     ("tpu-v6e4", "vllm.maxModelLen", "16384", 'gemma-serving:vllm.maxModelLen = "16384": expected a whole number.'),
     ("tpu-v6e4", "vllm.toolCallParser", ..., "enableAutoToolChoice needs toolCallParser"),
     ("tpu-v6e4", "labels", {"managed-by": "me"}, '"managed-by" is set by this project'),
-    ("tpu-v6e4", "endpointUrl", "http://localhost:8000", "write 127.0.0.1"),
+    ("tpu-v6e4", "endpointUrl", "models.example.com", "expected a whole URL such as https://models.example.com"),
+    ("tpu-v6e4", "endpointUrl", "http://[", "expected a whole URL such as https://models.example.com"),
+    ("tpu-v6e4", "acceptFindings", ["FIT99"], '"FIT99" is the id of no finding; those that can be accepted are FIT02, FIT03'),
+    ("tpu-v6e4", "measuredTokPerS", 0, "gemma-serving:measuredTokPerS = 0: expected greater than 0."),
+    ("tpu-v6e4", "measuredTokPerS", float("inf"), "expected a finite number"),
+    ("tpu-v6e4", "smoke", {"maxTtftS": float("nan")}, "gemma-serving:smoke.maxTtftS = NaN: expected a finite number"),
+    ("tpu-v6e4", "vllm.gpuMemoryUtilization", float("nan"), "expected a finite number"),
+    ("tpu-v6e4", "vllm.limitMmPerPrompt", {"smell": 1}, "expected 'image', 'audio' or 'video'"),
+    ("tpu-v6e4", "vllm.extraArgs", "--seed=1", 'gemma-serving:vllm.extraArgs = "--seed=1": expected a list.'),
+    ("tpu-v6e4", "tpu", "v6e-4", 'gemma-serving:tpu = "v6e-4": expected a block of settings.'),
     ("tpu-v6e4", "hasHfToken", True, "gemma-serving:hasHfToken is not a known setting"),
     ("tpu-v6e4", "project", "other-project", "gemma-serving:project is not a known setting"),
     ("l4-qat", "cloudRun.memory", 32, "gemma-serving:cloudRun.memory = 32: a memory size needs its binary unit"),
@@ -163,6 +199,99 @@ def test_a_token_in_clear_is_refused_and_not_repeated():
     with pytest.raises(SettingsError, match="is stored in clear") as caught:
         from_pulumi(config, frozenset(), stack="x")
     assert "hf_canary_in_clear" not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", ["hf_canary_in_clear", "{ value: hf_canary_in_clear }", "[hf_canary_in_clear]"])
+def test_a_token_in_clear_in_a_file_is_refused_and_not_repeated(tmp_path, token):
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text((ROOT / "Pulumi.tpu-v6e4.yaml").read_text() + f"  gemma-serving:hfToken: {token}\n")
+    with pytest.raises(SettingsError, match=r"Pulumi.x.yaml: gemma-serving:hfToken is stored in clear") as caught:
+        from_file(path, project="my-project")
+    assert "hf_canary_in_clear" not in str(caught.value)
+
+
+def test_an_encrypted_token_in_a_file_is_a_token(tmp_path):
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text((ROOT / "Pulumi.tpu-v6e4.yaml").read_text() + "  gemma-serving:hfToken: { secure: v1:abc }\n")
+    assert from_file(path, project="my-project").has_hf_token
+
+
+def test_words_that_are_booleans_only_in_old_yaml_are_text(tmp_path):
+    path = tmp_path / "Pulumi.x.yaml"
+    text = (ROOT / "Pulumi.tpu-v6e4.yaml").read_text()
+    path.write_text(text + "    compileCache: off\n  gemma-serving:labels: { answer: no }\n")
+    settings = from_file(path, project="my-project")
+    assert settings.tpu is not None
+    assert settings.tpu.compile_cache == "off"
+    assert settings.labels == {"answer": "no"}
+
+
+def test_a_value_that_is_not_json_is_one_sentence(tmp_path):
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text("config:\n  gemma-serving:labels: { 2026-01-01: x }\n")
+    with pytest.raises(SettingsError, match=r"^Pulumi.x.yaml: use only text, numbers, true, false, lists and blocks"):
+        from_file(path, project="my-project")
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_stack_names_an_image_and_deploys_its_digest(stack):
+    image = IMAGES[values_of(stack)["image"]]
+    settings = load(values_of(stack))
+    assert (settings.image.repository, settings.image.digest) == (image.repository, image.digest)
+
+
+def planned(values):
+    return plan(to_deployment(load(values)))
+
+
+@pytest.mark.parametrize(
+    ("stack", "path", "value", "finding"),
+    [
+        ("tpu-v6e4", "tpu.maxRunDuration", "8d", "TPU02"),
+        ("tpu-v6e4", "endpointUrl", "http://localhost:8000", "NET01"),
+        ("tpu-v6e4", "vllm.tensorParallelSize", 8, "TPU01"),
+    ],
+)
+def test_what_the_plan_blocks_is_no_mistake_in_the_settings(stack, path, value, finding):
+    result = planned(changed(stack, path, value))
+    assert finding in [found.id for found in result.stopping]
+
+
+def test_a_missing_run_duration_is_a_finding():
+    result = planned(changed("tpu-v6e4", "tpu.maxRunDuration", ...))
+    assert "TPU02" in [found.id for found in result.findings]
+
+
+def test_a_subnetwork_without_private_google_access_is_blocked():
+    values = changed("tpu-v6e4", "tpu.zones", ["us-east5-a", "us-east5-b"])
+    link = "projects/host/regions/us-east5/subnetworks/s"
+    given = {"network": "projects/host/global/networks/n", "subnetwork": link, "privateGoogleAccess": True}
+    values["tpu"]["existingNetwork"] = given
+    assert planned(values).fits
+    values["tpu"]["existingNetwork"] = {**given, "privateGoogleAccess": False}
+    assert [found.id for found in planned(values).stopping] == ["NET02"]
+
+
+def test_a_subnetwork_of_another_region_is_refused():
+    values = changed("tpu-v6e4", "tpu.zones", ["us-east5-a"])
+    link = "https://www.googleapis.com/compute/v1/projects/host/regions/us-east1/subnetworks/s"
+    values["tpu"]["existingNetwork"] = {"network": "n", "subnetwork": link, "privateGoogleAccess": True}
+    with pytest.raises(SettingsError, match="name us-east5, us-east1; keep the zones of one region"):
+        load(values)
+
+
+def test_without_a_compile_cache_the_server_gets_no_path_for_one():
+    assert "VLLM_XLA_CACHE_PATH" in dict(planned(values_of("tpu-v6e4")).environment)
+    assert "VLLM_XLA_CACHE_PATH" not in dict(planned(changed("tpu-v6e4", "tpu.compileCache", "off")).environment)
+
+
+def test_a_measured_rate_decides_the_cost_of_a_million_tokens():
+    cost = planned(changed("tpu-v6e4", "measuredTokPerS", 1000)).cost
+    assert cost.usd_per_million_tokens == pytest.approx(cost.usd_per_hour / 3.6)
+
+
+def test_known_findings_can_be_accepted():
+    assert load(changed("tpu-v6e4", "acceptFindings", ["TPU01", "SEC02"])).accept_findings == ["TPU01", "SEC02"]
 
 
 def test_the_engines_configuration_and_the_file_mean_the_same(monkeypatch):

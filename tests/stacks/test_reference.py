@@ -1,18 +1,23 @@
-"""The page of settings is what the models say, and every setting says what it is for."""
+"""The page of settings and the JSON schema are what the models say, and every setting says what it is for."""
 
 from pathlib import Path
 
-from stacks.reference import page
+from stacks.reference import page, schema_text
+from stacks.schema import blocks
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_the_page_is_up_to_date():
-    assert PAGE.read_text() == page(), "run: python -m stacks.reference > docs/settings.md"
+    assert (DOCS / "settings.md").read_text() == page(), "run: python -m stacks.reference"
+
+
+def test_the_schema_is_up_to_date():
+    assert (DOCS / "settings.schema.json").read_text() == schema_text(), "run: python -m stacks.reference"
 
 
 def test_every_setting_has_a_meaning_and_a_type():
-    rows = [line for line in page().splitlines() if line.startswith("| `")]
+    rows = [line for line in page().partition("## Images")[0].splitlines() if line.startswith("| `")]
     assert len(rows) > 70
     for row in rows:
         _, key, kind, default, meaning, *_ = [cell.strip() for cell in row.split("|")]
@@ -20,3 +25,10 @@ def test_every_setting_has_a_meaning_and_a_type():
         assert kind, row
         assert default, row
         assert len(meaning) > 10, row
+
+
+def test_every_block_and_key_of_the_schema_has_a_description():
+    for path, block in blocks():
+        assert block["description"], path
+        for key, value in block["properties"].items():
+            assert len(value.get("description", "")) > 10, f"{path}.{key}"

@@ -1,0 +1,114 @@
+"""The JSON schema of `Pulumi.<stack>.yaml`, made from the settings. Editors, the settings page and messages read it."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, TypeAlias
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from contracts.fields import camel_case, documented
+from contracts.labels import PRODUCT
+from contracts.outputs import SmokeThresholds
+from planning.vllm_args import OPTIONS, Option
+from stacks.settings import NOT_IN_FILE, TOKEN_KEY, Settings, SmokeSettings
+
+Schema: TypeAlias = dict[str, Any]
+
+
+class _WithoutTitles(GenerateJsonSchema):
+    """A title would only repeat the key."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        """Return False."""
+        del schema
+        return False
+
+
+@cache
+def settings_schema() -> Schema:
+    """Return the schema of all keys below `gemma-serving:`, each with its description. Callers do not change it."""
+    schema: Schema = Settings.model_json_schema(schema_generator=_WithoutTitles)
+    keys: Schema = schema["properties"]
+    schema["required"].remove("project")
+    for key in NOT_IN_FILE:
+        keys.pop(key)
+    keys[TOKEN_KEY] = {
+        "type": "object",
+        "description": "Hugging Face token, for checkpoints that need one. Set it with `pulumi config set --secret hfToken`. "
+        "The stack keeps it in Secret Manager.",
+        "properties": {"secure": {"type": "string"}},
+        "required": ["secure"],
+        "additionalProperties": False,
+    }
+    for key, option in OPTIONS.items():
+        block_of(schema, keys["vllm"])["properties"][key]["description"] = _described(option)
+    thresholds = dict(documented(SmokeThresholds))
+    for name, field in SmokeSettings.model_fields.items():
+        block_of(schema, keys["smoke"])["properties"][field.alias]["description"] = thresholds[camel_case(name)]
+    return schema
+
+
+def file_schema() -> Schema:
+    """Return the schema of a whole `Pulumi.<stack>.yaml`. Keys of other namespaces are free."""
+    settings = settings_schema()
+    text = {"type": "string"}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": f"Pulumi.<stack>.yaml of {PRODUCT}",
+        "type": "object",
+        "properties": {
+            "config": {
+                "type": "object",
+                "properties": {
+                    "gcp:project": {
+                        **text,
+                        "description": "Google Cloud project. The default is GOOGLE_CLOUD_PROJECT.",
+                    },
+                    **{f"{PRODUCT}:{key}": value for key, value in settings["properties"].items()},
+                },
+                "patternProperties": {f"^(?!{PRODUCT}:)[^:]+:.+$": {}},
+                "required": [f"{PRODUCT}:{key}" for key in settings["required"]],
+                "additionalProperties": False,
+            },
+            "encryptionsalt": text,
+            "encryptedkey": text,
+            "secretsprovider": text,
+            "environment": {"type": ["array", "object"]},
+        },
+        "required": ["config"],
+        "additionalProperties": False,
+        "$defs": settings["$defs"],
+    }
+
+
+def blocks(path: str = PRODUCT, block: Schema | None = None) -> Iterator[tuple[str, Schema]]:
+    """Yield each block of settings with its path: `gemma-serving`, `gemma-serving:image`, ..., `gemma-serving:cloudRun.mount`."""
+    block = block or settings_schema()
+    yield path, block
+    for key, value in block["properties"].items():
+        inner = block_of(settings_schema(), value)
+        if inner:
+            yield from blocks(f"{path}{'.' if ':' in path else ':'}{key}", inner)
+
+
+def known_keys(path: str) -> list[str]:
+    """Return the keys of the block at a path such as `gemma-serving:tpu`, in order of the alphabet."""
+    return sorted(next((block["properties"] for known, block in blocks() if known == path), ()))
+
+
+def alternatives(value: Schema) -> list[Schema]:
+    """Return the schemas of which one must hold, without the one for null."""
+    return [option for option in value.get("anyOf", [value]) if option.get("type") != "null"]
+
+
+def block_of(schema: Schema, value: Schema) -> Schema:
+    """Return the block that a key may hold, or an empty schema if it holds none."""
+    references = [option["$ref"] for option in alternatives(value) if "$ref" in option]
+    return schema["$defs"][references[0].rpartition("/")[2]] if references else {}
+
+
+def _described(option: Option) -> str:
+    """Return what an option does, its unit and its flag."""
+    notes = [f"in {option.unit}"] if option.unit else []
+    notes += [f"`{option.flag.name}`"] if option.flag else []
+    return f"{option.help} ({', '.join(notes)})" if notes else option.help

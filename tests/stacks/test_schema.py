@@ -1,0 +1,80 @@
+"""Editors check the stacks' files with the JSON schema; it refuses what the program refuses by key and by type."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from stacks.loading import SettingsError, from_file, read_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted(ROOT.glob("Pulumi.*.yaml"))
+FIRST_LINE = "# yaml-language-server: $schema=docs/settings.schema.json"
+SCHEMA = json.loads((ROOT / "docs" / "settings.schema.json").read_text())
+VALIDATOR = jsonschema.validators.validator_for(SCHEMA)(SCHEMA)
+
+
+def is_valid(text):
+    return VALIDATOR.is_valid(read_yaml(text))
+
+
+def loads(tmp_path, text):
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text(text)
+    try:
+        from_file(path, project="my-project")
+    except SettingsError:
+        return False
+    return True
+
+
+def test_the_schema_is_a_schema():
+    VALIDATOR.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_stack_names_the_schema_on_its_first_line_and_keeps_it(path):
+    assert path.read_text().splitlines()[0] == FIRST_LINE
+    assert list(VALIDATOR.iter_errors(read_yaml(path.read_text()))) == []
+
+
+TPU, RUN = ((ROOT / f"Pulumi.{stack}.yaml").read_text() for stack in ("tpu-v6e4", "l4-qat"))
+GOOD = {
+    "what the engine adds": TPU + "encryptionsalt: v1:abc\nsecretsprovider: passphrase\n",
+    "keys of other namespaces": TPU + "  gcp:project: my-project\n  aws:region: us-east-1\n",
+    "a secret token": TPU + "  gemma-serving:hfToken:\n    secure: v1:abc\n",
+    "an image of one's own": TPU.replace(
+        "image: vllm-tpu", f"image: {{repository: me/mine, digest: 'sha256:{'a' * 64}'}}"
+    ),
+    "no compile cache": TPU.replace("waitPerZone: 30m", "compileCache: off"),
+}
+WRONG = {
+    "an unknown key": TPU.replace("maxModelLen", "maxModelLength"),
+    "an unknown key of our namespace": TPU + "  gemma-serving:modle: x\n",
+    "an unknown key in a block": TPU.replace("waitPerZone", "waitPerZoen"),
+    "a duration without a unit": TPU.replace("maxRunDuration: 4h", "maxRunDuration: 4"),
+    "a duration with a wrong unit": TPU.replace("maxRunDuration: 4h", "maxRunDuration: 4 hours"),
+    "a memory size with a decimal unit": RUN.replace("memory: 32Gi", "memory: 32GB"),
+    "a number as text": TPU.replace("maxModelLen: 16384", "maxModelLen: '16384'"),
+    "a number out of range": TPU.replace("gpuMemoryUtilization: 0.4", "gpuMemoryUtilization: 40"),
+    "a region instead of a zone": TPU.replace("us-east5-a", "us-east5"),
+    "an unknown image": TPU.replace("vllm-tpu", "vllm-gpu"),
+    "an unknown precision": TPU.replace("kvCacheDtype: fp8", "kvCacheDtype: int3"),
+    "a missing model": "\n".join(line for line in TPU.splitlines() if "model:" not in line),
+    "a token in clear": TPU + "  gemma-serving:hfToken: hf_canary\n",
+    "an unknown target": TPU.replace("target: tpu", "target: gpu"),
+}
+
+
+@pytest.mark.parametrize("text", GOOD.values(), ids=GOOD)
+def test_good_files_are_good_for_the_schema_and_for_the_program(tmp_path, text):
+    assert is_valid(text)
+    assert loads(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
+def test_wrong_files_are_wrong_for_the_schema_and_for_the_program(tmp_path, text):
+    assert text not in {TPU, RUN}
+    assert not is_valid(text)
+    assert not loads(tmp_path, text)
