@@ -13,6 +13,8 @@ class RuleResult:
 
     message: str
     remedies: Iterable[Remedy] = ()
+    last_resorts: Iterable[Remedy] = ()
+    """Candidates that are tried if none of `remedies` is one."""
     advice: str = ""
     severity: Severity | None = None
     """Of this result, for a rule with more than one severity; None takes the rule's first."""

@@ -35,20 +35,25 @@ def check_accepted(ids: Iterable[str]) -> str | None:
 
 def findings_of(subject: Subject) -> tuple[Finding, ...]:
     """Return everything that was found, blocking findings first."""
-    found = tuple(_results(subject))
-    blocking = frozenset(_blocking(found))
+    trial = _Trial(subject)
     findings = [
         Finding(
             id=rule.id,
             severity=_severity(rule, result),
             message=result.message,
-            remedies=tuple(_tried(rule, result, subject, blocking)),
+            remedies=tuple(trial.remedies(rule.id, result.remedies))
+            or tuple(trial.remedies(rule.id, result.last_resorts)),
             advice=result.advice,
             source=rule.source,
         )
-        for rule, result in found
+        for rule, result in _results(subject)
     ]
     return tuple(sorted(findings, key=lambda finding: _ORDER[finding.severity]))
+
+
+def detected(subject: Subject) -> Mapping[str, Severity]:
+    """Return the ids of what is found, with their severities; much cheaper than findings, since no remedy is tried."""
+    return {rule.id: _severity(rule, result) for rule, result in _results(subject)}
 
 
 def _results(subject: Subject) -> Iterator[tuple[Rule, RuleResult]]:
@@ -62,46 +67,94 @@ def _severity(rule: Rule, result: RuleResult) -> Severity:
     return result.severity or rule.severities[0]
 
 
-def _blocking(found: Iterable[tuple[Rule, RuleResult]]) -> Iterator[str]:
-    return (rule.id for rule, result in found if _severity(rule, result) == "block")
+def _blocking(found: Mapping[str, Severity]) -> frozenset[str]:
+    return frozenset(identifier for identifier, severity in found.items() if severity == "block")
 
 
-def _tried(rule: Rule, result: RuleResult, subject: Subject, blocking: frozenset[str]) -> Iterator[Remedy]:
-    """Yield the candidates that keep what a remedy promises, with their prices; of moves only as many as people read."""
-    shown: Counter[tuple[str, bool]] = Counter()
-    titles: set[str] = set()
-    for candidate in result.remedies:
-        group = (candidate.move or "", candidate.is_deployable)
-        if candidate.title in titles or shown[group] >= _SHOWN.get(group, 1):
-            continue
-        remedy = _try(candidate, rule, subject, blocking)
-        if remedy is None:
-            continue
-        if remedy.move is not None:
-            shown[group] += 1
-            titles.add(remedy.title)
-        yield remedy
+class _Trial:
+    """Tries candidates for the remedies of one subject; those of several findings are planned once."""
 
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._blocking = _blocking(detected(subject))
+        self._after: dict[str, tuple[Subject, Mapping[str, Severity]] | None] = {}
+        self._fitting: dict[str, bool] = {}
 
-def _try(candidate: Remedy, rule: Rule, subject: Subject, blocking: frozenset[str]) -> Remedy | None:
-    """Return the candidate with its price; None if it is no remedy.
+    def remedies(self, identifier: str, candidates: Iterable[Remedy]) -> Iterator[Remedy]:
+        """Yield the candidates that keep what a remedy promises; of moves only as many as people read."""
+        shown: Counter[tuple[str, bool]] = Counter()
+        titles: set[str] = set()
+        for candidate in candidates:
+            group = (candidate.move or "", candidate.is_deployable)
+            if candidate.title in titles or shown[group] >= _SHOWN.get(group, 1):
+                continue
+            remedy = self._tried(identifier, candidate)
+            if remedy is None:
+                continue
+            if remedy.move is not None:
+                shown[group] += 1
+                titles.add(remedy.title)
+            yield remedy
 
-    A remedy removes its finding and adds none that blocks. A move also has to fit as a whole.
-    """
-    deployment = subject.resolved.deployment
-    try:
-        after = examine(changed(deployment, candidate.changes))
-    except PlanningError:
+    def _tried(self, identifier: str, candidate: Remedy) -> Remedy | None:
+        """Return the candidate with its price; None if it is no remedy.
+
+        A remedy removes its finding and adds none that blocks. A move also has to fit, at the latest when the findings that are left
+        are removed by remedies of their own.
+        """
+        outcome = self._outcome(candidate.changes)
+        if outcome is None:
+            return None
+        after, found = outcome
+        if identifier in found or _blocking(found) - self._blocking:
+            return None
+        if candidate.move is not None and not self._fits(candidate.changes, after):
+            return None
+        extra = after.cost.usd_per_hour - self._subject.cost.usd_per_hour
+        if candidate.move is None and abs(extra) < _CENT:
+            return candidate
+        return replace(candidate, usd_per_hour=after.cost.usd_per_hour, extra_usd_per_hour=extra)
+
+    def first_change(self) -> Mapping[str, object] | None:
+        """Return the first remedy of a blocking finding that keeps the accelerator and the model; None if there is none."""
+        accepted = _accepted(self._subject)
+        for rule, result in _results(self._subject):
+            if _severity(rule, result) != "block" or rule.id in accepted:
+                continue
+            for candidate in result.remedies:
+                if candidate.move is None and self._tried(rule.id, candidate) is not None:
+                    return candidate.changes
         return None
-    found = tuple(_results(after))
-    still = frozenset(_blocking(found))
-    accepted = frozenset(deployment.accept_findings) & frozenset(ACCEPTABLE_IDS)
-    if any(other.id == rule.id for other, _ in found) or still - blocking:
-        return None
-    if candidate.move is not None and still - accepted:
-        return None
-    usd_per_hour, extra = after.cost.usd_per_hour, after.cost.usd_per_hour - subject.cost.usd_per_hour
-    is_priced = candidate.move is not None or abs(extra) >= _CENT
-    if not is_priced:
-        return candidate
-    return replace(candidate, usd_per_hour=usd_per_hour, extra_usd_per_hour=extra)
+
+    def _fits(self, changes: Mapping[str, object], after: Subject) -> bool:
+        key = repr(changes)
+        if key not in self._fitting:
+            self._fitting[key] = _can_fit(after)
+        return self._fitting[key]
+
+    def _outcome(self, changes: Mapping[str, object]) -> tuple[Subject, Mapping[str, Severity]] | None:
+        """Return the changed deployment's figures and what is found in it; None if it cannot be planned."""
+        key = repr(changes)
+        if key not in self._after:
+            try:
+                after = examine(changed(self._subject.resolved.deployment, changes))
+                self._after[key] = (after, detected(after))
+            except PlanningError:
+                self._after[key] = None
+        return self._after[key]
+
+
+def _accepted(subject: Subject) -> frozenset[str]:
+    return frozenset(subject.resolved.deployment.accept_findings) & frozenset(ACCEPTABLE_IDS)
+
+
+def _can_fit(subject: Subject) -> bool:
+    """Return whether nothing blocks, or nothing after remedies that keep the accelerator and the model."""
+    for _ in RULES:
+        if not _blocking(detected(subject)) - _accepted(subject):
+            return True
+        change = _Trial(subject).first_change()
+        if change is None:
+            return False
+        subject = examine(changed(subject.resolved.deployment, change))
+    return False

@@ -106,18 +106,13 @@ def host_memory(subject: Subject) -> RuleResult | None:
         return None
     host = subject.resolved.host
     is_too_large = need > host.max_memory_gib
-
-    def remedies() -> Iterator[Remedy]:
-        yield from _larger_hosts(subject)
-        if is_too_large and not is_out_of_memory(subject.memory):  # else FIT01 names them
-            yield from ways_out(subject)
-
     return RuleResult(
         message=(
             f"Loading peaks at {need:.2f} GiB of host memory (a checkpoint of {subject.memory.checkpoint_gib:.2f} GiB), "
             f"and the host has {have:g} GiB."
         ),
-        remedies=remedies(),
+        remedies=_larger_hosts(subject),
+        last_resorts=() if is_out_of_memory(subject.memory) else ways_out(subject),  # FIT01 names them too
         advice=f"This platform has {host.max_memory_gib:g} GiB at most." if is_too_large else "",
     )
 
@@ -159,8 +154,6 @@ def one_request(subject: Subject) -> RuleResult | None:
             yield _change("vllm.max_model_len", longest)
         yield from _more_utilization(subject)
         yield from other_accelerators(subject)
-        if longest <= 0:
-            yield from smaller_models(subject)
 
     return RuleResult(
         message=(
@@ -173,6 +166,7 @@ def one_request(subject: Subject) -> RuleResult | None:
             )
         ),
         remedies=remedies(),
+        last_resorts=smaller_models(subject),
     )
 
 
@@ -233,6 +227,7 @@ def quantized_on_tpu(subject: Subject) -> RuleResult | None:
             f"vLLM on TPU does not implement {missing}."
         ),
         remedies=remedies(),
+        last_resorts=smaller_models(subject),
     )
 
 
@@ -284,9 +279,12 @@ def parallelism(subject: Subject) -> RuleResult | None:
         yield _change("vllm.tensor_parallel_size", None)
         divisors = [count for count in range(devices, 0, -1) if heads % count == 0]
         yield from (_change("vllm.tensor_parallel_size", count) for count in divisors)
-        yield from other_accelerators(subject)
 
-    return RuleResult(message=f"`vllm.tensor_parallel_size` is {resolved.tp}, and {fact}.", remedies=remedies())
+    return RuleResult(
+        message=f"`vllm.tensor_parallel_size` is {resolved.tp}, and {fact}.",
+        remedies=remedies(),
+        last_resorts=ways_out(subject),
+    )
 
 
 @rule(
@@ -314,6 +312,7 @@ def multimodal_item(subject: Subject) -> RuleResult | None:
             _change("vllm.max_num_batched_tokens", tokens),
             _change("vllm.limit_mm_per_prompt", limits),
         ),
+        last_resorts=ways_out(subject),
     )
 
 
@@ -346,4 +345,5 @@ def model_length(subject: Subject) -> RuleResult | None:
             "vLLM refuses to start."
         ),
         remedies=(_change("vllm.max_model_len", longest),),
+        last_resorts=ways_out(subject),
     )

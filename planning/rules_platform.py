@@ -72,8 +72,6 @@ def probe_budget(subject: Subject) -> RuleResult | None:
         yield _change("weights_mode", "fuse-buffered")
         if probe is not None:
             yield Remedy(changes={"weights_mode": "fuse-buffered", **without_probe})
-        if startup.total_s > CLOUD_RUN_MAX_STARTUP_S:
-            yield from ways_out(subject)
 
     return RuleResult(
         message=(
@@ -81,6 +79,7 @@ def probe_budget(subject: Subject) -> RuleResult | None:
             f"{duration(startup.compile_s)} compiling and warm-up), but {given}: the revision would never become ready."
         ),
         remedies=remedies(),
+        last_resorts=ways_out(subject),
         advice="No probe that Cloud Run allows is long enough." if startup.total_s > CLOUD_RUN_MAX_STARTUP_S else "",
     )
 
@@ -247,6 +246,7 @@ def slice_parallelism(subject: Subject) -> RuleResult | None:
             _change("vllm.tensor_parallel_size", resolved.accelerator.devices),
             _change("vllm.tensor_parallel_size", None),
         ),
+        last_resorts=ways_out(subject),
     )
 
 
