@@ -47,6 +47,11 @@ def changed(deployment: Deployment, changes: Mapping[str, object]) -> Deployment
     return _changed(deployment, changes)
 
 
+def differing(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the changes that change something."""
+    return {path: value for path, value in changes.items() if value != value_at(deployment, path)}
+
+
 def _changed(owner: T, changes: Mapping[str, object]) -> T:
     own: dict[str, object] = {}
     inner: dict[str, dict[str, object]] = {}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planning import rules_memory, rules_platform  # importing them registers their rules
 from planning.errors import PlanningError
-from planning.fields import changed
+from planning.fields import changed, differing
 from planning.registry import REGISTRY, Rule, RuleResult
 from planning.subject import Subject, examine
 from planning.types import Finding, Remedy, Severity
@@ -102,6 +102,7 @@ class _Trial:
         A remedy removes its finding and adds none that blocks. A move also has to fit, at the latest when the findings that are left
         are removed by remedies of their own.
         """
+        candidate = replace(candidate, changes=differing(self._subject.resolved.deployment, candidate.changes))
         outcome = self._outcome(candidate.changes)
         if outcome is None:
             return None

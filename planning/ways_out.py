@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from planning.catalog import MODELS, QAT_SUFFIX
 from planning.cost import hourly_parts
 from planning.errors import PlanningError
-from planning.fields import changed, value_at
+from planning.fields import changed
 from planning.hardware import (
     ACCELERATORS,
     FLEX_START_V6E_ZONES,
@@ -90,7 +90,7 @@ def smaller_models(subject: Subject) -> Iterator[Remedy]:
         model: Changes = {"model": name, "quantization": None, "vllm.quantization": None}
         for change in (model, model | usual, model | usual | short):
             yield Remedy(
-                changes=_differing(deployment, change),
+                changes=change,
                 move="model",
                 title=f"{name} here",
                 is_deployable=resolved.platform != "gce",
@@ -136,7 +136,7 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
         bucket_mode = "fuse-buffered" if platform == "cloud-run" else "disk"
         changes["weights_mode"] = bucket_mode if from_bucket else "hub"
     changes |= _cloud_run(deployment, accelerator) if platform == "cloud-run" else _machine(deployment, accelerator)
-    return _differing(deployment, changes)
+    return changes
 
 
 def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
@@ -169,7 +169,3 @@ def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
     if tpu.max_run_duration_s is None:
         changes["tpu.max_run_duration_s"] = _RUN_S
     return changes
-
-
-def _differing(deployment: Deployment, changes: Changes) -> Changes:
-    return {path: value for path, value in changes.items() if value != value_at(deployment, path)}
