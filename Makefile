@@ -25,7 +25,7 @@ check: setup
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/pyright
-	@.venv/bin/lint-imports --no-cache
+	@PYTHONPATH=provider .venv/bin/lint-imports --no-cache
 
 format: setup
 	@.venv/bin/ruff format .
@@ -34,7 +34,9 @@ format: setup
 # Resolve requirements*.in anew. uv is needed here only.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate requirements.in -o requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --constraints requirements.txt localcloud/requirements.in -o localcloud/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate requirements-dev.in -o requirements-dev.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate -c requirements.txt provider/pyproject.toml -o provider/requirements.txt
 
 clean:
 	rm -rf .venv .localcloud .work .pytest_cache .ruff_cache .hypothesis build

@@ -30,8 +30,8 @@ from scripts.bench.points import Sweep
 from scripts.bench.progress import LineReporter
 from scripts.bench.prompts import POOL, PromptMaker, Recipe
 from scripts.bench.store import read_results
-from scripts.bench.sweep import Settings, run_sweep
-from scripts.client.access import Access
+from scripts.bench.sweep import SweepSettings, run_sweep
+from scripts.client.access import ServerAccess
 from scripts.client.wire import now_s
 
 if TYPE_CHECKING:
@@ -170,8 +170,8 @@ def _sweep(url: str, out: Path, levels: tuple[int, ...], tokens: int) -> list[di
         duration_s=None,
         seed=1,
     )
-    settings = Settings(url=url, model=None, out=out, warm_up=1)
-    outcome = run_sweep(settings, sweep, Access(base_url=url, auth="none"), LineReporter())
+    settings = SweepSettings(url=url, model=None, out=out, warm_up=1)
+    outcome = run_sweep(settings, sweep, ServerAccess(base_url=url, auth="none"), LineReporter())
     if outcome.ending != "done":
         raise SystemExit(f"the sweep ended early: {outcome.detail}")
     return read_results(out)

@@ -1,4 +1,4 @@
-"""A Cloud Run service with one GPU an instance: weights on a Cloud Storage FUSE mount, a startup probe within the platform's limits, private by default."""
+"""A Cloud Run service with one GPU per instance: weights on a Cloud Storage FUSE mount, a startup probe within Cloud Run's limits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from components.errors import ComponentError
-from components.ownership import Ownership
+from contracts.labels import Ownership
 from planning.hardware import (
     CLOUD_RUN_MAX_GPU_PROBE_S,
     CLOUD_RUN_MAX_INITIAL_DELAY_S,
@@ -26,75 +26,135 @@ _LIVENESS_FAILURES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcsMount:
-    """A bucket, read-only, at `path`; `options` are gcsfuse's, as "name" or "name=value"."""
+    """A bucket that the container sees as a read-only folder, through Cloud Storage FUSE."""
 
     bucket: pulumi.Input[str]
+    """Name of the bucket. The service account needs roles/storage.objectViewer on it, or no instance starts."""
     path: str
+    """Folder in the container."""
     options: Sequence[str]
+    """Options of gcsfuse, "name" or "name=value". With a uid other than the server's, the server cannot read the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryVolume:
-    """Memory of the container used as a folder; `name` is what other settings refer to."""
+    """A folder of the container that is kept in memory. What it holds counts against the container's memory."""
 
     name: str
+    """Name of the volume; mount options refer to it."""
     path: str
+    """Folder in the container."""
     size_limit: str
+    """Kubernetes quantity, such as 8Gi. Writes beyond it fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretVariable:
-    """An environment variable whose value Cloud Run reads from Secret Manager at start."""
+    """An environment variable whose value Cloud Run reads from Secret Manager when an instance starts."""
 
     name: str
     secret_id: pulumi.Input[str]
+    """Id of the secret. The service account needs roles/secretmanager.secretAccessor on it, or the revision is refused."""
     version: pulumi.Input[str]
+    """Number of the version. "latest" would change under a running service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectVpc:
-    """All egress through a subnet of ours."""
+    """A subnet that takes all egress of the service. Without Cloud NAT the service then reaches Google's APIs only."""
 
     network: pulumi.Input[str]
+    """projects/P/global/networks/N."""
     subnetwork: str
+    """Name of the subnet in the service's region. Each instance takes an address, so a full subnet stops scaling."""
     tag: str
+    """Network tag that firewall rules refer to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerContainer:
+    """The container of the server."""
+
+    image: pulumi.Input[str]
+    """Reference by digest, in a registry that the service account may read."""
+    command: Sequence[str]
+    arguments: Sequence[str]
+    port: int
+    """Port at which the server listens; its arguments have to name the same one, or no probe is ever answered."""
+    startup_probe: StartupProbe
+    """Instances that do not answer /health within its budget are stopped, and their revision fails."""
+    environment: Mapping[str, str]
+    secret_variables: Sequence[SecretVariable] = ()
+    mount: GcsMount | None = None
+    memory_volumes: Sequence[MemoryVolume] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMachine:
+    """What each instance runs on. Cloud Run refuses less vCPU or memory than its GPU requires."""
+
+    gpu: str
+    """Cloud Run's name of the accelerator, such as nvidia-l4."""
+    cpu: int
+    """vCPU."""
+    memory_mib: int
+    """Memory of the container in MiB. Too little ends the server while it loads the weights."""
+    zonal_redundancy: bool
+    """Reserve the GPUs in a second zone too. It costs more and has a quota of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestScaling:
+    """How many instances there are, and what each accepts."""
+
+    min_instances: int
+    """Instances that always run, and cost money. With 0 the first request waits for a cold start of many minutes."""
+    max_instances: int
+    """The most instances. Above the region's GPU quota new revisions fail."""
+    concurrency: int
+    """Requests that Cloud Run sends to one instance at a time; the others wait in Cloud Run's queue."""
+    request_timeout_s: int
+    """Seconds after which Cloud Run ends a request, also in the middle of a stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAccess:
+    """Who may call the service."""
+
+    invokers: Sequence[str]
+    """IAM members, such as user:a@example.com. Not used for a public service."""
+    public: bool
+    """Let everybody call the service, without authentication, at your cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudRunGpuServiceArgs:
-    """Memory in MiB, times in seconds. `invokers` may call the service; `public` lets everybody."""
+    """A service, its container and the machine of each instance."""
 
     project: str
     location: str
+    """Region. It has to have the GPU."""
     service_name: str
-    image: pulumi.Input[str]
-    command: Sequence[str]
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    secret_variables: Sequence[SecretVariable]
-    port: int
-    gpu: str
-    cpu: int
-    memory_mib: int
-    concurrency: int
-    min_instances: int
-    max_instances: int
-    request_timeout_s: int
-    startup_probe: StartupProbe
+    """Name of the service, part of its URL. A change replaces the service."""
     service_account: pulumi.Input[str]
+    """E-mail address of the account that the server runs as."""
     ownership: Ownership
     labels: Mapping[str, str]
-    invokers: Sequence[str]
-    public: bool
+    container: ServerContainer
+    machine: GpuMachine
+    scaling: RequestScaling
+    access: ServiceAccess
     deletion_protection: bool
-    zonal_redundancy: bool
-    mount: GcsMount | None = None
-    memory_volumes: Sequence[MemoryVolume] = ()
+    """Refuse to delete the service. A teardown then fails until it is turned off and deployed."""
     direct_vpc: DirectVpc | None = None
 
 
 def check_startup_probe(probe: StartupProbe) -> None:
-    """Refuse a probe that Cloud Run would refuse, naming the limit. Raises ComponentError."""
+    """Refuse a probe that Cloud Run would refuse.
+
+    Raises:
+        ComponentError: the message names the limit.
+    """
     limits = (
         (
             probe.initial_delay_s > CLOUD_RUN_MAX_INITIAL_DELAY_S,
@@ -124,11 +184,15 @@ def check_startup_probe(probe: StartupProbe) -> None:
 
 
 def probe_for(budget_s: int) -> StartupProbe:
-    """Return a probe that gives the container at least `budget_s` seconds. Raises ComponentError where the platform allows no such probe."""
-    longest_s = CLOUD_RUN_MAX_STARTUP_S
-    if budget_s > longest_s:
+    """Return a probe that gives the container at least `budget_s` seconds to start.
+
+    Raises:
+        ComponentError: Cloud Run allows no such probe.
+    """
+    if budget_s > CLOUD_RUN_MAX_STARTUP_S:
         raise ComponentError(
-            f"The start needs {budget_s}s and Cloud Run's startup probe allows {longest_s}s at most; load the weights faster or use another platform."
+            f"The start needs {budget_s}s and Cloud Run's startup probe allows {CLOUD_RUN_MAX_STARTUP_S}s at most; "
+            "load the weights faster or use another platform."
         )
     initial_s = min(CLOUD_RUN_MAX_INITIAL_DELAY_S, budget_s // 2)
     period_s = min(60, max(1, budget_s - initial_s))
@@ -140,33 +204,38 @@ def probe_for(budget_s: int) -> StartupProbe:
     )
 
 
-def check_gpu(args: CloudRunGpuServiceArgs) -> None:
-    """Refuse vCPU or memory below what the GPU requires. Raises ComponentError."""
-    accelerator = find_accelerator(args.gpu)
+def check_machine(machine: GpuMachine) -> None:
+    """Refuse less vCPU or memory than the GPU requires.
+
+    Raises:
+        ComponentError: the message names the least that Cloud Run accepts.
+    """
+    gpu = machine.gpu
+    accelerator = find_accelerator(gpu)
     if accelerator is None:
-        raise ComponentError(f"cloudRun.gpu = {args.gpu}: the planner knows no such GPU.")
+        raise ComponentError(f"cloudRun.gpu = {gpu}: the planner knows no such GPU.")
     host = host_of(accelerator, "cloud-run")
-    if args.cpu < host.min_vcpu:
+    if machine.cpu < host.min_vcpu:
         raise ComponentError(
-            f"cloudRun.cpu = {args.cpu}: a {args.gpu} on Cloud Run needs at least {host.min_vcpu:g} vCPU."
+            f"cloudRun.cpu = {machine.cpu}: a {gpu} on Cloud Run needs at least {host.min_vcpu:g} vCPU."
         )
-    if args.memory_mib < host.min_memory_gib * 1024:
+    if machine.memory_mib < host.min_memory_gib * 1024:
         raise ComponentError(
-            f"cloudRun.memory = {args.memory_mib} MiB: a {args.gpu} on Cloud Run needs at least {host.min_memory_gib:g}Gi."
+            f"cloudRun.memory = {machine.memory_mib} MiB: a {gpu} on Cloud Run needs at least {host.min_memory_gib:g}Gi."
         )
 
 
 class CloudRunGpuService(pulumi.ComponentResource):
-    """The service and who may call it.
+    """The service and the grants of its callers.
 
-    It refuses to manage what belongs to others: no domain mapping, no load balancer, no project-wide grant.
+    It manages nothing that others may share: no domain mapping, no load balancer, no grant on the project.
     """
 
     uri: pulumi.Output[str]
 
     def __init__(self, name: str, args: CloudRunGpuServiceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        check_startup_probe(args.startup_probe)
-        check_gpu(args)
+        check_startup_probe(args.container.startup_probe)
+        check_machine(args.machine)
         super().__init__("gemma-serving:index:CloudRunGpuService", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         service = gcp.cloudrunv2.Service(
@@ -174,16 +243,16 @@ class CloudRunGpuService(pulumi.ComponentResource):
             name=args.service_name,
             project=args.project,
             location=args.location,
-            # Private means IAM, not an unreachable address: callers come from anywhere with an ID token.
+            # The service is private by IAM, not by its address: callers come from anywhere with an ID token.
             ingress="INGRESS_TRAFFIC_ALL",
-            # The engine's default is true, and then a teardown cannot finish.
+            # pulumi-gcp's default is true, and then a teardown cannot finish.
             deletion_protection=args.deletion_protection,
             labels={**args.labels, **args.ownership.labels},
             template=_template(args),
             traffics=[gcp.cloudrunv2.ServiceTrafficArgs(type="TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", percent=100)],
             opts=child,
         )
-        members = ["allUsers"] if args.public else list(args.invokers)
+        members = ["allUsers"] if args.access.public else args.access.invokers
         for member in members:
             gcp.cloudrunv2.ServiceIamMember(
                 f"{name}-{member}",
@@ -201,31 +270,31 @@ class CloudRunGpuService(pulumi.ComponentResource):
 def _template(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateArgs:
     return gcp.cloudrunv2.ServiceTemplateArgs(
         service_account=args.service_account,
-        timeout=f"{args.request_timeout_s}s",
+        timeout=f"{args.scaling.request_timeout_s}s",
         execution_environment="EXECUTION_ENVIRONMENT_GEN2",
-        max_instance_request_concurrency=args.concurrency,
-        gpu_zonal_redundancy_disabled=not args.zonal_redundancy,
-        node_selector=gcp.cloudrunv2.ServiceTemplateNodeSelectorArgs(accelerator=args.gpu),
+        max_instance_request_concurrency=args.scaling.concurrency,
+        gpu_zonal_redundancy_disabled=not args.machine.zonal_redundancy,
+        node_selector=gcp.cloudrunv2.ServiceTemplateNodeSelectorArgs(accelerator=args.machine.gpu),
         scaling=gcp.cloudrunv2.ServiceTemplateScalingArgs(
-            min_instance_count=args.min_instances, max_instance_count=args.max_instances
+            min_instance_count=args.scaling.min_instances, max_instance_count=args.scaling.max_instances
         ),
-        containers=[_container(args)],
-        volumes=_volumes(args),
+        containers=[_container(args.container, args.machine)],
+        volumes=_volumes(args.container),
         vpc_access=_vpc_access(args.direct_vpc) if args.direct_vpc else None,
     )
 
 
-def _container(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateContainerArgs:
-    probe = args.startup_probe
+def _container(server: ServerContainer, machine: GpuMachine) -> gcp.cloudrunv2.ServiceTemplateContainerArgs:
+    probe = server.startup_probe
     return gcp.cloudrunv2.ServiceTemplateContainerArgs(
         name="vllm",
-        image=args.image,
-        commands=list(args.command),
-        args=list(args.arguments),
-        envs=_environment(args),
-        ports=gcp.cloudrunv2.ServiceTemplateContainerPortsArgs(container_port=args.port),
+        image=server.image,
+        commands=list(server.command),
+        args=list(server.arguments),
+        envs=_environment(server),
+        ports=gcp.cloudrunv2.ServiceTemplateContainerPortsArgs(container_port=server.port),
         resources=gcp.cloudrunv2.ServiceTemplateContainerResourcesArgs(
-            limits={"cpu": str(args.cpu), "memory": f"{args.memory_mib}Mi", "nvidia.com/gpu": "1"},
+            limits={"cpu": str(machine.cpu), "memory": f"{machine.memory_mib}Mi", "nvidia.com/gpu": "1"},
             # A GPU needs its CPUs between requests too, and is billed by the instance anyway.
             cpu_idle=False,
             startup_cpu_boost=True,
@@ -235,22 +304,24 @@ def _container(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateCo
             period_seconds=probe.period_s,
             failure_threshold=probe.failure_threshold,
             timeout_seconds=probe.timeout_s,
-            http_get=gcp.cloudrunv2.ServiceTemplateContainerStartupProbeHttpGetArgs(path=HEALTH_PATH, port=args.port),
+            http_get=gcp.cloudrunv2.ServiceTemplateContainerStartupProbeHttpGetArgs(path=HEALTH_PATH, port=server.port),
         ),
         liveness_probe=gcp.cloudrunv2.ServiceTemplateContainerLivenessProbeArgs(
             period_seconds=_LIVENESS_PERIOD_S,
             timeout_seconds=_LIVENESS_TIMEOUT_S,
             failure_threshold=_LIVENESS_FAILURES,
-            http_get=gcp.cloudrunv2.ServiceTemplateContainerLivenessProbeHttpGetArgs(path=HEALTH_PATH, port=args.port),
+            http_get=gcp.cloudrunv2.ServiceTemplateContainerLivenessProbeHttpGetArgs(
+                path=HEALTH_PATH, port=server.port
+            ),
         ),
-        volume_mounts=_mounts(args),
+        volume_mounts=_mounts(server),
     )
 
 
-def _environment(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemplateContainerEnvArgs]:
+def _environment(server: ServerContainer) -> list[gcp.cloudrunv2.ServiceTemplateContainerEnvArgs]:
     plain = [
         gcp.cloudrunv2.ServiceTemplateContainerEnvArgs(name=key, value=value)
-        for key, value in sorted(args.environment.items())
+        for key, value in sorted(server.environment.items())
     ]
     return plain + [
         gcp.cloudrunv2.ServiceTemplateContainerEnvArgs(
@@ -261,34 +332,36 @@ def _environment(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTem
                 )
             ),
         )
-        for variable in args.secret_variables
+        for variable in server.secret_variables
     ]
 
 
-def _mounts(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs]:
+def _mounts(server: ServerContainer) -> list[gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs]:
     mounts = [
         gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs(name=volume.name, mount_path=volume.path)
-        for volume in args.memory_volumes
+        for volume in server.memory_volumes
     ]
-    if args.mount is not None:
-        mounts.append(gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs(name="models", mount_path=args.mount.path))
+    if server.mount is not None:
+        mounts.append(
+            gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs(name="models", mount_path=server.mount.path)
+        )
     return mounts
 
 
-def _volumes(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemplateVolumeArgs]:
+def _volumes(server: ServerContainer) -> list[gcp.cloudrunv2.ServiceTemplateVolumeArgs]:
     volumes = [
         gcp.cloudrunv2.ServiceTemplateVolumeArgs(
             name=volume.name,
             empty_dir=gcp.cloudrunv2.ServiceTemplateVolumeEmptyDirArgs(medium="MEMORY", size_limit=volume.size_limit),
         )
-        for volume in args.memory_volumes
+        for volume in server.memory_volumes
     ]
-    if args.mount is not None:
+    if server.mount is not None:
         volumes.append(
             gcp.cloudrunv2.ServiceTemplateVolumeArgs(
                 name="models",
                 gcs=gcp.cloudrunv2.ServiceTemplateVolumeGcsArgs(
-                    bucket=args.mount.bucket, read_only=True, mount_options=list(args.mount.options)
+                    bucket=server.mount.bucket, read_only=True, mount_options=list(server.mount.options)
                 ),
             )
         )

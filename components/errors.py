@@ -1,5 +1,8 @@
-"""How a component refuses its arguments."""
+"""The error of components."""
 
 
 class ComponentError(ValueError):
-    """An argument cannot work on the platform; the message is one sentence that names the limit. Raised before any resource is declared."""
+    """An argument cannot work on the platform. The message is one sentence that names the limit.
+
+    Components raise it before they declare any resource.
+    """

@@ -1,4 +1,4 @@
-"""The Hugging Face token in Secret Manager, readable by the server and by nobody else that this project knows of."""
+"""The Hugging Face token in Secret Manager, with grants for its readers only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,26 +6,29 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from components.ownership import Ownership
+from contracts.labels import Ownership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HfTokenSecretArgs:
-    """`token` has to be a secret output; `readers` maps a short name to an IAM member that may read the token."""
+    """A secret and its readers."""
 
     project: str
     secret_id: str
+    """Id of the secret. A change replaces the secret."""
     token: pulumi.Output[str]
+    """The token's value. It is marked as a secret, so that the state and the preview never hold it in clear."""
     ownership: Ownership
     readers: Mapping[str, pulumi.Input[str]]
+    """IAM members that may read the token, by a short name."""
     labels: Mapping[str, str]
 
 
 class HfTokenSecret(pulumi.ComponentResource):
-    """One secret, one version of it, one grant a reader.
+    """One secret, one version of it, and one grant per reader.
 
-    A new token makes a new version and destroys the old one. `version_name` changes with it, so that whatever names the version is rolled out anew; nothing
-    ever reads "latest", which would change under a running server.
+    A new token makes a new version and destroys the old one. `version_name` changes with it, so that whatever refers to the
+    version is rolled out again. Nothing reads "latest", which would change under a running server.
     """
 
     secret_id: pulumi.Output[str]
@@ -49,7 +52,7 @@ class HfTokenSecret(pulumi.ComponentResource):
         version = gcp.secretmanager.SecretVersion(
             name,
             secret=secret.id,
-            # Marked here as well: the value must be a secret in the state however the caller came by it.
+            # Marked here too: the value must be a secret in the state whatever the caller passes.
             secret_data=pulumi.Output.secret(args.token),
             deletion_policy="DELETE",
             opts=child,

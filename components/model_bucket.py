@@ -1,4 +1,4 @@
-"""The bucket that holds the weights: private, uniform access, readable by the server alone."""
+"""The bucket that holds the weights: private, uniform access, readable by the server only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,33 +6,34 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from components.ownership import Ownership
+from contracts.labels import Ownership
 
 _ABORT_UPLOAD_AFTER_DAYS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBucketArgs:
-    """A bucket of the stack, or `existing`: one that is there already and is only read.
-
-    `location` should be the region of the server: weights that cross regions cost money and time at every start.
-    `force_destroy` lets teardown delete staged weights.
-    """
+    """A bucket that the stack makes, or an existing one."""
 
     project: str
     name: str
+    """Name of the bucket that the stack makes; unique in the world, at most 63 characters."""
     location: str
+    """Region, best the server's: weights from another region cost money and time at every start. A change replaces the bucket."""
     ownership: Ownership
     readers: Mapping[str, pulumi.Input[str]]
+    """IAM members that may read the weights, by a short name."""
     labels: Mapping[str, str]
     existing: str | None = None
+    """Name of a bucket that exists already. The stack then grants access to it and makes none."""
     force_destroy: bool = True
+    """Let a teardown delete the staged weights. Without it a teardown of a bucket with objects fails."""
 
 
 class ModelBucket(pulumi.ComponentResource):
-    """The bucket, and the right to read its objects for each reader.
+    """The bucket, and a grant to read its objects for each reader.
 
-    An existing bucket is never changed or deleted: only the grant on it belongs to the stack.
+    An existing bucket is never changed or deleted: only the grants on it belong to the stack.
     """
 
     bucket: pulumi.Output[str]
@@ -60,7 +61,7 @@ class ModelBucket(pulumi.ComponentResource):
             storage_class="STANDARD",
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
-            # Soft delete would keep, and bill, deleted weights for a week; they can be staged again from the hub.
+            # Soft delete would keep deleted weights for a week, and bill them. They can be staged again from the hub.
             soft_delete_policy=gcp.storage.BucketSoftDeletePolicyArgs(retention_duration_seconds=0),
             lifecycle_rules=[
                 gcp.storage.BucketLifecycleRuleArgs(

@@ -1,4 +1,4 @@
-"""A network without external addresses: Private Google Access, a tunnel for people, and egress only where something needs it."""
+"""A network without external addresses: Private Google Access, SSH through a tunnel, and egress only if the stack needs it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,41 +6,43 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from components.ownership import Ownership
+from contracts.labels import Ownership
 
 IAP_RANGE = "35.235.240.0/20"
-"""Where Identity-Aware Proxy's TCP forwarding comes from (Google Cloud, IAP documentation)."""
+"""Source addresses of Identity-Aware Proxy's TCP forwarding (Google Cloud, IAP documentation)."""
 
 SSH_PORT = "22"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateNetworkArgs:
-    """`regions` in order; subnets get 10.64.N.0/24.
-
-    `internet_egress` adds Cloud NAT: needed to reach the Hugging Face hub, not for Google's APIs or Artifact Registry.
-    """
+    """A network and its subnets."""
 
     project: str
     name: str
+    """Name of the network, and of each of its subnets, routers and NATs."""
     regions: Sequence[str]
+    """Regions with a subnet, in a fixed order: the region at position N gets 10.64.N.0/24, so a new order replaces subnets."""
     ownership: Ownership
     target_tag: str
+    """Network tag of the machines that SSH is allowed to."""
     internet_egress: bool
+    """Add Cloud NAT. Without it machines cannot reach the Hugging Face hub; Google's APIs and Artifact Registry need no NAT."""
     allow_iap: bool
+    """Allow SSH from Identity-Aware Proxy. Without it nobody can open the tunnel."""
 
 
 class PrivateNetwork(pulumi.ComponentResource):
-    """One network, one subnet a region with Private Google Access, SSH from Identity-Aware Proxy alone, NAT where asked for.
+    """One network, one subnet per region with Private Google Access, SSH from Identity-Aware Proxy only, and NAT on request.
 
-    All subnets have the same name, so that whatever names a subnet finds the one of its own region.
+    All subnets have the same name, so that one name finds the subnet of any region.
     """
 
     network: pulumi.Output[str]
     """projects/P/global/networks/N."""
     subnetwork_name: str
     ready: list[pulumi.Resource]
-    """What has to be there before a machine boots."""
+    """Resources that must exist before a machine boots."""
 
     def __init__(self, name: str, args: PrivateNetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gemma-serving:index:PrivateNetwork", name, None, opts)
@@ -74,7 +76,7 @@ class PrivateNetwork(pulumi.ComponentResource):
             region=region,
             network=network.id,
             ip_cidr_range=f"10.64.{index}.0/24",
-            # Without it a machine that has no external address can pull neither image nor weights.
+            # Without it a machine without an external address can pull neither image nor weights.
             private_ip_google_access=True,
             description=args.ownership.description,
             opts=child,
@@ -91,7 +93,7 @@ class PrivateNetwork(pulumi.ComponentResource):
             network=network.id,
             direction="INGRESS",
             priority=1000,
-            # SSH only: the server's port is reached through the tunnel, on the machine's own loopback address.
+            # SSH only: the tunnel ends at the machine's loopback address, where the server listens.
             allows=[gcp.compute.FirewallAllowArgs(protocol="tcp", ports=[SSH_PORT])],
             source_ranges=[IAP_RANGE],
             target_tags=[args.target_tag],

@@ -1,4 +1,4 @@
-"""The service account that the server runs as: no key, and only the roles that it is given."""
+"""The service account that the server runs as: without keys, and with the roles that it is given only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,26 +6,28 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from components.ownership import Ownership
+from contracts.labels import Ownership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeIdentityArgs:
-    """`account_id` has 6 to 30 characters. `project_roles` are for what has no resource to grant on, such as writing logs."""
+    """A service account and its roles on the project."""
 
     project: str
     account_id: str
+    """Id of the account, 6 to 30 characters. A change replaces the account, and with it what runs as it."""
     ownership: Ownership
     project_roles: Sequence[str] = ()
+    """Roles on the whole project. Use them only if there is no single resource to grant on, such as for writing logs."""
 
 
 class RuntimeIdentity(pulumi.ComponentResource):
-    """A service account without keys. Grants on single resources are made by the components that own those resources."""
+    """A service account without keys. The components that own a resource make the grants on it."""
 
     email: pulumi.Output[str]
     member: pulumi.Output[str]
     grants: list[pulumi.Resource]
-    """Project-level grants: what starts with this identity should depend on them."""
+    """Grants on the project. Whatever runs as this account should depend on them."""
 
     def __init__(self, name: str, args: RuntimeIdentityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gemma-serving:index:RuntimeIdentity", name, None, opts)

@@ -1,4 +1,4 @@
-"""The server's image, by digest: pulled through an Artifact Registry remote repository, or built on the upstream image and pushed."""
+"""The server's image by digest: pulled through an Artifact Registry remote repository, or built on the upstream image."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,31 +8,34 @@ import pulumi_docker as docker
 import pulumi_gcp as gcp
 
 from components.errors import ComponentError
-from components.ownership import Ownership
+from contracts.labels import Ownership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingImageArgs:
-    """`upstream` is a Docker Hub repository, `digest` its "sha256:...".
-
-    With `build_context` the image is built from that folder's Dockerfile, which starts from the build argument BASE_IMAGE.
-    """
+    """An image of Docker Hub, used as it is or as the base of an image that is built here."""
 
     project: str
     location: str
+    """Region of the repository, best the server's: each start pulls several GiB. A change replaces the repository."""
     repository_id: str
     upstream: str
+    """Repository on Docker Hub, such as vllm/vllm-openai."""
     digest: str
+    """Digest of the image, "sha256:..."; a tag is refused, because a restart could then pull another image."""
     ownership: Ownership
     labels: Mapping[str, str]
     readers: Mapping[str, pulumi.Input[str]]
+    """IAM members that may pull the image, by a short name."""
     build_context: str | None = None
+    """Folder with a Dockerfile that starts from the build argument BASE_IMAGE; None uses the upstream image as it is."""
 
 
 class ServingImage(pulumi.ComponentResource):
-    """A repository of the stack and the reference to pull from it.
+    """A repository of the stack, and the reference to pull from it.
 
-    A remote repository caches the upstream image close to the server: a machine without internet access can pull it, and a start does not depend on Docker Hub.
+    A remote repository caches the upstream image close to the server. So a machine without internet access can pull it, and a
+    start does not depend on Docker Hub.
     """
 
     ref: pulumi.Output[str]
@@ -42,7 +45,8 @@ class ServingImage(pulumi.ComponentResource):
     def __init__(self, name: str, args: ServingImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         if not args.digest.startswith("sha256:"):
             raise ComponentError(
-                f'The image {args.upstream} has digest "{args.digest}"; pin it by "sha256:..." so that a restart cannot change it.'
+                f'The image {args.upstream} has digest "{args.digest}"; pin it by "sha256:..." '
+                "so that a restart cannot change it."
             )
         super().__init__("gemma-serving:index:ServingImage", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
@@ -93,7 +97,7 @@ class ServingImage(pulumi.ComponentResource):
                 platform="linux/amd64",
                 args={"BASE_IMAGE": f"{args.upstream}@{args.digest}"},
             ),
-            # Credentials come from the docker client's own helper (gcloud auth configure-docker): no password in the program or the state.
+            # Docker's own credential helper signs in (gcloud auth configure-docker): no password in the program or the state.
             opts=child,
         )
 

@@ -1,7 +1,7 @@
 """TPU capacity as a queued resource, and the server that runs on it.
 
-The two change at different speeds: capacity is scarce and slow, serving changes daily. The start-up script is constant; what to run is a document in the
-node's metadata, which the provider patches in place.
+Capacity is scarce and slow to get; the server changes daily. So the start-up script is the same for every deployment, and the
+document that says what to run is a metadata key of the node, which the provider patches in place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,20 @@ from dataclasses import dataclass
 import pulumi
 
 from components.errors import ComponentError
-from components.ownership import Ownership
-from components.serving_document import GUEST_ATTRIBUTE_NAMESPACE, METADATA_KEY
-from components.tpu_vm import startup_script
-from planning.hardware import FLEX_START_MAX_RUN_S
+from components.gcp_tpu import QueuedResource, QueuedResourceArgs, ReadyArgs, ServiceAccountArgs
+from components.startup_script import startup_script
+from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
+from contracts.labels import Ownership
+from contracts.serving_document import DOCUMENT_METADATA_KEY, SCRIPT_METADATA_KEY
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
 _API_GENERATIONS = {"v5e": "v5litepod"}
-"""Generations that the Cloud TPU API calls by another name than everybody else."""
+"""Generations that have another name in the Cloud TPU API than in Google's documentation."""
+
+_ZONE_CHANGE_MARGIN_S = 900
+"""Time to delete the request in one zone before the provider tries the next."""
+_DELETE_TIMEOUT_S = 1800
 
 _RUNTIME_VERSIONS = {"v6e": "v2-alpha-tpuv6e", "v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5"}
 """Runtime image of each TPU generation (Cloud TPU documentation, "TPU software versions")."""
@@ -26,29 +31,42 @@ _RUNTIME_VERSIONS = {"v6e": "v2-alpha-tpuv6e", "v5litepod": "v2-alpha-tpuv5-lite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuQueuedResourceArgs:
-    """Times in seconds. `document` is the serving document's text; `zones` are tried in order.
-
-    `ready_timeout_s` bounds the wait for the server after the capacity came.
-    """
+    """The capacity to ask for, and the server to run on it."""
 
     project: str
     queued_resource_id: str
+    """Id of the queued resource and prefix of its node's id. A change replaces the capacity."""
     zones: Sequence[str]
+    """Zones in order of preference. Taking out the zone that is in use replaces the capacity."""
     accelerator_type: str
+    """Type and size of the slice, such as v6e-4. A change replaces the capacity."""
     provisioning_model: str
+    """`flex-start`, `spot`, `standard` or `reservation`."""
     document: pulumi.Input[str]
+    """Text of the serving document. A change restarts the server in place."""
     network: pulumi.Input[str]
+    """projects/P/global/networks/N."""
     subnetwork: str
+    """Name of a subnet that exists in the region of each zone and has Private Google Access: the machine has no external
+    address and could pull neither image nor weights without it."""
     service_account: pulumi.Input[str]
+    """E-mail address of the account that the server runs as."""
     ownership: Ownership
     labels: Mapping[str, str]
     tags: Sequence[str]
+    """Network tags. The firewall rule of the tunnel refers to one of them."""
     wait_per_zone_s: int
+    """Seconds to wait for capacity in one zone before the provider tries the next."""
     ready_timeout_s: int
+    """Seconds to wait for the server after the capacity was granted. Then `pulumi up` fails and keeps the capacity."""
     max_run_duration_s: int | None = None
+    """Seconds after which Google deletes the nodes; flex-start requires it. A change replaces the capacity."""
     reservation_name: str | None = None
+    """With `reservation`: its name."""
     runtime_version: str | None = None
+    """Image of the machine; None takes the one of the accelerator's generation."""
     allow_replace_active: bool = False
+    """Let a change replace capacity that is in use. Getting it again may take hours."""
 
 
 def api_accelerator_type(accelerator_type: str) -> str:
@@ -58,98 +76,88 @@ def api_accelerator_type(accelerator_type: str) -> str:
 
 
 def runtime_version(accelerator_type: str) -> str:
-    """Return the runtime version that goes with an accelerator type such as "v6e-4". Raises ComponentError for a generation that is not known."""
+    """Return the runtime version of an accelerator type such as "v6e-4".
+
+    Raises:
+        ComponentError: the generation is not known.
+    """
     generation = api_accelerator_type(accelerator_type).partition("-")[0]
     if generation not in _RUNTIME_VERSIONS:
         known = ", ".join(sorted(_RUNTIME_VERSIONS))
         raise ComponentError(
-            f"tpu.acceleratorType = {accelerator_type}: no runtime version is known for {generation} (known: {known}); set tpu.runtimeVersion."
+            f"tpu.acceleratorType = {accelerator_type}: no runtime version is known for {generation} (known: {known}); "
+            "set tpu.runtimeVersion."
         )
     return _RUNTIME_VERSIONS[generation]
-
-
-class QueuedResource(pulumi.CustomResource):
-    """`gcp-tpu:index:QueuedResource`, served by this project's own provider; docs/provider-gcp-tpu.md describes every property."""
-
-    zone: pulumi.Output[str]
-    node_name: pulumi.Output[str]
-    state: pulumi.Output[str]
-
-    def __init__(
-        self, name: str, properties: Mapping[str, pulumi.Input[object] | None], opts: pulumi.ResourceOptions
-    ) -> None:
-        outputs: dict[str, None] = {"zone": None, "node_name": None, "state": None}
-        super().__init__("gcp-tpu:index:QueuedResource", name, {**outputs, **properties}, opts)
-
-    def translate_output_property(self, prop: str) -> str:
-        """Map the provider's names to Python's, under which the outputs are declared."""
-        return {"nodeName": "node_name"}.get(prop, prop)
 
 
 class TpuQueuedResource(pulumi.ComponentResource):
     """Capacity in the first zone that has it, running the server that the document describes.
 
-    `zone`, `node_name` and `state` are known once the capacity is there. A changed document restarts the server in place; a change that would give up
-    running capacity is refused by the provider unless `allow_replace_active` is set.
+    A changed document restarts the server in place. The provider refuses a change that would give up capacity in use, unless
+    `allow_replace_active` is set. Outputs are known once the capacity was granted.
     """
 
     zone: pulumi.Output[str]
     node_name: pulumi.Output[str]
+    """projects/P/locations/Z/nodes/N."""
     state: pulumi.Output[str]
+    """State of the queued resource, such as ACTIVE, when the provider read it last."""
+    phase: pulumi.Output[str | None]
+    """Phase that the machine published last (contracts.guest_attributes)."""
+    deadline: pulumi.Output[str | None]
+    """When Google deletes the nodes (RFC 3339, UTC); None if they have no run limit."""
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        _check_run_duration(args)
         version = args.runtime_version or runtime_version(args.accelerator_type)
         super().__init__("gemma-serving:index:TpuQueuedResource", name, None, opts)
         resource = QueuedResource(
             name,
-            {
-                "project": args.project,
-                "zones": list(args.zones),
-                "queuedResourceId": args.queued_resource_id,
-                "acceleratorType": api_accelerator_type(args.accelerator_type),
-                "runtimeVersion": version,
-                "provisioningModel": args.provisioning_model,
-                "reservationName": args.reservation_name,
-                "maxRunDurationS": args.max_run_duration_s,
-                "waitPerZoneS": args.wait_per_zone_s,
-                "network": args.network,
-                "subnetwork": args.subnetwork,
-                "enableExternalIps": False,
-                "serviceAccount": {"email": args.service_account, "scopes": [_CLOUD_PLATFORM]},
-                "labels": {**args.labels, **args.ownership.labels},
-                "tags": list(args.tags),
-                "metadata": {
-                    "startup-script": startup_script(),
+            QueuedResourceArgs(
+                project=args.project,
+                zones=list(args.zones),
+                queued_resource_id=args.queued_resource_id,
+                accelerator_type=api_accelerator_type(args.accelerator_type),
+                runtime_version=version,
+                provisioning_model=args.provisioning_model,
+                reservation_name=args.reservation_name,
+                max_run_duration_s=args.max_run_duration_s,
+                wait_per_zone_s=args.wait_per_zone_s,
+                network=args.network,
+                subnetwork=args.subnetwork,
+                enable_external_ips=False,
+                service_account=ServiceAccountArgs(email=args.service_account, scopes=[_CLOUD_PLATFORM]),
+                labels={**args.labels, **args.ownership.labels},
+                tags=list(args.tags),
+                metadata={
+                    SCRIPT_METADATA_KEY: startup_script(),
                     "enable-guest-attributes": "TRUE",
-                    METADATA_KEY: args.document,
+                    DOCUMENT_METADATA_KEY: args.document,
                 },
-                "waitFor": "ready",
-                "ready": {
-                    "guestAttributeNamespace": GUEST_ATTRIBUTE_NAMESPACE,
-                    "documentMetadataKey": METADATA_KEY,
-                    "timeoutS": args.ready_timeout_s,
-                },
-                "allowReplaceActive": args.allow_replace_active,
-            },
+                wait_for="ready",
+                ready=ReadyArgs(
+                    guest_attribute_namespace=GUEST_ATTRIBUTE_NAMESPACE,
+                    document_metadata_key=DOCUMENT_METADATA_KEY,
+                    timeout_s=args.ready_timeout_s,
+                ),
+                allow_replace_active=args.allow_replace_active,
+            ),
             pulumi.ResourceOptions(parent=self, custom_timeouts=_timeouts(args)),
         )
         self.zone, self.node_name, self.state = resource.zone, resource.node_name, resource.state
-        self.register_outputs({"zone": self.zone, "nodeName": self.node_name})
-
-
-def _check_run_duration(args: TpuQueuedResourceArgs) -> None:
-    if args.provisioning_model != "flex-start":
-        return
-    if args.max_run_duration_s is None or not 0 < args.max_run_duration_s <= FLEX_START_MAX_RUN_S:
-        found = "nothing" if args.max_run_duration_s is None else f"{args.max_run_duration_s} s"
-        raise ComponentError(
-            f"tpu.maxRunDuration is {found}; flex-start needs one, {FLEX_START_MAX_RUN_S} s (7 days) at most."
+        self.phase, self.deadline = resource.phase, resource.deadline
+        self.register_outputs(
+            {
+                "zone": self.zone,
+                "nodeName": self.node_name,
+                "state": self.state,
+                "phase": self.phase,
+                "deadline": self.deadline,
+            }
         )
 
 
 def _timeouts(args: TpuQueuedResourceArgs) -> pulumi.CustomTimeouts:
-    """The engine's own limit: every wait of the provider, one after the other, and a margin for deletes between zones."""
-    margin_s = 900
-    whole_s = len(args.zones) * (args.wait_per_zone_s + margin_s) + args.ready_timeout_s
-    return pulumi.CustomTimeouts(create=f"{whole_s}s", update=f"{whole_s}s", delete="1800s")
+    """Return the engine's timeouts: all waits of the provider one after the other, with a margin for each zone."""
+    whole_s = len(args.zones) * (args.wait_per_zone_s + _ZONE_CHANGE_MARGIN_S) + args.ready_timeout_s
+    return pulumi.CustomTimeouts(create=f"{whole_s}s", update=f"{whole_s}s", delete=f"{_DELETE_TIMEOUT_S}s")

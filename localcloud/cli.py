@@ -19,7 +19,7 @@ from localcloud.running.simulated import simulated_runtimes
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
 from localcloud.world.scenario import Scenario, ScenarioError
 from localcloud.world.scenario import load as load_scenario
-from localcloud.world.state import StateError, StateLock, describe, description, undescribe
+from localcloud.world.state import StateError, StateLock, clear_description, describe, description
 
 EXIT_REFUSED = 2
 _INTERRUPTED = 130
@@ -63,7 +63,7 @@ def _follow(options: argparse.Namespace, command: list[str]) -> int:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Own arguments and the command after `--`."""
+    """Split the command line at `--`: own arguments, and the command."""
     if "--" not in arguments:
         return arguments, []
     at = arguments.index("--")
@@ -200,7 +200,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
                 describe(state, {"pid": os.getpid(), "url": cloud.base_url, "environment": found})
                 yield Opened(cloud=cloud, variables=found)
         finally:
-            undescribe(state)
+            clear_description(state)
             await cloud.close()
     finally:
         lock.release()
@@ -208,9 +208,9 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
 
 async def _child(command: list[str], variables: dict[str, str]) -> int:
     """Run the command; signals go on to it, and its exit code comes back (128 + N where signal N ended it)."""
-    surroundings = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
+    inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
     try:
-        child = await asyncio.create_subprocess_exec(*command, env={**surroundings, **variables})
+        child = await asyncio.create_subprocess_exec(*command, env={**inherited, **variables})
     except FileNotFoundError:
         print(f"localcloud: there is no command '{command[0]}' on PATH.", file=sys.stderr)
         return _NOT_FOUND

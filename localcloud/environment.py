@@ -60,7 +60,7 @@ def variables(
     debug_providers: str | None,
     inherited: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The variables to set. `debug_providers` None stands for the real plugins; `commands` is the folder with the gcloud stand-in."""
+    """Return the variables to set. `debug_providers` None means the real plugins; `commands` is the folder with the gcloud stand-in."""
     given = os.environ if inherited is None else inherited
     found = {
         "PULUMI_BACKEND_URL": f"file://{state / 'pulumi'}",
@@ -85,5 +85,5 @@ def variables(
 
 
 def exports(values: Mapping[str, str]) -> str:
-    """Lines for a shell to evaluate."""
+    """Return `export` lines for a shell."""
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(values.items()))

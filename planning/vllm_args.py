@@ -57,29 +57,27 @@ class Limit:
         yield from Interval(ge=self.at_least, gt=self.above, le=self.at_most)
 
 
-class Flag(NamedTuple):
-    """The flag of `vllm serve`. `has_no_form`: vLLM also knows `--no-...`, which turns the option off."""
-
-    name: str
-    has_no_form: bool = False
-
-
 class Unit(NamedTuple):
-    """The unit of an option whose name does not state it."""
+    """The unit of a value whose name does not state it."""
 
     name: str
+
+
+class Flag(NamedTuple):
+    """The flag of `vllm serve`: the field's name with hyphens, or `name`. With `has_no_form`, `--no-...` turns the option off."""
+
+    name: str = ""
+    has_no_form: bool = False
 
 
 Modality: TypeAlias = Literal["image", "audio", "video"]
 """Kinds of items in a prompt beside text."""
 
-_TOKENS: Final = Unit("tokens")
-_Positive: TypeAlias = Annotated[int, Limit(at_least=1)]
-_NotNegative: TypeAlias = Annotated[int, Limit(at_least=0)]
-_Fraction: TypeAlias = Annotated[float, Limit(above=0, at_most=1)]
-_Gib: TypeAlias = Annotated[float, Limit(at_least=0)]
-_Text: TypeAlias = str | None
-_Switch: TypeAlias = bool | None
+_Count: TypeAlias = Annotated[int, Limit(at_least=1)] | None
+_Tokens: TypeAlias = Annotated[int, Limit(at_least=1), Unit("tokens")] | None
+_Fraction: TypeAlias = Annotated[float, Limit(above=0, at_most=1)] | None
+_Gib: TypeAlias = Annotated[float, Limit(at_least=0)] | None
+_Switch: TypeAlias = Annotated[bool, Flag(has_no_form=True)] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,134 +85,89 @@ class VllmOptions:
     """Options of the vLLM server that the planner understands. Every other option goes into `extraArgs`."""
 
     tensor_parallel_size: Annotated[
-        _Positive | None,
-        Flag("--tensor-parallel-size"),
-        Unit("devices"),
-        Doc("Devices that share one copy of the model. On a TPU it must equal the chips of the slice."),
+        _Count, Doc("Devices that share one copy of the model. On a TPU it must equal the chips of the slice.")
     ] = None
     dtype: Annotated[
         Literal["auto", "bfloat16", "float16"] | None,
-        Flag("--dtype"),
         Doc("Precision of activations and of weights that are not quantized. Gemma 4 was trained in bfloat16."),
     ] = None
     quantization: Annotated[
         Literal["fp8"] | None,
-        Flag("--quantization"),
         Doc("Quantize a bf16 checkpoint while it loads. Leave it out if the checkpoint is quantized already."),
     ] = None
     kv_cache_dtype: Annotated[
         Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] | None,
-        Flag("--kv-cache-dtype"),
         Doc(
-            "Precision of the KV cache. fp8 halves it on GPUs with FP8 units and saves nothing for Gemma 4 on v6e TPUs."
+            "Precision of the KV cache. fp8 halves it on GPUs with FP8 units. On v6e TPUs it saves nothing for Gemma 4."
         ),
     ] = None
     gpu_memory_utilization: Annotated[
-        _Fraction | None,
-        Flag("--gpu-memory-utilization"),
-        Doc("Fraction of the device's memory for weights, activations and KV cache together."),
+        _Fraction, Doc("Fraction of the device's memory for weights, activations and KV cache together.")
     ] = None
     max_model_len: Annotated[
-        _Positive | None,
-        Flag("--max-model-len"),
-        _TOKENS,
-        Doc("Longest request, prompt and answer together. One such request must fit into the KV cache."),
+        _Tokens, Doc("Longest request, prompt and answer together. One such request must fit into the KV cache.")
     ] = None
     max_num_seqs: Annotated[
-        _Positive | None,
-        Flag("--max-num-seqs"),
-        Unit("requests"),
-        Doc("Most requests that one step computes together. More requests wait in the queue."),
+        _Count, Doc("Most requests that one step computes together. More requests wait in the queue.")
     ] = None
     max_num_batched_tokens: Annotated[
-        _Positive | None,
-        Flag("--max-num-batched-tokens"),
-        _TOKENS,
-        Doc("Most tokens that one step computes. The longest image or audio item must fit into one step."),
+        _Tokens, Doc("Most tokens that one step computes. The longest image or audio item must fit into one step.")
     ] = None
     block_size: Annotated[
-        _Positive | None,
-        Flag("--block-size"),
-        _TOKENS,
-        Doc("Size of one block of the KV cache. On a TPU the default depends on the longest request."),
+        _Tokens, Doc("Size of one block of the KV cache. On a TPU the default depends on the longest request.")
     ] = None
     enforce_eager: Annotated[
-        _Switch,
-        Flag("--enforce-eager", has_no_form=True),
-        Doc("Do not use torch.compile and CUDA graphs: starts sooner, needs less memory, decodes more slowly."),
+        _Switch, Doc("Do not use torch.compile and CUDA graphs: starts sooner, needs less memory, decodes more slowly.")
     ] = None
     cpu_offload_gib: Annotated[
-        _Gib | None,
+        _Gib,
         Flag("--cpu-offload-gb"),
         Doc("GiB of weights kept in host memory. vLLM reads them over PCIe for every token, so it is a last resort."),
     ] = None
     enable_prefix_caching: Annotated[
-        _Switch,
-        Flag("--enable-prefix-caching", has_no_form=True),
-        Doc("Reuse the KV cache of prompts that begin alike. Turn it off for benchmarks."),
+        _Switch, Doc("Reuse the KV cache of prompts that begin alike. Turn it off for benchmarks.")
     ] = None
-    async_scheduling: Annotated[
-        _Switch,
-        Flag("--async-scheduling", has_no_form=True),
-        Doc("Schedule the next step while the current one computes."),
-    ] = None
+    async_scheduling: Annotated[_Switch, Doc("Schedule the next step while the current one computes.")] = None
     disable_chunked_mm_input: Annotated[
-        _Switch,
-        Flag("--disable-chunked-mm-input", has_no_form=True),
-        Doc("Never split an image or audio item over two steps. TPUs need this."),
+        _Switch, Doc("Never split an image or audio item over two steps. TPUs need this.")
     ] = None
     limit_mm_per_prompt: Annotated[
-        Mapping[Modality, _NotNegative] | None,
-        Flag("--limit-mm-per-prompt"),
+        Mapping[Modality, Annotated[int, Limit(at_least=0)]] | None,
         Unit("items"),
         Doc(
-            "Most items of each kind in one request. If all are 0, the server takes text only and reserves nothing for encoders."
+            "Most items of each kind in one request. If all are 0, encoders reserve no memory and only text is served."
         ),
     ] = None
     enable_auto_tool_choice: Annotated[
-        _Switch,
-        Flag("--enable-auto-tool-choice", has_no_form=True),
-        Doc("Let the model decide when to call a tool. It needs `toolCallParser`."),
+        _Switch, Doc("Let the model decide when to call a tool. It needs `toolCallParser`.")
     ] = None
     tool_call_parser: Annotated[
-        _Text,
-        Flag("--tool-call-parser"),
-        Doc("Parser that turns the model's tool-call tokens into OpenAI tool calls: gemma4 for Gemma 4."),
+        str | None, Doc("Parser that turns the model's tool-call tokens into OpenAI tool calls: gemma4 for Gemma 4.")
     ] = None
     reasoning_parser: Annotated[
-        _Text,
-        Flag("--reasoning-parser"),
-        Doc("Parser that separates the reasoning from the answer: gemma4 for Gemma 4."),
+        str | None, Doc("Parser that separates the reasoning from the answer: gemma4 for Gemma 4.")
     ] = None
     chat_template: Annotated[
-        _Text, Flag("--chat-template"), Doc("Chat template file inside the image, used instead of the checkpoint's.")
+        str | None, Doc("Chat template file inside the image, used instead of the checkpoint's.")
     ] = None
     load_format: Annotated[
-        _Text,
-        Flag("--load-format"),
-        Doc("How vLLM reads weights. runai_streamer reads gs:// directly with many streams at a time."),
+        str | None, Doc("How vLLM reads weights. runai_streamer reads gs:// directly with many streams at a time.")
     ] = None
     safetensors_load_strategy: Annotated[
         Literal["lazy", "eager", "prefetch"] | None,
-        Flag("--safetensors-load-strategy"),
-        Doc(
-            "lazy maps files, eager reads them whole, prefetch fills the page cache first. Use prefetch on network mounts."
-        ),
+        Doc("lazy maps files, eager reads them whole, prefetch fills the page cache first, best on network mounts."),
     ] = None
     speculative_config: Annotated[
         Mapping[str, str | int | float | bool] | None,
-        Flag("--speculative-config"),
         Doc("Speculative decoding, for example n-gram: one step gives several tokens if the guess is right."),
     ] = None
     trust_remote_code: Annotated[
-        _Switch,
-        Flag("--trust-remote-code"),
-        Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it."),
+        bool | None, Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it.")
     ] = None
     served_model_name: Annotated[
-        _Text, Flag("--served-model-name"), Doc("Name that clients send as `model`. The default is the model's id.")
+        str | None, Doc("Name that clients send as `model`. The default is the model's id.")
     ] = None
-    seed: Annotated[int | None, Flag("--seed"), Doc("Random seed for sampling.")] = None
+    seed: Annotated[int | None, Doc("Random seed for sampling.")] = None
     extra_args: Annotated[
         tuple[str, ...], Doc("More arguments of `vllm serve`. They follow all others, unchanged and unchecked.")
     ] = ()
@@ -264,8 +217,10 @@ class Option(NamedTuple):
     """The only values that are allowed, or the only keys of a mapping; empty if any is allowed."""
     limit: Limit | None
     """Limits of the number, or of each number in a mapping."""
-    flag: Flag | None
-    """Flag of `vllm serve`; None for `extra_args`."""
+    flag: str
+    """Flag of `vllm serve`; empty for `extra_args`."""
+    has_no_form: bool
+    """Whether `--no-...` turns the option off."""
     unit: str
     """Unit of the value; empty if it has none or the name states it."""
     help: str
@@ -297,34 +252,37 @@ class Option(NamedTuple):
 
     def spell(self, value: object) -> str | None:
         """Return the argument of `vllm serve` for a value, or None if the value needs none."""
-        if value is None or self.flag is None:
+        if value is None or not self.flag:
             return None
-        flag = self.flag.name
         if isinstance(value, bool):
-            return flag if value else f"--no-{flag.removeprefix('--')}" if self.flag.has_no_form else None
+            return self.flag if value else f"--no-{self.flag.removeprefix('--')}" if self.has_no_form else None
         if isinstance(value, float):
-            return f"{flag}={value:g}"
+            return f"{self.flag}={value:g}"
         if isinstance(value, int | str):
-            return f"{flag}={value}"
-        return f"{flag}={json.dumps(value, sort_keys=True, separators=(',', ':'))}"
+            return f"{self.flag}={value}"
+        return f"{self.flag}={json.dumps(value, sort_keys=True, separators=(',', ':'))}"
 
 
 def _option(name: str, annotation: Any) -> Option:  # noqa: ANN401 - an annotation is any object
-    """Return what a field's annotation says: `Annotated[VALUE | None, Flag, Unit, Doc]`."""
-    markers: dict[type[object], Any] = {type(marker): marker for marker in annotation.__metadata__}
+    """Return what a field's annotation says."""
     value = annotation.__origin__
     if get_origin(value) in {Union, UnionType}:
-        value = get_args(value)[0]
+        value = get_args(value)[0]  # the other is None
     kind, choices = get_origin(value) or value, value
     if kind is Mapping:
         choices, value = get_args(value)
+    markers: dict[type[object], Any] = {
+        type(marker): marker for marker in (*getattr(value, "__metadata__", ()), *annotation.__metadata__)
+    }
+    flag: Flag = markers.get(Flag, Flag())
     return Option(
         name=name,
         key=camel_case(name),
         kind=str if kind is Literal else value.__origin__ if kind is Annotated else kind,
         choices=get_args(choices) if get_origin(choices) is Literal else (),
-        limit=next((marker for marker in getattr(value, "__metadata__", ()) if isinstance(marker, Limit)), None),
-        flag=markers.get(Flag),
+        limit=markers.get(Limit),
+        flag="" if kind is tuple else flag.name or f"--{name.replace('_', '-')}",
+        has_no_form=flag.has_no_form,
         unit=markers[Unit].name if Unit in markers else "",
         help=markers[Doc].text,
     )

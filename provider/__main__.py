@@ -1,55 +1,6 @@
-"""Start the provider: serve on a free loopback port, print it, end quietly when the engine does."""
+"""The plugin as a folder: `python provider` starts it. The language host does that, and so does the executable beside this file."""
 
-import asyncio
-import os
-import signal
-import sys
-from contextlib import suppress
-
-try:
-    import grpc
-    from pulumi.runtime.proto import provider_pb2_grpc
-
-    from provider.servicer import TpuProvider
-    from provider.transport import HttpTransport
-except ImportError as error:
-    print(
-        f"pulumi-resource-gcp-tpu: {sys.executable} cannot import {error.name}; install the project's requirements "
-        "(`make setup`, or `pip install -r requirements.txt`) into .venv or the active virtual environment.",
-        file=sys.stderr,
-    )
-    sys.exit(1)
-
-MAX_MESSAGE_BYTES = 400 * 1024 * 1024
-"""As large as the engine's own (pulumi/sdk, rpcutil: 400 MiB)."""
-GRACE_S = 10.0
-"""How long operations that were broken off may take to say what they leave behind."""
-PARENT_POLL_S = 1.0
-
-
-async def serve() -> None:
-    """Serve until SIGINT, SIGTERM or the end of the process that started this one."""
-    parent = os.getppid()
-    limits = (
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    )
-    server = grpc.aio.server(options=limits)
-    provider = TpuProvider(HttpTransport())
-    provider_pb2_grpc.add_ResourceProviderServicer_to_server(provider, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    print(port, flush=True)
-    while not ended.is_set() and os.getppid() == parent:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(ended.wait(), PARENT_POLL_S)
-    provider.cancel_all()
-    await server.stop(GRACE_S)
-    await provider.close()
-
+from gcp_tpu_provider.__main__ import main
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    main()

@@ -1,7 +1,7 @@
-"""`python -m scripts.demo` (`make demo`): both baseline stacks through their whole life on the local cloud, with the real Pulumi engine.
+"""Take both baseline stacks through their whole life on the local cloud, with the real Pulumi engine.
 
-The cloud is simulated; everything else is the project as it stands: settings, planner, components, provider, scripts. It works in a copy below `.work/demo`, so
-that the checkout stays as it was.
+The cloud is simulated. Everything else is this project: settings, planner, components, provider, commands. The demo works in a copy
+in `.work/demo` and leaves the checkout as it is.
 """
 
 import json
@@ -15,43 +15,38 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
-import requests
-from rich.console import Console
-from rich.table import Table
-
-from scripts.client.access import open_access
-from scripts.cloud import google_api
-from scripts.errors import DONE, FAILED, INTERRUPTED
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command
 from scripts.pulumi import engine
+from scripts.pulumi.settings import stack_settings
 from scripts.pulumi.stack import stack_outputs
-from stacks.loading import from_file
 
 STACKS = ("tpu-v6e4", "l4-qat")
 NEW_MAX_MODEL_LEN = 8192
-"""The serving flag that is changed in place."""
+"""The serving option that is changed in place."""
 
 _INSIDE = "GEMMA_SERVING_DEMO_FOLDER"
 _STEP_LIMIT_S = 300.0
 _CALL_LIMIT_S = 30.0
 _SHOWN_LINES = 30
 _COPIED = ("*.yaml", "*.txt", "*.in", "*.toml", "__main__.py", "Makefile")
-_ROOMS = ("components", "contracts", "localcloud", "planning", "provider", "scripts", "stacks", "tools")
-_TOKEN = "hf_simulated_token_of_the_demo"  # noqa: S105  goes to the local cloud only, and nowhere in clear
+_NOT_COPIED = frozenset({"benchmarks", "docs", "tests"})
+_TOKEN = "hf_simulated_token_of_the_demo"  # noqa: S105 - sent to the local cloud only
 
-_WIDTH = 140
-"""Columns where there is no terminal that has its own."""
 
-_console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH)
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """The command has no options."""
 
 
 class StepError(Exception):
-    """A step did not do what it had to; the message says what was seen."""
+    """A step failed; the message says what was observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class DemoStep:
     """One line of the summary."""
 
     stack: str
@@ -62,11 +57,11 @@ class Step:
 
 @dataclass(slots=True)
 class Demo:
-    """Runs the steps of one stack, times them and keeps their output in files."""
+    """The steps of one stack, their times, and their output in files."""
 
     folder: Path
     stack: str
-    steps: list[Step] = field(default_factory=list["Step"])
+    steps: list[DemoStep] = field(default_factory=list["DemoStep"])
 
     def step(self, name: str, action: Callable[[], str]) -> None:
         """Run one step and print its line. Raises StepError."""
@@ -80,11 +75,11 @@ class Demo:
         self._done(name, time.monotonic() - started_s, result)
 
     def _done(self, name: str, seconds: float, result: str) -> None:
-        self.steps.append(Step(stack=self.stack, name=name, seconds=seconds, result=result))
+        self.steps.append(DemoStep(stack=self.stack, name=name, seconds=seconds, result=result))
         _say(f"{self.stack:9} {seconds:5.1f} s  {name}: {result}")
 
     def call(self, name: str, command: Sequence[str], *, stdin: str = "") -> str:
-        """Run a command of the demo and return its stdout; what it printed is kept in a file. Raises StepError with its last lines."""
+        """Run a command and return its stdout. Its output is stored in a file. Raises StepError with its last lines if it fails."""
         log = self.folder / "logs" / f"{self.stack}-{len(self.steps):02d}-{name.replace(' ', '-')}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -111,24 +106,19 @@ class Demo:
         return answer.stdout
 
 
-def main() -> int:
-    """Run the demo; exit code 0 when every step did what it had to."""
+def _demo(_options: DemoOptions) -> ExitCode:
     inside = os.environ.get(_INSIDE)
-    try:
-        return _inside(Path(inside)) if inside else _outside()
-    except KeyboardInterrupt:
-        print("demo: interrupted; the local cloud is gone and with it everything that ran", file=sys.stderr)
-        return INTERRUPTED
+    return _inside(Path(inside)) if inside else _outside()
 
 
-def _outside() -> int:
-    """Make the copy and start the local cloud around the demo itself."""
+def _outside() -> ExitCode:
+    """Copy the project, and run the demo again inside a local cloud."""
     root = engine.project_folder()
     folder = root / ".work" / "demo"
     shutil.rmtree(folder, ignore_errors=True)
     _copy(root, folder / "project")
-    _console.print(
-        "[bold]The cloud of this demo is simulated[/bold]: a local one on this machine. The Pulumi engine, the program and the scripts are real."
+    _say(
+        "The cloud of this demo is simulated on this machine. The Pulumi engine, the program and the commands are real."
     )
     command = [
         sys.executable,
@@ -148,7 +138,7 @@ def _outside() -> int:
         command, cwd=folder / "project", env={**environment, _INSIDE: str(folder)}, stdin=subprocess.DEVNULL
     )
     try:
-        return process.wait()
+        return {int(code): code for code in ExitCode}.get(process.wait(), ExitCode.FAILED)
     except KeyboardInterrupt:
         process.wait(timeout=30)
         raise
@@ -159,19 +149,20 @@ def _copy(root: Path, target: Path) -> None:
     for pattern in _COPIED:
         for path in root.glob(pattern):
             shutil.copy2(path, target / path.name)
-    for room in _ROOMS:
-        shutil.copytree(root / room, target / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for room in root.iterdir():
+        if room.is_dir() and not room.name.startswith(".") and room.name not in _NOT_COPIED:
+            shutil.copytree(room, target / room.name, ignore=shutil.ignore_patterns("__pycache__"))
     (target / ".venv").symlink_to(Path(sys.prefix))
 
 
-def _inside(folder: Path) -> int:
-    """Live through all stacks at once: most of the time is waiting, and that of one stack is the work of another."""
+def _inside(folder: Path) -> ExitCode:
+    """Run all stacks at the same time, because each of them mostly waits."""
     started_s = time.monotonic()
     demos = [Demo(folder, stack) for stack in STACKS]
     with ThreadPoolExecutor(max_workers=len(demos)) as pool:
         succeeded = list(pool.map(_whole_life, demos))
     _summary(demos, time.monotonic() - started_s, failed=not all(succeeded))
-    return DONE if all(succeeded) else FAILED
+    return ExitCode.DONE if all(succeeded) else ExitCode.FAILED
 
 
 def _whole_life(demo: Demo) -> bool:
@@ -183,7 +174,7 @@ def _whole_life(demo: Demo) -> bool:
 
 
 def _life(demo: Demo) -> None:
-    """One stack from nothing to nothing."""
+    """Create a stack, use it, change it, and destroy it."""
     stack, step = demo.stack, demo.step
     on_tpu = stack.startswith("tpu")
     up = ("up", "--yes", "--skip-preview")
@@ -220,7 +211,7 @@ def _init(demo: Demo, *, with_token: bool) -> str:
 
 
 def _stage(demo: Demo) -> str:
-    """Stage a checkpoint that has the right names and no weights: the simulated server takes its size from the model's name."""
+    """Stage a checkpoint without weights: the simulated server knows its size by the model's name."""
     folder = demo.folder / "checkpoint"
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text('{"model_type": "gemma4"}\n')
@@ -235,7 +226,7 @@ def _preview(output: str) -> str:
 
 
 def _up(output: str) -> str:
-    """Take the counts from the end of what `pulumi up` prints: `Resources:` and a line for each kind of change."""
+    """Return the counts that `pulumi up` prints after `Resources:`, one line per kind of change."""
     _, _, counts = output.rpartition("Resources:")
     lines = [line.strip() for line in counts.splitlines()]
     return (
@@ -254,7 +245,7 @@ def _smoke(output: str) -> str:
 
 
 def _sweep(demo: Demo) -> str:
-    """A short closed-loop sweep with its report: what `scripts.bench --preset quick` does at length."""
+    """Run a short closed-loop sweep with its report; `scripts.bench --preset quick` is the long form."""
     out = demo.folder / "bench" / demo.stack
     sweep = ("--concurrency", "1,16,64", "--input-tokens", "128", "--output-tokens", "32", "--duration", "2")
     _script(demo, "bench", "--stack", demo.stack, *sweep, "--out", str(out))
@@ -266,9 +257,13 @@ def _sweep(demo: Demo) -> str:
 
 
 def _served_length(stack: str) -> str:
-    """Ask the running server for its max-model-len, by the stack's own way in."""
+    """Ask the running server for its max-model-len, with the stack's own access."""
+    import requests
+
+    from scripts.client.access import open_stack_access
+
     outputs = stack_outputs(stack)
-    with open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel) as access:
+    with open_stack_access(outputs) as access:
         answer = requests.get(f"{access.base_url}/v1/models", headers=dict(access.headers()), timeout=_CALL_LIMIT_S)
     answer.raise_for_status()
     found = answer.json()["data"][0]["max_model_len"]
@@ -288,9 +283,10 @@ def _change(demo: Demo) -> str:
 
 
 def _capacity(stack: str) -> tuple[str, str]:
-    """Return when the queued resource and its node were made."""
-    api = google_api.connect()
-    settings = from_file(engine.project_folder() / f"Pulumi.{stack}.yaml")
+    """Return the names and creation times of the queued resource and its node."""
+    from scripts.cloud import google_api
+
+    api, settings = google_api.connect(), stack_settings(stack)
     made: list[str] = []
     for zone in settings.tpu.zones if settings.tpu else ():
         for kind in ("queuedResources", "nodes"):
@@ -299,7 +295,7 @@ def _capacity(stack: str) -> tuple[str, str]:
                     f"{item['name']} {item['createTime']}"
                     for item in cast("list[dict[str, object]]", page.get(kind) or [])
                 ]
-    if len(made) != 2:  # noqa: PLR2004  one queued resource and its node
+    if len(made) != 2:  # noqa: PLR2004 - one queued resource and its node
         raise StepError(f"One queued resource and one node should be there, found: {made}")
     return made[0], made[1]
 
@@ -325,31 +321,42 @@ def _json(text: str) -> dict[str, object]:
 
 
 def _say(text: str) -> None:
-    """Print one line in one write: two stacks talk at once."""
+    """Print one line in one write, because two threads print."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def _summary(demos: Sequence[Demo], elapsed_s: float, *, failed: bool) -> None:
-    table = Table(title="What happened (cloud simulated)", title_justify="left")
-    table.add_column("stack")
-    table.add_column("step")
-    table.add_column("s", justify="right")
-    table.add_column("result", overflow="fold")
+    from scripts.cli.tables import console, table
+
+    shown = table(
+        "What happened (cloud simulated)", ("stack", "step", "s", "result"), whole=("stack", "step"), numbers=("s",)
+    )
     for step in (step for demo in demos for step in demo.steps):
-        table.add_row(step.stack, step.name, f"{step.seconds:.1f}", step.result)
-    _console.print()
-    _console.print(table)
-    verdict = "with failures" if failed else "everything did what it had to"
-    _console.print(
-        f"{elapsed_s:.0f} s in all, {verdict}. Output of every step: {demos[0].folder / 'logs'}", markup=False
-    )
-    _console.print(
-        "For real: `gcloud auth application-default login`, `pulumi login`, `pulumi stack init tpu-v6e4`, "
+        shown.add_row(step.stack, step.name, f"{step.seconds:.1f}", step.result)
+    _say("")
+    console(sys.stdout).print(shown)
+    verdict = "with failures" if failed else "all steps succeeded"
+    _say(f"{elapsed_s:.0f} s in total, {verdict}. Output of every step: {demos[0].folder / 'logs'}")
+    _say(
+        "On Google Cloud: `gcloud auth application-default login`, `pulumi login`, `pulumi stack init tpu-v6e4`, "
         "`pulumi config set gcp:project YOUR_PROJECT`, then `pulumi preview`, `pulumi up`, `python -m scripts.smoke --stack tpu-v6e4`, "
-        "`python -m scripts.teardown --stack tpu-v6e4` (README.md, section 'On Google Cloud').",
-        markup=False,
+        "`python -m scripts.teardown --stack tpu-v6e4` (README.md, section 'On Google Cloud')."
     )
+
+
+COMMAND: Final = Command(
+    name="demo",
+    help=__doc__,
+    options=DemoOptions,
+    run=_demo,
+    after_interrupt="The local cloud has ended, and everything in it.",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    return run_command(COMMAND, arguments)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""How scripts end: exit codes that mean something, and one sentence for a person."""
+"""Errors that end a command with one sentence for a person."""
 
-DONE = 0
-FAILED = 1
-REFUSED = 2
-INTERRUPTED = 130
+from contracts.exit_codes import ExitCode
 
 
 class ScriptError(Exception):
-    """A script cannot go on; the message is one sentence that says what to do next. `exit_code` is FAILED or REFUSED."""
+    """The command failed. The message is one sentence that says what to do next; `exit_code` is the command's."""
 
-    def __init__(self, message: str, *, exit_code: int = FAILED) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = ExitCode.FAILED
+
+
+class CommandRefusedError(ScriptError):
+    """The command did nothing: a wrong argument, a stack that does not exist, or a server without access."""
+
+    exit_code = ExitCode.REFUSED

@@ -1,83 +1,76 @@
-"""`python -m scripts.stage_model --stack NAME`: put a stack's weights into its bucket, from the hub or a folder."""
+"""Copy a stack's weights into its bucket, from the Hugging Face hub or from a folder.
+
+Creates the stack's bucket if it does not exist yet, and no other resource of the stack. Copies only missing or changed files, so that
+the command can be run again at any time.
+"""
 
 import json
-import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-from google.api_core.exceptions import GoogleAPIError
-from google.auth.exceptions import GoogleAuthError
-
-from scripts.cloud import staging
-from scripts.errors import DONE, INTERRUPTED, REFUSED, ScriptError
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command, say
+from scripts.cli.options import JsonSwitch, Option, StackName
+from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
-from stacks.loading import SettingsError, from_file
-from stacks.naming import Names
-from stacks.settings import Settings
+from scripts.pulumi.settings import stack_settings
+from scripts.pulumi.stack import stack_resources
 
-_GIB = 1024**3
+if TYPE_CHECKING:
+    from scripts.cloud.staging import CheckpointSource
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+_GIB: Final = 1024**3
+_BUCKET_TARGETS: Final = (
+    "**:Provider::gcp",
+    "**:index:ModelBucket::models",
+    "**$gcp:storage/bucket:Bucket::models",
+    "**gcp:projects/service:Service::*",
+)
 
 
-@app.command()
-def main(
-    stack: Annotated[str, typer.Option(help="The stack whose weights are staged.")],
+@dataclass(frozen=True, kw_only=True)
+class StageOptions:
+    """Options of the command."""
+
+    stack: StackName
     folder: Annotated[
-        Path | None, typer.Option("--from", help="A folder with the checkpoint; default is the hub.")
-    ] = None,
+        Path | None, Option("Folder with the checkpoint; by default the hub.", flag="--from", metavar="FOLDER")
+    ] = None
     revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of the hub; default is its main branch.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-) -> None:
-    """Make the stack's bucket if it is not there yet (nothing else of the stack), then copy what is missing. Can be run again at any time."""
-    try:
-        report = _stage(stack, folder, revision)
-    except ScriptError as error:
-        print(f"stage_model: {error}", file=sys.stderr)
-        raise typer.Exit(error.exit_code) from None
-    except (GoogleAPIError, GoogleAuthError) as error:
-        print(f"stage_model: Cloud Storage refused: {str(error).splitlines()[0]}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        print("stage_model: interrupted; run it again to go on where it stopped", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        print(json.dumps(report))
-    else:
-        print(
-            f"stage_model: {report['copied']} files copied, {report['kept']} were there: gs://{report['bucket']}/{report['prefix']}"
-        )
-    raise typer.Exit(DONE)
+        str | None, Option("Branch, tag or commit of the hub; by default its main branch.", metavar="NAME")
+    ] = None
+    as_json: JsonSwitch = False
 
 
-def _stage(stack: str, folder: Path | None, revision: str | None) -> dict[str, object]:
-    settings = _settings(stack)
+def _stage_model(options: StageOptions) -> ExitCode:
+    from scripts.cloud import staging
+    from stacks.naming import Names
+
+    stack, settings = options.stack, stack_settings(options.stack)
     if settings.weights != "bucket":
-        raise ScriptError(
-            f"Stack {stack} has weights: {settings.weights}, so there is nothing to stage; set weights: bucket.",
-            exit_code=REFUSED,
+        raise CommandRefusedError(
+            f"Stack {stack} has weights: {settings.weights}, so there is nothing to stage; set weights: bucket."
         )
-    source = staging.FolderSource(folder=folder) if folder is not None else staging.hub(settings.model, revision)
+    source = _source(options, settings.model)
     files = source.files()
-    whole_bytes = sum(file.size_bytes for file in files)
-    print(f"stage_model: {settings.model}: {len(files)} files, {whole_bytes / _GIB:.2f} GiB", file=sys.stderr)
+    total_bytes = sum(file.size_bytes for file in files)
+    say("stage_model", f"{settings.model}: {len(files)} files, {total_bytes / _GIB:.2f} GiB")
     name = settings.bucket.existing or Names(project=settings.project, stack=stack).bucket
     if settings.bucket.existing is None:
-        _make_bucket(stack)
+        _create_bucket(stack)
     done_bytes = 0
 
     def on_file(file: staging.SourceFile, copied: bool) -> None:
         nonlocal done_bytes
         done_bytes += file.size_bytes
-        share = done_bytes / whole_bytes if whole_bytes else 1.0
-        print(f"stage_model: {share:4.0%} {'copied' if copied else 'there '} {file.name}", file=sys.stderr, flush=True)
+        share = done_bytes / total_bytes if total_bytes else 1.0
+        say("stage_model", f"{share:4.0%} {'copied' if copied else 'kept  '} {file.name}")
 
     copied, kept = staging.stage(source, staging.bucket(name, settings.project), settings.weights_prefix, on_file)
-    return {
+    report = {
         "stack": stack,
         "bucket": name,
         "prefix": settings.weights_prefix,
@@ -85,46 +78,45 @@ def _stage(stack: str, folder: Path | None, revision: str | None) -> dict[str, o
         "kept": kept,
         "revision": source.revision,
     }
+    if options.as_json:
+        print(json.dumps(report))
+    else:
+        print(f"stage_model: {copied} files copied, {kept} kept: gs://{name}/{settings.weights_prefix}")
+    return ExitCode.DONE
 
 
-def _settings(stack: str) -> Settings:
-    try:
-        return from_file(engine.project_folder() / f"Pulumi.{stack}.yaml")
-    except SettingsError as error:
-        raise ScriptError(str(error), exit_code=REFUSED) from None
+def _source(options: StageOptions, model: str) -> "CheckpointSource":
+    from scripts.cloud import staging
+
+    if options.folder is not None:
+        return staging.FolderSource(folder=options.folder)
+    return staging.hub(model, options.revision)
 
 
-def _make_bucket(stack: str) -> None:
-    """Bring up the bucket alone: the server cannot start before its weights are there. Raises ScriptError with the engine's exit code."""
-    targets = (
-        "**:Provider::gcp",
-        "**:index:ModelBucket::models",
-        "**$gcp:storage/bucket:Bucket::models",
-        "**gcp:projects/service:Service::*",
-    )
-    command = [
-        engine.pulumi(),
-        "up",
-        "--yes",
-        "--skip-preview",
-        "--non-interactive",
-        "--stack",
-        stack,
-        *(f"--target={target}" for target in targets),
-    ]
-    answer = subprocess.run(
-        command,
-        cwd=engine.project_folder(),
-        env=engine.environment(),
-        stdout=sys.stderr,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    if answer.returncode != 0:
-        raise ScriptError(
-            f"The bucket of stack {stack} could not be made: `pulumi up` ended with exit code {answer.returncode}, see above."
-        )
+def _create_bucket(stack: str) -> None:
+    """Create the bucket alone: the server needs its weights before it starts. Raises ScriptError if `pulumi up` fails."""
+    stack_resources(stack)  # refuses a stack that does not exist
+    targets = [f"--target={target}" for target in _BUCKET_TARGETS]
+    code = engine.run(
+        "up", "--yes", "--skip-preview", "--stack", stack, *targets, capture=False, limit_s=None
+    ).returncode
+    if code != 0:
+        raise ScriptError(f"`pulumi up` could not create the bucket of stack {stack}: exit code {code}, see above.")
+
+
+COMMAND: Final = Command(
+    name="stage_model",
+    help=__doc__,
+    options=StageOptions,
+    run=_stage_model,
+    after_interrupt="Run it again to copy the remaining files.",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    return run_command(COMMAND, arguments)
 
 
 if __name__ == "__main__":
-    app()
+    sys.exit(main())

@@ -1,149 +1,165 @@
-"""`python -m scripts.teardown --stack NAME`: destroy a stack, then prove that nothing with its labels is left."""
+"""Destroy a stack, then search Google Cloud for resources with its labels.
+
+Exit code 0 proves that nothing is left. Exit code 1 means that something is left, or that the search could not read everything.
+"""
+
+from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-from rich.console import Console
-from rich.table import Table
-
-from scripts.cloud import google_api, inventory
-from scripts.errors import DONE, FAILED, INTERRUPTED, REFUSED, ScriptError
+from contracts.exit_codes import ExitCode
+from contracts.labels import PRODUCT, Ownership
+from scripts.cli.command import Command, run_command
+from scripts.cli.options import JsonSwitch, Option, StackName
+from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
+from scripts.pulumi.settings import stack_settings
 from scripts.pulumi.stack import StateResource, stack_resources
-from stacks.loading import SettingsError, from_file
 
-PULUMI_PROJECT = "gemma-serving"
-_SHOWN_LINES = 40
+if TYPE_CHECKING:
+    from scripts.cloud.inventory import FoundResource, SearchScope
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-_console = Console(stderr=True, highlight=False, soft_wrap=True)
+SHOWN_RESOURCES: Final = 40
 
 
-@app.command()
-def main(
-    stack: Annotated[str, typer.Option(help="The stack to take down.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-) -> None:
-    """Destroy a stack and prove that nothing of it is left. Exit code 0 nothing left, 1 something left or unknown, 2 refused, 130 interrupted."""
+@dataclass(frozen=True, kw_only=True)
+class TeardownOptions:
+    """Options of the command."""
+
+    stack: StackName
+    yes: Annotated[bool, Option("Do not ask for confirmation.")] = False
+    as_json: JsonSwitch = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeardownReport:
+    """Result of a teardown: the resources that were in the state, those still in it, and those found in the cloud."""
+
+    stack: str
+    before: Sequence[StateResource]
+    after: Sequence[StateResource]
+    left: Sequence[FoundResource]
+    elapsed_s: float
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is left."""
+        return not self.after and not self.left
+
+    def to_json(self) -> dict[str, object]:
+        """Return the report as `--json` prints it."""
+        return {
+            "stack": self.stack,
+            "destroyed": len(self.before) - len(self.after),
+            "state": [{"type": resource.type, "id": resource.id} for resource in self.after],
+            "left": [{"kind": found.kind, "name": found.name, "command": found.command} for found in self.left],
+            "clean": self.clean,
+            "simulated": _is_simulated(),
+            "elapsed_s": round(self.elapsed_s, 1),
+        }
+
+
+def _teardown(options: TeardownOptions) -> ExitCode:
+    from scripts.cloud import google_api, inventory
+
     started_s = time.monotonic()
-    try:
-        scope = _scope(stack)
-        before = stack_resources(stack)
-        if before and not yes:
+    stack = options.stack
+    scope = _scope(stack)
+    before = stack_resources(stack)
+    if before:
+        if not options.yes:
             _confirm(stack, before)
-        if before:
-            _destroy(stack)
-        after = stack_resources(stack)
-        left = list(inventory.search(google_api.connect(), scope))
-    except ScriptError as error:
-        _console.print(f"teardown: {error}", markup=False)
-        raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        _console.print("teardown: interrupted; what is left stands in the state, run it again to go on", markup=False)
-        raise typer.Exit(INTERRUPTED) from None
-    elapsed_s = time.monotonic() - started_s
-    if as_json:
-        print(json.dumps(_report(stack, before, after, left, elapsed_s)))
+        _destroy(stack)
+    report = TeardownReport(
+        stack=stack,
+        before=before,
+        after=stack_resources(stack),
+        left=tuple(inventory.search(google_api.connect(), scope)),
+        elapsed_s=time.monotonic() - started_s,
+    )
+    if options.as_json:
+        print(json.dumps(report.to_json()))
     else:
-        _show(stack, before, after, left, elapsed_s)
-    raise typer.Exit(FAILED if after or left else DONE)
+        _show(report)
+    return ExitCode.DONE if report.clean else ExitCode.FAILED
 
 
-def _scope(stack: str) -> inventory.Scope:
-    """Take the places to search from the stack's settings: they name every zone that may have been tried, not only the last one."""
-    try:
-        settings = from_file(engine.project_folder() / f"Pulumi.{stack}.yaml")
-    except SettingsError as error:
-        raise ScriptError(str(error), exit_code=REFUSED) from None
-    return inventory.Scope(
+def _scope(stack: str) -> SearchScope:
+    """Return where to search. The settings name every zone that the stack may have tried, the state only the last one."""
+    from scripts.cloud.inventory import SearchScope
+
+    settings = stack_settings(stack)
+    return SearchScope(
         project=settings.project,
         regions=settings.regions,
         zones=settings.tpu.zones if settings.tpu else (),
-        pulumi_project=PULUMI_PROJECT,
-        stack=stack,
+        owner=Ownership(project=PRODUCT, stack=stack),
     )
 
 
-def _confirm(stack: str, resources: tuple[StateResource, ...]) -> None:
-    """Ask a person; raises ScriptError unless the answer is yes."""
+def _confirm(stack: str, resources: Sequence[StateResource]) -> None:
+    """Ask a person. Raises CommandRefusedError unless the answer is yes."""
     if not sys.stdin.isatty():
-        raise ScriptError(
-            f"Stack {stack} holds {len(resources)} resources and there is nobody to ask; pass --yes.", exit_code=REFUSED
-        )
-    for resource in resources[:_SHOWN_LINES]:
-        _console.print(f"  {resource.type}  {resource.id}", markup=False)
-    answer = str(
-        typer.prompt(f"Destroy these {len(resources)} resources of stack {stack}? Type yes", default="no", err=True)
-    )
-    if answer != "yes":
-        raise ScriptError("Nothing was destroyed; type yes, or pass --yes.", exit_code=REFUSED)
+        raise CommandRefusedError(f"Stack {stack} has {len(resources)} resources and stdin is no terminal; pass --yes.")
+    for resource in resources[:SHOWN_RESOURCES]:
+        print(f"  {resource.type}  {resource.id}", file=sys.stderr)
+    print(f"Destroy these {len(resources)} resources of stack {stack}? Type yes: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != "yes":
+        raise CommandRefusedError("Nothing was destroyed; type yes, or pass --yes.")
 
 
 def _destroy(stack: str) -> None:
-    """Run `pulumi destroy`; its progress goes to stderr. Raises ScriptError when it fails: the state then still holds what is left."""
-    command = [engine.pulumi(), "destroy", "--yes", "--non-interactive", "--skip-preview", "--stack", stack]
-    process = subprocess.Popen(
-        command, cwd=engine.project_folder(), env=engine.environment(), stdout=sys.stderr, stdin=subprocess.DEVNULL
-    )
-    try:
-        code = process.wait()
-    except KeyboardInterrupt:
-        process.wait()  # the engine has had the same signal and writes its state before it ends
-        raise
+    """Run `pulumi destroy` with its progress on stderr. Raises ScriptError if it fails."""
+    code = engine.run("destroy", "--yes", "--skip-preview", "--stack", stack, capture=False, limit_s=None).returncode
     if code != 0:
         raise ScriptError(
-            f"`pulumi destroy --stack {stack}` ended with exit code {code}; what is left stands in the state, see above, then run teardown again."
+            f"`pulumi destroy --stack {stack}` ended with exit code {code}, see above. The state still holds the remaining resources; run teardown again."
         )
 
 
-def _report(
-    stack: str,
-    before: tuple[StateResource, ...],
-    after: tuple[StateResource, ...],
-    left: list[inventory.Found],
-    elapsed_s: float,
-) -> dict[str, object]:
-    return {
-        "stack": stack,
-        "destroyed": len(before) - len(after),
-        "state": [{"type": resource.type, "id": resource.id} for resource in after],
-        "left": [{"kind": found.kind, "name": found.name, "command": found.command} for found in left],
-        "clean": not after and not left,
-        "simulated": "LOCALCLOUD_URL" in os.environ,
-        "elapsed_s": round(elapsed_s, 1),
-    }
+def _is_simulated() -> bool:
+    return "LOCALCLOUD_URL" in os.environ
 
 
-def _show(
-    stack: str,
-    before: tuple[StateResource, ...],
-    after: tuple[StateResource, ...],
-    left: list[inventory.Found],
-    elapsed_s: float,
-) -> None:
-    where = " (on the local cloud, simulated)" if "LOCALCLOUD_URL" in os.environ else ""
-    if not after and not left:
-        searched = len({kind.kind for kind in inventory.KINDS})
+def _show(report: TeardownReport) -> None:
+    from scripts.cli.tables import console, table
+    from scripts.cloud.inventory import KINDS
+
+    stack, where = report.stack, " (local cloud, simulated)" if _is_simulated() else ""
+    if report.clean:
+        kinds = len({kind.kind for kind in KINDS})
         print(
-            f"teardown: {stack}: {len(before)} resources destroyed in {elapsed_s:.0f} s; the state is empty and a search of "
-            f"{searched} kinds of resources found nothing with its labels{where}"
+            f"teardown: {stack}: {len(report.before)} resources destroyed in {report.elapsed_s:.0f} s. The state is empty, and "
+            f"a search of {kinds} kinds of resources found nothing with its labels{where}."
         )
         return
-    table = Table(title=f"Left of stack {stack}{where}", title_justify="left")
-    for heading in ("kind", "name", "delete it by hand with"):
-        table.add_column(heading, overflow="fold")
-    for resource in after:
-        table.add_row("in the state", resource.id or resource.urn, f"pulumi destroy --stack {stack}")
-    for found in left:
-        table.add_row(found.kind, found.name, found.command)
-    Console().print(table)
+    shown = table(f"Left of stack {stack}{where}", ("kind", "name", "command that deletes it"))
+    for resource in report.after:
+        shown.add_row("in the state", resource.id or resource.urn, f"pulumi destroy --stack {stack}")
+    for found in report.left:
+        shown.add_row(found.kind, found.name, found.command)
+    console(sys.stdout).print(shown)
+
+
+COMMAND: Final = Command(
+    name="teardown",
+    help=__doc__,
+    options=TeardownOptions,
+    run=_teardown,
+    after_interrupt="The state holds what is left; run it again to continue.",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    return run_command(COMMAND, arguments)
 
 
 if __name__ == "__main__":
-    app()
+    sys.exit(main())

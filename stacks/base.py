@@ -1,53 +1,90 @@
-"""What both targets have in common: the provider, the APIs, who runs the server, its image, its token and its bucket."""
+"""What both targets share: the provider, the APIs, the server's account, image, token, bucket and command line."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pulumi
 import pulumi_gcp as gcp
 
 from components.hf_token_secret import HfTokenSecret, HfTokenSecretArgs
 from components.model_bucket import ModelBucket, ModelBucketArgs
-from components.ownership import Ownership
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
 from components.serving_image import ServingImage, ServingImageArgs
+from contracts.labels import Ownership
 from planning.types import Plan
+from planning.vllm_args import VllmOptions, vllm_arguments
 from stacks.naming import Names
 from stacks.settings import Settings
 
 PORT = 8000
-COMMAND = ("vllm", "serve")
+"""Port at which the server listens inside its container."""
 MODELS_FOLDER = "/mnt/models"
+"""Folder of the container that holds the weights of a bucket."""
+
+_COMMAND = ("vllm", "serve")
 
 _COMMON_APIS = ("iam", "artifactregistry", "secretmanager", "storage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a stack is made from. `token` is the secret output of the Hugging Face token, None where none is set."""
+    """What a stack is made from."""
 
     settings: Settings
     plan: Plan
     names: Names
     ownership: Ownership
     token: pulumi.Output[str] | None
+    """The Hugging Face token, a secret output; None if the stack has none."""
+
+    @property
+    def model_path(self) -> str:
+        """Folder of the container with the weights of the bucket."""
+        return f"{MODELS_FOLDER}/{self.settings.weights_prefix}"
+
+    @property
+    def vllm(self) -> VllmOptions:
+        """The vLLM options in effect. Clients send the Hugging Face id as the model's name, unless the settings name another."""
+        name = self.settings.vllm.served_model_name or self.settings.model
+        return replace(self.plan.vllm, served_model_name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """The server that a machine or an instance runs, whichever the target."""
+
+    image: pulumi.Output[str]
+    """Reference by digest."""
+    command: Sequence[str]
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """What the server of either target stands on. `ready` is what has to be there before it starts."""
+    """What the server of either target needs."""
 
     options: pulumi.ResourceOptions
-    """Options for a component: the explicit provider, after the APIs."""
+    """Options for a component: the explicit provider, and the APIs as dependencies."""
     identity: RuntimeIdentity
-    image: ServingImage
+    serving: Serving
     bucket: ModelBucket | None
+    """The bucket of the weights; None if the server gets them elsewhere."""
     token: HfTokenSecret | None
     ready: Sequence[pulumi.Resource]
+    """Resources that must exist before the server starts."""
 
 
 def lay_foundation(context: Context, *, region: str, apis: Sequence[str], project_roles: Sequence[str]) -> Foundation:
-    """Declare the resources that both targets share, in `region`, with one explicit provider for the stack's project."""
+    """Declare the resources that both targets share.
+
+    Args:
+        context: what the stack is made from.
+        region: where they are.
+        apis: names of the APIs that only this target uses, such as `run`.
+        project_roles: roles of the server's account on the project.
+    """
     settings, names = context.settings, context.names
     provider = gcp.Provider("gcp", project=settings.project, region=region)
     enabled = _enable(settings.project, (*_COMMON_APIS, *apis), provider)
@@ -81,11 +118,30 @@ def lay_foundation(context: Context, *, region: str, apis: Sequence[str], projec
     bucket = _bucket(context, region, readers, options)
     token = _token(context, readers, options)
     grants = [*identity.grants, *image.grants, *(bucket.grants if bucket else []), *(token.grants if token else [])]
-    return Foundation(options=options, identity=identity, image=image, bucket=bucket, token=token, ready=grants)
+    return Foundation(
+        options=options,
+        identity=identity,
+        serving=_serving(context, image.ref),
+        bucket=bucket,
+        token=token,
+        ready=grants,
+    )
+
+
+def _serving(context: Context, image: pulumi.Output[str]) -> Serving:
+    settings = context.settings
+    weights = context.model_path if settings.weights == "bucket" else settings.model
+    return Serving(
+        image=image,
+        command=_COMMAND,
+        arguments=vllm_arguments(context.vllm, model_or_path=weights, port=PORT),
+        environment=dict(context.plan.environment),
+        port=PORT,
+    )
 
 
 def _enable(project: str, apis: Sequence[str], provider: gcp.Provider) -> list[pulumi.Resource]:
-    """Enable the APIs that the stack uses; they stay enabled when the stack goes, since others may have come to use them."""
+    """Enable the APIs that the stack uses. They stay enabled after a teardown: other programs may use them by then."""
     return [
         gcp.projects.Service(
             api,

@@ -1,76 +1,96 @@
-"""The stack's outputs: the contract with every script (docs/contracts.md, section 7)."""
+"""The stack's outputs: the contract with every script (`contracts.outputs`)."""
 
-from collections.abc import Mapping
+from typing import Final, TypeVar, cast
 
 import pulumi
 
+from contracts.fields import camel_case, from_json, to_json
+from contracts.outputs import Auth, PlanSummary, SmokeThresholds, StackOutputs
 from planning.types import Plan
+from planning.vllm_args import VllmOptions
 from stacks.base import Context
 from stacks.settings import Settings
 
-_TTFT_MARGIN = 4.0
-"""How much slower than the planner's estimate a first token may come: queueing, tunnels and cold caches are not in the estimate."""
-_TTFT_FLOOR_S = 2.0
-_RATE_MARGIN = 0.5
-"""Share of the planner's decode rate that a server has to reach; the estimate is a roofline, good to 30 %."""
-_STARTUP_MARGIN = 1.5
+T = TypeVar("T")
+
+_TTFT_MARGIN: Final = 4.0
+"""A first token may take this many times the planner's estimate: queueing and cold caches are not in the estimate."""
+_TTFT_FLOOR_S: Final = 2.0
+"""A constant, no estimate: a first token over a tunnel, or from a client far away, may always take this long."""
+_RATE_MARGIN: Final = 0.5
+"""Share of the planner's decode rate that a server has to reach. The estimate is a roofline, good to 30 %."""
+_STARTUP_MARGIN: Final = 1.5
+"""A start may take this many times the planner's estimate."""
 
 
-def smoke_thresholds(settings: Settings, plan: Plan) -> Mapping[str, object]:
-    """Return the thresholds of the smoke checks: the settings' where they are given, else the planner's figures with a margin."""
+def smoke_thresholds(settings: Settings, plan: Plan) -> SmokeThresholds:
+    """Return the thresholds of the smoke checks: those of the settings, else the planner's figures with a margin."""
     smoke = settings.smoke
     startup_s = max(plan.startup.total_s * _STARTUP_MARGIN, plan.startup.probe_budget_s)
-    return {
-        "startupBudgetS": smoke.startup_budget_s or round(startup_s),
-        "maxTtftS": smoke.max_ttft_s or max(_TTFT_FLOOR_S, round(_TTFT_MARGIN / plan.throughput.decode_tok_per_s, 3)),
-        "minDecodeTokPerS": smoke.min_decode_tok_per_s or round(plan.throughput.decode_tok_per_s * _RATE_MARGIN, 1),
-        "minBurstTokPerS": smoke.min_burst_tok_per_s,
-        "burstRequests": smoke.burst_requests,
-        "maxModelLen": plan.vllm.max_model_len,
-        "expectReasoning": plan.vllm.reasoning_parser is not None,
-        "expectToolCalls": bool(plan.vllm.enable_auto_tool_choice),
-    }
+    ttft_s = max(_ttft_estimate_s(plan) * _TTFT_MARGIN, _TTFT_FLOOR_S)
+    return SmokeThresholds(
+        startup_budget_s=smoke.startup_budget_s or round(startup_s),
+        max_ttft_s=smoke.max_ttft_s or round(ttft_s, 3),
+        min_decode_tok_per_s=smoke.min_decode_tok_per_s or round(plan.throughput.decode_tok_per_s * _RATE_MARGIN, 1),
+        min_burst_tok_per_s=smoke.min_burst_tok_per_s,
+        burst_requests=smoke.burst_requests,
+        max_model_len=plan.vllm.max_model_len,
+        expect_reasoning=plan.vllm.reasoning_parser is not None,
+        expect_tool_calls=bool(plan.vllm.enable_auto_tool_choice),
+    )
 
 
-def engine_options(plan: Plan) -> Mapping[str, object]:
-    """Return the options that the running server can be asked about, where they are set."""
-    options = {
-        "block_size": plan.vllm.block_size,
-        "gpu_memory_utilization": plan.vllm.gpu_memory_utilization,
-        "kv_cache_dtype": plan.vllm.kv_cache_dtype,
-    }
-    return {key: value for key, value in options.items() if value is not None}
+def _ttft_estimate_s(plan: Plan) -> float:
+    return 1 / plan.throughput.decode_tok_per_s
 
 
-def export(
+def _summary(plan: Plan) -> PlanSummary:
+    def keys(value: object) -> object:
+        if isinstance(value, dict):
+            return {camel_case(key): keys(item) for key, item in cast("dict[str, object]", value).items()}
+        return value
+
+    return from_json(PlanSummary, keys(plan.to_json()))
+
+
+def settings_keys(options: VllmOptions) -> dict[str, object]:
+    """Return the options that are given, by their keys in `gemma-serving:vllm`."""
+    given: dict[str, object] = to_json(options)
+    return {key: value for key, value in given.items() if value not in (None, [], {})}
+
+
+def stack_outputs(
     context: Context,
     *,
     endpoint: pulumi.Input[str],
-    auth: str,
-    tunnel: pulumi.Input[Mapping[str, object] | None],
+    auth: Auth,
     image: pulumi.Input[str],
     location: pulumi.Input[str],
-) -> None:
-    """Export everything that scripts rely on."""
+) -> StackOutputs:
+    """Return the outputs that every target has."""
     settings, plan = context.settings, context.plan
-    outputs: Mapping[str, object] = {
-        "target": settings.target,
-        "model": settings.model,
-        "servedModel": served_model(settings),
-        "endpoint": settings.endpoint_url or endpoint,
-        "auth": auth,
-        "tunnel": tunnel,
-        "image": image,
-        "plan": {**plan.to_json(), "vllm": engine_options(plan)},
-        "smoke": smoke_thresholds(settings, plan),
-        "labels": {**settings.labels, **context.ownership.labels},
-        "project": settings.project,
-        "location": location,
-    }
-    for name, value in outputs.items():
+    return StackOutputs(
+        target=settings.target,
+        model=settings.model,
+        served_model=context.vllm.served_model_name or settings.model,
+        endpoint=settings.endpoint_url or known_after_up(endpoint),
+        auth=auth,
+        image=known_after_up(image),
+        plan=_summary(plan),
+        vllm=settings_keys(context.vllm),
+        smoke=smoke_thresholds(settings, plan),
+        labels={**settings.labels, **context.ownership.labels},
+        project=settings.project,
+        location=known_after_up(location),
+    )
+
+
+def known_after_up(value: pulumi.Input[T]) -> T:
+    """Return an input as the value that the engine will put in its place, so that a contract can hold it until then."""
+    return cast("T", pulumi.Output.from_input(value).apply(to_json))
+
+
+def export(outputs: StackOutputs) -> None:
+    """Export each output under its JSON key."""
+    for name, value in to_json(outputs).items():
         pulumi.export(name, value)
-
-
-def served_model(settings: Settings) -> str:
-    """The name that clients send: the Hugging Face id, wherever the weights lie, unless the settings say otherwise."""
-    return settings.vllm.served_model_name or settings.model

@@ -4,7 +4,7 @@ import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
 from components.errors import ComponentError
-from components.ownership import Ownership
+from contracts.labels import Ownership
 from planning import PlanningError, plan
 from planning.types import Finding
 from planning.wording import Wording, worded

@@ -110,5 +110,5 @@ def block_of(schema: Schema, value: Schema) -> Schema:
 def _described(option: Option) -> str:
     """Return what an option does, its unit and its flag."""
     notes = [f"in {option.unit}"] if option.unit else []
-    notes += [f"`{option.flag.name}`"] if option.flag else []
+    notes += [f"`{option.flag}`"] if option.flag else []
     return f"{option.help} ({', '.join(notes)})" if notes else option.help

@@ -7,15 +7,16 @@ import pulumi
 import pulumi_gcp as gcp
 
 from components.private_network import PrivateNetwork, PrivateNetworkArgs
-from components.serving_document import BucketWeights, ServingDocument
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
-from planning.vllm_args import vllm_arguments
-from stacks.base import COMMAND, MODELS_FOLDER, PORT, Context, Foundation, lay_foundation
-from stacks.outputs import export, served_model
+from contracts.outputs import Tunnel
+from contracts.serving_document import BucketWeights, ServingDocument
+from stacks.base import PORT, Context, Foundation, lay_foundation
+from stacks.outputs import export, known_after_up, stack_outputs
 from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
 
 _ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
-_SHM_GIB = 16
+_SHM_SIZE_GIB = 16
+"""Shared memory of the container: vLLM's workers exchange tensors there, and compiled programs are cached there."""
 _TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
 
 
@@ -46,38 +47,33 @@ def deploy(context: Context) -> None:
             foundation.options, pulumi.ResourceOptions(depends_on=[*foundation.ready, *network.ready])
         ),
     )
-    export(
+    tunnel = pulumi.Output.all(queued.node_name, queued.zone).apply(
+        lambda known: ssh_tunnel(node=known[0], zone=known[1], project=settings.project)
+    )
+    outputs = stack_outputs(
         context,
         endpoint=f"http://127.0.0.1:{PORT}",
         auth="tunnel",
-        tunnel=pulumi.Output.all(queued.node_name, queued.zone).apply(
-            lambda known: tunnel_command(node=known[0], zone=known[1], project=settings.project)
-        ),
-        image=foundation.image.ref,
+        image=foundation.serving.image,
         location=queued.zone,
+    )
+    export(
+        replace(
+            outputs,
+            tunnel=known_after_up(tunnel),
+            zone=known_after_up(queued.zone),
+            state=known_after_up(queued.state),
+            phase=known_after_up(queued.phase),
+            deadline=known_after_up(queued.deadline),
+        )
     )
 
 
-def tunnel_command(*, node: str, zone: str, project: str) -> dict[str, object]:
-    """Return how to reach the server: an SSH tunnel through Identity-Aware Proxy to the machine's own loopback address."""
-    return {
-        "argv": [
-            "gcloud",
-            "compute",
-            "tpus",
-            "tpu-vm",
-            "ssh",
-            node.rpartition("/")[2],
-            f"--project={project}",
-            f"--zone={zone}",
-            "--tunnel-through-iap",
-            "--",
-            "-N",
-            "-L",
-            f"{PORT}:127.0.0.1:{PORT}",
-        ],
-        "localPort": PORT,
-    }
+def ssh_tunnel(*, node: str, zone: str, project: str) -> Tunnel:
+    """Return the SSH tunnel through Identity-Aware Proxy to the machine's loopback address."""
+    ssh = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", node.rpartition("/")[2])
+    place = (f"--project={project}", f"--zone={zone}", "--tunnel-through-iap")
+    return Tunnel(argv=(*ssh, *place, "--", "-N", "-L", f"{PORT}:127.0.0.1:{PORT}"), local_port=PORT)
 
 
 def _existing_network(given: ExistingNetworkSettings) -> _Network:
@@ -93,7 +89,7 @@ def _own_network(context: Context, foundation: Foundation) -> _Network:
             regions=context.settings.regions,
             ownership=context.ownership,
             target_tag=context.names.base,
-            # The hub is on the internet; images come through Artifact Registry and staged weights from Cloud Storage, both reached privately.
+            # Only the hub is on the internet: Artifact Registry and Cloud Storage are reached through Private Google Access.
             internet_egress=context.settings.weights == "hub",
             allow_iap=True,
         ),
@@ -138,33 +134,22 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
 
 
 def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
-    settings, plan = context.settings, context.plan
-    options = replace(plan.vllm, served_model_name=served_model(settings))
-    path = f"{MODELS_FOLDER}/{settings.weights_prefix}"
-    arguments = vllm_arguments(
-        options, model_or_path=path if settings.weights == "bucket" else settings.model, port=PORT
-    )
-    version: pulumi.Output[str | None] = (
-        foundation.token.version_name if foundation.token else pulumi.Output.from_input(None)
-    )
-    bucket: pulumi.Output[str | None] = (
-        foundation.bucket.bucket if foundation.bucket else pulumi.Output.from_input(None)
-    )
+    """Return the text of the serving document, once the names of the image, the secret and the bucket are known."""
+    serving, token, bucket = foundation.serving, foundation.token, foundation.bucket
 
-    def text(known: tuple[str, str | None, str | None]) -> str:
-        image, token_version, bucket_name = known
-        uri = f"gs://{bucket_name}/{settings.weights_prefix}"
+    def text(image: str, token_version: str | None, bucket_name: str | None) -> str:
+        uri = f"gs://{bucket_name}/{context.settings.weights_prefix}"
         return ServingDocument(
             image=image,
-            command=COMMAND,
-            arguments=arguments,
-            environment=dict(plan.environment),
+            command=serving.command,
+            arguments=serving.arguments,
+            environment=serving.environment,
             secret_environment={"HF_TOKEN": token_version} if token_version else {},
-            port=PORT,
-            shm_size_gib=_SHM_GIB,
-            weights=BucketWeights(uri=uri, path=path) if bucket_name else None,
+            port=serving.port,
+            shm_size_gib=_SHM_SIZE_GIB,
+            weights=BucketWeights(uri=uri, path=context.model_path) if bucket_name else None,
         ).text()
 
-    return pulumi.Output.all(foundation.image.ref, version, bucket).apply(
-        lambda known: text((known[0], known[1], known[2]))
-    )
+    return pulumi.Output.all(
+        serving.image, token.version_name if token else None, bucket.bucket if bucket else None
+    ).apply(lambda known: text(*known))

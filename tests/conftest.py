@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pulumi
 import pytest
 
-from components.ownership import Ownership
+from contracts.labels import Ownership
 
 
 @dataclass
@@ -39,6 +39,8 @@ class Recorder(pulumi.runtime.Mocks):
                 "zone": "us-east5-b",
                 "nodeName": "projects/my-project/locations/us-east5-b/nodes/gemma-x-node",
                 "state": "ACTIVE",
+                "phase": "ready",
+                "deadline": "2026-11-20T18:00:00Z",
             },
             "docker:index/image:Image": {"repoDigest": f"{args.inputs.get('imageName')}@sha256:{'b' * 64}"},
         }

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
 from localcloud.plugins.values import Asset, Path, Properties, Unknown, Value, is_list, is_object, render_path
@@ -49,7 +49,7 @@ def check(
     token: str, fields: PropertySpecs, news: Properties, olds: Mapping[str, Value], naming: Naming
 ) -> CheckedInputs:
     """Check the inputs of a resource of the type `token`; `olds` are its last inputs, whose chosen name is kept."""
-    written = {name: value for name, value in news.items() if name not in _ENGINE_KEYS}
+    written = {name: value for name, value in news.items() if name not in _ENGINE_KEYS and value is not None}
     defaulted: list[Value] = []
     inputs = with_defaults(fields, written)
     defaulted.extend(name for name in inputs if name not in written)
@@ -57,7 +57,7 @@ def check(
         if each.autoname and name not in inputs:
             inputs[name] = _kept_name(name, olds) or choose_name(naming)
             defaulted.append(name)
-    failures = tuple(problems(token, fields, inputs))
+    failures = (*problems(token, fields, inputs), *exclusions(fields, inputs, naming.name))
     if naming.disabled:
         missing = [name for name, each in fields.items() if each.autoname and name not in written]
         failures += tuple(
@@ -69,31 +69,17 @@ def check(
 
 
 def with_defaults(fields: PropertySpecs, values: Mapping[str, Value]) -> Properties:
-    """Fill in defaults, inside objects and lists of objects too."""
+    """Fill in defaults, inside objects and lists of objects too. A property that excludes a given one gets none."""
+    given = {name: value for name, value in values.items() if name not in _ENGINE_KEYS and value is not None}
     filled: Properties = {}
-    for name, value in values.items():
+    for name, value in given.items():
         each = fields.get(name)
-        filled[name] = value if each is None else _inside(each, value)
+        filled[name] = value if each is None else each.inside(value, with_defaults)
+    written = {each.terraform for name, each in fields.items() if name in given}
     for name, each in fields.items():
-        if each.default is not None and name not in filled:
-            filled[name] = each.default
+        if each.chosen is not None and name not in filled and not written & {*each.conflicts, *each.one_of}:
+            filled[name] = each.chosen
     return filled
-
-
-def _inside(each: PropertySpec, value: Value) -> Value:
-    if each.kind is ValueKind.BLOCK and is_object(value):
-        return cast("Value", with_defaults(each.fields, _without_engine_keys(value)))
-    if each.item is not None and each.item.kind is ValueKind.BLOCK and is_list(value):
-        item = each.item
-        return [
-            cast("Value", with_defaults(item.fields, _without_engine_keys(member))) if is_object(member) else member
-            for member in value
-        ]
-    return value
-
-
-def _without_engine_keys(value: Mapping[str, Value]) -> Properties:
-    return {name: item for name, item in value.items() if name not in _ENGINE_KEYS and item is not None}
 
 
 def _kept_name(name: str, olds: Mapping[str, Value]) -> Value:
@@ -112,6 +98,25 @@ def choose_name(naming: Naming) -> str:
 def problems(token: str, fields: PropertySpecs, inputs: Mapping[str, Value]) -> Iterator[Failure]:
     """Find what is wrong with inputs: unknown properties, missing ones, wrong types."""
     yield from _object_problems(token, fields, inputs, ())
+
+
+def exclusions(fields: PropertySpecs, inputs: Properties, name: str) -> Iterator[Failure]:
+    """Find properties that exclude each other, in the real provider's words; `name` is the resource's name in the program."""
+    given = {each.terraform for property_name, each in fields.items() if inputs.get(property_name) is not None}
+    for property_name, each in fields.items():
+        where = f"Examine values at '{name}.{property_name}'."
+        group = sorted({*each.one_of, each.terraform}) if each.one_of else []
+        chosen = [member for member in group if member in given]
+        if len(chosen) > 1 and each.terraform in given:
+            only = f"only one of `{','.join(group)}` can be specified, but `{','.join(chosen)}` were specified."
+            yield Failure(path="", reason=f'Invalid combination of arguments. "{each.terraform}": {only}. {where}')
+        elif group and not chosen and not any("." in member for member in group):
+            one = f"one of `{','.join(group)}` must be specified"
+            yield Failure(path="", reason=f'Invalid combination of arguments. "{each.terraform}": {one}. {where}')
+        for other in each.conflicts:
+            if each.terraform in given and other in given:
+                conflict = f'"{each.terraform}": conflicts with {other}'
+                yield Failure(path="", reason=f"Conflicting configuration arguments. {conflict}. {where}")
 
 
 def _object_problems(token: str, fields: PropertySpecs, values: Mapping[str, Value], at: Path) -> Iterator[Failure]:
@@ -133,8 +138,8 @@ def _unknown_property(token: str, path: Path, each: PropertySpec | None) -> Fail
     if each is not None:
         return Failure(path=rendered, reason=f"{rendered!r} of {token} is computed by Google Cloud and cannot be set")
     reason = (
-        f"the local stand-in does not know the property {rendered!r} of {token}: check its spelling; if the real provider has it, "
-        "add it to that type's table in localcloud/plugins/table"
+        f"the local stand-in does not know the property {rendered!r} of {token}: check its spelling; if a newer provider has it, "
+        "use it (--providers real)"
     )
     return Failure(path=rendered, reason=reason)
 

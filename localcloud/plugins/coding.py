@@ -56,11 +56,14 @@ def _is_empty(each: PropertySpec, encoded: Json, value: Value) -> bool:
 
 def _encode(each: PropertySpec, value: Value, scope: ResourceScope, *, update: bool) -> Json:
     if each.kind is ValueKind.BLOCK and is_object(value):
-        return encode_body(each.fields, value, scope, update=update)
+        body = encode_body(each.fields, value, scope, update=update)
+        if each.switch:
+            body[each.switch] = True
+        return [body] if each.wrapped else body
     if each.item is not None and is_list(value):
         items = set_order(each.item, value) if each.kind is ValueKind.SET else value
         return [_encode(each.item, item, scope, update=update) for item in items]
-    return cast("Json", value)
+    return str(value) if each.long else cast("Json", value)
 
 
 def put(body: Object, path: str, value: Json) -> None:
@@ -86,7 +89,8 @@ def decode_body(fields: PropertySpecs, body: Mapping[str, Json], given: Mapping[
     """
     state: Properties = {}
     for name, each in fields.items():
-        value = given.get(name) if each.local else decode_field(each, pick(body, each.api or name), given.get(name))
+        known = given.get(name)
+        value = given.get(name, each.kept) if each.local else decode_field(each, pick(body, each.api or name), known)
         if value is not None:
             state[name] = value
     return state
@@ -94,42 +98,38 @@ def decode_body(fields: PropertySpecs, body: Mapping[str, Json], given: Mapping[
 
 def decode_field(each: PropertySpec, raw: Json, given: Value) -> Value:
     """Decode one value; None where there is none and no zero stands for it."""
-    if each.decode is not None:
-        value = each.decode(raw) if raw is not None else None
-    elif each.kind is ValueKind.BLOCK:
-        value = _decode_block(each, raw, given)
-    elif each.item is not None:
-        value = _decode_items(each, each.item, raw, given)
-    elif each.kind is ValueKind.TEXTS_BY_KEY:
-        value = cast("Value", dict(raw)) if isinstance(raw, dict) and raw else None
-    else:
-        value = cast("Value", raw)
-    if value is None and not each.sparse:
-        return each.zero
-    return value
+    value = None if raw is None else each.decode(raw) if each.decode else _decode(each, raw, given)
+    if value is not None:
+        return value
+    return each.zero if each.absent is ABSENT else each.absent
+
+
+def _decode(each: PropertySpec, raw: Json, given: Value) -> Value:
+    if each.kind is ValueKind.BLOCK:
+        return _decode_block(each, raw[0] if each.wrapped and isinstance(raw, list) and raw else raw, given)
+    if each.item is not None:
+        return _decode_items(each, each.item, [raw] if each.listed else raw, given)
+    if each.kind is ValueKind.TEXTS_BY_KEY:
+        return cast("Value", dict(raw)) if isinstance(raw, dict) and raw else None
+    if each.kind is ValueKind.TEXT and isinstance(raw, int | float):
+        return str(raw)
+    return int(raw) if each.long and isinstance(raw, str) and raw.isdigit() else cast("Value", raw)
 
 
 def _decode_block(each: PropertySpec, raw: Json, given: Value) -> Value:
-    if not isinstance(raw, dict):
+    if not isinstance(raw, dict) or (each.switch and raw.get(each.switch) is not True):
         return None
     return cast("Value", decode_body(each.fields, raw, given if is_object(given) else {}))
 
 
 def _decode_items(each: PropertySpec, item: PropertySpec, raw: Json, given: Value) -> Value:
-    if not isinstance(raw, list) or not raw:
+    if not isinstance(raw, list) or not raw or raw == [None]:
         return None
     before = given if is_list(given) else []
     padded = [*before, *[None] * len(raw)]
     if each.kind is ValueKind.LIST:
         return [decode_field(item, one, padded[index]) for index, one in enumerate(raw)]
-    decoded = [decode_field(item, one, None) for one in raw]
-    return _in_order_of(item, decoded, before)
-
-
-def _in_order_of(item: PropertySpec, values: list[Value], model: list[Value]) -> list[Value]:
-    """Order a set as the program wrote it, so that positions in the state and in the program agree."""
-    positions = {fingerprint(item, value): index for index, value in reversed(list(enumerate(model)))}
-    return sorted(values, key=lambda value: positions.get(fingerprint(item, value), len(model)))
+    return set_order(item, [decode_field(item, one, None) for one in raw])
 
 
 def fingerprint(item: PropertySpec, value: Value) -> str:
@@ -149,7 +149,7 @@ def _serialise_member(item: PropertySpec, value: Value) -> str:
 
 
 def _serialise_object(fields: PropertySpecs, value: Mapping[str, Value]) -> str:
-    names = {_snake(each.api or name): name for name, each in fields.items() if not each.output}
+    names = {each.terraform: name for name, each in fields.items() if not each.output}
     return "".join(f"{snake}:{_serialise(fields[name], value.get(name))}" for snake, name in sorted(names.items()))
 
 
@@ -179,7 +179,3 @@ def _serialise_scalar(each: PropertySpec, value: Value) -> str:
     if isinstance(value, str):
         return each.same(value) if each.same else value
     return json.dumps(value) if isinstance(value, int | float) else ""
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)

@@ -91,10 +91,18 @@ def _compare(each: PropertySpec, old: Value, new: Value, path: Path, *, replaces
         details[path] = Detail(change=change, replaces=replaces)
     elif _is_nothing(each, new):
         if not each.computed and not _is_nothing(each, old) and not _is_zero(each, old):
-            details[path] = Detail(change=PropertyChange.DELETE, replaces=replaces)
-    elif _is_nothing(each, old):
+            details[path] = Detail(change=PropertyChange.DELETE, replaces=replaces or _forces(each, old))
+    elif old is None or old == []:
         if not _is_zero(each, new):
-            details[path] = Detail(change=PropertyChange.ADD, replaces=replaces)
+            details[path] = Detail(change=PropertyChange.ADD, replaces=replaces or _forces(each, new))
+    else:
+        _compare_given(each, old, new, path, replaces=replaces, details=details)
+
+
+def _compare_given(each: PropertySpec, old: Value, new: Value, path: Path, *, replaces: bool, details: Details) -> None:
+    if each.collapsed and is_object(old) and is_object(new):
+        if fingerprint(each, old) != fingerprint(each, new):
+            _compare_members(each, old, new, path, replaces=replaces, details=details)
     elif each.kind is ValueKind.BLOCK and is_object(old) and is_object(new):
         _compare_objects(each.fields, old, new, path, replaces=replaces, details=details)
     elif each.kind is ValueKind.TEXTS_BY_KEY and is_object(old) and is_object(new):
@@ -103,6 +111,35 @@ def _compare(each: PropertySpec, old: Value, new: Value, path: Path, *, replaces
         _compare_lists(each, each.item, old, new, path, replaces=replaces, details=details)
     elif not _equal(each, old, new):
         details[path] = Detail(change=PropertyChange.UPDATE, replaces=replaces)
+
+
+def _forces(each: PropertySpec, value: Value) -> bool:
+    """Tell whether something inside a value that comes or goes cannot change in place."""
+    if each.item is not None and is_list(value):
+        return any(_forces(each.item, member) for member in value)
+    inside = value if each.kind is ValueKind.BLOCK and is_object(value) else {}
+    return any(spec.force_new or _forces(spec, inside[name]) for name, spec in each.fields.items() if name in inside)
+
+
+def _compare_members(
+    each: PropertySpec,
+    old: Mapping[str, Value],
+    new: Mapping[str, Value],
+    path: Path,
+    *,
+    replaces: bool,
+    details: Details,
+) -> None:
+    """Compare the members of a set of one: the old one goes with all that it has, zeros but for empty texts, and the new one comes."""
+    for name, spec in each.fields.items():
+        if spec.is_collection or spec.kind is ValueKind.BLOCK:
+            _compare(spec, old.get(name), new.get(name), (*path, name), replaces=replaces, details=details)
+            continue
+        before = spec.zero if old.get(name) is None else old[name]
+        goes, comes = before != "", spec.computed or new.get(name) not in (None, spec.zero)
+        if goes or comes:
+            change = PropertyChange.UPDATE if goes and comes else PropertyChange.ADD if comes else PropertyChange.DELETE
+            details[*path, name] = Detail(change=change, replaces=replaces)
 
 
 def compare_maps(old: Mapping[str, Value], new: Mapping[str, Value], path: Path, *, replaces: bool = False) -> Details:
@@ -139,8 +176,10 @@ def _compare_lists(
         if index in removed and index in added:
             _compare(item, old[index], new[index], (*path, index), replaces=replaces, details=details)
         else:
-            change = PropertyChange.DELETE if index in removed else PropertyChange.ADD
-            details[*path, index] = Detail(change=change, replaces=replaces)
+            change, member = (
+                (PropertyChange.DELETE, old[index]) if index in removed else (PropertyChange.ADD, new[index])
+            )
+            details[*path, index] = Detail(change=change, replaces=replaces or _forces(item, member))
 
 
 def _is_nothing(each: PropertySpec, value: Value) -> bool:

@@ -12,9 +12,9 @@ from localcloud.plugins.diffing import Difference, compare
 from localcloud.plugins.inputs import foretold, from_state, refreshed, secret_paths, with_kept_defaults
 from localcloud.plugins.invokes import FUNCTIONS
 from localcloud.plugins.lifecycle import Created, Locks, OperationContext, PluginSettings, ResourceType, UpdateRequest
+from localcloud.plugins.overlay import lifecycle_of, resource_type
 from localcloud.plugins.provider import ReadResult
 from localcloud.plugins.rest import LOCAL_TOKEN, PluginError, Rest, RestTransport
-from localcloud.plugins.table import TABLE
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
 
 VERSION: Final = "10.2.0"
@@ -37,6 +37,9 @@ _WITHOUT_EFFECT: Final = frozenset(
         "zone",
     }
 )
+
+# Deleted before they are replaced whatever their name, by a setting of the real provider.
+_DELETED_FIRST: Final = frozenset({"gcp:projects/iAMMember:IAMMember"})
 
 
 class GcpProvider:
@@ -91,17 +94,6 @@ def _parsed(value: Value) -> Value:
         return value
 
 
-def resource_type(type_name: str) -> ResourceType:
-    """Look a type up. Raises PluginError with the way to add it."""
-    found = TABLE.get(type_name)
-    if found is None:
-        raise PluginError(
-            f"the local gcp stand-in does not know the resource type {type_name}: add an entry for it to localcloud/plugins/table "
-            "(its package says how), or run with the real provider"
-        )
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcpSession:
     """The configured provider."""
@@ -126,7 +118,7 @@ class GcpSession:
         if entry.foresee is not None:
             details = entry.foresee(details, state, news)
         difference = Difference(details=details)
-        return Difference(details=details, delete_first=difference.replaces and _has_fixed_name(entry, state, news))
+        return Difference(details=details, delete_first=difference.replaces and _has_fixed_name(entry, news))
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
         """The inputs, and unknowns for what the service will say."""
@@ -165,12 +157,12 @@ class GcpSession:
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
         """Create."""
-        return await resource_type(type_name).lifecycle.create(self.context.limited(limit_s), _bare(inputs))
+        return await lifecycle_of(type_name).create(self.context.limited(limit_s), _bare(inputs))
 
     async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
         """Read; without inputs it is an import."""
         entry = resource_type(type_name)
-        created = await entry.lifecycle.read(self.context, resource_id, state if inputs else {})
+        created = await lifecycle_of(type_name).read(self.context, resource_id, state if inputs else {})
         if created is None:
             return None
         if inputs:
@@ -185,11 +177,10 @@ class GcpSession:
         """Carry out what `diff` says, and nothing else."""
         changed = self.diff(type_name, state, news).changed
         wanted = UpdateRequest(id=resource_id, state=state, inputs=_bare(news), changed=changed)
-        return await resource_type(type_name).lifecycle.update(self.context.limited(limit_s), wanted)
+        return await lifecycle_of(type_name).update(self.context.limited(limit_s), wanted)
 
     async def delete(self, type_name: str, resource_id: str, state: Properties, *, limit_s: float) -> None:
         """Delete, unless `deletionPolicy` says something else."""
-        entry = resource_type(type_name)
         policy = text_of(state, "deletionPolicy")
         if policy == "ABANDON":
             return
@@ -197,7 +188,7 @@ class GcpSession:
             raise PluginError(
                 f"cannot destroy {type_name} {resource_id!r}: its deletionPolicy is PREVENT; set it to DELETE and run `pulumi up` first"
             )
-        await entry.lifecycle.delete(self.context.limited(limit_s), resource_id, state)
+        await lifecycle_of(type_name).delete(self.context.limited(limit_s), resource_id, state)
 
     async def invoke(self, function: str, arguments: Properties) -> Properties:
         """Answer a data source."""
@@ -210,19 +201,16 @@ class GcpSession:
 
     def secret_paths(self, type_name: str) -> frozenset[Path]:
         """The places of a type's state that are secret whatever the program says."""
-        entry = TABLE.get(type_name)
-        return secret_paths(entry.fields) if entry else frozenset()
+        return secret_paths(resource_type(type_name).fields)
 
 
 def _bare(inputs: Properties) -> Properties:
     return {name: value for name, value in inputs.items() if name != DEFAULTS_KEY}
 
 
-def _has_fixed_name(entry: ResourceType, state: Mapping[str, Value], news: Mapping[str, Value]) -> bool:
-    """Tell whether the program itself gave the name that the old resource still has."""
+def _has_fixed_name(entry: ResourceType, news: Mapping[str, Value]) -> bool:
+    """Tell whether the program itself gave the name of a resource, changed or not: two of them might not stand beside each other."""
     defaults = news.get(DEFAULTS_KEY)
     chosen = defaults if is_list(defaults) else []
-    return any(
-        each.autoname and name not in chosen and state.get(name) == news.get(name)
-        for name, each in entry.fields.items()
-    )
+    named = (name for name, each in entry.fields.items() if each.autoname)
+    return entry.type_name in _DELETED_FIRST or any(name in news and name not in chosen for name in named)

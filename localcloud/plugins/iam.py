@@ -12,14 +12,14 @@ from typing import Final, cast
 from localcloud.plugins.lifecycle import Created, OperationContext, UpdateRequest
 from localcloud.plugins.resource import parse_id
 from localcloud.plugins.rest import GoogleApiError, PluginError
-from localcloud.plugins.schema import Json, Object, PropertySpec, block, last_segment, outputs, text
+from localcloud.plugins.schema import Json, Object, PropertySpecs, last_segment
 from localcloud.plugins.values import Properties, Value, is_object, text_of
 
 _VERSION: Final = 3
 _MAX_CYCLES: Final = 12
 
 
-class Dialect(Enum):
+class PolicyDialect(Enum):
     """How an API takes and gives policies."""
 
     GET_QUERY = "GET :getIamPolicy?options.requestedPolicyVersion=3, POST :setIamPolicy"
@@ -29,31 +29,20 @@ class Dialect(Enum):
     STORAGE = "GET and PUT of the bucket's iam"
 
 
-MEMBER_FIELDS: Final[Mapping[str, PropertySpec]] = {
-    "member": text(required=True, force_new=True),
-    "role": text(required=True, force_new=True),
-    "condition": block(
-        {"title": text(required=True), "expression": text(required=True), "description": text()},
-        force_new=True,
-    ),
-    **outputs(etag=text()),
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IamMember:
     """Membership in the policy of one kind of resource.
 
     `subject` is the property that names the resource, `resource` its path (a template over `project`, `location` and `name`, the subject's last
-    segment), `prefix` the API that the path belongs to. `long_subject`: the state holds the whole path under the subject's name.
+    segment), `prefix` the API that the path belongs to.
     """
 
     noun: str
     subject: str
     prefix: str
     resource: str
-    dialect: Dialect
-    long_subject: bool = True
+    dialect: PolicyDialect
+    fields: PropertySpecs
 
     def path_of(self, context: OperationContext, values: Mapping[str, Value]) -> str:
         """The path of the resource whose policy this is."""
@@ -67,8 +56,7 @@ class IamMember:
         names = ("member", "role", "condition", "project", "location", self.subject)
         state: Properties = {name: value for name in names if (value := given.get(name)) is not None}
         path = self.path_of(context, given)
-        if self.long_subject:
-            state[self.subject] = path
+        state[self.subject] = path
         pieces = path.split("/")
         for name, marker in (("project", "projects"), ("location", "locations")):
             if marker in pieces and not (name == "location" and "{location}" not in self.resource):
@@ -154,19 +142,19 @@ class IamMember:
     async def _get(self, context: OperationContext, path: str) -> Object:
         version = str(_VERSION)
         match self.dialect:
-            case Dialect.GET_QUERY:
+            case PolicyDialect.GET_QUERY:
                 return await context.rest.get(
                     f"{self.prefix}/{path}:getIamPolicy", {"options.requestedPolicyVersion": version}
                 )
-            case Dialect.GET_PLAIN:
+            case PolicyDialect.GET_PLAIN:
                 return await context.rest.get(f"{self.prefix}/{path}:getIamPolicy")
-            case Dialect.POST_BODY:
+            case PolicyDialect.POST_BODY:
                 body: Json = {"options": {"requestedPolicyVersion": _VERSION}}
                 return await context.rest.call("POST", f"{self.prefix}/{path}:getIamPolicy", body=body)
-            case Dialect.POST_QUERY:
+            case PolicyDialect.POST_QUERY:
                 query = {"options.requestedPolicyVersion": version}
                 return await context.rest.call("POST", f"{self.prefix}/{path}:getIamPolicy", query=query)
-            case Dialect.STORAGE:
+            case PolicyDialect.STORAGE:
                 return await context.rest.get(f"{self.prefix}/{path}/iam", {"optionsRequestedPolicyVersion": version})
 
     async def _set(self, context: OperationContext, path: str, policy: Object, bindings: list[Object]) -> None:
@@ -177,13 +165,13 @@ class IamMember:
             # The update mask names them, so leaving them out would delete them.
             body["auditConfigs"] = policy["auditConfigs"]
         # The storage API's client leaves the etag of a policy without bindings out.
-        if bindings or self.dialect is not Dialect.STORAGE:
+        if bindings or self.dialect is not PolicyDialect.STORAGE:
             body["etag"] = policy.get("etag")
-        if self.dialect is Dialect.STORAGE:
+        if self.dialect is PolicyDialect.STORAGE:
             await context.rest.call("PUT", f"{self.prefix}/{path}/iam", body=body)
             return
         whole: Object = {"policy": body}
-        if self.dialect is Dialect.POST_BODY:
+        if self.dialect is PolicyDialect.POST_BODY:
             whole["updateMask"] = "bindings,etag,auditConfigs"
         await context.rest.call("POST", f"{self.prefix}/{path}:setIamPolicy", body=whole)
 

@@ -20,12 +20,7 @@ def from_state(fields: PropertySpecs, state: Mapping[str, Value]) -> Properties:
 def _worth_writing(each: PropertySpec, value: Value) -> Value:
     if value is None or value == each.zero or (each.is_collection and value in ([], {})):
         return None
-    if each.kind is ValueKind.BLOCK and is_object(value):
-        return dict(from_state(each.fields, value))
-    if each.item is not None and each.item.kind is ValueKind.BLOCK and is_list(value):
-        item = each.item
-        return [dict(from_state(item.fields, member)) if is_object(member) else member for member in value]
-    return value
+    return each.inside(value, from_state)
 
 
 def refreshed(
@@ -46,8 +41,29 @@ def refreshed(
 
 def with_kept_defaults(fields: PropertySpecs, state: Mapping[str, Value]) -> Properties:
     """An imported state, with the defaults of what only the provider keeps: the cloud knows nothing of them."""
-    defaults = {name: each.default for name, each in fields.items() if each.local and each.default is not None}
+    defaults = {name: each.kept for name, each in fields.items() if each.local and each.kept is not None}
     return {**defaults, **state}
+
+
+def with_chosen(fields: PropertySpecs, inputs: Mapping[str, Value], state: Mapping[str, Value]) -> Properties:
+    """Return the inputs, and what the service chose where they say nothing; inside objects and lists too, but not inside sets."""
+    filled: Properties = {}
+    for name, value in inputs.items():
+        each = fields.get(name)
+        filled[name] = value if each is None else _with_chosen_inside(each, value, state.get(name))
+    for name, each in fields.items():
+        if each.computed and name not in filled and name in state:
+            filled[name] = state[name]
+    return filled
+
+
+def _with_chosen_inside(each: PropertySpec, value: Value, known: Value) -> Value:
+    if each.kind is ValueKind.BLOCK and is_object(value) and is_object(known):
+        return dict(with_chosen(each.fields, value, known))
+    if each.kind is ValueKind.LIST and each.item is not None and is_list(value) and is_list(known):
+        padded = [*known, *[None] * len(value)]
+        return [_with_chosen_inside(each.item, member, padded[index]) for index, member in enumerate(value)]
+    return value
 
 
 def foretold(fields: PropertySpecs, inputs: Mapping[str, Value]) -> Properties:
@@ -56,19 +72,10 @@ def foretold(fields: PropertySpecs, inputs: Mapping[str, Value]) -> Properties:
     for name, each in fields.items():
         value = inputs.get(name)
         if value is not None:
-            state[name] = _foretold_inside(each, value)
+            state[name] = each.inside(value, foretold)
         elif each.output or each.computed:
-            state[name] = UNKNOWN
+            state[name] = UNKNOWN if each.kept is None else each.kept
     return state
-
-
-def _foretold_inside(each: PropertySpec, value: Value) -> Value:
-    if each.kind is ValueKind.BLOCK and is_object(value):
-        return dict(foretold(each.fields, value))
-    if each.item is not None and each.item.kind is ValueKind.BLOCK and is_list(value):
-        item = each.item
-        return [dict(foretold(item.fields, member)) if is_object(member) else member for member in value]
-    return value
 
 
 def secret_paths(fields: PropertySpecs, at: Path = ()) -> frozenset[Path]:

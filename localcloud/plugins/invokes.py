@@ -6,9 +6,9 @@ from typing import Final, TypeAlias
 
 from localcloud.plugins.coding import decode_body
 from localcloud.plugins.lifecycle import OperationContext
+from localcloud.plugins.overlay import resource_type
 from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import PropertySpecs, last_segment, relative
-from localcloud.plugins.table import TABLE
 from localcloud.plugins.values import Properties, text_of
 
 Function: TypeAlias = Callable[[OperationContext, Properties], Awaitable[Properties]]
@@ -53,7 +53,7 @@ async def _network(context: OperationContext, arguments: Properties) -> Properti
     _refuse_others(function, arguments, "name", "project")
     project = text_of(arguments, "project") or context.settings.project
     path = f"projects/{project}/global/networks/{text_of(arguments, 'name')}"
-    return await _compute(context, function, path, TABLE["gcp:compute/network:Network"].fields)
+    return await _compute(context, function, path, resource_type("gcp:compute/network:Network").fields)
 
 
 async def _subnetwork(context: OperationContext, arguments: Properties) -> Properties:
@@ -63,7 +63,7 @@ async def _subnetwork(context: OperationContext, arguments: Properties) -> Prope
     project = text_of(arguments, "project") or context.settings.project
     region = text_of(arguments, "region") or context.settings.region
     path = relative(link) if link else f"projects/{project}/regions/{region}/subnetworks/{text_of(arguments, 'name')}"
-    found = await _compute(context, function, path, TABLE["gcp:compute/subnetwork:Subnetwork"].fields)
+    found = await _compute(context, function, path, resource_type("gcp:compute/subnetwork:Subnetwork").fields)
     return {**found, "region": last_segment(text_of(found, "region"))}
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from localcloud.plugins.diffing import Details, compare_maps
 from localcloud.plugins.lifecycle import PluginSettings
-from localcloud.plugins.schema import PropertySpec, ValueKind, outputs
+from localcloud.plugins.schema import PropertySpec
 from localcloud.plugins.values import Properties, Value, is_object
 
 
@@ -25,13 +25,6 @@ class Family:
 
 LABELS: Final = Family(written="labels", effective="effectiveLabels", managed="pulumiLabels")
 ANNOTATIONS: Final = Family(written="annotations", effective="effectiveAnnotations")
-
-_MAP = PropertySpec(kind=ValueKind.TEXTS_BY_KEY)
-LABEL_FIELDS: Final[Mapping[str, PropertySpec]] = {
-    LABELS.written: _MAP,
-    **outputs(effectiveLabels=_MAP, pulumiLabels=_MAP),
-}
-ANNOTATION_FIELDS: Final[Mapping[str, PropertySpec]] = {ANNOTATIONS.written: _MAP, **outputs(effectiveAnnotations=_MAP)}
 
 
 def families(fields: Mapping[str, PropertySpec]) -> list[Family]:
@@ -68,8 +61,8 @@ def sort_out(
     kept = {name: text for name, text in found.items() if name in written}
     if kept:
         state[family.written] = kept
-    else:
-        state.pop(family.written, None)
+    elif found:
+        state.pop(family.written)
     state[family.effective] = found
     if family.managed:
         ours = {*_map(given, family.managed), *wanted(family, settings, given)} if not imported else set[str]()

@@ -5,9 +5,10 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from localcloud.plugins.diffing import Details
+from localcloud.plugins.facts import Overlay, Recorded
 from localcloud.plugins.rest import PluginError, Rest
 from localcloud.plugins.schema import PropertySpecs, ResourceScope
 from localcloud.plugins.values import Properties, Value, text_of
@@ -123,14 +124,29 @@ class Lifecycle(Protocol):
         ...
 
 
+Foresee: TypeAlias = Callable[[Details, Mapping[str, Value], Mapping[str, Value]], Details]
+"""Adds what follows from other changes to a diff: computed outputs that will change, replacements that depend on values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeOverlay:
+    """How a type's requests are made, and what recordings show of its properties; the schema says the rest.
+
+    `lifecycle` is called with the `fields` that follow from all of them. `message` is the discovery document and message of a request body, such as
+    `storage.v1#Bucket`; empty where the lifecycle writes its requests by hand.
+    """
+
+    lifecycle: Callable[..., Lifecycle]
+    message: str = ""
+    properties: Overlay = field(default_factory=dict[str, Recorded])
+    foresee: Foresee | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceType:
-    """One entry of the table.
-
-    `foresee` adds what follows from other changes to a diff (computed outputs that will change, replacements that depend on values).
-    """
+    """One resource type, ready to be used; without a `lifecycle` it can be checked and compared, and nothing else."""
 
     type_name: str
     fields: PropertySpecs
-    lifecycle: Lifecycle
-    foresee: Callable[[Details, Mapping[str, Value], Mapping[str, Value]], Details] | None = None
+    lifecycle: Lifecycle | None = None
+    foresee: Foresee | None = None

@@ -10,6 +10,7 @@ from typing import Final
 
 from localcloud.plugins import labels
 from localcloud.plugins.coding import decode_body, encode_body
+from localcloud.plugins.inputs import with_chosen
 from localcloud.plugins.lifecycle import Created, OperationContext, PartlyDoneError, UpdateRequest, settled
 from localcloud.plugins.rest import GoogleApiError, OperationError, PluginError, raise_operation_error
 from localcloud.plugins.schema import Object, PropertySpecs, ResourceScope, last_segment
@@ -41,8 +42,8 @@ class RestResource:
 
     noun: str
     fields: PropertySpecs
-    collection: str
     item: str
+    collection: str = ""
     id_template: str = ""
     server_named: bool = False
     create_query: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -75,13 +76,7 @@ class RestResource:
             marks = labels.to_send(family, context.settings, inputs, state)
             values[family.written] = marks
         if update:
-            values.update(
-                {
-                    name: state[name]
-                    for name, each in self.fields.items()
-                    if each.computed and name not in values and name in state
-                }
-            )
+            values = with_chosen(self.fields, values, state)
         return encode_body(self.fields, values, context.scope(inputs), update=update)
 
     def state(
@@ -180,7 +175,11 @@ class RestResource:
         return mask
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """DELETE; 404 is success."""
+        """DELETE; 404 is success. Refuse where the resource is protected."""
+        if state.get("deletionProtection") is True:
+            raise PluginError(
+                f"cannot destroy {self.noun.lower()} without setting deletion_protection=false and running `pulumi up`"
+            )
         query = {name: self.path(template, context, state, resource_id) for name, template in self.delete_query.items()}
         path = self.path(self.item, context, state, resource_id)
         try:
@@ -202,6 +201,17 @@ def given_after(wanted: UpdateRequest) -> Properties:
     """What a read after an update goes by: the inputs, and which labels were the provider's before."""
     managed = wanted.state.get(labels.LABELS.managed)
     return {**wanted.inputs, **({labels.LABELS.managed: managed} if is_object(managed) else {})}
+
+
+async def delete_quietly(
+    context: OperationContext, path: str, doing: str, *, method: str = "DELETE", query: Mapping[str, str] | None = None
+) -> None:
+    """Send the request that deletes something; 404 is success. `doing` begins the message of any other error."""
+    try:
+        await context.rest.call(method, path, query=query)
+    except GoogleApiError as error:
+        if not error.is_missing:
+            raise PluginError(f"{doing}: {error}") from error
 
 
 async def follow(context: OperationContext, wait: Wait, answer: Object, path: str, *, operations: str = "") -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
@@ -168,6 +168,20 @@ class Rest:
             if error.is_missing:
                 return None
             raise
+
+    async def pages(self, path: str, key: str, query: Mapping[str, str]) -> AsyncIterator[Object]:
+        """Go through the entries that all pages of a list hold under `key`; none where the path leads nowhere."""
+        asked = dict(query)
+        while True:
+            page = await self.find(path, asked) or {}
+            listed = page.get(key)
+            for each in listed if isinstance(listed, list) else []:
+                if isinstance(each, dict):
+                    yield each
+            token = page.get("nextPageToken")
+            if not isinstance(token, str) or not token:
+                return
+            asked["pageToken"] = token
 
     async def call(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json = None

@@ -1,7 +1,6 @@
 """What a resource type's properties are: their kinds, their names in request bodies, and how a change of each is carried out.
 
-One `PropertySpec` describes one property. The helpers below (`text`, `flag`, `whole`, ...) are what the tables in `localcloud.plugins.table` are
-written with. All of it is data: `coding`, `checking` and `diffing` read it.
+`PropertySpec` describes one property. `facts` makes the specifications of the gcp types; `coding`, `checking` and `diffing` read them.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +30,7 @@ class ValueKind(Enum):
 
 
 class Absent(Enum):
-    """The marker of a body field that is not sent at all, as opposed to one that is sent as null."""
+    """The marker of a value that is not there at all, as opposed to one that is null."""
 
     ABSENT = "absent"
 
@@ -42,7 +41,7 @@ _NO_FIELDS: Final[Mapping[str, "PropertySpec"]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceScope:
-    """What conversions may need to know beside the value: the resource's project and region, empty where there is none."""
+    """The project and region of a resource, for conversions that need them; empty where there is none."""
 
     project: str
     region: str
@@ -56,33 +55,48 @@ Decode: TypeAlias = Callable[[Json], Value]
 class PropertySpec:
     """One property.
 
-    `api`: its dotted path in the request body; empty: the same name. `local`: never sent. `output`: only ever computed. `computed`: the service may
-    choose a value where the program gives none, so its absence from the program is no difference. `force_new`: a change replaces the resource.
-    `default`: what Check fills in. `send_zero`: sent even when false, 0 or empty. `unset`, `unset_update`: what is sent when there is no value, on
-    every request or on updates only. `create_only`: left out of updates. `sparse`: absent from the state, rather than zero, where the service
-    does not answer it. `same`: two texts that are equal after this function are no difference.
+    From the real provider's schema: `kind`, `terraform` (the name there; empty in the docker types), `required`, `output` (only ever computed),
+    `computed` (the service may choose a value where the program gives none), `force_new` (a change replaces the resource), `default`, `secret`,
+    `one_of` and `conflicts` (paths of properties that exclude this one), `collapsed` (a set of one member, shown as an object), `item`, `fields`.
+
+    From the API's discovery document: `api`, the dotted path in the request body; empty: the same name. `local`: never sent. `wrapped`: the API
+    takes a list, of which the property is the only member. `listed`: the API answers one object, which the SDK shows as a list. `long`: a number
+    that the API writes as a text.
+
+    From recordings: `autoname`: Check chooses a name. `create_only`: left out of updates. `send_zero`: sent even when false, 0 or empty. `unset`
+    and `unset_update`: what is sent when there is no value, on every request or on updates only. `absent`: the state where the service answers
+    nothing, if it is not the zero of the kind. `switch`: a flag inside the API's object, true where the object is given. `encode` and `decode`:
+    conversions. `same`: two texts that are equal after this function are no difference.
     """
 
     kind: ValueKind
-    api: str = ""
-    local: bool = False
+    terraform: str = ""
     required: bool = False
     output: bool = False
     computed: bool = False
     force_new: bool = False
+    default: Value = None
     secret: bool = False
+    one_of: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    collapsed: bool = False
+    item: "PropertySpec | None" = None
+    fields: Mapping[str, "PropertySpec"] = field(default_factory=lambda: _NO_FIELDS)
+    api: str = ""
+    local: bool = False
+    wrapped: bool = False
+    listed: bool = False
+    long: bool = False
     autoname: bool = False
     create_only: bool = False
     send_zero: bool = False
-    sparse: bool = False
-    default: Value = None
     unset: Json | Absent = ABSENT
     unset_update: Json | Absent = ABSENT
+    absent: Value | Absent = ABSENT
     encode: Encode | None = None
     decode: Decode | None = None
     same: Callable[[str], str] | None = None
-    item: "PropertySpec | None" = None
-    fields: Mapping[str, "PropertySpec"] = field(default_factory=lambda: _NO_FIELDS)
+    switch: str = ""
 
     @property
     def is_collection(self) -> bool:
@@ -91,8 +105,27 @@ class PropertySpec:
 
     @property
     def zero(self) -> Value:
-        """The value that stands in the state where the service answers none; None for objects and collections."""
+        """Return the value that says no more than none; None for objects and collections."""
         return _ZEROS.get(self.kind)
+
+    @property
+    def kept(self) -> Value:
+        """Return what stands in the state where neither the program nor the service says anything, other than a zero."""
+        return self.default if self.absent is ABSENT else self.absent
+
+    @property
+    def chosen(self) -> Value:
+        """Return the default that Check writes into the inputs. A default of zero only stands in the state."""
+        return None if self.default == self.zero else self.default
+
+    def inside(self, value: Value, change: Callable[["PropertySpecs", dict[str, Value]], dict[str, Value]]) -> Value:
+        """Return a value with a function applied to the object that it is, or to each object of the list that it is."""
+        if self.kind is ValueKind.BLOCK and isinstance(value, dict):
+            return cast("Value", change(self.fields, value))
+        if self.item is not None and isinstance(value, list):
+            item = self.item
+            return [item.inside(member, change) for member in value]
+        return value
 
 
 _ZEROS: Final[Mapping[ValueKind, Value]] = MappingProxyType(
@@ -102,83 +135,45 @@ _ZEROS: Final[Mapping[ValueKind, Value]] = MappingProxyType(
 PropertySpecs: TypeAlias = Mapping[str, PropertySpec]
 
 
-# The helpers take PropertySpec's own keywords; their names are checked by PropertySpec itself when a table is imported.
+# Short forms for types that are written by hand. They take PropertySpec's own keywords, which it checks itself when the table is imported.
 
 
 def text(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """A text."""
+    """Return the specification of a text."""
     return PropertySpec(kind=ValueKind.TEXT, **options)
 
 
 def flag(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """True or false."""
+    """Return the specification of true or false."""
     return PropertySpec(kind=ValueKind.FLAG, **options)
 
 
-def whole(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """A whole number."""
-    return PropertySpec(kind=ValueKind.WHOLE, **options)
-
-
-def number(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """A number."""
-    return PropertySpec(kind=ValueKind.NUMBER, **options)
-
-
 def texts_by_key(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """A map of texts, such as labels."""
+    """Return the specification of a map of texts, such as labels."""
     return PropertySpec(kind=ValueKind.TEXTS_BY_KEY, **options)
 
 
 def block(fields: PropertySpecs, **options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """An object with properties of its own."""
+    """Return the specification of an object with properties of its own."""
     return PropertySpec(kind=ValueKind.BLOCK, fields=fields, **options)
 
 
 def listing(item: PropertySpec, **options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """A list whose order matters."""
+    """Return the specification of a list whose order matters."""
     return PropertySpec(kind=ValueKind.LIST, item=item, **options)
 
 
-def choice(item: PropertySpec, **options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """A list whose order does not matter (a set)."""
-    return PropertySpec(kind=ValueKind.SET, item=item, **options)
-
-
 def outputs(**fields: PropertySpec) -> dict[str, PropertySpec]:
-    """Mark fields as computed by the service only."""
+    """Mark properties as computed by the service only."""
     return {name: replace(each, output=True) for name, each in fields.items()}
 
 
-def long(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """A 64-bit whole number, which travels as a text in JSON."""
-    return PropertySpec(kind=ValueKind.WHOLE, encode=_long_to_json, decode=_long_from_json, **options)
-
-
-def digits(raw: Json) -> Value:
-    """A number that the service writes as a text; None where it is no number."""
-    return int(str(raw)) if str(raw).isdigit() else None
-
-
-def _long_to_json(value: Value, _scope: ResourceScope) -> Json:
-    return str(value)
-
-
-def _long_from_json(value: Json) -> Value:
-    return int(value) if isinstance(value, str | int) else None
-
-
-def one_listed(raw: Json) -> Value:
-    """A nested object that the SDK shows as a list of one."""
-    return [cast("Value", raw)] if isinstance(raw, dict) else None
-
-
 def last_segment(path: str) -> str:
-    """The last segment of a path or URL."""
+    """Return the last segment of a path or URL."""
     return path.rstrip("/").rsplit("/", 1)[-1]
 
 
 def relative(path: str) -> str:
-    """A resource's path from `projects/` on; anything else as it is."""
+    """Return a resource's path from `projects/` on; anything else as it is."""
     start = path.find("projects/")
     return path[start:] if start >= 0 else path

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 from aiohttp import web
 
 from localcloud.json_values import JsonObject
-from localcloud.rest.discovery import Document, Method
+from localcloud.rest.discovery import DiscoveryDocument, Method
 from localcloud.rest.errors import CloudError
 
 
@@ -31,7 +31,7 @@ class Call:
     `path` and `query` hold parameters by the document's names; `media` says `upload` or `download` for Cloud Storage's content.
     """
 
-    document: Document
+    document: DiscoveryDocument
     method: Method
     path: dict[str, str]
     query: dict[str, Any]
@@ -42,15 +42,15 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The resource that an RPC-style path names: `name`, `resource` or `parent`."""
+        """Return the resource that an RPC-style path names: `name`, `resource` or `parent`."""
         for key in ("name", "resource", "parent", "metricName"):
             if key in self.path:
                 return self.path[key]
         raise KeyError(self.method.id)
 
 
-Answer: TypeAlias = JsonObject | web.StreamResponse
-Handler: TypeAlias = Callable[[Call], Answer | Awaitable[Answer]]
+MethodResult: TypeAlias = JsonObject | web.StreamResponse
+Handler: TypeAlias = Callable[[Call], MethodResult | Awaitable[MethodResult]]
 
 
 def segment(name: str, collection: str) -> str:
@@ -60,7 +60,7 @@ def segment(name: str, collection: str) -> str:
 
 
 def check_id(value: str | None, what: str, pattern: str) -> str:
-    """A user-chosen id that fits its pattern."""
+    """Return a user-chosen id. Raise 400 if it is absent or does not match its pattern."""
     if not value:
         raise CloudError.required(f"Required parameter: {what}")
     if re.fullmatch(pattern, value) is None:
@@ -71,7 +71,7 @@ def check_id(value: str | None, what: str, pattern: str) -> str:
 def page(
     items: list[tuple[str, JsonObject]], *, size: int | None, token: str | None, default: int = 100, maximum: int = 1000
 ) -> tuple[list[JsonObject], str | None]:
-    """A page of sorted (key, item) pairs and the token of the next one. A token that was not issued for such a list is refused."""
+    """Return one page of sorted (key, item) pairs and the token of the next page. Raise 400 for a token that was not issued here."""
     size = min(size or default, maximum)
     if size < 0:
         raise CloudError.field("page_size", f"Invalid page size {size}: it must not be negative.")
@@ -98,7 +98,7 @@ def _read_token(token: str) -> str:
 
 
 def masked(old: JsonObject, new: JsonObject, mask: str, *, allowed: set[str] | None = None) -> JsonObject:
-    """`old` with the fields named by `mask` (`a,b.c`) taken from `new`; a named field that `new` lacks is cleared. `*` takes everything."""
+    """Return `old` with the fields of `mask` (`a,b.c`, or `*` for all) taken from `new`. A named field that `new` lacks is cleared."""
     if mask == "*":
         return {**{key: value for key, value in old.items() if allowed is not None and key not in allowed}, **new}
     result = copy.deepcopy(old)
@@ -125,7 +125,7 @@ def _take(target: JsonObject, source: JsonObject, steps: list[str]) -> None:
 
 
 def merged(old: JsonObject, patch: JsonObject) -> JsonObject:
-    """A JSON merge patch (RFC 7396), as Compute Engine and Cloud Storage apply PATCH: null removes, objects merge, the rest replaces."""
+    """Apply a JSON merge patch (RFC 7396), as Compute Engine and Cloud Storage do for PATCH: null removes, objects merge, the rest replaces."""
     result = copy.deepcopy(old)
     for key, value in patch.items():
         if value is None:
@@ -139,7 +139,7 @@ def merged(old: JsonObject, patch: JsonObject) -> JsonObject:
 
 
 def without_nulls(value: JsonObject) -> JsonObject:
-    """The object without keys whose value is null, at any depth."""
+    """Return the object without keys whose value is null, at any depth."""
 
     def clean(item: Any) -> Any:  # noqa: ANN401 - any JSON value
         if isinstance(item, dict):

@@ -30,6 +30,8 @@ class Parameter:
     pattern: str | None
     minimum: int | None
     maximum: int | None
+    refuses_wildcard: bool
+    """The document's text says that the location cannot be `-`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class DiscoveryDocument:
     """One API version: its schemas, its global parameters and a tree of its paths."""
 
     api: str
@@ -76,7 +78,7 @@ class Document:
 
     @property
     def forgiving_names(self) -> bool:
-        """Whether snake_case names are taken for camelCase ones, as protocol-buffer JSON does."""
+        """Tell if snake_case names are accepted for camelCase ones, as in protocol-buffer JSON."""
         return self.style is not ErrorStyle.STORAGE
 
     def match(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
@@ -104,11 +106,12 @@ VERSIONS: dict[str, dict[str, str]] = {
 }
 """API -> path prefix -> discovery document."""
 
+_NO_WILDCARD = 'cannot be the "-" wildcard'
 _STYLES = {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}
 
 
-def document_for(api: str, path: str) -> Document | None:
-    """The document whose prefix the path (no leading slash, API segment removed) begins with."""
+def document_for(api: str, path: str) -> DiscoveryDocument | None:
+    """Return the document for a path without leading slash and API segment, or None."""
     for prefix, name in VERSIONS.get(api, {}).items():
         if path == prefix or path.startswith(prefix + "/"):
             return load(name)
@@ -116,7 +119,7 @@ def document_for(api: str, path: str) -> Document | None:
 
 
 @cache
-def load(name: str) -> Document:
+def load(name: str) -> DiscoveryDocument:
     """Read one document, such as `run.v2`."""
     text = (files("googleapiclient.discovery_cache.documents") / f"{name}.json").read_text(encoding="utf-8")
     raw = cast("JsonObject", json.loads(text))
@@ -126,7 +129,7 @@ def load(name: str) -> Document:
         for template in _routes(found, method.template, raw["servicePath"]):
             _add(root, template, method)
     api = str(raw["name"])
-    return Document(
+    return DiscoveryDocument(
         api=api,
         version=str(raw["version"]),
         title=str(raw.get("title", api)),
@@ -181,11 +184,12 @@ def _parameter(name: str, raw: dict[str, Any]) -> Parameter:
         pattern=raw.get("pattern"),
         minimum=None if minimum is None else int(minimum),
         maximum=None if maximum is None else int(maximum),
+        refuses_wildcard=_NO_WILDCARD in str(raw.get("description", "")),
     )
 
 
 def _routes(raw: JsonObject, template: str, service_path: str) -> list[str]:
-    """The paths with one placeholder a segment: flatPath where there is one; else `{+name}` spelled out by its pattern."""
+    """Return the paths with one placeholder per segment: flatPath if the method has one, else `{+name}` expanded by its pattern."""
     flat = raw.get("flatPath")
     if flat is not None:
         return [service_path + str(flat)]
@@ -203,7 +207,7 @@ def _add(root: _Node, template: str, method: Method) -> None:
 
 
 def _walk(node: _Node, segments: list[str], at: int) -> list[_Node]:
-    """All nodes that the segments lead to, the most literal first. `name:verb` ends a path in a custom method."""
+    """Return all nodes that the segments lead to, the most literal first. `name:verb` ends the path of a custom method."""
     if at == len(segments):
         return [node]
     segment = segments[at]

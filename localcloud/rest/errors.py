@@ -36,7 +36,7 @@ class CloudError(Exception):
 
     @classmethod
     def invalid(cls, message: str, *, violations: Sequence[tuple[str, str]] = ()) -> "CloudError":
-        """400 INVALID_ARGUMENT; `violations` are pairs of field path and description."""
+        """Return 400 INVALID_ARGUMENT. `violations` are pairs of field path and description."""
         details: list[JsonObject] = []
         if violations:
             fields = [{"field": field, "description": text} for field, text in violations]
@@ -45,67 +45,67 @@ class CloudError(Exception):
 
     @classmethod
     def field(cls, path: str, message: str) -> "CloudError":
-        """400 INVALID_ARGUMENT about one field."""
+        """Return 400 INVALID_ARGUMENT about one field."""
         return cls.invalid(message, violations=[(path, message)])
 
     @classmethod
     def required(cls, message: str) -> "CloudError":
-        """400 INVALID_ARGUMENT because something is missing."""
+        """Return 400 INVALID_ARGUMENT for a missing value."""
         return cls(400, "INVALID_ARGUMENT", message, reason="required")
 
     @classmethod
     def precondition(cls, message: str) -> "CloudError":
-        """400 FAILED_PRECONDITION: right in itself, but not in this state."""
+        """Return 400 FAILED_PRECONDITION: the request is valid, but not in this state."""
         return cls(400, "FAILED_PRECONDITION", message, reason="failedPrecondition")
 
     @classmethod
     def in_use(cls, message: str) -> "CloudError":
-        """400 as Compute Engine says that something else still uses the resource."""
+        """Return Compute Engine's 400 for a resource that another resource uses."""
         return cls(400, "INVALID_ARGUMENT", message, reason="resourceInUseByAnotherResource")
 
     @classmethod
     def unauthenticated(cls, message: str) -> "CloudError":
-        """401: no credentials, or none that count."""
+        """Return 401: the credentials are missing or invalid."""
         return cls(401, "UNAUTHENTICATED", message, reason="required")
 
     @classmethod
     def denied(cls, message: str, *, details: Sequence[JsonObject] = ()) -> "CloudError":
-        """403 PERMISSION_DENIED."""
+        """Return 403 PERMISSION_DENIED."""
         return cls(403, "PERMISSION_DENIED", message, reason="forbidden", details=details)
 
     @classmethod
     def not_found(cls, message: str) -> "CloudError":
-        """404 NOT_FOUND."""
+        """Return 404 NOT_FOUND."""
         return cls(404, "NOT_FOUND", message, reason="notFound")
 
     @classmethod
     def already_exists(cls, message: str) -> "CloudError":
-        """409 ALREADY_EXISTS: the name is taken."""
+        """Return 409 ALREADY_EXISTS."""
         return cls(409, "ALREADY_EXISTS", message, reason="alreadyExists")
 
     @classmethod
     def aborted(cls, message: str) -> "CloudError":
-        """409 ABORTED: someone else changed it in between."""
+        """Return 409 ABORTED: the resource was changed concurrently."""
         return cls(409, "ABORTED", message, reason="conflict")
 
     @classmethod
     def conflict(cls, message: str) -> "CloudError":
-        """409 as Cloud Storage says it."""
+        """Return Cloud Storage's 409."""
         return cls(409, "FAILED_PRECONDITION", message, reason="conflict")
 
     @classmethod
     def condition_not_met(cls, message: str) -> "CloudError":
-        """412: an ifGenerationMatch or its kin did not hold."""
+        """Return 412: a condition such as ifGenerationMatch does not hold."""
         return cls(412, "FAILED_PRECONDITION", message, reason="conditionNotMet")
 
     @classmethod
     def unimplemented(cls, message: str) -> "CloudError":
-        """501: Google knows this method, the local cloud does not model it."""
+        """Return 501: the method exists in Google's API, but the local cloud does not model it."""
         return cls(501, "UNIMPLEMENTED", message, reason="notImplemented")
 
     @classmethod
     def injected(cls, code: int) -> "CloudError":
-        """A fault that the scenario asked for."""
+        """Return the error of a fault in the scenario."""
         status = _CANONICAL.get(code, "UNKNOWN")
         return cls(
             code,
@@ -115,11 +115,11 @@ class CloudError(Exception):
         )
 
     def rpc_status(self) -> JsonObject:
-        """google.rpc.Status, as operations and states carry it: `code` is the canonical number."""
+        """Return the google.rpc.Status for operations and states; `code` is the canonical number."""
         return {"code": _RPC_NUMBER.get(self.status, 2), "message": self.message}
 
     def body(self, style: ErrorStyle) -> JsonObject:
-        """The JSON body of the response."""
+        """Return the JSON body of the response."""
         error: JsonObject = {"code": self.code, "message": self.message}
         if style is not ErrorStyle.RPC:
             error["errors"] = [{"message": self.message, "domain": "global", "reason": self.reason}]

@@ -15,7 +15,7 @@ _TERM = re.compile(
 
 
 def chosen(items: list[tuple[str, JsonObject]], expression: str | None) -> list[tuple[str, JsonObject]]:
-    """The items that a filter keeps; a filter beyond the part in use is refused rather than misread."""
+    """Return the items that match a filter. Raise 400 for an expression outside the supported part."""
     if not expression or not expression.strip():
         return items
     terms: list[tuple[str, str, str]] = []
@@ -51,7 +51,7 @@ def _text(value: object) -> str:
 
 
 def _value(item: JsonObject, steps: list[str]) -> Any:  # noqa: ANN401 - any JSON value
-    """The value at a path; label keys may contain dots and dashes, so the rest of the path is tried as one key first."""
+    """Return the value at a path. Label keys may contain dots and dashes, so the rest of the path is first tried as one key."""
     whole = ".".join(steps)
     if whole in item:
         return item[whole]

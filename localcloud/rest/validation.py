@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from localcloud.json_values import JsonObject, part
-from localcloud.rest.discovery import Document, Method, Parameter
+from localcloud.rest.discovery import DiscoveryDocument, Method, Parameter
 from localcloud.rest.errors import CloudError, ErrorStyle
 
 _INT_RANGE = {
@@ -47,16 +47,16 @@ _UNDOCUMENTED = {
 
 
 def camel(name: str) -> str:
-    """`secret_id` -> `secretId`; dots are kept."""
+    """Convert `secret_id` to `secretId`; dots are kept."""
     return re.sub(r"_([a-z0-9])", lambda found: found.group(1).upper(), name)
 
 
 def snake(name: str) -> str:
-    """`secretId` -> `secret_id`."""
+    """Convert `secretId` to `secret_id`."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: "_" + found.group(1).lower(), name[:1].lower() + name[1:])
 
 
-def query_parameters(document: Document, method: Method, query: Mapping[str, list[str]]) -> dict[str, Any]:
+def query_parameters(document: DiscoveryDocument, method: Method, query: Mapping[str, list[str]]) -> dict[str, Any]:
     """Check a query string; returns name -> value (a list for repeated ones). Global parameters such as `alt` are left out."""
     taken: dict[str, Any] = {}
     for given, values in query.items():
@@ -75,10 +75,15 @@ def query_parameters(document: Document, method: Method, query: Mapping[str, lis
     return taken
 
 
-def path_parameters(document: Document, method: Method, values: Mapping[str, str]) -> None:
-    """Check path parameters against their patterns (Compute Engine has real ones; elsewhere routing has done it)."""
+def path_parameters(document: DiscoveryDocument, method: Method, values: Mapping[str, str]) -> None:
+    """Check path parameters against their patterns (Compute Engine has real ones; elsewhere routing has done it) and against the wildcard `-`."""
     for name, value in values.items():
         pattern = method.parameters[name].pattern
+        if method.parameters[name].refuses_wildcard and value.endswith("/locations/-"):
+            raise CloudError.field(
+                name,
+                f"Invalid '{name}': '{value}'. Location must be a valid Google Cloud region, and cannot be the \"-\" wildcard.",
+            )
         if pattern is not None and re.fullmatch(pattern.strip("^$"), value) is None:
             if document.style is ErrorStyle.COMPUTE:
                 raise CloudError.invalid(
@@ -123,7 +128,7 @@ def _query_integer(parameter: Parameter, value: str) -> int:
     return int(value)
 
 
-def request_body(document: Document, method: Method, body: object) -> JsonObject:
+def request_body(document: DiscoveryDocument, method: Method, body: object) -> JsonObject:
     """Check a JSON body against the method's schema and return it normalised."""
     if method.request is None:
         if body not in (None, {}):
@@ -145,8 +150,8 @@ def request_body(document: Document, method: Method, body: object) -> JsonObject
     return checked
 
 
-def _root_name(document: Document, schema: str) -> str:
-    """Google names a body by its field in the request message: `queued_resource` for a QueuedResource, nothing for a ...Request."""
+def _root_name(document: DiscoveryDocument, schema: str) -> str:
+    """Return Google's name for a body: `queued_resource` for a QueuedResource, an empty text for a ...Request."""
     if document.style is ErrorStyle.COMPUTE:
         return "resource"
     if schema.endswith("Request") or document.style is ErrorStyle.STORAGE:
@@ -154,8 +159,8 @@ def _root_name(document: Document, schema: str) -> str:
     return snake(re.sub(r"^Google.*V\d+(alpha|beta)?\d*(?=[A-Z])", "", schema))
 
 
-def _compute_rules(document: Document, method: Method, body: JsonObject) -> None:
-    """Required fields (the documents mark some for PATCH too, which Google does not insist on) and patterns."""
+def _compute_rules(document: DiscoveryDocument, method: Method, body: JsonObject) -> None:
+    """Check required fields and patterns. The documents mark fields as required for PATCH too; Google does not insist on those."""
     schema = document.schemas[method.request or ""]
     for name, described in part(schema, "properties").items():
         value = body.get(name)
@@ -176,7 +181,7 @@ def _compute_rules(document: Document, method: Method, body: JsonObject) -> None
 class _Checker:
     """Walks a body along its schema and collects everything that does not fit."""
 
-    document: Document
+    document: DiscoveryDocument
     keeps_null: bool
     problems: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 from localcloud.open_files import raise_open_files
-from localcloud.world.runtime import Access, Authorize
+from localcloud.world.runtime import AccessDecision, Authorize
 
 _HEAD_LIMIT_BYTES: Final = 64 * 1024
 _HIGH_WATER_BYTES: Final = 1024 * 1024
@@ -267,12 +267,12 @@ class _Client(asyncio.Protocol):
             scheme, _, rest = given.partition(" ")
             token = rest.strip() if scheme.lower() == "bearer" else ""
         verdict = self._front.authorize(self._front.service, token)
-        if verdict is Access.ALLOWED:
+        if verdict is AccessDecision.ALLOWED:
             return True
         where = (
             f"Your client does not have permission to get URL <code>{html.escape(head.path)}</code> from this server."
         )
-        if verdict is Access.FORBIDDEN:
+        if verdict is AccessDecision.FORBIDDEN:
             self._answer(403, "Forbidden", where)
         else:
             challenge = 'Bearer error="invalid_token" error_description="The access token could not be verified"'

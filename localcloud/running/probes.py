@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from localcloud.json_values import as_object
-from localcloud.running.processes import Planned
+from localcloud.running.processes import PlannedStart
 from localcloud.world.clock import Clock
 
 _LEAST_TIMEOUT_S: Final = 1.0
@@ -53,7 +53,7 @@ def read_probe(given: Mapping[str, Any] | None, container_port: int) -> Probe:
     )
 
 
-async def passes(probe: Probe, *, clock: Clock, port: int, planned: Planned) -> bool:
+async def passes(probe: Probe, *, clock: Clock, port: int, planned: PlannedStart) -> bool:
     """Probe until an attempt succeeds (True) or as many have failed as the probe allows (False).
 
     `port` is the real port of the server; a probe of another port than the container serves is refused, as it would be in the container.

@@ -37,7 +37,7 @@ def server_command(words: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedStart:
     """What a server said when its process was up: the port that its container serves and how long its start takes, in simulated seconds."""
 
     port: int
@@ -51,7 +51,7 @@ class Server:
         self._process = process
         self._log = log
         self._secrets = sorted((secret for secret in secrets if secret), key=len, reverse=True)
-        self._up: asyncio.Future[Planned | None] = asyncio.get_running_loop().create_future()
+        self._up: asyncio.Future[PlannedStart | None] = asyncio.get_running_loop().create_future()
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.killed_with_mib: int | None = None
         self._readers = [asyncio.create_task(self._read(stream)) for stream in (process.stdout, process.stderr)]
@@ -79,7 +79,7 @@ class Server:
         """Tell whether the process lives."""
         return self._process.returncode is None
 
-    async def up(self) -> Planned | None:
+    async def up(self) -> PlannedStart | None:
         """Wait until the process has read its command line; None when it ended instead."""
         return await asyncio.shield(self._up)
 
@@ -127,7 +127,7 @@ class Server:
         self.last_lines.append(text)
         planned = re.match(re.escape(PLANNED_MARK) + r" port (\d+), ([\d.]+) simulated", text)
         if planned is not None and not self._up.done():
-            self._up.set_result(Planned(port=int(planned[1]), start_s=float(planned[2])))
+            self._up.set_result(PlannedStart(port=int(planned[1]), start_s=float(planned[2])))
         killed = re.match(re.escape(KILLED_MARK) + r" (\d+) MiB", text)
         if killed is not None:
             self.killed_with_mib = int(killed[1])

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from localcloud.json_values import as_list, as_object
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
 from localcloud.running.probes import passes, read_probe
-from localcloud.running.processes import Planned, Server, server_environment
+from localcloud.running.processes import PlannedStart, Server, server_environment
 from localcloud.world.clock import Clock
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
@@ -82,7 +82,7 @@ class SimulatedRevisions:
         list_objects: ListObjects,
         user_of: UserOf = _root,
     ) -> None:
-        """Logs go to `state`/logs, one file a revision, with the values of its secrets removed."""
+        """Keep the logs in `state`/logs: one file per revision, without the values of its secrets."""
         self._clock = clock
         self._state = state
         self._read_secret = read_secret
@@ -102,7 +102,7 @@ class SimulatedRevisions:
     async def start(self, revision: RevisionSpec) -> str:
         """Start an instance and run its startup probe; see the protocol."""
         await self.stop(revision.name)
-        template = _Template(revision.template)
+        template = _TemplateReader(revision.template)
         instance = self._prepare(revision, template)
         self._instances[revision.name] = instance
         try:
@@ -127,7 +127,7 @@ class SimulatedRevisions:
         """Stop every instance."""
         await asyncio.gather(*(self.stop(name) for name in list(self._instances)))
 
-    def _prepare(self, revision: RevisionSpec, template: "_Template") -> _Instance:
+    def _prepare(self, revision: RevisionSpec, template: "_TemplateReader") -> _Instance:
         secrets: list[str] = []
         environment = self._environment(revision, template, secrets)
         port = _free_port()
@@ -157,7 +157,7 @@ class SimulatedRevisions:
             folder=folder,
         )
 
-    def _environment(self, revision: RevisionSpec, template: "_Template", secrets: list[str]) -> dict[str, str]:
+    def _environment(self, revision: RevisionSpec, template: "_TemplateReader", secrets: list[str]) -> dict[str, str]:
         short = _short(revision.name)
         environment = {
             "PORT": str(template.port),
@@ -177,7 +177,7 @@ class SimulatedRevisions:
             secrets.append(payload.strip())
         return environment
 
-    def _mounts(self, template: "_Template") -> list[dict[str, Any]]:
+    def _mounts(self, template: "_TemplateReader") -> list[dict[str, Any]]:
         """List the Cloud Storage volumes with what is in them. Raises RevisionFailedError for a bucket that does not exist."""
         out: list[dict[str, Any]] = []
         uid = self._user_of(template.image)
@@ -196,7 +196,7 @@ class SimulatedRevisions:
             out.append({"path": path, "files": dict(files), "options": options, "readable": readable})
         return out
 
-    async def _bring_up(self, instance: _Instance, template: "_Template") -> None:
+    async def _bring_up(self, instance: _Instance, template: "_TemplateReader") -> None:
         """Start the server and run the probe. Raises RevisionFailedError."""
         probe = read_probe(template.startup_probe, template.port)
         server = instance.server = await self._server(instance)
@@ -228,7 +228,7 @@ class SimulatedRevisions:
             instance.words, environment=instance.environment, log=instance.log, secrets=instance.secrets
         )
 
-    async def _exited(self, instance: _Instance, template: "_Template") -> RevisionFailedError:
+    async def _exited(self, instance: _Instance, template: "_TemplateReader") -> RevisionFailedError:
         """Word the end of a container as Cloud Run does."""
         server = instance.server
         assert server is not None  # noqa: S101 - only called after a start
@@ -262,7 +262,7 @@ class SimulatedRevisions:
             instance.server = await self._server(instance)
 
 
-def _limits(template: "_Template", planned: Planned) -> Limits:
+def _limits(template: "_TemplateReader", planned: PlannedStart) -> Limits:
     """Derive the limits of a revision: one process stands for all its instances.
 
     Cloud Run lets a request wait for 3.5 times the average start of an instance, or 10 s where that is more (Cloud Run, "About container
@@ -309,7 +309,7 @@ def memory_mib(text: str) -> int:
     return int(float(match[1]) * _UNITS_MIB[match[2]])
 
 
-class _Template:
+class _TemplateReader:
     """A RevisionTemplate, read."""
 
     def __init__(self, template: Mapping[str, Any]) -> None:
@@ -331,12 +331,12 @@ class _Template:
 
     @property
     def words(self) -> list[str]:
-        """The container's command line."""
+        """Return the container's command line."""
         command = as_list(self._container.get("command")) or list(_IMAGE_COMMAND)
         return [str(word) for word in (*command, *as_list(self._container.get("args")))]
 
     def variables(self) -> list[tuple[str, str, tuple[str, str] | None]]:
-        """(name, value, (secret, version) or None) of each variable."""
+        """Return (name, value, (secret, version) or None) of each variable."""
         out: list[tuple[str, str, tuple[str, str] | None]] = []
         for item in map(as_object, as_list(self._container.get("env"))):
             reference = as_object(as_object(item.get("valueSource")).get("secretKeyRef"))
@@ -345,7 +345,7 @@ class _Template:
         return out
 
     def buckets(self) -> list[tuple[str, str, str, dict[str, str]]]:
-        """(mount path, volume, bucket, options) of each mounted Cloud Storage volume; an option without a value is `true`."""
+        """Return (mount path, volume, bucket, options) of each mounted Cloud Storage volume. An option without a value is `true`."""
         out: list[tuple[str, str, str, dict[str, str]]] = []
         for mount in map(as_object, as_list(self._container.get("volumeMounts"))):
             for volume in self._volumes:

@@ -14,10 +14,10 @@ from localcloud.world.runtime import RevisionFailedError
 
 
 def simulated_runtimes(cloud: Cloud) -> Runtimes:
-    """Runtimes that read secrets and buckets of this cloud, with the identities of the revisions and machines."""
+    """Return runtimes that read secrets and buckets of this cloud with the identities of the revisions and machines."""
 
     def read_secret(name: str, account: str) -> str:
-        """The payload of a secret version for a revision's service account."""
+        """Return the payload of a secret version for a revision's service account."""
         secret = name.partition("/versions/")[0]
         project = cloud.project_id(name.split("/")[1]) or name.split("/")[1]
         full = "/".join(["projects", project, *name.split("/")[2:]])
@@ -31,7 +31,7 @@ def simulated_runtimes(cloud: Cloud) -> Runtimes:
         return base64.b64decode(document["_data"]).decode(errors="replace")
 
     def list_objects(bucket: str) -> Mapping[str, int] | None:
-        """Names and sizes in bytes of a bucket's objects."""
+        """Return names and sizes in bytes of a bucket's objects."""
         if not cloud.store.has("storage.buckets", bucket):
             return None
         return {

@@ -48,7 +48,7 @@ class Admin:
         self._machine_address = machine_address
 
     def routes(self) -> list[web.RouteDef]:
-        """Routes to add to the application."""
+        """Return the routes of the admin API."""
         return [
             web.get("/admin/", self.overview),
             web.get("/admin/resources", self.resources),
@@ -66,14 +66,14 @@ class Admin:
         ]
 
     async def overview(self, _request: web.Request) -> web.Response:
-        """Where what is."""
+        """Return the project, the base URL and the routes."""
         paths = sorted({f"{route.method} {route.path}" for route in self.routes()})
         return web.json_response(
             {"simulated": True, "project": self._cloud.project, "url": self._cloud.base_url, "routes": paths}
         )
 
     async def resources(self, _request: web.Request) -> web.Response:
-        """Every resource, flat: api, kind, name, labels, description."""
+        """Return every resource as a flat list: api, kind, name, labels, description."""
         found = [
             _row(kind, key, name, document)
             for kind, key in _LABELLED.items()
@@ -82,7 +82,7 @@ class Admin:
         return web.json_response({"resources": found})
 
     async def get_scenario(self, _request: web.Request) -> web.Response:
-        """The scenario in force."""
+        """Return the current scenario."""
         return web.json_response(self._cloud.scenario.model_dump(mode="json"))
 
     async def put_scenario(self, request: web.Request) -> web.Response:
@@ -98,7 +98,7 @@ class Admin:
         return await self.get_scenario(request)
 
     async def clock(self, _request: web.Request) -> web.Response:
-        """How time passes."""
+        """Return speed and state of the simulated time."""
         timeline = self._cloud.timeline
         return web.json_response(
             {
@@ -111,7 +111,7 @@ class Admin:
         )
 
     async def advance(self, request: web.Request) -> web.Response:
-        """`{"seconds": N}`: let N seconds pass, in waits and lifetimes alike."""
+        """Advance the time by `{"seconds": N}`, for waits and lifetimes."""
         amount = (await _body(request)).get("seconds")
         if not isinstance(amount, (int, float)) or isinstance(amount, bool) or amount < 0:
             return _refusal(f"POST /admin/advance: seconds is {amount!r}; a number of at least 0 is needed.")
@@ -120,7 +120,7 @@ class Admin:
         return await self.clock(request)
 
     async def requests(self, request: web.Request) -> web.Response:
-        """The request log, secrets taken out; ?id=PATTERN keeps methods whose id contains it."""
+        """Return the request log without secrets; ?id=PATTERN keeps methods whose id contains it."""
         wanted = request.query.get("id", "")
         return web.json_response({"requests": [entry for entry in self._log if wanted in str(entry.get("id") or "")]})
 
@@ -130,7 +130,7 @@ class Admin:
         return web.json_response({})
 
     async def assign(self, request: web.Request) -> web.Response:
-        """`{"ids": [...], "etags": [...]}`: what the server assigns next."""
+        """Queue `{"ids": [...], "etags": [...]}` for the next resources."""
         given = await _body(request)
         self._cloud.ids.assign(
             [str(item) for item in strings(given, "ids")], [str(item) for item in strings(given, "etags")]
@@ -138,14 +138,14 @@ class Admin:
         return web.json_response({})
 
     async def add_project(self, request: web.Request) -> web.Response:
-        """`{"projectId": "p1", "projectNumber": "1234567890"}`: a further project that the operator owns."""
+        """Add the project `{"projectId": "p1", "projectNumber": "1234567890"}`, owned by the operator."""
         given = await _body(request)
         if not given.get("projectId"):
             return _refusal("POST /admin/projects: projectId is missing.")
         return web.json_response(found_project(self._cloud, str(given["projectId"]), given.get("projectNumber")))
 
     async def tokens(self, request: web.Request) -> web.Response:
-        """`{"email": E}` gives an access token, with `audience` an ID token: any identity, for tests of access."""
+        """Issue an access token for `{"email": E}`, or an ID token if there is an `audience`, for any identity."""
         given = await _body(request)
         email = str(given.get("email") or self._cloud.operator)
         if given.get("audience"):
@@ -153,14 +153,14 @@ class Admin:
         return web.json_response({"accessToken": self._cloud.tokens.issue_access_token(email)})
 
     async def preempt(self, request: web.Request) -> web.Response:
-        """`{"node": FULL_NAME}`: the capacity of a running TPU node is taken back."""
+        """Preempt the running TPU node `{"node": FULL_NAME}`."""
         node = str((await _body(request)).get("node", ""))
         if not preempt(self._cloud, node):
             return _refusal(f"POST /admin/preempt: '{node}' is not a running node.")
         return web.json_response({})
 
     async def tunnel(self, request: web.Request) -> web.Response:
-        """?node=FULL_NAME&port=N: where a tunnel to a port of a machine has to connect; 404 while nothing listens there."""
+        """Return host and port for a tunnel to ?node=FULL_NAME&port=N; 404 if nothing listens there."""
         node, port = request.query.get("node", ""), request.query.get("port", "")
         address = self._machine_address(node, int(port)) if port.isdigit() else None
         if address is None:

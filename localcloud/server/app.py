@@ -45,7 +45,7 @@ RuntimeFactory = Callable[[Cloud], Runtimes]
 
 
 def idle_runtimes(_cloud: Cloud) -> Runtimes:
-    """Nothing runs: revisions are ready at once, machines exist on paper."""
+    """Return runtimes in which nothing runs: revisions are ready at once, machines are records only."""
     return Runtimes(revisions=IdleRevisions(), fronts=IdleFronts(), machines=IdleMachines())
 
 
@@ -86,7 +86,7 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory = i
     port = await _listen(runner, options.port or int(remembered["port"]), strict=options.port != 0)
     cloud.store.put("meta", "server", {"port": port})
     cloud.base_url = f"http://127.0.0.1:{port}"
-    credentials = _found_world(cloud)
+    credentials = _bootstrap(cloud)
     cloud.attach(runtimes(cloud))
     cloud.spawn(_keep_time(cloud))
     await resume_run(cloud)
@@ -107,8 +107,8 @@ async def _listen(runner: web.AppRunner, port: int, *, strict: bool) -> int:
     return int(runner.addresses[-1][1])
 
 
-def _found_world(cloud: Cloud) -> Path:
-    """The project and the operator with a service account file, made on the first day."""
+def _bootstrap(cloud: Cloud) -> Path:
+    """Create the project and the operator if they do not exist, and return the operator's credentials file."""
     found_project(cloud, cloud.home)
     found_project(cloud, cloud.project)
     if not cloud.store.has(iam.ACCOUNTS, cloud.operator):
@@ -133,7 +133,7 @@ def _token_endpoint(cloud: Cloud) -> Callable[[web.Request], Awaitable[web.Respo
 
 
 def _grant(cloud: Cloud, grant_type: str, assertion: str) -> JsonObject:
-    """A token for a signed assertion of a known service account."""
+    """Return a token for a signed assertion of a known service account."""
     if grant_type != oauth.JWT_BEARER:
         raise oauth.TokenError("unsupported_grant_type", f"Invalid grant_type: {grant_type}")
     key = cloud.store.get("oauth.keys", oauth.assertion_issuer(assertion))

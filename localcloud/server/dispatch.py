@@ -13,10 +13,10 @@ from aiohttp import web
 
 from localcloud.json_values import JsonObject
 from localcloud.rest import validation
-from localcloud.rest.call import Answer, Call, Caller, Handler
-from localcloud.rest.discovery import VERSIONS, Document, Method, document_for
+from localcloud.rest.call import Call, Caller, Handler, MethodResult
+from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for
 from localcloud.rest.errors import CloudError, ErrorStyle
-from localcloud.server.faults import Faults, strike
+from localcloud.server.faults import FaultSchedule, inject
 from localcloud.world.cloud import Cloud, project_policy
 from localcloud.world.roles import permission_of
 
@@ -32,7 +32,7 @@ class Dispatcher:
     def __init__(self, cloud: Cloud, handlers: Mapping[str, Handler]) -> None:
         self._cloud = cloud
         self._handlers = handlers
-        self._faults = Faults()
+        self._faults = FaultSchedule()
         self.log: deque[JsonObject] = deque(maxlen=_LOG_LENGTH)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
@@ -79,7 +79,7 @@ class Dispatcher:
             await asyncio.sleep(self._cloud.scenario.latency_ms / 1000)
         fault = self._faults.pick(self._cloud.scenario, method.id)
         if fault is not None and fault.when == "before":
-            return await strike(fault, request)
+            return await inject(fault, request)
         call = await self._call(request, document, method, bound, caller, media)
         entry["body"] = _redacted(call.body)
         self._permit(call)
@@ -93,8 +93,8 @@ class Dispatcher:
         if inspect.isawaitable(answer):
             answer = await answer
         if fault is not None:
-            return await strike(fault, request)
-        result = cast("Answer", answer)
+            return await inject(fault, request)
+        result = cast("MethodResult", answer)
         return result if isinstance(result, web.StreamResponse) else web.json_response(result)
 
     def _caller(self, request: web.Request) -> Caller:
@@ -111,7 +111,7 @@ class Dispatcher:
     async def _call(  # noqa: PLR0917 - the parts of one request
         self,
         request: web.Request,
-        document: Document,
+        document: DiscoveryDocument,
         method: Method,
         bound: dict[str, str],
         caller: Caller,
@@ -146,7 +146,7 @@ class Dispatcher:
         )
 
     def _by_id(self, name: str) -> str:
-        """`projects/123456/...` -> `projects/ID/...`, as Google takes numbers for ids."""
+        """Convert `projects/123456/...` to `projects/ID/...`, as Google accepts numbers for ids."""
         parts = name.split("/")
         if parts[0] == "projects" and len(parts) > 1 and parts[1].isdigit():
             parts[1] = self._cloud.project_id(parts[1]) or parts[1]
@@ -169,7 +169,7 @@ class Dispatcher:
             raise CloudError.denied(f"Permission '{permission}' denied on resource '{target}' (or it may not exist).")
 
     def _scope(self, call: Call) -> tuple[str | None, list[str]]:
-        """The project a call is about and the resources whose policies count, the nearest first."""
+        """Return the project of a call and the resources whose policies apply, the nearest first."""
         host = f"//{call.document.api}.googleapis.com/"
         if call.document.api == "storage":
             bucket = call.path.get("bucket") or call.path.get("destinationBucket")
@@ -213,7 +213,7 @@ class Dispatcher:
 
 
 def _split(raw_path: str) -> tuple[str, str, str | None]:
-    """API, path below it, and `upload` or `download` for content: both `/upload/storage/v1/...` and `/storage/upload/storage/v1/...` are Cloud Storage's."""
+    """Return the API, the path below it, and `upload` or `download` for content of Cloud Storage (`/upload/...` and `/storage/upload/...`)."""
     first, _, rest = raw_path.lstrip("/").partition("/")
     if first == "resumable":
         first, _, rest = rest.partition("/")
@@ -226,7 +226,7 @@ def _split(raw_path: str) -> tuple[str, str, str | None]:
     return first, rest, None
 
 
-def _route(verb: str, api: str, path: str, media: str | None) -> tuple[Document, Method, dict[str, str]]:
+def _route(verb: str, api: str, path: str, media: str | None) -> tuple[DiscoveryDocument, Method, dict[str, str]]:
     document = document_for(api, path)
     if document is None:
         known = ", ".join(f"/{name}/{prefix}" for name, prefixes in VERSIONS.items() for prefix in prefixes)
@@ -258,7 +258,7 @@ async def _json(request: web.Request) -> object:
 
 
 def _redacted(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """The value with what may be secret taken out."""
+    """Return the value without secrets."""
     if isinstance(value, dict):
         return {
             key: "[redacted]" if key in _SECRET_KEYS and isinstance(item, str) else _redacted(item)

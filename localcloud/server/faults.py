@@ -9,7 +9,7 @@ from localcloud.rest.errors import CloudError
 from localcloud.world.scenario import Fault, Scenario
 
 
-class Faults:
+class FaultSchedule:
     """Decides which calls fail. Counting begins anew with each scenario."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Faults:
         self._seen: list[int] = []
 
     def pick(self, scenario: Scenario, method_id: str) -> Fault | None:
-        """The fault for this call, if any."""
+        """Return the fault to inject into this call, or None."""
         if scenario is not self._scenario:
             self._scenario = scenario
             self._seen = [0] * len(scenario.faults)
@@ -31,7 +31,7 @@ class Faults:
         return chosen
 
 
-async def strike(fault: Fault, request: web.Request) -> web.Response:
+async def inject(fault: Fault, request: web.Request) -> web.Response:
     """Let a call fail as the fault says: raise a status, or cut the connection at once or after a while."""
     if fault.action == "status":
         raise CloudError.injected(fault.status)

@@ -18,7 +18,7 @@ from localcloud.world.cloud import Cloud
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """All methods that are modelled."""
+    """Return all modelled methods."""
     found: dict[str, Handler] = {}
     for module in (
         artifactregistry,

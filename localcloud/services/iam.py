@@ -3,14 +3,16 @@
 import secrets
 
 from localcloud.json_values import JsonObject, part
-from localcloud.rest.call import Call, Handler, check_id, masked, page
+from localcloud.rest.call import Call, Handler, check_id, masked
 from localcloud.rest.errors import CloudError
-from localcloud.services.common import policy_handlers, visible, with_token
+from localcloud.services.checks import required_mask
+from localcloud.services.service import PolicyService, listing, method, visible
 from localcloud.world.cloud import Cloud
 
 ACCOUNTS = "iam.serviceAccounts"
 _ACCOUNT_ID = "[a-z]([-a-z0-9]{4,28}[a-z0-9])"
 _MAX_DISPLAY_NAME, _MAX_DESCRIPTION = 100, 256
+_UPDATABLE = {"displayName", "description"}
 
 
 def add_account(
@@ -33,32 +35,35 @@ def add_account(
     return cloud.store.put(ACCOUNTS, email, document)
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:  # noqa: C901 - small functions side by side, one a method
-    """Methods of service accounts."""
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """Return the methods of service accounts."""
+    return _ServiceAccounts(cloud).handlers()
 
-    def account(call: Call) -> JsonObject:
+
+class _ServiceAccounts(PolicyService):
+    prefix = "iam.projects.serviceAccounts"
+
+    def find(self, call: Call) -> JsonObject:
         project, email = call.name.split("/")[1], call.name.split("/")[3]
-        by_number = [document for _, document in cloud.store.under(ACCOUNTS) if document["uniqueId"] == email]
-        document = cloud.store.get(ACCOUNTS, email) or (by_number[0] if by_number else None)
+        by_number = [document for _, document in self._store.under(ACCOUNTS) if document["uniqueId"] == email]
+        document = self._store.get(ACCOUNTS, email) or (by_number[0] if by_number else None)
         if document is None or project not in {"-", document["projectId"]}:
             raise CloudError.not_found(f"Unknown service account {email}; resource '{call.name}' was not found.")
         return document
 
-    def exists(call: Call) -> None:
-        account(call)
-
-    def create(call: Call) -> JsonObject:
+    @method("create")
+    def create(self, call: Call) -> JsonObject:
         project = call.name.split("/")[1]
         account_id = check_id(call.body.get("accountId"), "accountId", _ACCOUNT_ID)
-        if cloud.store.has(ACCOUNTS, f"{account_id}@{project}.iam.gserviceaccount.com"):
+        if self._store.has(ACCOUNTS, f"{account_id}@{project}.iam.gserviceaccount.com"):
             raise CloudError.already_exists(
                 f"Service account {account_id} already exists within project projects/{project}."
             )
         given = part(call.body, "serviceAccount")
-        check_texts(given)
+        _check_texts(given)
         return visible(
             add_account(
-                cloud,
+                self._cloud,
                 project,
                 account_id,
                 display_name=given.get("displayName", ""),
@@ -66,76 +71,57 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:  # noqa: C901 - small function
             )
         )
 
-    def check_texts(given: JsonObject) -> None:
-        for key, limit in (("displayName", _MAX_DISPLAY_NAME), ("description", _MAX_DESCRIPTION)):
-            if len((given.get(key) or "").encode()) > limit:
-                raise CloudError.field(
-                    f"service_account.{key}",
-                    f"{key} has {len(given[key].encode())} bytes; at most {limit} are allowed.",
-                )
+    @method("get")
+    def get(self, call: Call) -> JsonObject:
+        return visible(self.find(call))
 
-    def read(call: Call) -> JsonObject:
-        return visible(account(call))
-
-    def listed(call: Call) -> JsonObject:
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
         prefix = f"{call.name}/serviceAccounts/"
-        found = [
-            (email, visible(document))
-            for email, document in cloud.store.under(ACCOUNTS)
-            if document["name"].startswith(prefix)
-        ]
-        accounts, following = page(
-            found, size=call.query.get("pageSize"), token=call.query.get("pageToken"), default=20, maximum=100
-        )
-        return with_token({"accounts": accounts}, following)
+        accounts = [item for item in self.visible_under(ACCOUNTS, "") if item[1]["name"].startswith(prefix)]
+        return listing(call.query, "accounts", accounts, default=20, maximum=100)
 
-    def patch(call: Call) -> JsonObject:
-        document, given = account(call), part(call.body, "serviceAccount")
+    @method("patch")
+    def patch(self, call: Call) -> JsonObject:
+        document, given = self.find(call), part(call.body, "serviceAccount")
         if given.get("etag") and given["etag"] != document["etag"]:
             raise CloudError.aborted(
                 f"The etag '{given['etag']}' does not match the current one, '{document['etag']}'."
             )
-        check_texts(given)
-        mask = call.body.get("updateMask")
-        if not mask:
-            raise CloudError.field("update_mask", "The update mask is required and must not be empty.")
-        updated = masked(document, given, mask, allowed={"displayName", "description"})
-        updated["etag"] = cloud.ids.etag()
-        return visible(cloud.store.put(ACCOUNTS, document["email"], updated))
+        _check_texts(given)
+        return self._save(masked(document, given, required_mask(call.body.get("updateMask")), allowed=_UPDATABLE))
 
-    def update(call: Call) -> JsonObject:
-        document = account(call)
-        updated = {
-            **document,
-            **{key: value for key, value in call.body.items() if key in {"displayName", "description"}},
-            "etag": cloud.ids.etag(),
-        }
-        return visible(cloud.store.put(ACCOUNTS, document["email"], updated))
+    @method("update")
+    def update(self, call: Call) -> JsonObject:
+        given = {key: value for key, value in call.body.items() if key in _UPDATABLE}
+        return self._save({**self.find(call), **given})
 
-    def delete(call: Call) -> JsonObject:
-        document = account(call)
-        cloud.store.delete(ACCOUNTS, document["email"])
-        cloud.policies.forget(f"//iam.googleapis.com/{document['name']}")
+    @method("delete")
+    def delete(self, call: Call) -> JsonObject:
+        document = self.find(call)
+        self._store.delete(ACCOUNTS, document["email"])
+        self._cloud.policies.forget(f"//iam.googleapis.com/{document['name']}")
         return {}
 
-    def turn(disabled: bool) -> Handler:
-        def run(call: Call) -> JsonObject:
-            document = account(call)
-            document["disabled"] = disabled
-            cloud.store.put(ACCOUNTS, document["email"], document)
-            return {}
+    @method("enable")
+    def enable(self, call: Call) -> JsonObject:
+        return self._set_disabled(call, disabled=False)
 
-        return run
+    @method("disable")
+    def disable(self, call: Call) -> JsonObject:
+        return self._set_disabled(call, disabled=True)
 
-    prefix = "iam.projects.serviceAccounts"
-    return {
-        f"{prefix}.create": create,
-        f"{prefix}.get": read,
-        f"{prefix}.list": listed,
-        f"{prefix}.patch": patch,
-        f"{prefix}.update": update,
-        f"{prefix}.delete": delete,
-        f"{prefix}.enable": turn(disabled=False),
-        f"{prefix}.disable": turn(disabled=True),
-        **policy_handlers(cloud, prefix, exists),
-    }
+    def _set_disabled(self, call: Call, *, disabled: bool) -> JsonObject:
+        document = self.find(call)
+        self._store.put(ACCOUNTS, document["email"], {**document, "disabled": disabled})
+        return {}
+
+    def _save(self, document: JsonObject) -> JsonObject:
+        return visible(self._store.put(ACCOUNTS, document["email"], {**document, "etag": self._cloud.ids.etag()}))
+
+
+def _check_texts(account: JsonObject) -> None:
+    for key, limit in (("displayName", _MAX_DISPLAY_NAME), ("description", _MAX_DESCRIPTION)):
+        size = len((account.get(key) or "").encode())
+        if size > limit:
+            raise CloudError.field(f"service_account.{key}", f"{key} has {size} bytes; at most {limit} are allowed.")

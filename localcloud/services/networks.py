@@ -26,13 +26,13 @@ class Place:
     region: str | None
 
     def name(self, collection: str, short: str) -> str:
-        """The full name."""
+        """Return the full name."""
         scope = "global" if self.region is None else f"regions/{self.region}"
         return f"projects/{self.project}/{scope}/{collection}/{short}"
 
 
 def add_default(cloud: Cloud, project: str) -> None:
-    """The network `default` that every new project has, with a subnetwork in each region."""
+    """Add the network `default` of a new project, with a subnetwork in each region."""
     stamp = cloud.timeline.stamp()
     network = Place(project=project, region=None).name("networks", "default")
     cloud.store.put(
@@ -48,7 +48,7 @@ def add_default(cloud: Cloud, project: str) -> None:
 
 
 def add_auto_subnetworks(cloud: Cloud, project: str, network: str) -> None:
-    """A subnetwork in each region for an auto mode network."""
+    """Add a subnetwork in each region for an auto mode network."""
     ranges = ipaddress.ip_network(_AUTO_RANGE).subnets(new_prefix=20)
     for region, block in zip(sorted(REGIONS), ranges, strict=False):
         place = Place(project=project, region=region)
@@ -72,7 +72,7 @@ def _plain_id(name: str) -> str:
 
 
 def new_network(body: JsonObject) -> JsonObject:
-    """A network with its defaults."""
+    """Return a network with its defaults."""
     routing = {"routingMode": "REGIONAL", **part(body, "routingConfig")}
     return {
         "autoCreateSubnetworks": True,
@@ -84,7 +84,7 @@ def new_network(body: JsonObject) -> JsonObject:
 
 
 def new_subnetwork(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
-    """A subnetwork with its defaults; its range must be a proper one that overlaps no other of the network."""
+    """Return a subnetwork with its defaults. Raise 400 if its range is invalid or overlaps another range of the network."""
     network = reference(cloud, place.project, NETWORKS, body.get("network"), "resource.network")
     block = _block(body.get("ipCidrRange"))
     for other, document in cloud.store.under(SUBNETWORKS, f"projects/{place.project}/"):
@@ -127,7 +127,7 @@ def _block(text: object) -> ipaddress.IPv4Network:
 
 
 def new_firewall(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
-    """A firewall rule with its defaults."""
+    """Return a firewall rule with its defaults."""
     check_firewall(body)
     given = body.get("network") or f"projects/{place.project}/global/networks/default"
     document: JsonObject = {
@@ -148,7 +148,7 @@ def new_firewall(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
 
 
 def check_firewall(body: JsonObject) -> None:
-    """What a firewall rule must and must not hold."""
+    """Raise 400 if a firewall rule contradicts itself or has an invalid range."""
     if bool(body.get("allowed")) == bool(body.get("denied")):
         raise CloudError.invalid(
             "Invalid value for field 'resource.allowed[]': ''. Exactly one of allowed and denied must be specified."
@@ -169,7 +169,7 @@ def check_firewall(body: JsonObject) -> None:
 
 
 def new_router(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
-    """A router with its defaults."""
+    """Return a router with its defaults."""
     document = {
         **body,
         "network": reference(cloud, place.project, NETWORKS, body.get("network"), "resource.network"),
@@ -194,7 +194,7 @@ _NAT_DEFAULTS: JsonObject = {
 
 
 def with_nats(document: JsonObject) -> JsonObject:
-    """The router with the defaults of its NATs filled in; empty lists are left out, as in Google's answers."""
+    """Return the router with the defaults of its NATs. Empty lists are left out, as in Google's answers."""
     nats: list[JsonObject] = []
     for nat in parts(document, "nats"):
         if nat.get("sourceSubnetworkIpRangesToNat") is None:
@@ -211,7 +211,7 @@ def with_nats(document: JsonObject) -> JsonObject:
 
 
 def reference(cloud: Cloud, project: str, kind: str, given: object, field: str) -> str:
-    """The full name that a URL or partial URL refers to; 400 where it is malformed or leads to nothing."""
+    """Return the full name that a URL or partial URL refers to. Raise 400 if it is malformed or nothing has that name."""
     collection = kind.partition(".")[2]
     text = re.sub(r"^https?://[^/]+/(compute/)?[a-z0-9]+/(?=projects/)", "", str(given or ""))
     scope = "global" if kind == NETWORKS else "regions/[^/]+"
@@ -229,7 +229,7 @@ def reference(cloud: Cloud, project: str, kind: str, given: object, field: str) 
 
 
 def users_of(cloud: Cloud, name: str) -> list[str]:
-    """Names of what uses a network or subnetwork."""
+    """Return the names of the resources that use a network or subnetwork."""
     users: list[str] = []
     for kind in (SUBNETWORKS, FIREWALLS, ROUTERS):
         users.extend(
@@ -243,7 +243,7 @@ def users_of(cloud: Cloud, name: str) -> list[str]:
 
 
 def resolve_pair(cloud: Cloud, project: str, region: str, network: str | None, subnetwork: str | None) -> list[str]:
-    """Full names of a network and subnetwork given by name or URL, as Cloud Run and Cloud TPU take them; 404 where one is missing."""
+    """Return the full names of a network and subnetwork given by name or URL. Raise 404 if one does not exist."""
     resolved: list[str] = []
     if network:
         name = (
@@ -272,6 +272,6 @@ def _needed(cloud: Cloud, kind: str, name: str, what: str) -> str:
 
 
 def stamped(document: JsonObject) -> JsonObject:
-    """The document with a fresh fingerprint."""
+    """Return the document with a new fingerprint."""
     plain = {key: value for key, value in document.items() if key != "fingerprint"}
     return {**plain, "fingerprint": fingerprint(plain)}

@@ -1,10 +1,10 @@
 """Cloud Resource Manager v1 and v3: projects and their IAM policies."""
 
-from localcloud.json_values import JsonObject, part
+from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call, Handler
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks, serviceusage
-from localcloud.services.common import held
+from localcloud.services.service import PolicyService, method
 from localcloud.world.cloud import Cloud, project_policy
 
 
@@ -19,14 +19,30 @@ def found_project(cloud: Cloud, project: str, number: str | None = None) -> Json
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Methods of projects."""
+    """Return the methods of projects."""
+    return _Projects(cloud).handlers()
 
-    def project_of(call: Call) -> str:
-        name = call.path.get("projectId") or call.name
-        return name.removeprefix("projects/")
 
-    def shown(call: Call, project: str) -> JsonObject:
-        document = cloud.store.get("projects", project)
+class _Projects(PolicyService):
+    prefix = "cloudresourcemanager.projects"
+
+    def find(self, call: Call) -> JsonObject:
+        project = _project_of(call)
+        return self._shown(call, self._cloud.project_id(project) or project)
+
+    def policy_name(self, call: Call) -> str:
+        return project_policy(_project_of(call))
+
+    @method("get")
+    def get(self, call: Call) -> JsonObject:
+        return self.find(call)
+
+    @method("list", "search")
+    def list_all(self, call: Call) -> JsonObject:
+        return {"projects": [self._shown(call, name) for name, _ in self._store.under("projects")]}
+
+    def _shown(self, call: Call, project: str) -> JsonObject:
+        document = self._store.get("projects", project)
         if document is None:
             raise CloudError.denied("The caller does not have permission")
         if call.document.version == "v1":
@@ -40,30 +56,6 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
             "updateTime": document["createTime"],
         }
 
-    def read(call: Call) -> JsonObject:
-        project = project_of(call)
-        return shown(call, cloud.project_id(project) or project)
 
-    def listed(call: Call) -> JsonObject:
-        return {"projects": [shown(call, name) for name, _ in cloud.store.under("projects")]}
-
-    def read_policy(call: Call) -> JsonObject:
-        return cloud.policies.get(project_policy(project_of(call)))
-
-    def write_policy(call: Call) -> JsonObject:
-        return cloud.policies.replace(
-            project_policy(project_of(call)), part(call.body, "policy"), mask=call.body.get("updateMask")
-        )
-
-    def test(call: Call) -> JsonObject:
-        return {"permissions": held(cloud, call, [project_policy(project_of(call))])}
-
-    prefix = "cloudresourcemanager.projects"
-    return {
-        f"{prefix}.get": read,
-        f"{prefix}.list": listed,
-        f"{prefix}.search": listed,
-        f"{prefix}.getIamPolicy": read_policy,
-        f"{prefix}.setIamPolicy": write_policy,
-        f"{prefix}.testIamPermissions": test,
-    }
+def _project_of(call: Call) -> str:
+    return (call.path.get("projectId") or call.name).removeprefix("projects/")

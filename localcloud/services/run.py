@@ -4,17 +4,10 @@ import uuid
 from typing import cast
 
 from localcloud.json_values import JsonObject, strings
-from localcloud.rest.call import Call, Handler, check_id, masked, page
+from localcloud.rest.call import Call, Handler, check_id, masked
 from localcloud.rest.errors import CloudError
 from localcloud.services import run_limits
-from localcloud.services.common import (
-    check_labels,
-    check_region,
-    operation_handlers,
-    policy_handlers,
-    visible,
-    with_token,
-)
+from localcloud.services.checks import check_labels, check_region
 from localcloud.services.run_deployments import (
     BY_REVISION,
     LATEST,
@@ -25,8 +18,9 @@ from localcloud.services.run_deployments import (
     Deployments,
 )
 from localcloud.services.run_references import References
+from localcloud.services.service import OperationsService, PolicyService, listing, method, name_prefix, visible
 from localcloud.world.cloud import Cloud, project_policy
-from localcloud.world.runtime import Access, Authorize
+from localcloud.world.runtime import AccessDecision, Authorize
 
 _SERVICE_ID = "[a-z]([-a-z0-9]{0,47}[a-z0-9])?"
 _MUTABLE = {
@@ -39,67 +33,65 @@ GCLOUD_CLIENT = "32555940559.apps.googleusercontent.com"
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Methods of services, revisions and operations."""
-    service = _Services(cloud)
-    prefix = "run.projects.locations.services"
+    """Return the methods of services, revisions and operations."""
     return {
-        f"{prefix}.create": service.create,
-        f"{prefix}.get": service.read,
-        f"{prefix}.list": service.listed,
-        f"{prefix}.patch": service.patch,
-        f"{prefix}.delete": service.delete,
-        f"{prefix}.revisions.get": service.read_revision,
-        f"{prefix}.revisions.list": service.list_revisions,
-        f"{prefix}.revisions.delete": service.delete_revision,
-        **policy_handlers(cloud, prefix, service.exists),
-        **operation_handlers(cloud, "run", "run.projects.locations.operations"),
-        "run.projects.locations.operations.wait": service.wait,
+        **_Services(cloud).handlers(),
+        **_Operations(cloud, "run", "run.projects.locations.operations").handlers(),
     }
 
 
 def authorizer(cloud: Cloud) -> Authorize:
-    """Who may call a service: the invoker check that stands before each front."""
+    """Return the invoker check of the fronts."""
 
-    def authorize(service: str, token: str | None) -> Access:
+    def authorize(service: str, token: str | None) -> AccessDecision:
         document = cloud.store.get(SERVICES, service)
         if document is None:
-            return Access.FORBIDDEN
+            return AccessDecision.FORBIDDEN
         resources = [f"//run.googleapis.com/{service}", project_policy(service.split("/")[1])]
         if document.get("invokerIamDisabled") or cloud.policies.allows(None, "run.routes.invoke", resources):
-            return Access.ALLOWED
+            return AccessDecision.ALLOWED
         if token is None:
-            return Access.FORBIDDEN
+            return AccessDecision.FORBIDDEN
         claims = cloud.tokens.id_token(token)
         audiences = {
             url.rstrip("/")
             for url in [*strings(document, "urls"), *strings(document, "customAudiences"), GCLOUD_CLIENT]
         }
         if claims is None or claims.audience.rstrip("/") not in audiences:
-            return Access.UNAUTHENTICATED
+            return AccessDecision.UNAUTHENTICATED
         if claims.email == cloud.operator or cloud.policies.allows(claims.email, "run.routes.invoke", resources):
-            return Access.ALLOWED
-        return Access.FORBIDDEN
+            return AccessDecision.ALLOWED
+        return AccessDecision.FORBIDDEN
 
     return authorize
 
 
 async def resume(cloud: Cloud) -> None:
-    """After a restart: open the fronts where they were, start what served, go on with deployments that were under way."""
+    """Restore after a restart: open the fronts on their ports, start the serving revisions, continue deployments."""
     deployments = Deployments(cloud)
     for name, document in cloud.store.under(SERVICES):
         await deployments.open_front(name, document)
         cloud.spawn(deployments.restart(name))
 
 
-class _Services:
+class _Operations(OperationsService):
+    @method("wait")
+    async def wait(self, call: Call) -> JsonObject:
+        limit_s = float(str(call.body.get("timeout", f"{_MAX_WAIT_S}s")).removesuffix("s"))
+        return await self._cloud.operations.wait("run", call.name, limit_s=min(limit_s, _MAX_WAIT_S))
+
+
+class _Services(PolicyService):
+    prefix = "run.projects.locations.services"
+
     def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
-        self._store = cloud.store
+        super().__init__(cloud)
         self._deployments = Deployments(cloud)
 
-    def exists(self, call: Call) -> None:
-        self._found(call.name)
+    def find(self, call: Call) -> JsonObject:
+        return self.stored(SERVICES, call.name, _missing(call.name))
 
+    @method("create")
     async def create(self, call: Call) -> JsonObject:
         check_region(call.name)
         name = f"{call.name}/services/{check_id(call.query.get('serviceId'), 'serviceId', _SERVICE_ID)}"
@@ -123,22 +115,21 @@ class _Services:
             return self._validated(name, document)
         return await self._deploy_later(call, name, document)
 
-    def read(self, call: Call) -> JsonObject:
-        return self._shown(self._found(call.name))
+    @method("get")
+    def get(self, call: Call) -> JsonObject:
+        return visible(self.find(call))
 
-    def listed(self, call: Call) -> JsonObject:
-        parent = call.name
-        prefix = parent + "/services/" if not parent.endswith("/locations/-") else parent.removesuffix("-")
-        found = [(name, self._shown(document)) for name, document in self._store.under(SERVICES, prefix)]
-        services, following = page(found, size=call.query.get("pageSize"), token=call.query.get("pageToken"))
-        return with_token({"services": services}, following)
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
+        return listing(call.query, "services", self.visible_under(SERVICES, call.name + "/services/"))
 
+    @method("patch")
     async def patch(self, call: Call) -> JsonObject:
         name = call.name
         document = self._store.get(SERVICES, name)
         if document is None:
             if not call.query.get("allowMissing"):
-                raise self._missing(name)
+                raise CloudError.not_found(_missing(name))
             return await self._create(call, name)
         given = call.body.get("etag")
         if given and given != document["etag"]:
@@ -161,13 +152,14 @@ class _Services:
         updated["_new_revision"] = bool(call.query.get("forceNewRevision")) or self._needs_revision(document, updated)
         return await self._deploy_later(call, name, updated)
 
+    @method("delete")
     async def delete(self, call: Call) -> JsonObject:
-        document = self._found(call.name)
+        document = self.find(call)
         if call.query.get("etag") and call.query["etag"] != document["etag"]:
             raise CloudError.aborted(
                 f"Conflict for resource '{call.name.rpartition('/')[2]}': the etag does not match."
             )
-        shown = {**self._shown(document), "deleteTime": self._cloud.timeline.stamp()}
+        shown = {**visible(document), "deleteTime": self._cloud.timeline.stamp()}
         response = {"@type": f"{TYPE}.Service", **shown}
         if not call.query.get("validateOnly"):
             self._store.delete(SERVICES, call.name)
@@ -183,23 +175,21 @@ class _Services:
             "run", "/".join(call.name.split("/")[:4]), duration_s=duration_s, response=response, metadata=response
         )
 
-    def read_revision(self, call: Call) -> JsonObject:
-        document = self._store.get(REVISIONS, call.name)
-        if document is None:
-            raise self._missing(call.name)
-        return visible(document)
+    @method("revisions.get")
+    def get_revision(self, call: Call) -> JsonObject:
+        return visible(self.stored(REVISIONS, call.name, _missing(call.name)))
 
+    @method("revisions.list")
     def list_revisions(self, call: Call) -> JsonObject:
         if not call.name.endswith("/services/-"):
-            self._found(call.name)
-        prefix = call.name + "/revisions/" if not call.name.endswith("/services/-") else call.name.removesuffix("-")
-        found = [(name, visible(document)) for name, document in self._store.under(REVISIONS, prefix)]
-        revisions, following = page(found, size=call.query.get("pageSize"), token=call.query.get("pageToken"))
-        return with_token({"revisions": revisions}, following)
+            self.find(call)
+        found = self.visible_under(REVISIONS, name_prefix(call.name, "revisions"))
+        return listing(call.query, "revisions", found)
 
+    @method("revisions.delete")
     async def delete_revision(self, call: Call) -> JsonObject:
-        document = self.read_revision(call)
-        service = self._found(document["service"])
+        document = self.get_revision(call)
+        service = self.stored(SERVICES, document["service"], _missing(document["service"]))
         if call.name in {service.get("latestCreatedRevision"), *self._deployments.serving(service)}:
             raise CloudError.precondition(
                 f"Revision '{call.name.rpartition('/')[2]}' cannot be deleted: it is the latest one or receives traffic."
@@ -208,10 +198,6 @@ class _Services:
         await self._cloud.runtimes.revisions.stop(call.name)
         response = {"@type": f"{TYPE}.Revision", **document}
         return self._cloud.operations.timed("run", "/".join(call.name.split("/")[:4]), duration_s=0, response=response)
-
-    async def wait(self, call: Call) -> JsonObject:
-        limit_s = float(str(call.body.get("timeout", f"{_MAX_WAIT_S}s")).removesuffix("s"))
-        return await self._cloud.operations.wait("run", call.name, limit_s=min(limit_s, _MAX_WAIT_S))
 
     # Deployments
 
@@ -255,7 +241,7 @@ class _Services:
                 )
 
     def _gpus_left(self, name: str, template: JsonObject, region: str) -> int:
-        """GPUs of the template's type that other services of the project and region leave."""
+        """Return how many GPUs of the template's type other services of the project and region leave."""
         kind = run_limits.gpu_of(template)
         world = self._cloud.scenario.run
         single = bool(template.get("gpuZonalRedundancyDisabled"))
@@ -272,7 +258,7 @@ class _Services:
         return left
 
     def _needs_revision(self, before: JsonObject, after: JsonObject) -> bool:
-        """A changed template makes a revision; so does any update after one that failed."""
+        """Tell if an update makes a revision: the template changed, or the last revision failed."""
         plain = [
             {key: value for key, value in item["template"].items() if key not in NOT_OF_THE_REVISION}
             for item in (before, after)
@@ -280,7 +266,7 @@ class _Services:
         return plain[0] != plain[1] or before.get("latestReadyRevision") != before.get("latestCreatedRevision")
 
     def _validated(self, name: str, document: JsonObject) -> JsonObject:
-        response = {"@type": f"{TYPE}.Service", **self._shown(document)}
+        response = {"@type": f"{TYPE}.Service", **visible(document)}
         return self._cloud.operations.timed("run", "/".join(name.split("/")[:4]), duration_s=0, response=response)
 
     async def _deploy_later(self, call: Call, name: str, document: JsonObject) -> JsonObject:
@@ -299,31 +285,22 @@ class _Services:
         if "uri" not in document:
             await self._deployments.open_front(name, document)
         document = self._store.get(SERVICES, name) or document
-        metadata = {"@type": f"{TYPE}.Service", **self._shown(document)}
+        metadata = {"@type": f"{TYPE}.Service", **visible(document)}
         operation = self._cloud.operations.pending("run", "/".join(name.split("/")[:4]), metadata=metadata)
         document["_operation"] = operation["name"]
         self._store.put(SERVICES, name, document)
         self._cloud.spawn(self._deployments.deploy(name, document["generation"], operation["name"]))
         return operation
 
-    def _found(self, name: str) -> JsonObject:
-        document = self._store.get(SERVICES, name)
-        if document is None:
-            raise self._missing(name)
-        return document
 
-    def _missing(self, name: str) -> CloudError:
-        return CloudError.not_found(
-            f"Resource '{name.rpartition('/')[2]}' of kind '{'REVISION' if '/revisions/' in name else 'SERVICE'}' in region '{name.split('/')[3]}' "
-            f"in project '{name.split('/')[1]}' does not exist."
-        )
-
-    def _shown(self, document: JsonObject) -> JsonObject:
-        return visible(document)
+def _missing(name: str) -> str:
+    kind = "REVISION" if "/revisions/" in name else "SERVICE"
+    _, project, _, region = name.split("/")[:4]
+    return f"Resource '{name.rpartition('/')[2]}' of kind '{kind}' in region '{region}' in project '{project}' does not exist."
 
 
 def _lean(value: object) -> object:
-    """The value without false and zero fields, which protocol-buffer JSON leaves out."""
+    """Return the value without false and zero fields, as in protocol-buffer JSON."""
     if isinstance(value, dict):
         fields = cast("JsonObject", value)
         return {key: _lean(item) for key, item in fields.items() if item is not False and item != 0}

@@ -8,8 +8,8 @@ import uuid
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.errors import CloudError
-from localcloud.services.common import visible
 from localcloud.services.run_references import DeploymentFailedError, References
+from localcloud.services.service import visible
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
@@ -94,7 +94,7 @@ class Deployments:
             )
 
     async def _serve(self, name: str, revision: str, generation: str, operation: str) -> None:
-        """The revision is ready: send the traffic where the service wants it, end the operation."""
+        """Route the traffic to the ready revision and end the operation."""
         document = self._store.get(SERVICES, name)
         if document is None or not self._store.has(REVISIONS, revision):
             await self._cloud.runtimes.revisions.stop(revision)
@@ -180,7 +180,7 @@ class Deployments:
         document["trafficStatuses"] = self.statuses(document)
 
     def statuses(self, document: JsonObject) -> list[JsonObject]:
-        """Which revisions the traffic targets mean now."""
+        """Return the traffic targets with the revisions that they mean now."""
         ready = document.get("latestReadyRevision")
         statuses: list[JsonObject] = []
         for target in document["traffic"]:
@@ -191,7 +191,7 @@ class Deployments:
         return statuses
 
     def serving(self, document: JsonObject) -> list[str]:
-        """Revisions that get traffic, the largest share first."""
+        """Return the revisions that receive traffic, the largest share first."""
         shares = sorted(self.statuses(document), key=lambda status: -int(status.get("percent", 0)))
         return [
             f"{document['name']}/revisions/{status['revision']}"
@@ -227,7 +227,7 @@ class Deployments:
                 await self._cloud.runtimes.revisions.stop(revision)
 
     async def restart(self, name: str) -> None:
-        """After a restart of the cloud: start what serves, then go on with what was under way."""
+        """Start the serving revisions after a restart of the cloud, then continue the deployment."""
         for revision, record in self._store.under(REVISIONS, name + "/revisions/"):
             record.pop("_url", None)
             self._store.put(REVISIONS, revision, record)
@@ -247,5 +247,5 @@ class Deployments:
 
 
 def condition(kind: str, state: str, now: str) -> JsonObject:
-    """A Condition of Cloud Run."""
+    """Return a Condition of Cloud Run."""
     return {"type": kind, "state": state, "lastTransitionTime": now}

@@ -55,13 +55,13 @@ _NO_GPU = GpuType(min_cpu=0, min_memory_gib=0, max_cpu=8, max_memory_gib=32)
 
 
 def gpu_of(template: JsonObject) -> str | None:
-    """The GPU type of a template, or None."""
+    """Return the GPU type of a template, or None."""
     return part(template, "nodeSelector").get("accelerator") or None
 
 
 def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, request: str) -> None:
     """Refuse a template (defaults filled in) that Cloud Run would refuse. `gpus_left` is the quota left for its GPU type in the region."""
-    checker = _Template(template=template, path=f"{request}.service.template")
+    checker = _TemplateCheck(template=template, path=f"{request}.service.template")
     checker.selector()
     checker.containers()
     checker.volumes()
@@ -70,13 +70,13 @@ def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, requ
 
 
 def cpus(text: str) -> float | None:
-    """CPUs of a quantity such as `8` or `4000m`; None for something else."""
+    """Return the CPUs of a quantity such as `8` or `4000m`; None for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(m?)", text)
     return None if found is None else float(found[1]) / (1000 if found[2] else 1)
 
 
 def memory_gib(text: str) -> float | None:
-    """GiB of a quantity such as `32Gi` or `512Mi`; None for something else."""
+    """Return the GiB of a quantity such as `32Gi` or `512Mi`; None for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]|Ki|Mi|Gi|Ti)?", text)
     return None if found is None else float(found[1]) * _UNITS[found[2] or ""] / _GIB
 
@@ -86,12 +86,12 @@ def _violation(path: str, text: str) -> CloudError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Template:
+class _TemplateCheck:
     template: JsonObject
     path: str
 
     def selector(self) -> None:
-        """A GPU needs a node selector that says which."""
+        """Refuse a GPU limit without a node selector."""
         if gpu_of(self.template) is None and self._asking():
             raise _violation(
                 f"{self.path}.node_selector",
@@ -123,11 +123,21 @@ class _Template:
         for index, container in enumerate(containers):
             self._container(container, f"{self.path}.containers[{index}]")
 
-    def _container(self, container: JsonObject, path: str) -> None:  # noqa: C901 - one rule after the other
+    def _container(self, container: JsonObject, path: str) -> None:
         if not container.get("image"):
             raise _violation(
                 f"{path}.image", "expected a container image path of form [hostname/]repo-path[:tag and/or @digest]."
             )
+        self._environment(container, path)
+        self._mounts(container, path)
+        gpu = gpu_of(self.template) is not None
+        if container.get("startupProbe"):
+            _startup_probe(container["startupProbe"], f"{path}.startup_probe", gpu=gpu)
+        if container.get("livenessProbe"):
+            _liveness_probe(container["livenessProbe"], f"{path}.liveness_probe")
+        self._resources(container, path)
+
+    def _environment(self, container: JsonObject, path: str) -> None:
         seen: set[str] = set()
         for index, env in enumerate(parts(container, "env")):
             if not env.get("name") or env["name"] in seen:
@@ -139,8 +149,10 @@ class _Template:
             if env.get("value") and env.get("valueSource"):
                 raise _violation(f"{path}.env[{index}]", "value and value_source cannot both be given.")
             seen.add(env["name"])
+
+    def _mounts(self, container: JsonObject, path: str) -> None:
+        known = {volume.get("name") for volume in parts(self.template, "volumes")}
         for index, mount in enumerate(parts(container, "volumeMounts")):
-            known = {volume.get("name") for volume in parts(self.template, "volumes")}
             if mount.get("name") not in known:
                 raise _violation(
                     f"{path}.volume_mounts[{index}].name", f"no volume is named '{mount.get('name', '')}'."
@@ -150,12 +162,6 @@ class _Template:
                     f"{path}.volume_mounts[{index}].mount_path",
                     f"'{mount.get('mountPath', '')}' must be an absolute path without ':'.",
                 )
-        gpu = gpu_of(self.template) is not None
-        if container.get("startupProbe"):
-            _startup_probe(container["startupProbe"], f"{path}.startup_probe", gpu=gpu)
-        if container.get("livenessProbe"):
-            _liveness_probe(container["livenessProbe"], f"{path}.liveness_probe")
-        self._resources(container, path)
 
     def _resources(self, container: JsonObject, path: str) -> None:
         limits: dict[str, str] = part(part(container, "resources"), "limits")
@@ -338,7 +344,7 @@ def _liveness_probe(probe: JsonObject, path: str) -> None:
 
 
 def with_defaults(template: JsonObject, *, default_account: str, gpu_max_instances: int) -> JsonObject:
-    """The template with what Cloud Run fills in."""
+    """Return the template with Cloud Run's defaults."""
     scaling = {**part(template, "scaling")}
     scaling.setdefault("maxInstanceCount", gpu_max_instances if gpu_of(template) else DEFAULT_MAX_INSTANCES)
     filled: JsonObject = {

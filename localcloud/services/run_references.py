@@ -34,7 +34,7 @@ class References:
         return self.service.split("/")[1]
 
     def account(self) -> None:
-        """The service account must exist: refused with the request itself."""
+        """Refuse the request if the service account does not exist."""
         email = str(self.template.get("serviceAccount", ""))
         found = re.fullmatch(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com", email)
         if (
@@ -47,7 +47,7 @@ class References:
             )
 
     def networks(self) -> list[str]:
-        """Full names of the networks and subnetworks of Direct VPC egress; DeploymentFailedError where one is missing."""
+        """Return the full names of the networks and subnetworks of Direct VPC egress. Raise DeploymentFailedError if one does not exist."""
         names: list[str] = []
         for interface in parts(part(self.template, "vpcAccess"), "networkInterfaces"):
             try:
@@ -65,7 +65,7 @@ class References:
         return names
 
     def images(self) -> None:
-        """Images of Artifact Registry repositories of a project that lives here need their repository."""
+        """Raise DeploymentFailedError for an image whose Artifact Registry repository belongs to a simulated project and does not exist."""
         for container in self.template["containers"]:
             found = _REGISTRY.fullmatch(container["image"])
             if found is None or not self.cloud.store.has("projects", found["project"]):
@@ -77,7 +77,7 @@ class References:
                 )
 
     def secrets(self) -> None:
-        """Secrets of environment variables and volumes must exist, and the revision's account must be allowed to read them."""
+        """Raise DeploymentFailedError for a secret that does not exist or that the revision's account cannot read."""
         wanted = [
             (
                 env["valueSource"]["secretKeyRef"].get("secret", ""),
@@ -126,7 +126,7 @@ class References:
             )
 
     def buckets(self) -> None:
-        """Buckets of Cloud Storage volumes must exist, and the revision's account must be allowed to list them."""
+        """Raise DeploymentFailedError for a bucket that does not exist or that the revision's account cannot list."""
         for volume in parts(self.template, "volumes"):
             bucket = part(volume, "gcs").get("bucket")
             if not bucket:

@@ -5,14 +5,15 @@ import base64
 import google_crc32c
 
 from localcloud.json_values import JsonObject, part
-from localcloud.rest import filters
-from localcloud.rest.call import Call, Handler, check_id, masked, page
+from localcloud.rest.call import Call, Handler, check_id, masked
 from localcloud.rest.errors import CloudError
-from localcloud.services.common import check_labels, policy_handlers, visible, with_token
+from localcloud.services.checks import check_labels, required_mask
+from localcloud.services.service import PolicyService, listing, method, visible
 from localcloud.world.cloud import Cloud
 
 SECRETS, VERSIONS = "secretmanager.secrets", "secretmanager.versions"
 _MAX_PAYLOAD_BYTES = 65_536
+_MAX_PAGE = 25_000
 _UPDATABLE = {
     "labels",
     "annotations",
@@ -28,28 +29,12 @@ _UPDATABLE = {
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Methods of secrets and versions."""
-    service = _Secrets(cloud)
-    prefix = "secretmanager.projects.secrets"
-    return {
-        f"{prefix}.create": service.create,
-        f"{prefix}.get": service.read,
-        f"{prefix}.list": service.listed,
-        f"{prefix}.patch": service.patch,
-        f"{prefix}.delete": service.delete,
-        f"{prefix}.addVersion": service.add_version,
-        f"{prefix}.versions.get": service.read_version,
-        f"{prefix}.versions.list": service.list_versions,
-        f"{prefix}.versions.access": service.access,
-        f"{prefix}.versions.enable": service.enable,
-        f"{prefix}.versions.disable": service.disable,
-        f"{prefix}.versions.destroy": service.destroy,
-        **policy_handlers(cloud, prefix, service.exists),
-    }
+    """Return the methods of secrets and versions."""
+    return _Secrets(cloud).handlers()
 
 
 def version_name(cloud: Cloud, name: str) -> str:
-    """The full name of a version, `latest` and aliases resolved; 404 where there is none."""
+    """Return the full name of a version, with `latest` and aliases resolved. Raise 404 if it does not exist."""
     secret, _, number = name.rpartition("/versions/")
     document = cloud.store.get(SECRETS, secret)
     if document is None:
@@ -66,14 +51,13 @@ def version_name(cloud: Cloud, name: str) -> str:
     return full
 
 
-class _Secrets:
-    def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
-        self._store = cloud.store
+class _Secrets(PolicyService):
+    prefix = "secretmanager.projects.secrets"
 
-    def exists(self, call: Call) -> None:
-        self._secret(call.name)
+    def find(self, call: Call) -> JsonObject:
+        return self.stored(SECRETS, call.name, f"Secret [{self._numbered(call.name)}] not found.")
 
+    @method("create")
     def create(self, call: Call) -> JsonObject:
         secret_id = check_id(call.query.get("secretId"), "secretId", "[a-zA-Z0-9_-]{1,255}")
         name = f"{call.name}/secrets/{secret_id}"
@@ -89,33 +73,29 @@ class _Secrets:
         document.pop("name", None)
         return self._shown(name, self._store.put(SECRETS, name, document))
 
-    def read(self, call: Call) -> JsonObject:
-        return self._shown(call.name, self._secret(call.name))
+    @method("get")
+    def get(self, call: Call) -> JsonObject:
+        return self._shown(call.name, self.find(call))
 
-    def listed(self, call: Call) -> JsonObject:
-        found = [
-            (name, self._shown(name, document))
-            for name, document in self._store.under(SECRETS, call.name + "/secrets/")
-        ]
-        found = filters.chosen(found, call.query.get("filter"))
-        secrets, following = page(
-            found, size=call.query.get("pageSize"), token=call.query.get("pageToken"), maximum=25_000
-        )
-        return {**with_token({"secrets": secrets}, following), "totalSize": len(found)}
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
+        stored = self._store.under(SECRETS, call.name + "/secrets/")
+        found = [(name, self._shown(name, document)) for name, document in stored]
+        return listing(call.query, "secrets", found, maximum=_MAX_PAGE, total=True)
 
+    @method("patch")
     def patch(self, call: Call) -> JsonObject:
-        document = self._secret(call.name)
-        mask = call.query.get("updateMask")
-        if not mask:
-            raise CloudError.field("update_mask", "The update mask is required and must not be empty.")
+        document = self.find(call)
+        mask = required_mask(call.query.get("updateMask"))
         self._same_etag(call.body, document)
         check_labels(call.body.get("labels"), "secret.labels")
         updated = masked(document, call.body, mask, allowed=_UPDATABLE)
         updated["etag"] = self._cloud.ids.etag()
         return self._shown(call.name, self._store.put(SECRETS, call.name, updated))
 
+    @method("delete")
     def delete(self, call: Call) -> JsonObject:
-        self._same_etag(call.query, self._secret(call.name))
+        self._same_etag(call.query, self.find(call))
         for version, _ in self._store.under(VERSIONS, call.name + "/versions/"):
             self._store.delete(VERSIONS, version)
         self._store.delete(SECRETS, call.name)
@@ -123,8 +103,9 @@ class _Secrets:
         self._cloud.policies.forget(f"//secretmanager.googleapis.com/{call.name}")
         return {}
 
+    @method("addVersion")
     def add_version(self, call: Call) -> JsonObject:
-        self._secret(call.name)
+        self.find(call)
         payload = part(call.body, "payload")
         data = base64.b64decode(
             payload.get("data", ""), altchars=b"-_" if set(payload.get("data", "")) & {"-", "_"} else None
@@ -148,21 +129,20 @@ class _Secrets:
         }
         return self._shown(name, self._store.put(VERSIONS, name, document))
 
-    def read_version(self, call: Call) -> JsonObject:
+    @method("versions.get")
+    def get_version(self, call: Call) -> JsonObject:
         name = version_name(self._cloud, call.name)
         return self._shown(name, self._store.get(VERSIONS, name) or {})
 
+    @method("versions.list")
     def list_versions(self, call: Call) -> JsonObject:
-        self._secret(call.name)
+        self.find(call)
         documents = self._store.under(VERSIONS, call.name + "/versions/")
         documents.sort(key=lambda pair: -int(pair[0].rpartition("/")[2]))
         found = [(f"{index:09}", self._shown(name, document)) for index, (name, document) in enumerate(documents)]
-        found = filters.chosen(found, call.query.get("filter"))
-        versions, following = page(
-            found, size=call.query.get("pageSize"), token=call.query.get("pageToken"), maximum=25_000
-        )
-        return {**with_token({"versions": versions}, following), "totalSize": len(found)}
+        return listing(call.query, "versions", found, maximum=_MAX_PAGE, total=True)
 
+    @method("versions.access")
     def access(self, call: Call) -> JsonObject:
         name = version_name(self._cloud, call.name)
         document = self._store.get(VERSIONS, name) or {}
@@ -170,16 +150,19 @@ class _Secrets:
             raise CloudError.precondition(f"Secret Version [{self._numbered(name)}] is in {document['state']} state.")
         return {"name": self._numbered(name), "payload": {"data": document["_data"], "dataCrc32c": document["_crc32c"]}}
 
+    @method("versions.enable")
     def enable(self, call: Call) -> JsonObject:
-        return self._turn(call, "ENABLED")
+        return self._set_state(call, "ENABLED")
 
+    @method("versions.disable")
     def disable(self, call: Call) -> JsonObject:
-        return self._turn(call, "DISABLED")
+        return self._set_state(call, "DISABLED")
 
+    @method("versions.destroy")
     def destroy(self, call: Call) -> JsonObject:
-        return self._turn(call, "DESTROYED")
+        return self._set_state(call, "DESTROYED")
 
-    def _turn(self, call: Call, state: str) -> JsonObject:
+    def _set_state(self, call: Call, state: str) -> JsonObject:
         name = version_name(self._cloud, call.name)
         document = self._store.get(VERSIONS, name) or {}
         if document["state"] == "DESTROYED" and state != "DESTROYED":
@@ -188,12 +171,6 @@ class _Secrets:
             document.update(destroyTime=self._cloud.timeline.stamp(), _data="", _crc32c="0")
         document["state"] = state
         return self._shown(name, self._store.put(VERSIONS, name, document))
-
-    def _secret(self, name: str) -> JsonObject:
-        document = self._store.get(SECRETS, name)
-        if document is None:
-            raise CloudError.not_found(f"Secret [{self._numbered(name)}] not found.")
-        return document
 
     def _same_etag(self, given: JsonObject, document: JsonObject) -> None:
         if given.get("etag") and given["etag"] != document["etag"]:

@@ -3,9 +3,9 @@
 import re
 
 from localcloud.json_values import JsonObject, strings
-from localcloud.rest.call import Call, Handler, page
+from localcloud.rest.call import Call, Handler
 from localcloud.rest.errors import CloudError
-from localcloud.services.common import with_token
+from localcloud.services.service import ApiService, listing, method
 from localcloud.world.cloud import Cloud
 
 _KIND = "serviceusage.enabled"
@@ -36,7 +36,7 @@ SERVICES: dict[str, str] = {
 
 
 def enable_initial(cloud: Cloud, project: str) -> None:
-    """What a new project has enabled, by the scenario."""
+    """Enable the APIs of a new project, as the scenario says."""
     wanted = (
         SERVICES
         if cloud.scenario.apis == "enabled"
@@ -46,12 +46,60 @@ def enable_initial(cloud: Cloud, project: str) -> None:
         cloud.store.put(_KIND, f"projects/{project}/services/{name}.googleapis.com", {})
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:  # noqa: C901 - small functions side by side, one a method
-    """Methods of services and operations."""
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """Return the methods of services and operations."""
+    return _EnabledServices(cloud).handlers()
 
-    def shown(project: str, service: str) -> JsonObject:
-        number = cloud.project_number(project)
-        enabled = cloud.store.has(_KIND, f"projects/{project}/services/{service}")
+
+class _EnabledServices(ApiService):
+    prefix = "serviceusage"
+
+    @method("services.get")
+    def get(self, call: Call) -> JsonObject:
+        return self._shown(*_checked(call.name))
+
+    @method("services.list")
+    def list_all(self, call: Call) -> JsonObject:
+        given = call.query.get("filter")
+        if given and re.fullmatch(r"state\s*[:=]\s*(ENABLED|DISABLED)", given) is None:
+            raise CloudError.field(
+                "filter", f"Invalid filter '{given}': state:ENABLED and state:DISABLED are the allowed filters."
+            )
+        project = call.name.split("/")[1]
+        names = sorted(f"{name}.googleapis.com" for name in SERVICES)
+        every = [(name, self._shown(project, name)) for name in names]
+        return listing(call.query, "services", every, default=50, maximum=200)
+
+    @method("services.enable")
+    def enable(self, call: Call) -> JsonObject:
+        project, service = _checked(call.name)
+        self._store.put(_KIND, f"projects/{project}/services/{service}", {})
+        return self._finished("EnableServiceResponse", {"service": self._shown(project, service)})
+
+    @method("services.disable")
+    def disable(self, call: Call) -> JsonObject:
+        project, service = _checked(call.name)
+        self._store.delete(_KIND, f"projects/{project}/services/{service}")
+        return self._finished("DisableServiceResponse", {"service": self._shown(project, service)})
+
+    @method("services.batchEnable")
+    def batch_enable(self, call: Call) -> JsonObject:
+        names = [_checked(f"{call.name}/services/{service}") for service in strings(call.body, "serviceIds")]
+        for project, service in names:
+            self._store.put(_KIND, f"projects/{project}/services/{service}", {})
+        return self._finished("BatchEnableServicesResponse", {"services": [self._shown(*name) for name in names]})
+
+    @method("services.batchGet")
+    def batch_get(self, call: Call) -> JsonObject:
+        return {"services": [self._shown(*_checked(name)) for name in strings(call.query, "names")]}
+
+    @method("operations.get")
+    def get_operation(self, call: Call) -> JsonObject:
+        return self._cloud.operations.get("serviceusage", call.name)
+
+    def _shown(self, project: str, service: str) -> JsonObject:
+        number = self._cloud.project_number(project)
+        enabled = self._store.has(_KIND, f"projects/{project}/services/{service}")
         return {
             "name": f"projects/{number}/services/{service}",
             "parent": f"projects/{number}",
@@ -59,66 +107,15 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:  # noqa: C901 - small function
             "state": "ENABLED" if enabled else "DISABLED",
         }
 
-    def checked(name: str) -> tuple[str, str]:
-        parts = name.split("/")
-        service = parts[3]
-        if service.removesuffix(".googleapis.com") not in SERVICES:
-            raise CloudError.denied(f"Not found or permission denied for service(s): {service}.")
-        return parts[1], service
-
-    def read(call: Call) -> JsonObject:
-        return shown(*checked(call.name))
-
-    def listed(call: Call) -> JsonObject:
-        project = call.name.split("/")[1]
-        wanted = re.fullmatch(r"state\s*[:=]\s*(ENABLED|DISABLED)", call.query.get("filter") or "state:ENABLED")
-        if wanted is None:
-            raise CloudError.field(
-                "filter",
-                f"Invalid filter '{call.query['filter']}': state:ENABLED and state:DISABLED are the allowed filters.",
-            )
-        names = sorted(f"{name}.googleapis.com" for name in SERVICES)
-        every = [(name, shown(project, name)) for name in names]
-        found = [(name, item) for name, item in every if not call.query.get("filter") or item["state"] == wanted[1]]
-        services, following = page(
-            found, size=call.query.get("pageSize"), token=call.query.get("pageToken"), default=50, maximum=200
-        )
-        return with_token({"services": services}, following)
-
-    def enable(call: Call) -> JsonObject:
-        project, service = checked(call.name)
-        cloud.store.put(_KIND, f"projects/{project}/services/{service}", {})
-        return finished("EnableServiceResponse", {"service": shown(project, service)})
-
-    def disable(call: Call) -> JsonObject:
-        project, service = checked(call.name)
-        cloud.store.delete(_KIND, f"projects/{project}/services/{service}")
-        return finished("DisableServiceResponse", {"service": shown(project, service)})
-
-    def batch_enable(call: Call) -> JsonObject:
-        names = [checked(f"{call.name}/services/{service}") for service in strings(call.body, "serviceIds")]
-        for project, service in names:
-            cloud.store.put(_KIND, f"projects/{project}/services/{service}", {})
-        return finished("BatchEnableServicesResponse", {"services": [shown(*name) for name in names]})
-
-    def batch_get(call: Call) -> JsonObject:
-        return {"services": [shown(*checked(name)) for name in strings(call.query, "names")]}
-
-    def finished(kind: str, response: JsonObject) -> JsonObject:
+    def _finished(self, kind: str, response: JsonObject) -> JsonObject:
+        duration_s = self._cloud.duration_s(self._cloud.scenario.operations.serviceusage_s)
         typed = {"@type": f"type.googleapis.com/google.api.serviceusage.v1.{kind}", **response}
-        return cloud.operations.timed(
-            "serviceusage", "", duration_s=cloud.duration_s(cloud.scenario.operations.serviceusage_s), response=typed
-        )
+        return self._cloud.operations.timed("serviceusage", "", duration_s=duration_s, response=typed)
 
-    def operation(call: Call) -> JsonObject:
-        return cloud.operations.get("serviceusage", call.name)
 
-    return {
-        "serviceusage.services.get": read,
-        "serviceusage.services.list": listed,
-        "serviceusage.services.enable": enable,
-        "serviceusage.services.disable": disable,
-        "serviceusage.services.batchEnable": batch_enable,
-        "serviceusage.services.batchGet": batch_get,
-        "serviceusage.operations.get": operation,
-    }
+def _checked(name: str) -> tuple[str, str]:
+    """Return project and service of a name. Raise 403 if the service is unknown."""
+    found = re.fullmatch(r"[^/]+/(?P<project>[^/]+)/services/(?P<service>[^/]+)", name)
+    if found is None or found["service"].removesuffix(".googleapis.com") not in SERVICES:
+        raise CloudError.denied(f"Not found or permission denied for service(s): {name.rpartition('/')[2]}.")
+    return found["project"], found["service"]

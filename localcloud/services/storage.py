@@ -8,7 +8,8 @@ from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.call import Call, Handler, merged, page, without_nulls
 from localcloud.rest.errors import CloudError
 from localcloud.services import storage_objects, storage_uploads
-from localcloud.services.common import check_labels, held, visible
+from localcloud.services.checks import check_labels
+from localcloud.services.service import ApiService, held_permissions, method, visible
 from localcloud.world.cloud import REGIONS, Cloud
 
 BUCKETS = "storage.buckets"
@@ -20,32 +21,18 @@ _PUBLIC = {"allUsers", "allAuthenticatedUsers"}
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Methods of buckets and objects."""
-    buckets = _Buckets(cloud)
+    """Return the methods of buckets and objects."""
     return {
-        "storage.buckets.insert": buckets.insert,
-        "storage.buckets.get": buckets.read,
-        "storage.buckets.list": buckets.listed,
-        "storage.buckets.patch": buckets.patch,
-        "storage.buckets.update": buckets.update,
-        "storage.buckets.delete": buckets.delete,
-        "storage.buckets.getIamPolicy": buckets.read_policy,
-        "storage.buckets.setIamPolicy": buckets.write_policy,
-        "storage.buckets.testIamPermissions": buckets.test_permissions,
-        "storage.buckets.getStorageLayout": buckets.layout,
-        "storage.anywhereCaches.list": buckets.caches,
-        "storage.folders.list": buckets.folders,
-        "storage.managedFolders.list": buckets.managed_folders,
-        **storage_objects.handlers(cloud),
-        "storage.objects.insert": storage_uploads.Uploads(cloud).insert,
+        **_Buckets(cloud).handlers(),
+        **storage_objects.Objects(cloud).handlers(),
+        **storage_uploads.Uploads(cloud).handlers(),
     }
 
 
-class _Buckets:
-    def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
-        self._store = cloud.store
+class _Buckets(ApiService):
+    prefix = "storage"
 
+    @method("buckets.insert")
     def insert(self, call: Call) -> JsonObject:
         body = without_nulls(call.body)
         name = str(body.get("name", ""))
@@ -73,12 +60,14 @@ class _Buckets:
         document["softDeletePolicy"] = {**soft_delete, "effectiveTime": now}
         return self._shown(self._store.put(BUCKETS, name, _completed(document)))
 
-    def read(self, call: Call) -> JsonObject:
+    @method("buckets.get")
+    def get(self, call: Call) -> JsonObject:
         document = bucket_of(self._cloud, call.path["bucket"])
         _conditions(call, document)
         return self._shown(document)
 
-    def listed(self, call: Call) -> JsonObject:
+    @method("buckets.list")
+    def list_all(self, call: Call) -> JsonObject:
         project = self._cloud.project_id(call.query["project"])
         found = [
             (name, self._shown(document))
@@ -90,10 +79,12 @@ class _Buckets:
         )
         return {"kind": "storage#buckets", "items": items, **({"nextPageToken": following} if following else {})}
 
+    @method("buckets.patch")
     def patch(self, call: Call) -> JsonObject:
         document = bucket_of(self._cloud, call.path["bucket"])
         return self._change(call, document, merged(document, call.body))
 
+    @method("buckets.update")
     def update(self, call: Call) -> JsonObject:
         document = bucket_of(self._cloud, call.path["bucket"])
         kept = {
@@ -113,6 +104,7 @@ class _Buckets:
             },
         )
 
+    @method("buckets.delete")
     def delete(self, call: Call) -> web.Response:
         name = call.path["bucket"]
         _conditions(call, bucket_of(self._cloud, name))
@@ -122,11 +114,13 @@ class _Buckets:
         self._cloud.policies.forget(f"//storage.googleapis.com/{name}")
         return web.Response(status=204)
 
-    def read_policy(self, call: Call) -> JsonObject:
+    @method("buckets.getIamPolicy")
+    def get_iam_policy(self, call: Call) -> JsonObject:
         bucket_of(self._cloud, call.path["bucket"])
         return self._policy(call, self._cloud.policies.get(f"//storage.googleapis.com/{call.path['bucket']}"))
 
-    def write_policy(self, call: Call) -> JsonObject:
+    @method("buckets.setIamPolicy")
+    def set_iam_policy(self, call: Call) -> JsonObject:
         document = bucket_of(self._cloud, call.path["bucket"])
         members = {member for binding in parts(call.body, "bindings") for member in strings(binding, "members")}
         if document["iamConfiguration"]["publicAccessPrevention"] == "enforced" and members & _PUBLIC:
@@ -143,15 +137,17 @@ class _Buckets:
             raise
         return self._policy(call, policy)
 
-    def test_permissions(self, call: Call) -> JsonObject:
+    @method("buckets.testIamPermissions")
+    def test_iam_permissions(self, call: Call) -> JsonObject:
         name = call.path["bucket"]
         bucket_of(self._cloud, name)
         return {
             "kind": "storage#testIamPermissionsResponse",
-            "permissions": held(self._cloud, call, [f"//storage.googleapis.com/{name}"]),
+            "permissions": held_permissions(self._cloud, call, [f"//storage.googleapis.com/{name}"]),
         }
 
-    def layout(self, call: Call) -> JsonObject:
+    @method("buckets.getStorageLayout")
+    def get_storage_layout(self, call: Call) -> JsonObject:
         document = bucket_of(self._cloud, call.path["bucket"])
         return {
             "kind": "storage#storageLayout",
@@ -161,17 +157,10 @@ class _Buckets:
             "hierarchicalNamespace": {"enabled": False},
         }
 
-    def caches(self, call: Call) -> JsonObject:
+    @method("anywhereCaches.list", "folders.list", "managedFolders.list")
+    def list_nothing(self, call: Call) -> JsonObject:
         bucket_of(self._cloud, call.path["bucket"])
-        return {"kind": "storage#anywhereCaches", "items": []}
-
-    def folders(self, call: Call) -> JsonObject:
-        bucket_of(self._cloud, call.path["bucket"])
-        return {"kind": "storage#folders", "items": []}
-
-    def managed_folders(self, call: Call) -> JsonObject:
-        bucket_of(self._cloud, call.path["bucket"])
-        return {"kind": "storage#managedFolders", "items": []}
+        return {"kind": f"storage#{call.method.id.split('.')[1]}", "items": []}
 
     def _policy(self, call: Call, policy: JsonObject) -> JsonObject:
         return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{call.path['bucket']}", **policy}
@@ -199,7 +188,7 @@ class _Buckets:
 
 
 def bucket_of(cloud: Cloud, name: str) -> JsonObject:
-    """A bucket's document; 404 where there is none."""
+    """Return a bucket's document. Raise 404 if it does not exist."""
     document = cloud.store.get(BUCKETS, name)
     if document is None:
         raise CloudError.not_found("The specified bucket does not exist.")
@@ -207,7 +196,7 @@ def bucket_of(cloud: Cloud, name: str) -> JsonObject:
 
 
 def _completed(document: JsonObject) -> JsonObject:
-    """The bucket with its IAM configuration spelled out, and a storage class that exists."""
+    """Return the bucket with its full IAM configuration. Raise 400 for an unknown storage class."""
     if document["storageClass"] not in _CLASSES:
         raise CloudError.invalid(
             f"Invalid argument: storageClass '{document['storageClass']}' is not one of {', '.join(sorted(_CLASSES))}."

@@ -13,8 +13,9 @@ import google_crc32c
 from aiohttp import web
 
 from localcloud.json_values import JsonObject, part, parts
-from localcloud.rest.call import Call, Handler, merged, page
+from localcloud.rest.call import Call, merged, page
 from localcloud.rest.errors import CloudError
+from localcloud.services.service import ApiService, method, visible
 from localcloud.world.cloud import Cloud
 
 OBJECTS = "storage.objects"
@@ -35,7 +36,7 @@ _NOT_HELD = "At least one of the pre-conditions you specified did not hold."
 
 
 def etag(number: int) -> str:
-    """The etag of a metageneration: base64 of a one-field protocol buffer message, such as CAE= for 1."""
+    """Return the etag of a metageneration: base64 of a one-field protocol buffer message, such as CAE= for 1."""
     data, rest = bytearray([8]), number
     while True:
         data.append((rest & 0x7F) | (0x80 if rest > 0x7F else 0))  # noqa: PLR2004 - seven bits a byte
@@ -44,40 +45,27 @@ def etag(number: int) -> str:
             return base64.b64encode(bytes(data)).decode()
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Methods of objects but for uploads."""
-    objects = Objects(cloud)
-    return {
-        "storage.objects.get": objects.read,
-        "storage.objects.list": objects.listed,
-        "storage.objects.patch": objects.patch,
-        "storage.objects.update": objects.update,
-        "storage.objects.delete": objects.delete,
-        "storage.objects.copy": objects.copy,
-        "storage.objects.rewrite": objects.rewrite,
-        "storage.objects.compose": objects.compose,
-    }
+class Objects(ApiService):
+    """Objects of all buckets, without uploads."""
 
-
-class Objects:
-    """Objects of all buckets."""
+    prefix = "storage.objects"
 
     def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
-        self._store = cloud.store
+        super().__init__(cloud)
         self._folder = cloud.state / "objects"
         self._folder.mkdir(exist_ok=True)
 
     def content(self, document: JsonObject) -> Path:
-        """Where an object's bytes lie."""
+        """Return the file with an object's bytes."""
         return self._folder / str(document["_file"])
 
     def new_file(self) -> Path:
-        """A fresh file for content."""
+        """Return the path of a new file for content."""
         return self._folder / f"{time.time_ns():x}-{self._store.count_up('storage.files')}"
 
-    def read(self, call: Call) -> JsonObject | web.StreamResponse:
-        """Metadata, or the content where alt=media or the download path asks for it."""
+    @method("get")
+    def get(self, call: Call) -> JsonObject | web.StreamResponse:
+        """Return metadata, or the content for alt=media and the download path."""
         document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
         check_conditions(call.query, document)
         if call.media != "download":
@@ -92,8 +80,9 @@ class Objects:
         }
         return web.FileResponse(self.content(document), headers=headers, chunk_size=_CHUNK_BYTES)
 
-    def listed(self, call: Call) -> JsonObject:
-        """Objects and, with a delimiter, the prefixes below which more lie."""
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
+        """Return objects and, with a delimiter, the common prefixes."""
         bucket, query = call.path["bucket"], call.query
         self._bucket(bucket)
         if query.get("matchGlob") or query.get("softDeleted"):
@@ -124,6 +113,7 @@ class Objects:
             **({"nextPageToken": following} if following else {}),
         }
 
+    @method("patch")
     def patch(self, call: Call) -> JsonObject:
         """Change metadata; null removes."""
         document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
@@ -131,6 +121,7 @@ class Objects:
             call, document, merged(document, {key: value for key, value in call.body.items() if key in SETTABLE})
         )
 
+    @method("update")
     def update(self, call: Call) -> JsonObject:
         """Replace metadata."""
         document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
@@ -139,6 +130,7 @@ class Objects:
             call, document, {**kept, **{key: value for key, value in call.body.items() if key in SETTABLE}}
         )
 
+    @method("delete")
     def delete(self, call: Call) -> web.Response:
         """Delete the live object."""
         document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
@@ -147,6 +139,7 @@ class Objects:
         self.content(document).unlink(missing_ok=True)
         return web.Response(status=204)
 
+    @method("copy")
     def copy(self, call: Call) -> JsonObject:
         """Copy an object."""
         source = self.found(call.path["sourceBucket"], call.path["sourceObject"], call.query.get("sourceGeneration"))
@@ -158,6 +151,7 @@ class Objects:
         }
         return self.put(call.path["destinationBucket"], call.path["destinationObject"], target, metadata, call.query)
 
+    @method("rewrite")
     def rewrite(self, call: Call) -> JsonObject:
         """Rewrite, which here is always done at once."""
         resource = self.copy(call)
@@ -170,6 +164,7 @@ class Objects:
             "resource": resource,
         }
 
+    @method("compose")
     def compose(self, call: Call) -> JsonObject:
         """Join up to 32 objects of one bucket."""
         sources: list[JsonObject] = parts(call.body, "sourceObjects")
@@ -233,7 +228,7 @@ class Objects:
         return self.shown(document)
 
     def found(self, bucket: str, name: str, generation: int | str | None) -> JsonObject:
-        """An object's document; 404 where there is none, or none of that generation."""
+        """Return an object's document. Raise 404 if it, or that generation of it, does not exist."""
         self._bucket(bucket)
         document = self._store.get(OBJECTS, f"{bucket}/{name}")
         if document is None or (generation is not None and str(generation) != document["generation"]):
@@ -241,7 +236,7 @@ class Objects:
         return document
 
     def shown(self, document: JsonObject) -> JsonObject:
-        """The object as the API shows it."""
+        """Return the object as the API shows it."""
         bucket, path = document["bucket"], quote(document["name"], safe="")
         return {
             "kind": "storage#object",
@@ -249,14 +244,11 @@ class Objects:
             "selfLink": f"{self._cloud.base_url}/storage/storage/v1/b/{bucket}/o/{path}",
             "mediaLink": f"{self._cloud.base_url}/download/storage/v1/b/{bucket}/o/{path}?generation={document['generation']}&alt=media",
             "etag": etag(int(document["metageneration"])),
-            **{key: value for key, value in document.items() if not key.startswith("_")},
+            **visible(document),
         }
 
     def _bucket(self, name: str) -> JsonObject:
-        document = self._store.get("storage.buckets", name)
-        if document is None:
-            raise CloudError.not_found("The specified bucket does not exist.")
-        return document
+        return self.stored("storage.buckets", name, "The specified bucket does not exist.")
 
     def _change(self, call: Call, document: JsonObject, updated: JsonObject) -> JsonObject:
         check_conditions(call.query, document)
@@ -266,7 +258,7 @@ class Objects:
 
 
 def check_conditions(query: Mapping[str, Any], document: JsonObject | None) -> None:
-    """IfGenerationMatch and its kin: 412 where one does not hold. Generation 0 means that there is no live object."""
+    """Raise 412 if ifGenerationMatch or a similar condition does not hold. Generation 0 means that there is no live object."""
     generation = int(document["generation"]) if document else 0
     metageneration = int(document["metageneration"]) if document else 0
     for key, current in (("ifGeneration", generation), ("ifMetageneration", metageneration)):
@@ -276,7 +268,7 @@ def check_conditions(query: Mapping[str, Any], document: JsonObject | None) -> N
 
 
 def digests(content: Path) -> tuple[str, str, int]:
-    """MD5 and CRC32C of a file as Cloud Storage writes them, and its size in bytes."""
+    """Return MD5 and CRC32C of a file in Cloud Storage's notation, and its size in bytes."""
     md5, crc32c, size = hashlib.md5(usedforsecurity=False), google_crc32c.Checksum(), 0
     with content.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):

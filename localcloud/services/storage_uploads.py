@@ -12,6 +12,7 @@ from localcloud.json_values import JsonObject
 from localcloud.rest import validation
 from localcloud.rest.call import Call
 from localcloud.rest.errors import CloudError
+from localcloud.services.service import ApiService, method
 from localcloud.services.storage_objects import SETTABLE, Objects, check_conditions
 from localcloud.world.cloud import Cloud
 
@@ -21,13 +22,16 @@ _RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+)|\*)/(?P<total>\d+|\*
 _CONDITIONS = ("ifGenerationMatch", "ifGenerationNotMatch", "ifMetagenerationMatch", "ifMetagenerationNotMatch")
 
 
-class Uploads:
+class Uploads(ApiService):
     """The method storage.objects.insert in its three forms."""
 
+    prefix = "storage.objects"
+
     def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
+        super().__init__(cloud)
         self._objects = Objects(cloud)
 
+    @method("insert")
     async def insert(self, call: Call) -> JsonObject | web.StreamResponse:
         """Route by uploadType; a PUT continues a resumable session."""
         if call.media != "upload":
@@ -151,7 +155,7 @@ async def _receive(call: Call, target: Path, *, at: int = 0) -> int:
 
 
 def _parts(content_type: str, data: bytes) -> tuple[bytes, str, bytes]:
-    """Metadata, content type and content of a multipart/related body."""
+    """Return metadata, content type and content of a multipart/related body."""
     found = re.search(r'boundary="?([^";]+)"?', content_type)
     if not content_type.startswith("multipart/") or found is None:
         raise CloudError.invalid(

@@ -8,12 +8,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from localcloud.json_values import JsonObject, part
-from localcloud.rest.call import Call, Handler, check_id, page
+from localcloud.rest.call import Call, Handler, check_id
 from localcloud.rest.errors import CloudError
-from localcloud.services import tpu_nodes, tpu_queue, tpu_requests
-from localcloud.services.common import operation_handlers, visible, with_token
-from localcloud.services.tpu_nodes import NODES, Nodes, metadata_of
-from localcloud.services.tpu_queue import Deed, Queued, State, Surroundings
+from localcloud.services import tpu_catalog, tpu_nodes, tpu_queue, tpu_requests
+from localcloud.services.service import ApiService, OperationsService, listing, method, name_prefix, visible
+from localcloud.services.tpu_nodes import NODES, Nodes, metadata_of, operation_metadata
+from localcloud.services.tpu_queue import Conditions, Effect, Queued, State
 from localcloud.services.tpu_requests import accelerator_of, chips_of
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import MachineFailedError, MachineSpec
@@ -30,17 +30,13 @@ _INSTANT = TpuDurations(
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Methods of queued resources, nodes and catalogs."""
+    """Return the methods of queued resources, nodes, catalogs and operations."""
     queue = Queue(cloud)
-    prefix = "tpu.projects.locations"
     return {
-        f"{prefix}.queuedResources.create": queue.create,
-        f"{prefix}.queuedResources.get": queue.read,
-        f"{prefix}.queuedResources.list": queue.listed,
-        f"{prefix}.queuedResources.delete": queue.delete,
+        **queue.handlers(),
         **tpu_nodes.handlers(cloud, queue.advance_all, queue.suspend),
-        **tpu_nodes.catalog_handlers(cloud),
-        **operation_handlers(cloud, "tpu", "tpu.projects.locations.operations"),
+        **tpu_catalog.handlers(cloud),
+        **OperationsService(cloud, "tpu", "tpu.projects.locations.operations").handlers(),
     }
 
 
@@ -54,20 +50,22 @@ def resume(cloud: Cloud) -> None:
 
 
 def preempt(cloud: Cloud, node: str) -> bool:
-    """The capacity is taken back: the node is PREEMPTED, its queued resource goes to SUSPENDED. False where there is no such running node."""
+    """Preempt a running node: it becomes PREEMPTED, its queued resource SUSPENDED. Return False if there is no such running node."""
     return Queue(cloud).preempt(node)
 
 
-class Queue:
+class Queue(ApiService):
     """Queued resources of all zones."""
 
+    prefix = "tpu.projects.locations.queuedResources"
+
     def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
-        self._store = cloud.store
+        super().__init__(cloud)
         self._nodes = Nodes(cloud)
 
     # Methods of the API
 
+    @method("create")
     def create(self, call: Call) -> JsonObject:
         """Take a request for a queued resource."""
         parent = call.name
@@ -99,7 +97,7 @@ class Queue:
         )
         document: JsonObject = {**call.body, "name": name, "createTime": timeline.stamp(), "_nodes": dict(nodes)}
         self._save(name, document, machine)
-        metadata = self._metadata("create", name)
+        metadata = operation_metadata(self._cloud, "create", name)
         response = {"@type": "type.googleapis.com/google.cloud.tpu.v2alpha1.QueuedResource", **self._shown(document)}
         operation = self._cloud.operations.timed(
             "tpu", parent, duration_s=self._durations().creating, response=response, metadata=metadata
@@ -108,23 +106,22 @@ class Queue:
         self._cloud.changed.set()
         return operation
 
-    def read(self, call: Call) -> JsonObject:
+    @method("get")
+    def get(self, call: Call) -> JsonObject:
         """Show one, as it is now."""
         self.advance_all()
         return self._shown(self._found(call.name))
 
-    def listed(self, call: Call) -> JsonObject:
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
         """Show those of a zone, or of all zones (`-`)."""
         self.advance_all()
-        prefix = call.name + "/queuedResources/"
-        if call.name.endswith("/locations/-"):
-            prefix = call.name.removesuffix("-")
-        else:
+        if not call.name.endswith("/locations/-"):
             tpu_requests.zone_of(self._cloud, call.name)
-        found = [(name, self._shown(document)) for name, document in self._store.under(QUEUED, prefix)]
-        resources, following = page(found, size=call.query.get("pageSize"), token=call.query.get("pageToken"))
-        return with_token({"queuedResources": resources}, following)
+        stored = self._store.under(QUEUED, name_prefix(call.name, "queuedResources"))
+        return listing(call.query, "queuedResources", [(name, self._shown(document)) for name, document in stored])
 
+    @method("delete")
     def delete(self, call: Call) -> JsonObject:
         """Begin to delete, where the state or force allows it."""
         self.advance_all()
@@ -141,7 +138,9 @@ class Queue:
                 f"The queued resource '{call.name}' is in state {machine.state.value}; without force it can be deleted in {allowed} only."
             )
         parent = call.name.rpartition("/queuedResources/")[0]
-        operation = self._cloud.operations.pending("tpu", parent, metadata=self._metadata("delete", call.name))
+        operation = self._cloud.operations.pending(
+            "tpu", parent, metadata=operation_metadata(self._cloud, "delete", call.name)
+        )
         document["_deletion"] = operation["name"]
         self._apply(call.name, document, *tpu_queue.delete(machine, self._cloud.timeline.simulated_s()))
         self._remember(call, call.name, operation)
@@ -175,7 +174,7 @@ class Queue:
         if document is None:
             return False
         machine = _machine(document)
-        around = Surroundings(
+        conditions = Conditions(
             durations=self._durations(),
             quota_error=self._quota_error(name, document) if machine.state is State.ACCEPTED else None,
             capacity=self._capacity(name, document) if machine.state is State.WAITING else False,
@@ -183,28 +182,28 @@ class Queue:
             now_s=self._cloud.timeline.simulated_s(),
             life_s=self._life_s(),
         )
-        moved, deeds = tpu_queue.step(machine, around)
-        if moved == machine and not deeds:
+        moved, effects = tpu_queue.step(machine, conditions)
+        if moved == machine and not effects:
             return False
         try:
-            self._apply(name, document, moved, deeds)
+            self._apply(name, document, moved, effects)
         except CloudError as error:
             self._fail(name, document, moved, error)
-        return Deed.FORGET not in deeds
+        return Effect.FORGET not in effects
 
     def _fail(self, name: str, document: JsonObject, machine: Queued, error: CloudError) -> None:
-        """Nodes that cannot be made (their network has gone meanwhile, say) fail the queued resource and leave nothing behind."""
+        """Fail the queued resource and remove its nodes if the nodes cannot be created, for example because their network was deleted."""
         self._save(name, document, replace(machine, state=State.FAILED, error=error.rpc_status()))
         parent = name.rpartition("/queuedResources/")[0]
         for node_id in document["_nodes"]:
             self._nodes.forget(f"{parent}/nodes/{node_id}", owner=name)
 
     def suspend(self, node: str) -> None:
-        """A user deleted a node: its queued resource ends with it."""
+        """Suspend the queued resource of a node that a user deletes."""
         self._end(node, initiator="USER")
 
     def preempt(self, node: str) -> bool:
-        """The capacity of a running node is taken back."""
+        """Preempt a running node. Return False if there is no such running node."""
         document = self._store.get(NODES, node)
         if document is None or document["state"] != "READY":
             return False
@@ -225,29 +224,30 @@ class Queue:
 
     # What transitions do
 
-    def _apply(self, name: str, document: JsonObject, machine: Queued, deeds: list[Deed]) -> None:  # noqa: C901 - one case a deed
+    def _apply(self, name: str, document: JsonObject, machine: Queued, effects: list[Effect]) -> None:
         self._save(name, document, machine)
-        parent = name.rpartition("/queuedResources/")[0]
-        nodes = [f"{parent}/nodes/{node_id}" for node_id in document["_nodes"]]
-        for deed in deeds:
-            match deed:
-                case Deed.CREATE_NODES:
-                    for node_id, node in document["_nodes"].items():
-                        self._nodes.create(f"{parent}/nodes/{node_id}", name, node, document)
-                case Deed.BOOT_NODES:
-                    for node in nodes:
-                        self._nodes.ready(node, run_duration_s=self._run_duration_s(document))
-                        self.boot(node)
-                case Deed.STOP_NODES:
-                    for node in nodes:
-                        self._nodes.going(node, owner=name)
-                        self._stop(node, owner=name)
-                case Deed.DELETE_NODES:
-                    for node in nodes:
-                        self._nodes.forget(node, owner=name)
-                case Deed.FORGET:
-                    self._store.delete(QUEUED, name)
-                    self._cloud.operations.finish("tpu", document["_deletion"])
+        for effect in effects:
+            for node_id in document["_nodes"]:
+                self._apply_to_node(effect, name, document, node_id)
+            if effect is Effect.FORGET:
+                self._store.delete(QUEUED, name)
+                self._cloud.operations.finish("tpu", document["_deletion"])
+
+    def _apply_to_node(self, effect: Effect, owner: str, document: JsonObject, node_id: str) -> None:
+        node = f"{owner.rpartition('/queuedResources/')[0]}/nodes/{node_id}"
+        match effect:
+            case Effect.CREATE_NODES:
+                self._nodes.create(node, owner, document["_nodes"][node_id], document)
+            case Effect.BOOT_NODES:
+                self._nodes.ready(node, run_duration_s=self._run_duration_s(document))
+                self.boot(node)
+            case Effect.STOP_NODES:
+                self._nodes.going(node, owner=owner)
+                self._stop(node, owner=owner)
+            case Effect.DELETE_NODES:
+                self._nodes.forget(node, owner=owner)
+            case Effect.FORGET:
+                pass
 
     def boot(self, node: str) -> None:
         """Boot the machine of a node, after whatever is under way for it."""
@@ -299,7 +299,7 @@ class Queue:
         return document["_machine"]["run_duration_s"]
 
     def _quota_error(self, name: str, document: JsonObject) -> JsonObject | None:
-        """Chips of every queued resource that has been accepted count, dead ones too until they are deleted."""
+        """Return a google.rpc.Status if the quota is exceeded. Chips of every accepted queued resource count until it is deleted."""
         parent = name.rpartition("/queuedResources/")[0]
         zone, facts = name.split("/")[3], self._facts(name)
         wants_preemptible = tpu_requests.preemptible(document)
@@ -316,11 +316,11 @@ class Queue:
         return {"code": 8, "message": message}
 
     def _facts(self, name: str) -> TpuZone:
-        """The zone's facts; a zone that a later scenario lacks has no bounds."""
+        """Return the zone's facts; a zone that a later scenario lacks has no limits."""
         return self._cloud.scenario.tpu.zones.get(name.split("/")[3], TpuZone(accelerator_types=()))
 
     def _scarce(self, name: str, document: JsonObject) -> bool:
-        """Whether the scenario bounds the capacity of a type that is asked for."""
+        """Tell if the scenario limits the capacity of a requested type."""
         return any(accelerator_of(node) in self._facts(name).capacity for node in document["_nodes"].values())
 
     def _capacity(self, name: str, document: JsonObject) -> bool:
@@ -344,10 +344,7 @@ class Queue:
 
     def _found(self, name: str) -> JsonObject:
         tpu_requests.zone_of(self._cloud, name)
-        document = self._store.get(QUEUED, name)
-        if document is None:
-            raise CloudError.not_found(f"Resource '{name}' was not found.")
-        return document
+        return self.stored(QUEUED, name, f"Resource '{name}' was not found.")
 
     def _shown(self, document: JsonObject) -> JsonObject:
         machine = _machine(document)
@@ -357,11 +354,8 @@ class Queue:
             state[f"{machine.state.value.lower()}Data"] = details
         return {**visible(document), "state": state}
 
-    def _metadata(self, verb: str, target: str) -> JsonObject:
-        return operation_metadata(self._cloud, verb, target)
-
     def _repeated(self, call: Call, name: str) -> JsonObject | None:
-        """The operation of an earlier call with the same requestId; 409 where that one asked for something else."""
+        """Return the operation of an earlier call with the same requestId. Raise 409 if that call was different."""
         known = self._store.get(_REQUESTS, f"{name}/{call.query['requestId']}") if call.query.get("requestId") else None
         if known is None:
             return None
@@ -382,18 +376,6 @@ class Queue:
 
 _locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 """One lock a machine, so that power off never overtakes boot."""
-
-
-def operation_metadata(cloud: Cloud, verb: str, target: str) -> JsonObject:
-    """Metadata of an operation of Cloud TPU."""
-    return {
-        "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
-        "createTime": cloud.timeline.stamp(),
-        "target": target,
-        "verb": verb,
-        "cancelRequested": False,
-        "apiVersion": "v2alpha1",
-    }
 
 
 def _machine(document: JsonObject) -> Queued:

@@ -1,17 +1,16 @@
-"""Cloud TPU v2alpha1: nodes (the virtual machines with TPUs), what may be changed on them, guest attributes, and the catalogs of a zone."""
+"""Cloud TPU v2alpha1: nodes (the virtual machines with TPUs), what may be changed on them, guest attributes."""
 
 import ipaddress
-import secrets
 from collections.abc import Callable
 from datetime import timedelta
 
 from localcloud.json_values import JsonObject, part, parts
-from localcloud.rest import filters
-from localcloud.rest.call import Call, Handler, masked, page
+from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks, tpu_requests
-from localcloud.services.common import visible, with_token
-from localcloud.world.cloud import Cloud
+from localcloud.services.checks import required_mask
+from localcloud.services.service import ApiService, listing, method, name_prefix, visible
+from localcloud.world.cloud import Cloud, random_id
 from localcloud.world.timeline import rfc3339
 
 NODES = "tpu.nodes"
@@ -23,7 +22,7 @@ _GUEST_ATTRIBUTES = "enable-guest-attributes"
 
 
 def metadata_of(document: JsonObject) -> dict[str, str]:
-    """A node's instance metadata."""
+    """Return a node's instance metadata."""
     return {key: str(value) for key, value in part(document, "metadata").items()}
 
 
@@ -35,7 +34,7 @@ class Nodes:
         self._store = cloud.store
 
     def create(self, name: str, owner: str, node: JsonObject, queued: JsonObject) -> None:
-        """A node in state CREATING."""
+        """Create a node in state CREATING."""
         project, zone = name.split("/")[1], name.split("/")[3]
         accelerator = tpu_requests.accelerator_of(node)
         used = tpu_requests.networks_of(self._cloud, project, zone, node)
@@ -51,7 +50,7 @@ class Nodes:
             "createTime": self._cloud.timeline.stamp(),
             "apiVersion": "V2_ALPHA1",
             "queuedResource": owner,
-            "id": str(secrets.randbelow(9 * 10**18) + 10**18),
+            "id": random_id(),
             "schedulingConfig": {
                 **part(node, "schedulingConfig"),
                 **({"preemptible": True} if flex_or_spot else {}),
@@ -62,7 +61,7 @@ class Nodes:
         self._store.put(NODES, name, document)
 
     def ready(self, name: str, *, run_duration_s: float | None) -> None:
-        """The node is up; from now on its run duration counts."""
+        """Set the node to READY; its run duration starts now."""
         document = self._store.get(NODES, name)
         if document is None:
             return
@@ -74,19 +73,19 @@ class Nodes:
         self._store.put(NODES, name, document)
 
     def going(self, name: str, *, owner: str) -> None:
-        """The node is being deleted."""
+        """Set the node to DELETING."""
         document = self._store.get(NODES, name)
         if document is not None and document["queuedResource"] == owner and document["state"] != "PREEMPTED":
             self._store.put(NODES, name, {**document, "state": "DELETING"})
 
     def forget(self, name: str, *, owner: str) -> None:
-        """The node is gone."""
+        """Remove the node."""
         document = self._store.get(NODES, name)
         if document is not None and document["queuedResource"] == owner:
             self._store.delete(NODES, name)
 
     def _endpoint(self, project: str, zone: str, used: list[str], document: JsonObject) -> JsonObject:
-        """An address of the node's subnetwork, or of the network's subnetwork in the region."""
+        """Return an endpoint with an address of the node's subnetwork, or of the network's subnetwork in the region."""
         region = zone.rpartition("-")[0]
         subnetworks = [
             (name, found)
@@ -106,58 +105,47 @@ class Nodes:
         return endpoint
 
 
-def handlers(cloud: Cloud, advance: Callable[[], None], suspend: Callable[[str], None]) -> dict[str, Handler]:  # noqa: C901 - small functions side by side, one a method
-    """Methods of nodes. `advance` does what is due in the queue; `suspend` ends a node with its queued resource."""
-    store = cloud.store
+def operation_metadata(cloud: Cloud, verb: str, target: str) -> JsonObject:
+    """Return the metadata of an operation of Cloud TPU."""
+    return {
+        "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
+        "createTime": cloud.timeline.stamp(),
+        "target": target,
+        "verb": verb,
+        "cancelRequested": False,
+        "apiVersion": "v2alpha1",
+    }
 
-    def found(call: Call) -> JsonObject:
-        tpu_requests.zone_of(cloud, call.name)
-        advance()
-        document = store.get(NODES, call.name)
-        if document is None:
-            raise CloudError.not_found(f"Resource '{call.name}' was not found.")
-        return document
 
-    def read(call: Call) -> JsonObject:
-        return visible(found(call))
+def handlers(cloud: Cloud, advance: Callable[[], None], suspend: Callable[[str], None]) -> dict[str, Handler]:
+    """Return the methods of nodes. `advance` does what is due in the queue; `suspend` ends a node with its queued resource."""
+    return _NodeMethods(cloud, advance, suspend).handlers()
 
-    def listed(call: Call) -> JsonObject:
-        advance()
-        prefix = call.name.removesuffix("-") if call.name.endswith("/locations/-") else call.name + "/nodes/"
+
+class _NodeMethods(ApiService):
+    prefix = "tpu.projects.locations.nodes"
+
+    def __init__(self, cloud: Cloud, advance: Callable[[], None], suspend: Callable[[str], None]) -> None:
+        super().__init__(cloud)
+        self._advance = advance
+        self._suspend = suspend
+
+    @method("get")
+    def get(self, call: Call) -> JsonObject:
+        return visible(self._found(call))
+
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
+        self._advance()
         if not call.name.endswith("/locations/-"):
-            tpu_requests.zone_of(cloud, call.name)
-        nodes, following = page(
-            [(name, visible(document)) for name, document in store.under(NODES, prefix)],
-            size=call.query.get("pageSize"),
-            token=call.query.get("pageToken"),
-        )
-        return with_token({"nodes": nodes}, following)
+            tpu_requests.zone_of(self._cloud, call.name)
+        return listing(call.query, "nodes", self.visible_under(NODES, name_prefix(call.name, "nodes")))
 
-    def operation(call: Call, verb: str, duration_s: float, response: JsonObject | None) -> JsonObject:
-        metadata: JsonObject = {
-            "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
-            "createTime": cloud.timeline.stamp(),
-            "target": call.name,
-            "verb": verb,
-            "cancelRequested": False,
-            "apiVersion": "v2alpha1",
-        }
-        typed = (
-            None if response is None else {"@type": "type.googleapis.com/google.cloud.tpu.v2alpha1.Node", **response}
-        )
-        return cloud.operations.timed(
-            "tpu",
-            "/".join(call.name.split("/")[:4]),
-            duration_s=cloud.duration_s(duration_s),
-            response=typed,
-            metadata=metadata,
-        )
-
-    def patch(call: Call) -> JsonObject:
-        document = found(call)
-        mask = call.query.get("updateMask")
-        if not mask:
-            raise CloudError.field("update_mask", "The update mask is required and must not be empty.")
+    @method("patch")
+    def patch(self, call: Call) -> JsonObject:
+        document = self._found(call)
+        mask = required_mask(call.query.get("updateMask"))
+        fields = {path.split(".")[0] for path in mask.split(",")}
         for path in mask.split(","):
             if path.split(".")[0] not in _PATCHABLE or (
                 path.startswith("networkConfig") and path != _CHANGEABLE_NETWORK_FIELD
@@ -172,22 +160,25 @@ def handlers(cloud: Cloud, advance: Callable[[], None], suspend: Callable[[str],
             )
         tpu_requests.check_changeable(call.body)
         updated = masked(document, call.body, mask)
-        store.put(NODES, call.name, updated)
-        if "metadata" in {path.split(".")[0] for path in mask.split(",")}:
-            cloud.runtimes.machines.set_metadata(call.name, metadata_of(updated))
-        return operation(call, "update", cloud.scenario.tpu.durations_s.node_update, visible(updated))
+        self._store.put(NODES, call.name, updated)
+        if "metadata" in fields:
+            self._cloud.runtimes.machines.set_metadata(call.name, metadata_of(updated))
+        response = {"@type": "type.googleapis.com/google.cloud.tpu.v2alpha1.Node", **visible(updated)}
+        return self._operation(call, "update", self._cloud.scenario.tpu.durations_s.node_update, response)
 
-    def delete(call: Call) -> JsonObject:
-        document = found(call)
+    @method("delete")
+    def delete(self, call: Call) -> JsonObject:
+        document = self._found(call)
         if document["state"] not in {"READY", "PREEMPTED"}:
             raise CloudError.precondition(
                 f"The node '{call.name}' is in state {document['state']}; it can be deleted in READY or PREEMPTED only."
             )
-        suspend(call.name)
-        return operation(call, "delete", cloud.scenario.tpu.durations_s.suspending, None)
+        self._suspend(call.name)
+        return self._operation(call, "delete", self._cloud.scenario.tpu.durations_s.suspending, None)
 
-    def guest_attributes(call: Call) -> JsonObject:
-        document = found(call)
+    @method("getGuestAttributes")
+    def get_guest_attributes(self, call: Call) -> JsonObject:
+        document = self._found(call)
         if str(part(document, "metadata").get(_GUEST_ATTRIBUTES, "")).upper() != "TRUE":
             raise CloudError.precondition(
                 f"Guest attributes are not enabled on '{call.name}': its metadata needs {_GUEST_ATTRIBUTES}=TRUE."
@@ -197,76 +188,25 @@ def handlers(cloud: Cloud, advance: Callable[[], None], suspend: Callable[[str],
             raise CloudError.field(
                 "worker_ids", f"The node '{call.name}' has one worker, 0; given {', '.join(workers)}."
             )
-        path = str(call.body.get("queryPath") or "").strip("/")
-        namespace, _, key = path.partition("/")
+        namespace, _, key = str(call.body.get("queryPath") or "").strip("/").partition("/")
         items = [
             {"namespace": name, "key": entry, "value": value}
-            for name, entries in sorted(cloud.runtimes.machines.guest_attributes(call.name).items())
+            for name, entries in sorted(self._cloud.runtimes.machines.guest_attributes(call.name).items())
             for entry, value in sorted(entries.items())
             if namespace in {"", name} and key in {"", entry}
         ]
         return {"guestAttributes": [{"queryPath": call.body.get("queryPath", ""), "queryValue": {"items": items}}]}
 
-    prefix = "tpu.projects.locations.nodes"
-    return {
-        f"{prefix}.get": read,
-        f"{prefix}.list": listed,
-        f"{prefix}.patch": patch,
-        f"{prefix}.delete": delete,
-        f"{prefix}.getGuestAttributes": guest_attributes,
-    }
+    def _found(self, call: Call) -> JsonObject:
+        tpu_requests.zone_of(self._cloud, call.name)
+        self._advance()
+        return self.stored(NODES, call.name, f"Resource '{call.name}' was not found.")
 
-
-def catalog_handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Locations, accelerator types, runtime versions, reservations."""
-
-    def answer(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
-        chosen = filters.chosen([(item["name"], item) for item in items], call.query.get("filter"))
-        shown, following = page(
-            sorted(chosen, key=lambda pair: pair[0]), size=call.query.get("pageSize"), token=call.query.get("pageToken")
+    def _operation(self, call: Call, verb: str, duration_s: float, response: JsonObject | None) -> JsonObject:
+        return self._cloud.operations.timed(
+            "tpu",
+            "/".join(call.name.split("/")[:4]),
+            duration_s=self._cloud.duration_s(duration_s),
+            response=response,
+            metadata=operation_metadata(self._cloud, verb, call.name),
         )
-        return with_token({key: shown}, following)
-
-    def only(items: list[JsonObject], name: str) -> JsonObject:
-        for item in items:
-            if item["name"] == name:
-                return item
-        raise CloudError.not_found(f"Resource '{name}' was not found.")
-
-    def locations(project: str) -> list[JsonObject]:
-        return [
-            {"name": f"projects/{project}/locations/{zone}", "locationId": zone}
-            for zone in sorted(cloud.scenario.tpu.zones)
-        ]
-
-    def accelerators(name: str) -> list[JsonObject]:
-        _, facts = tpu_requests.zone_of(cloud, name)
-        parent = "/".join(name.split("/")[:4])
-        return [tpu_requests.accelerator_document(parent, kind) for kind in facts.accelerator_types]
-
-    def runtimes(name: str) -> list[JsonObject]:
-        tpu_requests.zone_of(cloud, name)
-        parent = "/".join(name.split("/")[:4])
-        return [
-            {"name": f"{parent}/runtimeVersions/{version}", "version": version}
-            for version in cloud.scenario.tpu.runtime_versions
-        ]
-
-    def location(call: Call) -> JsonObject:
-        zone, _ = tpu_requests.zone_of(cloud, call.name)
-        return only(locations(call.name.split("/")[1]), f"projects/{call.name.split('/')[1]}/locations/{zone}")
-
-    def reservations(call: Call) -> JsonObject:
-        tpu_requests.zone_of(cloud, call.name)
-        return {}
-
-    prefix = "tpu.projects.locations"
-    return {
-        f"{prefix}.get": location,
-        f"{prefix}.list": lambda call: answer(call, "locations", locations(call.name.split("/")[1])),
-        f"{prefix}.acceleratorTypes.get": lambda call: only(accelerators(call.name), call.name),
-        f"{prefix}.acceleratorTypes.list": lambda call: answer(call, "acceleratorTypes", accelerators(call.name)),
-        f"{prefix}.runtimeVersions.get": lambda call: only(runtimes(call.name), call.name),
-        f"{prefix}.runtimeVersions.list": lambda call: answer(call, "runtimeVersions", runtimes(call.name)),
-        f"{prefix}.reservations.list": reservations,
-    }

@@ -31,8 +31,8 @@ RESTING = {State.SUSPENDED, State.FAILED}
 """States that time does not change."""
 
 
-class Deed(Enum):
-    """What a transition asks of the surroundings."""
+class Effect(Enum):
+    """What a transition does to the nodes and to the queued resource."""
 
     CREATE_NODES = "create nodes"
     BOOT_NODES = "boot nodes"
@@ -56,8 +56,12 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What decides about transitions: durations of the states, whether there is quota, whether there is capacity now, and whether it was always there."""
+class Conditions:
+    """What decides about transitions.
+
+    `quota_error` is a google.rpc.Status if the quota does not suffice. `capacity`: the zone has capacity now.
+    `plenty`: the scenario does not limit the capacity. Times are simulated seconds; `life_s` is the clock of run durations.
+    """
 
     durations: TpuDurations
     quota_error: JsonObject | None
@@ -73,68 +77,68 @@ _TOO_LATE: JsonObject = {
 }
 
 
-def step(queued: Queued, around: Surroundings) -> tuple[Queued, list[Deed]]:  # noqa: PLR0911 - one return a state
-    """One transition at most; the same record and no deed where nothing is due."""
+def step(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Effect]]:  # noqa: PLR0911 - one return a state
+    """Return the record after at most one transition, and its effects. Without a due transition both are unchanged and empty."""
     lengths = {
-        State.CREATING: around.durations.creating,
-        State.ACCEPTED: around.durations.accepted,
-        State.WAITING: around.durations.waiting_for_resources,
-        State.PROVISIONING: around.durations.provisioning,
-        State.SUSPENDING: around.durations.suspending,
-        State.DELETING: around.durations.deleting,
+        State.CREATING: conditions.durations.creating,
+        State.ACCEPTED: conditions.durations.accepted,
+        State.WAITING: conditions.durations.waiting_for_resources,
+        State.PROVISIONING: conditions.durations.provisioning,
+        State.SUSPENDING: conditions.durations.suspending,
+        State.DELETING: conditions.durations.deleting,
     }
     if queued.state is State.ACTIVE:
-        return _end_of_run(queued, around)
+        return _end_of_run(queued, conditions)
     if queued.state in RESTING:
         return queued, []
     due_s = queued.since_s + lengths[queued.state]
     if queued.state is State.WAITING:
-        return _wait(queued, around, max(due_s, queued.valid_after_s))
-    if around.now_s < due_s:
+        return _wait(queued, conditions, max(due_s, queued.valid_after_s))
+    if conditions.now_s < due_s:
         return queued, []
     match queued.state:
         case State.CREATING:
             return replace(queued, state=State.ACCEPTED, since_s=due_s), []
         case State.ACCEPTED:
-            if around.quota_error is not None:
-                return replace(queued, state=State.FAILED, since_s=due_s, error=around.quota_error), []
+            if conditions.quota_error is not None:
+                return replace(queued, state=State.FAILED, since_s=due_s, error=conditions.quota_error), []
             return replace(queued, state=State.WAITING, since_s=due_s), []
         case State.PROVISIONING:
-            return replace(queued, state=State.ACTIVE, since_s=due_s, active_since_life_s=around.life_s), [
-                Deed.BOOT_NODES
+            return replace(queued, state=State.ACTIVE, since_s=due_s, active_since_life_s=conditions.life_s), [
+                Effect.BOOT_NODES
             ]
         case State.SUSPENDING:
-            return replace(queued, state=State.SUSPENDED, since_s=due_s), [Deed.DELETE_NODES]
+            return replace(queued, state=State.SUSPENDED, since_s=due_s), [Effect.DELETE_NODES]
         case _:
-            return queued, [Deed.DELETE_NODES, Deed.FORGET]
+            return queued, [Effect.DELETE_NODES, Effect.FORGET]
 
 
-def _wait(queued: Queued, around: Surroundings, due_s: float) -> tuple[Queued, list[Deed]]:
-    """Provision once it is due and there is capacity, but not after the end of validity."""
+def _wait(queued: Queued, conditions: Conditions, due_s: float) -> tuple[Queued, list[Effect]]:
+    """Provision when the wait is over and the zone has capacity, but not after the end of validity."""
     end_s = queued.valid_until_s
-    if around.capacity and around.now_s >= due_s and (end_s is None or due_s <= end_s):
-        since_s = due_s if around.plenty else around.now_s
-        return replace(queued, state=State.PROVISIONING, since_s=since_s), [Deed.CREATE_NODES]
-    if end_s is not None and around.now_s >= end_s:
+    if conditions.capacity and conditions.now_s >= due_s and (end_s is None or due_s <= end_s):
+        since_s = due_s if conditions.plenty else conditions.now_s
+        return replace(queued, state=State.PROVISIONING, since_s=since_s), [Effect.CREATE_NODES]
+    if end_s is not None and conditions.now_s >= end_s:
         return replace(queued, state=State.FAILED, since_s=end_s, error=_TOO_LATE), []
     return queued, []
 
 
-def _end_of_run(queued: Queued, around: Surroundings) -> tuple[Queued, list[Deed]]:
+def _end_of_run(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Effect]]:
     if (
         queued.run_duration_s is None
         or queued.active_since_life_s is None
-        or around.life_s < queued.active_since_life_s + queued.run_duration_s
+        or conditions.life_s < queued.active_since_life_s + queued.run_duration_s
     ):
         return queued, []
-    return suspend(queued, around.now_s, initiator="SERVICE")
+    return suspend(queued, conditions.now_s, initiator="SERVICE")
 
 
-def suspend(queued: Queued, now_s: float, *, initiator: str) -> tuple[Queued, list[Deed]]:
-    """The nodes end: by the run duration, a user's deletion, a preemption."""
-    return replace(queued, state=State.SUSPENDING, since_s=now_s, initiator=initiator), [Deed.STOP_NODES]
+def suspend(queued: Queued, now_s: float, *, initiator: str) -> tuple[Queued, list[Effect]]:
+    """Stop the nodes: at the end of the run duration, after a user's deletion, after a preemption."""
+    return replace(queued, state=State.SUSPENDING, since_s=now_s, initiator=initiator), [Effect.STOP_NODES]
 
 
-def delete(queued: Queued, now_s: float) -> tuple[Queued, list[Deed]]:
-    """The queued resource is going; whether it may is for the caller to say."""
-    return replace(queued, state=State.DELETING, since_s=now_s, initiator="USER"), [Deed.STOP_NODES]
+def delete(queued: Queued, now_s: float) -> tuple[Queued, list[Effect]]:
+    """Begin to delete the queued resource. The caller checks that its state allows it."""
+    return replace(queued, state=State.DELETING, since_s=now_s, initiator="USER"), [Effect.STOP_NODES]

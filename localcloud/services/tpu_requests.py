@@ -6,7 +6,7 @@ from datetime import datetime
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks
-from localcloud.services.common import check_labels
+from localcloud.services.checks import check_labels
 from localcloud.world.cloud import Cloud
 from localcloud.world.scenario import TpuZone
 from localcloud.world.timeline import seconds
@@ -33,12 +33,12 @@ def zone_of(cloud: Cloud, name: str) -> tuple[str, TpuZone]:
 
 
 def chips_of(accelerator_type: str) -> int:
-    """Chips of a type such as v6e-4 (its number counts chips for v5e and v6e)."""
+    """Return the chips of a type such as v6e-4: the number counts chips for v5e and v6e."""
     return int(accelerator_type.rpartition("-")[2])
 
 
 def accelerator_of(node: JsonObject) -> str:
-    """The accelerator type of a node, given by name or by version and topology."""
+    """Return the accelerator type of a node, given by name or by version and topology."""
     if node.get("acceleratorType"):
         return str(node["acceleratorType"])
     config = part(node, "acceleratorConfig")
@@ -50,7 +50,7 @@ def accelerator_of(node: JsonObject) -> str:
 
 
 def accelerator_document(zone_name: str, accelerator_type: str) -> JsonObject:
-    """An AcceleratorType as the catalog shows it. `zone_name` is projects/P/locations/Z."""
+    """Return an AcceleratorType as the catalog shows it. `zone_name` is projects/P/locations/Z."""
     family, _, count = accelerator_type.rpartition("-")
     config = {"type": _FAMILIES.get(family, "TYPE_UNSPECIFIED"), "topology": _TOPOLOGIES.get(count, f"1x{count}")}
     return {
@@ -61,13 +61,13 @@ def accelerator_document(zone_name: str, accelerator_type: str) -> JsonObject:
 
 
 def quota_name(accelerator_type: str, *, preemptible: bool) -> str:
-    """The quota id that a node of this type draws on."""
+    """Return the quota id for nodes of this type."""
     family = _QUOTA_NAMES.get(accelerator_type.rpartition("-")[0], "TPU")
     return f"{family}{'Preemptible' if preemptible else ''}PerProjectPerZoneForTPUAPI"
 
 
 def preemptible(body: JsonObject) -> bool:
-    """Whether a queued resource draws on preemptible quota: spot and flex-start do."""
+    """Tell if a queued resource uses preemptible quota: spot and flex-start do."""
     return body.get("provisioningModel") in {"SPOT", "FLEX_START"} or "spot" in body or "bestEffort" in body
 
 
@@ -99,7 +99,7 @@ def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonOb
 
 
 def _claimed(cloud: Cloud, parent: str) -> set[str]:
-    """Node ids that queued resources of the zone have asked for and may still get."""
+    """Return the node ids that queued resources of the zone have requested and may still get."""
     waiting = (document for _, document in cloud.store.under("tpu.queuedResources", parent + "/queuedResources/"))
     return {
         node_id
@@ -195,7 +195,7 @@ def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> 
 
 
 def networks_of(cloud: Cloud, project: str, zone: str, node: JsonObject) -> list[str]:
-    """Full names of the networks and subnetworks of a node; 404 where one is missing."""
+    """Return the full names of the networks and subnetworks of a node. Raise 404 if one does not exist."""
     configs: list[JsonObject] = parts(node, "networkConfigs") or [part(node, "networkConfig")]
     names: list[str] = []
     for config in configs:
@@ -206,7 +206,7 @@ def networks_of(cloud: Cloud, project: str, zone: str, node: JsonObject) -> list
 
 
 def check_changeable(node: JsonObject) -> None:
-    """What a node's description, labels and metadata may be: at creation and in a patch."""
+    """Check what both a creation and a patch can set: description, labels, metadata."""
     if len(node.get("description") or "") > _MAX_DESCRIPTION:
         raise CloudError.field(
             "node.description",
@@ -229,7 +229,7 @@ def check_changeable(node: JsonObject) -> None:
 
 
 def validity(policy: JsonObject, *, simulated_s: float, now: datetime) -> tuple[float, float | None]:
-    """Simulated seconds from when on and until when resources may be given."""
+    """Return from and until when (simulated seconds) resources may be given."""
 
     def at(text: str) -> float:
         return simulated_s + (datetime.fromisoformat(text) - now).total_seconds()

@@ -14,10 +14,10 @@ from aiohttp import web
 from localcloud.json_values import as_list, as_object
 from localcloud.vllm import VERSION, tokens
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.engine import Engine, Sequence
-from localcloud.vllm.faults import FaultError, Faults, Strikes
-from localcloud.vllm.generation import Abilities, Answer, answer
-from localcloud.vllm.memory import Capacity
+from localcloud.vllm.engine import Sequence, SimulatedEngine
+from localcloud.vllm.faults import FaultError, InjectedFaults, RequestFaults
+from localcloud.vllm.generation import Abilities, Completion, answer
+from localcloud.vllm.memory import KvCapacity
 from localcloud.vllm.protocol import Request, RequestError, chat_prompt, check_length, parse
 from localcloud.vllm.stream import StreamReply, WholeReply
 
@@ -33,9 +33,9 @@ class Parts:
     """What the application is made of."""
 
     arguments: Arguments
-    capacity: Capacity
-    engine: Engine
-    faults: Faults
+    capacity: KvCapacity
+    engine: SimulatedEngine
+    faults: InjectedFaults
     api_keys: tuple[str, ...]
     created: int
 
@@ -187,11 +187,11 @@ class _Server:
 
     async def _complete(self, request: web.Request, body: Any, *, is_chat: bool) -> web.StreamResponse:  # noqa: ANN401
         arrived_at = asyncio.get_running_loop().time()
-        strikes = self._parts.faults.strike()
-        if strikes.crash:
+        faults = self._parts.faults.inject()
+        if faults.crash:
             os._exit(_CRASH_STATUS)
-        if strikes.status is not None:
-            return _fault_response(strikes)
+        if faults.status is not None:
+            return _fault_response(faults)
         asked = parse(body, is_chat=is_chat)
         self._check_model(asked.model)
         most = check_length(asked, self._parts.capacity.max_model_len)
@@ -202,7 +202,7 @@ class _Server:
             asked=asked,
             made=answer(asked, self._abilities, most=most, arrival=self._arrivals),
             model=asked.model or self._parts.arguments.served_model_names[0],
-            strikes=strikes,
+            faults=faults,
             most=most,
             arrived_at=arrived_at,
         )
@@ -220,7 +220,7 @@ class _Server:
 
     async def _whole(self, call: "_Call") -> web.StreamResponse:
         details = self._parts.arguments.enable_prompt_tokens_details
-        reply = WholeReply(call.asked, call.made, call.model, cached_details=details, strikes=call.strikes)
+        reply = WholeReply(call.asked, call.made, call.model, cached_details=details, faults=call.faults)
         reply.sequence = call.sequence(reply)
         await self._run(reply.sequence, reply.finished)
         if reply.reset and call.request.transport is not None:
@@ -234,7 +234,7 @@ class _Server:
             call.made,
             call.model,
             cached_details=arguments.enable_prompt_tokens_details,
-            strikes=call.strikes,
+            faults=call.faults,
             force_usage=arguments.enable_force_include_usage,
         )
         reply.sequence = call.sequence(reply)
@@ -263,9 +263,9 @@ class _Call:
 
     request: web.Request
     asked: Request
-    made: Answer
+    made: Completion
     model: str
-    strikes: Strikes
+    faults: RequestFaults
     most: int
     arrived_at: float
 
@@ -278,15 +278,15 @@ class _Call:
             finish_reason="stop" if finish == "tool_calls" else finish,
             sink=reply,
             arrived_at=self.arrived_at,
-            stall=self.strikes.stall,
+            stall=self.faults.stall,
         )
 
 
-def _fault_response(strikes: Strikes) -> web.Response:
-    status = strikes.status or 503
+def _fault_response(faults: RequestFaults) -> web.Response:
+    status = faults.status or 503
     words = {429: "Too Many Requests", 503: "Service Unavailable"}.get(status, "Injected fault")
     error = RequestError(words, status=status, kind=words.replace(" ", ""))
-    headers = {} if strikes.retry_after_s is None else {"Retry-After": f"{strikes.retry_after_s:g}"}
+    headers = {} if faults.retry_after_s is None else {"Retry-After": f"{faults.retry_after_s:g}"}
     return web.json_response(error.body(), status=status, headers=headers)
 
 

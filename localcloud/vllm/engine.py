@@ -13,9 +13,9 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Protocol
 
-from localcloud.vllm.memory import Capacity
+from localcloud.vllm.memory import KvCapacity
 from localcloud.vllm.metrics import Metrics
-from localcloud.vllm.models import Accelerator, Model
+from localcloud.vllm.models import Model, SimulatedAccelerator
 
 _HORIZON_S: Final = 0.0005
 """Tokens due within this time leave at once: timers have a resolution of a millisecond, so this centres their error."""
@@ -37,7 +37,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class TokenTiming:
     """How long things take, in real seconds. `fixed_*` win over the model of the accelerator."""
 
     ttft_base_s: float
@@ -56,20 +56,20 @@ class Timing:
 
 def timing(
     model: Model,
-    accelerator: Accelerator,
+    accelerator: SimulatedAccelerator,
     *,
     tensor_parallel: int,
     offload_gib: float,
     speed: float,
     ttft_s: float | None,
     tpot_s: float | None,
-) -> Timing:
+) -> TokenTiming:
     """Derive the timing of a model on an accelerator; everything `speed` times faster."""
     active_gb = model.active_b * model.bytes_per_active
     read_s = active_gb / (accelerator.bandwidth_gb_per_s * tensor_parallel * _BANDWIDTH_SHARE)
     offload_s = offload_gib * 1.073741824 / _PCIE_GB_PER_S
     flops = accelerator.tflops * 1e12 * tensor_parallel * _FLOPS_SHARE
-    return Timing(
+    return TokenTiming(
         ttft_base_s=accelerator.ttft_base_s / speed,
         prefill_tokens_per_s=flops / (2 * model.active_b * 1e9) * speed,
         interval_base_s=(_INTERVAL_BASE_S + read_s + offload_s) / speed,
@@ -156,13 +156,13 @@ class PrefixCache:
         return hits
 
 
-class Engine:
+class SimulatedEngine:
     """Runs sequences on the current event loop. Admission is first come, first served, bounded by sequences and by KV cache.
 
     Simplified against vLLM: a sequence's whole length is reserved when it is admitted, so none is ever preempted.
     """
 
-    def __init__(self, *, capacity: Capacity, timing: Timing, metrics: Metrics, prefix_caching: bool) -> None:
+    def __init__(self, *, capacity: KvCapacity, timing: TokenTiming, metrics: Metrics, prefix_caching: bool) -> None:
         self._capacity = capacity
         self._timing = timing
         self._metrics = metrics

@@ -43,7 +43,7 @@ class _Fault:
 
 
 @dataclass(slots=True, kw_only=True)
-class Strikes:
+class RequestFaults:
     """What strikes one request."""
 
     crash: bool = False
@@ -55,7 +55,7 @@ class Strikes:
     no_usage: bool = False
 
 
-class Faults:
+class InjectedFaults:
     """The faults that are switched on."""
 
     def __init__(self, described: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -74,9 +74,9 @@ class Faults:
             if item.times != 0
         ]
 
-    def strike(self) -> Strikes:
+    def inject(self) -> RequestFaults:
         """Count one request and return what strikes it."""
-        strikes = Strikes()
+        faults = RequestFaults()
         for fault in self._faults:
             if fault.after > 0:
                 fault.after -= 1
@@ -85,27 +85,27 @@ class Faults:
                 continue
             if fault.times is not None:
                 fault.times -= 1
-            _apply(fault, strikes)
-        return strikes
+            _apply(fault, faults)
+        return faults
 
 
-def _apply(fault: _Fault, strikes: Strikes) -> None:
+def _apply(fault: _Fault, faults: RequestFaults) -> None:
     options = fault.options
     at = int(options.get("after_tokens", 1))
     match fault.kind:
         case "crash":
-            strikes.crash = True
+            faults.crash = True
         case "status":
-            strikes.status = int(options.get("status", 503))
-            strikes.retry_after_s = options.get("retry_after_s")
+            faults.status = int(options.get("status", 503))
+            faults.retry_after_s = options.get("retry_after_s")
         case "stall":
-            strikes.stall = (at, options.get("seconds", 3600.0))
+            faults.stall = (at, options.get("seconds", 3600.0))
         case "reset":
-            strikes.reset_after = at
+            faults.reset_after = at
         case "malformed":
-            strikes.malformed_after = at
+            faults.malformed_after = at
         case _:
-            strikes.no_usage = True
+            faults.no_usage = True
 
 
 def _read(given: object) -> _Fault:

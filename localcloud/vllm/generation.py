@@ -20,7 +20,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Completion:
     """A whole answer. `texts[i]` is what token i adds (possibly nothing).
 
     Tokens before `reasoning_end` are reasoning, those before `content_end` content, the rest the arguments of `tool`.
@@ -56,7 +56,7 @@ class Abilities:
     seed: int
 
 
-def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -> Answer:
+def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -> Completion:
     """Return the answer of at most `most` tokens. `arrival` is the request's number, which varies free answers above temperature 0.
 
     Raises RequestError for what cannot be answered (a schema that the simulator cannot fill, tools without a parser).
@@ -90,7 +90,7 @@ def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -
     if not abilities.reasoning:
         # Without a parser the thoughts stay in the content.
         reasoning_end = 0
-    made = Answer(
+    made = Completion(
         texts=texts,
         reasoning_end=reasoning_end,
         content_end=content_end,
@@ -172,7 +172,7 @@ def _texts(pieces: list[bytes]) -> list[str]:
     return texts
 
 
-def _stopped(made: Answer, request: Request) -> Answer:
+def _stopped(made: Completion, request: Request) -> Completion:
     """End the answer at the first stop string in its content."""
     if not request.stop:
         return made
@@ -190,7 +190,7 @@ def _stopped(made: Answer, request: Request) -> Answer:
     for text in made.texts[made.reasoning_end : kept]:
         texts.append(text[:left])
         left = max(0, left - len(text))
-    return Answer(
+    return Completion(
         texts=texts,
         reasoning_end=made.reasoning_end,
         content_end=kept,

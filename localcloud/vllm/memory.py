@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.models import GIB, Accelerator, Model
+from localcloud.vllm.models import GIB, Model, SimulatedAccelerator
 
 _TPU_WEIGHT_ONLY_DTYPES: Final = 2  # bytes an element takes in the TPU's padded pages, whatever the dtype
 _GPU_OVERHEAD_GIB: Final = 1.51
@@ -16,12 +16,12 @@ _GPU_OVERHEAD_GIB: Final = 1.51
 7,097 blocks of 320 KiB)."""
 
 
-class EngineError(Exception):
+class EngineStartError(Exception):
     """The engine cannot start; the message is the last line of vLLM's traceback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class KvCapacity:
     """What the engine starts with. `tokens` is what vLLM logs as `GPU KV cache size`; `weights_gib` and `available_gib` are for one device."""
 
     max_model_len: int
@@ -48,7 +48,7 @@ class _Layout:
     sliding_tokens: int | None
 
     def request_bytes(self, length: int, block_size: int) -> int:
-        """KV bytes of one request of `length` tokens, rounded up to whole blocks."""
+        """Return the KV bytes of one request of `length` tokens, rounded up to whole blocks."""
         full = _round_up(length, block_size)
         window = full if self.sliding_tokens is None else _round_up(min(self.sliding_tokens, length), block_size)
         return full * self.global_bytes + window * self.sliding_bytes
@@ -58,17 +58,17 @@ def _round_up(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size) * block_size
 
 
-def capacity(arguments: Arguments, model: Model, accelerator: Accelerator) -> Capacity:
+def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> KvCapacity:
     """Work out the KV cache, or raise EngineError with what vLLM would say."""
     tp = arguments.tensor_parallel_size
     if tp > accelerator.devices:
-        raise EngineError(
+        raise EngineStartError(
             f"ValueError: World size ({tp}) is larger than the number of available devices ({accelerator.devices}) "
             f"on {accelerator.name}. If this is intentional and you are using: ray, set "
             "'--distributed-executor-backend ray'."
         )
     if model.is_w4a16 and accelerator.kind == "tpu":
-        raise EngineError("NotImplementedError: No compressed-tensors compatible scheme was found.")
+        raise EngineStartError("NotImplementedError: No compressed-tensors compatible scheme was found.")
     batched = arguments.max_num_batched_tokens or accelerator.default_max_num_batched_tokens
     _check_multimodal(arguments, batched)
     block_size = arguments.block_size or accelerator.default_block_size
@@ -80,7 +80,7 @@ def capacity(arguments: Arguments, model: Model, accelerator: Accelerator) -> Ca
     needed = layout.request_bytes(length, block_size)
     if needed > available:
         longest = _longest(layout, available, block_size, length)
-        raise EngineError(
+        raise EngineStartError(
             f"ValueError: To serve at least one request with the model's max seq len ({length}), "
             f"({needed / GIB:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
             f"({available / GIB:.2f} GiB). Based on the available memory, the estimated maximum model length is {longest}. "
@@ -91,7 +91,7 @@ def capacity(arguments: Arguments, model: Model, accelerator: Accelerator) -> Ca
     if arguments.num_gpu_blocks_override is not None:
         tokens = tokens * arguments.num_gpu_blocks_override // max(blocks, 1)
         blocks = arguments.num_gpu_blocks_override
-    return Capacity(
+    return KvCapacity(
         max_model_len=length,
         max_num_seqs=arguments.max_num_seqs or accelerator.default_max_num_seqs,
         max_num_batched_tokens=batched,
@@ -113,28 +113,28 @@ def _check_multimodal(arguments: Arguments, batched: int) -> None:
     if arguments.language_model_only or images == 0 or not arguments.disable_chunked_mm_input:
         return
     if batched < IMAGE_TOKENS:
-        raise EngineError(
+        raise EngineStartError(
             "ValueError: Chunked MM input disabled but max_tokens_per_mm_item "
             f"({IMAGE_TOKENS}) is larger than max_num_batched_tokens ({batched}). Please increase max_num_batched_tokens."
         )
 
 
-def _check_weights(weights_gib: float, accelerator: Accelerator) -> None:
+def _check_weights(weights_gib: float, accelerator: SimulatedAccelerator) -> None:
     if weights_gib <= accelerator.total_gib:
         return
     if accelerator.kind == "tpu":
-        raise EngineError(
+        raise EngineStartError(
             "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate "
             f"{weights_gib:.2f}G. That was not possible. There are {accelerator.total_gib:.2f}G free.; (0x0x0_HBM0)"
         )
-    raise EngineError(
+    raise EngineStartError(
         f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {(weights_gib - accelerator.total_gib) * 1024:.2f} MiB. "
         f"GPU 0 has a total capacity of {accelerator.total_gib:.2f} GiB of which 0.00 MiB is free. "
         f"Of the allocated memory {accelerator.total_gib:.2f} GiB is allocated by PyTorch."
     )
 
 
-def _layout(arguments: Arguments, model: Model, accelerator: Accelerator, batched: int) -> _Layout:
+def _layout(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator, batched: int) -> _Layout:
     tp = arguments.tensor_parallel_size
     if accelerator.kind == "tpu":
         size = _TPU_WEIGHT_ONLY_DTYPES
@@ -151,13 +151,13 @@ def _layout(arguments: Arguments, model: Model, accelerator: Accelerator, batche
     )
 
 
-def _available_bytes(arguments: Arguments, accelerator: Accelerator, weights_gib: float) -> int:
+def _available_bytes(arguments: Arguments, accelerator: SimulatedAccelerator, weights_gib: float) -> int:
     if arguments.kv_cache_memory_bytes is not None:
         return arguments.kv_cache_memory_bytes
     overhead = 0.0 if accelerator.kind == "tpu" else _GPU_OVERHEAD_GIB
     available_gib = accelerator.total_gib * arguments.gpu_memory_utilization - weights_gib - overhead
     if available_gib <= 0:
-        raise EngineError(
+        raise EngineStartError(
             f"ValueError: No available memory for the cache blocks (Available KV cache memory: {available_gib:.2f} GiB). "
             "Try increasing `gpu_memory_utilization` when initializing the engine."
         )
@@ -171,13 +171,13 @@ def _max_model_len(arguments: Arguments, model: Model, layout: _Layout, availabl
     if asked is None:
         return model.max_position
     if asked > model.max_position:
-        raise EngineError(
+        raise EngineStartError(
             f"ValueError: User-specified max_model_len ({asked}) is greater than the derived max_model_len "
             f"(max_position_embeddings={model.max_position} or model_max_length=None in model's config.json). "
             "To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
         )
     if asked < 1:
-        raise EngineError(f"ValueError: max_model_len must be a positive integer, got {asked}.")
+        raise EngineStartError(f"ValueError: max_model_len must be a positive integer, got {asked}.")
     return asked
 
 

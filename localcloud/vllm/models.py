@@ -43,12 +43,12 @@ class Model:
         return int((self.weights_gib if self.disk_gib is None else self.disk_gib) * GIB)
 
     def sliding_bytes_per_token(self, bytes_per_element: int, tensor_parallel: int) -> int:
-        """KV bytes that one token costs one device in all sliding-window layers; fewer heads than devices are replicated."""
+        """Return the KV bytes per token and device in all sliding-window layers. If there are fewer heads than devices, heads are replicated."""
         heads = max(1, self.kv_heads_sliding // tensor_parallel)
         return self.sliding_layers * heads * _HEAD_DIM_SLIDING * 2 * bytes_per_element
 
     def global_bytes_per_token(self, bytes_per_element: int, tensor_parallel: int) -> int:
-        """KV bytes that one token costs one device in all full-attention layers."""
+        """Return the KV bytes per token and device in all full-attention layers."""
         heads = max(1, self.kv_heads_global // tensor_parallel)
         return self.global_layers * heads * _HEAD_DIM_GLOBAL * 2 * bytes_per_element
 
@@ -182,7 +182,7 @@ def find_model(name: str) -> Model | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
+class SimulatedAccelerator:
     """What the server runs on: `devices` equal devices. Bandwidth and FLOPS are a device's peak, from the vendors' data sheets."""
 
     name: str
@@ -198,7 +198,7 @@ class Accelerator:
     interval_per_sequence_s: float
 
 
-_L4: Final = Accelerator(
+_L4: Final = SimulatedAccelerator(
     name="NVIDIA L4",
     kind="cuda",
     devices=1,
@@ -211,7 +211,7 @@ _L4: Final = Accelerator(
     ttft_base_s=0.11,  # measured TTFT of a short prompt: 0.124 s
     interval_per_sequence_s=0.00015,
 )
-_RTX_PRO_6000: Final = Accelerator(
+_RTX_PRO_6000: Final = SimulatedAccelerator(
     name="NVIDIA RTX PRO 6000 Blackwell Server Edition",
     kind="cuda",
     devices=1,
@@ -224,7 +224,7 @@ _RTX_PRO_6000: Final = Accelerator(
     ttft_base_s=0.06,
     interval_per_sequence_s=0.00006,
 )
-_NONE: Final = Accelerator(
+_NONE: Final = SimulatedAccelerator(
     name="simulated",
     kind="none",
     devices=64,
@@ -246,8 +246,8 @@ _TPU_GENERATIONS: Final = {
 }
 
 
-def _tpu(generation: str, chips: int) -> Accelerator:
-    return Accelerator(
+def _tpu(generation: str, chips: int) -> SimulatedAccelerator:
+    return SimulatedAccelerator(
         name=f"TPU {generation}-{chips}",
         kind="tpu",
         devices=chips,
@@ -260,7 +260,7 @@ def _tpu(generation: str, chips: int) -> Accelerator:
     )
 
 
-def find_accelerator(name: str) -> Accelerator | None:
+def find_accelerator(name: str) -> SimulatedAccelerator | None:
     """Find an accelerator by Google's name (`nvidia-l4`, `nvidia-rtx-pro-6000`, `v6e-4`) or by none at all (`""`: no memory limits worth a test)."""
     generation, _, chips = name.partition("-")
     if generation in _TPU_GENERATIONS and chips.isdecimal():

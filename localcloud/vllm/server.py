@@ -17,13 +17,13 @@ from localcloud.open_files import raise_open_files
 from localcloud.vllm import lifeline, settings
 from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, parse
-from localcloud.vllm.engine import Engine, timing
-from localcloud.vllm.faults import FaultError, Faults
-from localcloud.vllm.memory import Capacity, EngineError
+from localcloud.vllm.engine import SimulatedEngine, timing
+from localcloud.vllm.faults import FaultError, InjectedFaults
+from localcloud.vllm.memory import EngineStartError, KvCapacity
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.models import Model
-from localcloud.vllm.settings import Surroundings
-from localcloud.vllm.startup import KilledError, Start, Step, plan
+from localcloud.vllm.settings import RuntimeEnvironment
+from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
 
 PLANNED_MARK: Final = "[simulated] start planned:"
 """The first line of the log: a runtime reads from it when the process is up, which port the container serves and how long its start takes."""
@@ -40,31 +40,31 @@ def _log(line: str, *, level: str = "INFO") -> None:
 def main(argv: Sequence[str]) -> int:
     """Run the server. Returns vLLM's exit codes: 2 for a wrong command line, 1 for a failed start, 0 after SIGTERM."""
     try:
-        surroundings = settings.read(os.environ)
-        lifeline.hold(surroundings.lifeline)
+        environment = settings.read(os.environ)
+        lifeline.hold(environment.lifeline)
         raise_open_files()
-        faults = Faults(surroundings.faults)
+        faults = InjectedFaults(environment.faults)
         arguments = parse(argv)
-        start = plan(arguments, surroundings)
-        listener = _bind(arguments, surroundings)
-    except (settings.SettingsError, FaultError) as error:
+        start = plan(arguments, environment)
+        listener = _bind(arguments, environment)
+    except (settings.VariableError, FaultError) as error:
         print(f"localcloud.vllm: {error}", file=sys.stderr)
         return 2
-    except (ArgumentError, EngineError) as error:
+    except (ArgumentError, EngineStartError) as error:
         _traceback(str(error))
         return 1
     except OSError as error:
         _traceback(f"OSError: [Errno {error.errno}] {error.strerror}")
         return 1
     print(
-        f"{PLANNED_MARK} port {arguments.port}, {start.total_s:.1f} simulated seconds at {surroundings.clock_speed:g} a second. "
+        f"{PLANNED_MARK} port {arguments.port}, {start.total_s:.1f} simulated seconds at {environment.clock_speed:g} per second. "
         "This is not vLLM: no model is loaded and no answer means anything.",
         flush=True,
     )
     # vLLM binds its port first and listens on it last, so that a connection is refused until the engine is up.
     with listener:
         try:
-            return asyncio.run(_run(arguments, surroundings, start, faults, listener))
+            return asyncio.run(_run(arguments, environment, start, faults, listener))
         except KeyboardInterrupt:
             return 0
 
@@ -73,12 +73,12 @@ def _traceback(message: str) -> None:
     print("Traceback (most recent call last):\n  ...\n" + message, file=sys.stderr, flush=True)
 
 
-def _bind(arguments: Arguments, surroundings: Surroundings) -> socket.socket:
-    host = surroundings.bind_host or arguments.host or "127.0.0.1"
-    if surroundings.bind_host is None and host in ("0.0.0.0", "::", ""):
+def _bind(arguments: Arguments, environment: RuntimeEnvironment) -> socket.socket:
+    host = environment.bind_host or arguments.host or "127.0.0.1"
+    if environment.bind_host is None and host in ("0.0.0.0", "::", ""):
         # A simulation is nobody else's business: what says "all interfaces" means the loopback one.
         host = "127.0.0.1"
-    port = arguments.port if surroundings.bind_port is None else surroundings.bind_port
+    port = arguments.port if environment.bind_port is None else environment.bind_port
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -90,18 +90,18 @@ def _bind(arguments: Arguments, surroundings: Surroundings) -> socket.socket:
 
 
 async def _run(
-    arguments: Arguments, surroundings: Surroundings, start: Start, faults: Faults, listener: socket.socket
+    arguments: Arguments, environment: RuntimeEnvironment, start: Start, faults: InjectedFaults, listener: socket.socket
 ) -> int:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    if not await _start(start, surroundings, stopped):
+    if not await _start(start, environment, stopped):
         return 0 if stopped.is_set() else 1
     assert start.capacity is not None  # noqa: S101 - a start without an error has a capacity
     assert start.model is not None  # noqa: S101
-    engine = _engine(arguments, surroundings, start, start.model, start.capacity)
-    keys = arguments.api_keys or ((surroundings.api_key,) if surroundings.api_key else ())
+    engine = _engine(arguments, environment, start, start.model, start.capacity)
+    keys = arguments.api_keys or ((environment.api_key,) if environment.api_key else ())
     app = make_app(
         Parts(
             arguments=arguments,
@@ -128,11 +128,11 @@ async def _run(
     return 0
 
 
-async def _start(start: Start, surroundings: Surroundings, stopped: asyncio.Event) -> bool:
+async def _start(start: Start, environment: RuntimeEnvironment, stopped: asyncio.Event) -> bool:
     """Go through the steps; tell whether the engine is up."""
     begun = time.monotonic()
     for step in start.steps:
-        left = step.at_s / surroundings.clock_speed - (time.monotonic() - begun)
+        left = step.at_s / environment.clock_speed - (time.monotonic() - begun)
         if left > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), left)
@@ -141,7 +141,7 @@ async def _start(start: Start, surroundings: Surroundings, stopped: asyncio.Even
     return True
 
 
-def _take(step: Step) -> bool:
+def _take(step: StartupStep) -> bool:
     """Log one step, write its cache file, or fail as it says."""
     if step.line.startswith("Loading safetensors"):
         print(step.line, file=sys.stderr, flush=True)
@@ -160,16 +160,18 @@ def _take(step: Step) -> bool:
     return True
 
 
-def _engine(arguments: Arguments, surroundings: Surroundings, start: Start, model: Model, capacity: Capacity) -> Engine:
+def _engine(
+    arguments: Arguments, environment: RuntimeEnvironment, start: Start, model: Model, capacity: KvCapacity
+) -> SimulatedEngine:
     accelerator = start.accelerator
     pace = timing(
         model,
         accelerator,
         tensor_parallel=arguments.tensor_parallel_size,
         offload_gib=arguments.cpu_offload_gib,
-        speed=surroundings.speed,
-        ttft_s=surroundings.ttft_s,
-        tpot_s=surroundings.tpot_s,
+        speed=environment.speed,
+        ttft_s=environment.ttft_s,
+        tpot_s=environment.tpot_s,
     )
     cache_config = {
         "block_size": capacity.block_size,
@@ -188,4 +190,6 @@ def _engine(arguments: Arguments, surroundings: Surroundings, start: Start, mode
         "swap_space": 4,
     }
     metrics = Metrics(arguments.served_model_names[0], cache_config)
-    return Engine(capacity=capacity, timing=pace, metrics=metrics, prefix_caching=arguments.enable_prefix_caching)
+    return SimulatedEngine(
+        capacity=capacity, timing=pace, metrics=metrics, prefix_caching=arguments.enable_prefix_caching
+    )

@@ -10,7 +10,7 @@ from typing import Any, cast
 from localcloud.json_values import as_list, as_object
 
 
-class SettingsError(Exception):
+class VariableError(Exception):
     """An environment variable of the simulator is wrong; the message names it, its value and what is allowed."""
 
 
@@ -25,7 +25,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class RuntimeEnvironment:
     """The simulator's own environment; see docs/simulated-server.md for the variables.
 
     `clock_speed`: simulated seconds of the start in one real second; `speed`: the same for serving; `ttft_s` and `tpot_s` fix the timing (real
@@ -56,9 +56,9 @@ class Surroundings:
         return None
 
 
-def read(environment: Mapping[str, str]) -> Surroundings:
+def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
     """Read the simulator's variables. Raises SettingsError."""
-    return Surroundings(
+    return RuntimeEnvironment(
         accelerator=environment.get("VLLM_SIM_ACCELERATOR", ""),
         clock_speed=_positive(environment, "VLLM_SIM_CLOCK_SPEED", 200.0),
         speed=_positive(environment, "VLLM_SIM_SPEED", 1.0),
@@ -85,14 +85,14 @@ def _number(environment: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        raise SettingsError(f"{name} is {text!r}, but it has to be a number that is not negative")
+        raise VariableError(f"{name} is {text!r}, but it has to be a number that is not negative")
     return value
 
 
 def _positive(environment: Mapping[str, str], name: str, default: float) -> float:
     value = _number(environment, name)
     if value == 0:
-        raise SettingsError(f"{name} is 0, but it has to be greater than 0")
+        raise VariableError(f"{name} is 0, but it has to be greater than 0")
     return default if value is None else value
 
 
@@ -112,20 +112,20 @@ def _load(environment: Mapping[str, str], name: str) -> Any:  # noqa: ANN401 - J
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise SettingsError(f"{name} is not JSON: {error}") from error
+        raise VariableError(f"{name} is not JSON: {error}") from error
 
 
 def _object(environment: Mapping[str, str], name: str) -> Mapping[str, str]:
     value: object = _load(environment, name)
     if value is not None and not isinstance(value, dict):
-        raise SettingsError(f"{name} has to be a JSON object")
+        raise VariableError(f"{name} has to be a JSON object")
     return as_object(cast("object", value))
 
 
 def _faults(environment: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
     value: object = _load(environment, "VLLM_SIM_FAULTS")
     if value is not None and not isinstance(value, list):
-        raise SettingsError("VLLM_SIM_FAULTS has to be a JSON list of faults")
+        raise VariableError("VLLM_SIM_FAULTS has to be a JSON list of faults")
     return tuple(as_list(cast("object", value)))
 
 
@@ -137,7 +137,7 @@ def _mounts(environment: Mapping[str, str]) -> tuple[Mount, ...]:
     try:
         listed = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
-        raise SettingsError(f"VLLM_SIM_MOUNTS_FILE names {path}, which cannot be read as JSON: {error}") from error
+        raise VariableError(f"VLLM_SIM_MOUNTS_FILE names {path}, which cannot be read as JSON: {error}") from error
     return tuple(
         Mount(path=item["path"], files=item["files"], options=item["options"], readable=item["readable"])
         for item in listed

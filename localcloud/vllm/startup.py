@@ -12,9 +12,9 @@ from typing import Final
 
 from localcloud.vllm import VERSION
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.memory import Capacity, EngineError, capacity
-from localcloud.vllm.models import Accelerator, Model, find_accelerator, find_model
-from localcloud.vllm.settings import Mount, Surroundings
+from localcloud.vllm.memory import EngineStartError, KvCapacity, capacity
+from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
+from localcloud.vllm.settings import Mount, RuntimeEnvironment
 
 _FUSE_MB_PER_S: Final = 24.8  # measured: 16.44 GB in 664.24 s over Cloud Storage FUSE with its defaults
 _FUSE_PREFETCH_MB_PER_S: Final = 53.0  # measured: the same 16.44 GB prefetched in 310 s
@@ -43,12 +43,12 @@ class KilledError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StartupStep:
     """One step of the start: wait until `at_s` (simulated seconds from the beginning), then log `line`, then fail where there is an error."""
 
     at_s: float
     line: str = ""
-    error: EngineError | KilledError | None = None
+    error: EngineStartError | KilledError | None = None
     cache_file: Path | None = None
 
 
@@ -56,10 +56,10 @@ class Step:
 class Start:
     """A planned start. `capacity` is None where it will fail."""
 
-    steps: tuple[Step, ...]
-    capacity: Capacity | None
+    steps: tuple[StartupStep, ...]
+    capacity: KvCapacity | None
     model: Model | None
-    accelerator: Accelerator
+    accelerator: SimulatedAccelerator
 
     @property
     def total_s(self) -> float:
@@ -67,23 +67,25 @@ class Start:
         return self.steps[-1].at_s if self.steps else 0.0
 
 
-def plan(arguments: Arguments, surroundings: Surroundings) -> Start:
+def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
     """Plan the start: all its steps, the failing one last. Raises EngineError only for an accelerator that does not exist."""
-    accelerator = find_accelerator(surroundings.accelerator)
+    accelerator = find_accelerator(environment.accelerator)
     if accelerator is None:
-        raise EngineError(f"VLLM_SIM_ACCELERATOR is {surroundings.accelerator!r}, which the simulator does not know")
+        raise EngineStartError(
+            f"VLLM_SIM_ACCELERATOR is {environment.accelerator!r}, which the simulator does not know"
+        )
     try:
-        weights = _find_weights(arguments, surroundings)
+        weights = _find_weights(arguments, environment)
         planned = capacity(arguments, weights.model, accelerator)
-    except EngineError as error:
-        step = Step(at_s=_IMPORT_S + 20.0 if isinstance(error, _LateError) else _IMPORT_S, error=error)
+    except EngineStartError as error:
+        step = StartupStep(at_s=_IMPORT_S + 20.0 if isinstance(error, _LateError) else _IMPORT_S, error=error)
         return Start(steps=(step,), capacity=None, model=None, accelerator=accelerator)
-    steps = list(_steps(arguments, surroundings, accelerator, weights, planned))
+    steps = list(_steps(arguments, environment, accelerator, weights, planned))
     failed = any(step.error for step in steps)
     return Start(steps=tuple(steps), capacity=None if failed else planned, model=weights.model, accelerator=accelerator)
 
 
-class _LateError(EngineError):
+class _LateError(EngineStartError):
     """An error that shows only when the weights are looked for."""
 
 
@@ -94,17 +96,17 @@ class _Weights:
     mb_per_s: float
 
 
-def _find_weights(arguments: Arguments, surroundings: Surroundings) -> _Weights:
+def _find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Weights:
     """Find the checkpoint: on a mount, on a disk, in a bucket by URI, or on the hub."""
     name = arguments.model
     if name.startswith("/"):
-        for mount in surroundings.mounts:
+        for mount in environment.mounts:
             if name == mount.path or name.startswith(mount.path.rstrip("/") + "/"):
                 return _mounted_weights(arguments, mount)
-        return _disk_weights(arguments, surroundings)
+        return _disk_weights(arguments, environment)
     model = find_model(name)
     if model is None:
-        raise EngineError(_not_a_model(name))
+        raise EngineStartError(_not_a_model(name))
     rate = _FUSE_BUFFERED_MB_PER_S if name.startswith("gs://") else _HUB_MB_PER_S
     return _Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate)
 
@@ -127,16 +129,16 @@ def _mounted_weights(arguments: Arguments, mount: Mount) -> _Weights:
         if not prefix or name.startswith(prefix + "/")
     }
     if below and not mount.readable:
-        raise EngineError(f"PermissionError: [Errno 13] Permission denied: '{arguments.model}/config.json'")
+        raise EngineStartError(f"PermissionError: [Errno 13] Permission denied: '{arguments.model}/config.json'")
     prefetch = arguments.safetensors_load_strategy == "prefetch"
     buffered = mount.options.get("enable-buffered-read") == "true" or "cache-dir" in mount.options
     rate = _FUSE_BUFFERED_MB_PER_S if buffered else _FUSE_PREFETCH_MB_PER_S if prefetch else _FUSE_MB_PER_S
     return _folder_weights(arguments.model, below, rate)
 
 
-def _disk_weights(arguments: Arguments, surroundings: Surroundings) -> _Weights:
-    folder = surroundings.real_path(arguments.model) or (
-        Path(arguments.model) if not surroundings.paths and not surroundings.mounts else None
+def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Weights:
+    folder = environment.real_path(arguments.model) or (
+        Path(arguments.model) if not environment.paths and not environment.mounts else None
     )
     files: dict[str, int] = {}
     if folder is not None and folder.is_dir():
@@ -151,13 +153,13 @@ def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> _We
     A staged file may be a stand-in of a few bytes: the size that counts is then the checkpoint's known one.
     """
     if "config.json" not in files and "params.json" not in files:
-        raise EngineError(_not_a_model(name))
+        raise EngineStartError(_not_a_model(name))
     weights = {file: size for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
     if not weights:
         raise _LateError(f"RuntimeError: Cannot find any model weights with `{name}`")
     model = find_model(name)
     if model is None:
-        raise EngineError(
+        raise EngineStartError(
             f"ValueError: the simulated server does not know the checkpoint in '{name}': "
             "its folder has to be named like the checkpoint, as in gemma-4-E2B-it"
         )
@@ -167,55 +169,63 @@ def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> _We
 
 
 def _steps(
-    arguments: Arguments, surroundings: Surroundings, accelerator: Accelerator, weights: _Weights, planned: Capacity
-) -> Iterator[Step]:
+    arguments: Arguments,
+    environment: RuntimeEnvironment,
+    accelerator: SimulatedAccelerator,
+    weights: _Weights,
+    planned: KvCapacity,
+) -> Iterator[StartupStep]:
     model = weights.model
     tiny = model.name == "tiny"
     now = 0.0
-    yield Step(at_s=now, line=f"[api_server.py:1] vLLM API server version {VERSION}")
-    yield Step(at_s=now, line=f"[model.py:1] Resolved architecture: Gemma4ForConditionalGeneration ({model.name})")
-    yield Step(at_s=now, line=f"[model.py:1] Using max model len {planned.max_model_len}")
+    yield StartupStep(at_s=now, line=f"[api_server.py:1] vLLM API server version {VERSION}")
+    yield StartupStep(
+        at_s=now, line=f"[model.py:1] Resolved architecture: Gemma4ForConditionalGeneration ({model.name})"
+    )
+    yield StartupStep(at_s=now, line=f"[model.py:1] Using max model len {planned.max_model_len}")
     batched = planned.max_num_batched_tokens
-    yield Step(at_s=now, line=f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={batched}.")
+    yield StartupStep(
+        at_s=now, line=f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={batched}."
+    )
     now += 0.5 if tiny else _IMPORT_S
-    yield Step(at_s=now, line=f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {accelerator.name}")
-    yield Step(at_s=now, line=f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...")
+    yield StartupStep(at_s=now, line=f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {accelerator.name}")
+    yield StartupStep(at_s=now, line=f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...")
     load_s = weights.size_bytes / (weights.mb_per_s * 1e6)
     for shard in range(1, model.shards + 1):
         done = shard / model.shards
-        killed = _killed(surroundings, weights.size_bytes, (shard - 1) / model.shards, done)
+        killed = _killed(environment, weights.size_bytes, (shard - 1) / model.shards, done)
         if killed is not None:
             at, error = killed
-            yield Step(at_s=now + load_s * at, error=error)
+            yield StartupStep(at_s=now + load_s * at, error=error)
             return
         line = f"Loading safetensors checkpoint shards: {done:4.0%} Completed | {shard}/{model.shards}"
-        yield Step(at_s=now + load_s * done, line=line)
+        yield StartupStep(at_s=now + load_s * done, line=line)
     now += load_s
-    yield Step(at_s=now, line=f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds")
-    yield Step(
+    yield StartupStep(at_s=now, line=f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds")
+    yield StartupStep(
         at_s=now,
         line=f"[gpu_model_runner.py:1] Model loading took {planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
     )
-    now, lines = _compile(arguments, surroundings, accelerator, model, now)
+    now, lines = _compile(arguments, environment, accelerator, model, now)
     yield from lines
-    yield Step(at_s=now, line=f"[gpu_worker.py:1] Available KV cache memory: {planned.available_gib:.2f} GiB")
-    yield Step(at_s=now, line=f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens")
-    yield Step(
+    yield StartupStep(at_s=now, line=f"[gpu_worker.py:1] Available KV cache memory: {planned.available_gib:.2f} GiB")
+    yield StartupStep(at_s=now, line=f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens")
+    yield StartupStep(
         at_s=now,
         line=f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: "
         f"{planned.concurrency:.2f}x",
     )
     now += 0.5 if tiny else _WARM_UP_GPU_S
-    yield Step(
+    yield StartupStep(
         at_s=now, line=f"[core.py:1] init engine (profile, create kv cache, warmup model) took {now:.2f} seconds"
     )
 
 
 def _killed(
-    surroundings: Surroundings, size_bytes: int, from_share: float, to_share: float
+    environment: RuntimeEnvironment, size_bytes: int, from_share: float, to_share: float
 ) -> tuple[float, KilledError] | None:
     """Tell at which share of the load, if between these two, the container exceeds its memory."""
-    limit = surroundings.memory_limit_mib
+    limit = environment.memory_limit_mib
     if limit is None:
         return None
     overhead_mib, size_mib = _HOST_OVERHEAD_GIB * 1024, size_bytes / 2**20
@@ -230,23 +240,27 @@ def _killed(
 
 
 def _compile(
-    arguments: Arguments, surroundings: Surroundings, accelerator: Accelerator, model: Model, now: float
-) -> tuple[float, list[Step]]:
+    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model, now: float
+) -> tuple[float, list[StartupStep]]:
     """Plan the compilation: nothing when eager, seconds when the cache has the key, the whole time else."""
     if arguments.enforce_eager:
-        return now, [Step(at_s=now, line="[vllm.py:1] Enforce eager set, disabling torch.compile and CUDAGraphs.")]
-    cache = _cache_file(arguments, surroundings, accelerator, model)
+        return now, [
+            StartupStep(at_s=now, line="[vllm.py:1] Enforce eager set, disabling torch.compile and CUDAGraphs.")
+        ]
+    cache = _cache_file(arguments, environment, accelerator, model)
     if cache is not None and cache.is_file():
         took = min(_COMPILE_CACHED_S, _full_compile_s(accelerator, model))
         line = f"[backends.py:1] Directly load the compiled graph(s) from the cache, took {took:.3f} s"
-        return now + took, [Step(at_s=now + took, line=line)]
+        return now + took, [StartupStep(at_s=now + took, line=line)]
     took = _full_compile_s(accelerator, model)
-    begun = Step(at_s=now, line="[backends.py:1] Compiling a graph for dynamic shape")
-    done = Step(at_s=now + took, line=f"[monitor.py:1] torch.compile takes {took:.2f} s in total", cache_file=cache)
+    begun = StartupStep(at_s=now, line="[backends.py:1] Compiling a graph for dynamic shape")
+    done = StartupStep(
+        at_s=now + took, line=f"[monitor.py:1] torch.compile takes {took:.2f} s in total", cache_file=cache
+    )
     return now + took, [begun, done]
 
 
-def _full_compile_s(accelerator: Accelerator, model: Model) -> float:
+def _full_compile_s(accelerator: SimulatedAccelerator, model: Model) -> float:
     if model.name == "tiny":
         return _COMPILE_TINY_S
     if accelerator.kind == "tpu":
@@ -255,15 +269,13 @@ def _full_compile_s(accelerator: Accelerator, model: Model) -> float:
 
 
 def _cache_file(
-    arguments: Arguments, surroundings: Surroundings, accelerator: Accelerator, model: Model
+    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model
 ) -> Path | None:
     """Return the file that marks a compiled graph: keyed by all that changes one (version, model, devices, lengths, batch)."""
-    root = surroundings.cache_root
+    root = environment.cache_root
     if root is None:
         return None
-    folder = surroundings.real_path(root) or (
-        Path(root) if not surroundings.paths and not surroundings.mounts else None
-    )
+    folder = environment.real_path(root) or (Path(root) if not environment.paths and not environment.mounts else None)
     if folder is None:
         return None
     key = json.dumps(

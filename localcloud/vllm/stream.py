@@ -7,23 +7,25 @@ from typing import Any, Final
 from uuid import uuid4
 
 from localcloud.vllm.engine import Sequence
-from localcloud.vllm.faults import Strikes
-from localcloud.vllm.generation import Answer
+from localcloud.vllm.faults import RequestFaults
+from localcloud.vllm.generation import Completion
 from localcloud.vllm.protocol import Request
 
 _DONE: Final = b"data: [DONE]\n\n"
 _MALFORMED: Final = b'data: {"choices": [{"delta": {"cont\n\n'
 
 
-class Reply:
+class CompletionReply:
     """What both kinds of reply share: ids, names, counts."""
 
-    def __init__(self, request: Request, answer: Answer, model: str, *, cached_details: bool, strikes: Strikes) -> None:
+    def __init__(
+        self, request: Request, answer: Completion, model: str, *, cached_details: bool, faults: RequestFaults
+    ) -> None:
         self.request = request
         self.answer = answer
         self.model = model
         self.cached_details = cached_details
-        self.strikes = strikes
+        self.faults = faults
         self.created = int(time.time())
         self.id = f"{'chatcmpl' if request.is_chat else 'cmpl'}-{uuid4().hex}"
         self.tool_id = f"chatcmpl-tool-{uuid4().hex[:16]}"
@@ -46,18 +48,20 @@ class Reply:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
-class WholeReply(Reply):
+class WholeReply(CompletionReply):
     """Collects an answer; `finished` is set when its last token is due."""
 
-    def __init__(self, request: Request, answer: Answer, model: str, *, cached_details: bool, strikes: Strikes) -> None:
-        super().__init__(request, answer, model, cached_details=cached_details, strikes=strikes)
+    def __init__(
+        self, request: Request, answer: Completion, model: str, *, cached_details: bool, faults: RequestFaults
+    ) -> None:
+        super().__init__(request, answer, model, cached_details=cached_details, faults=faults)
         self.finished = asyncio.Event()
         self.reset = False
 
     def emit(self, start: int, end: int) -> None:
         """Take tokens; nothing is sent before the last."""
         del start
-        if self.strikes.reset_after is not None and end >= self.strikes.reset_after:
+        if self.faults.reset_after is not None and end >= self.faults.reset_after:
             self.reset = True
             self.finished.set()
         if end == len(self.answer.texts):
@@ -96,12 +100,12 @@ class WholeReply(Reply):
         choice |= {"logprobs": None, "finish_reason": answer.finish_reason, "stop_reason": answer.stop_reason}
         body = self.head("chat.completion" if self.request.is_chat else "text_completion")
         body |= {"choices": [choice], "service_tier": None, "system_fingerprint": None}
-        if not self.strikes.no_usage:
+        if not self.faults.no_usage:
             body["usage"] = self.usage(len(answer.texts))
         return body | {"prompt_logprobs": None, "kv_transfer_params": None}
 
 
-class StreamReply(Reply):
+class StreamReply(CompletionReply):
     """Writes an answer's events to the connection as they are due.
 
     The chunks are framed here and written to the transport, one write a call: a second layer for each token would be most of the cost.
@@ -110,18 +114,18 @@ class StreamReply(Reply):
     def __init__(
         self,
         request: Request,
-        answer: Answer,
+        answer: Completion,
         model: str,
         *,
         cached_details: bool,
-        strikes: Strikes,
+        faults: RequestFaults,
         force_usage: bool,
     ) -> None:
-        super().__init__(request, answer, model, cached_details=cached_details, strikes=strikes)
+        super().__init__(request, answer, model, cached_details=cached_details, faults=faults)
         self.finished = asyncio.Event()
         self._transport: asyncio.Transport | None = None
-        self._usage_at_end = (request.include_usage or force_usage) and not strikes.no_usage
-        self._usage_always = request.continuous_usage and not strikes.no_usage
+        self._usage_at_end = (request.include_usage or force_usage) and not faults.no_usage
+        self._usage_always = request.continuous_usage and not faults.no_usage
         kind = "chat.completion.chunk" if request.is_chat else "text_completion"
         head = json.dumps(self.head(kind))[:-1]
         self._head = f'data: {head}, "choices": ['
@@ -139,14 +143,14 @@ class StreamReply(Reply):
         if transport is None or transport.is_closing():
             self.finished.set()
             return
-        strikes = self.strikes
-        if strikes.reset_after is not None and end >= strikes.reset_after:
+        faults = self.faults
+        if faults.reset_after is not None and end >= faults.reset_after:
             transport.abort()
             self.finished.set()
             return
         events = self._events(start, end)
-        if strikes.malformed_after is not None and end >= strikes.malformed_after:
-            strikes.malformed_after = None
+        if faults.malformed_after is not None and end >= faults.malformed_after:
+            faults.malformed_after = None
             events = _MALFORMED + events
         if end == len(self.answer.texts):
             events += self._last_events()

@@ -13,11 +13,11 @@ from typing import Any
 from localcloud.json_values import JsonObject
 from localcloud.world.clock import Clock
 from localcloud.world.oauth import Tokens
-from localcloud.world.operations import Operations
+from localcloud.world.operations import LongRunningOperations
 from localcloud.world.policies import Policies
 from localcloud.world.runtime import FrontRuntime, MachineRuntime, RevisionRuntime
 from localcloud.world.scenario import Scenario
-from localcloud.world.store import Store
+from localcloud.world.store import ResourceStore
 from localcloud.world.timeline import Timeline
 
 REGIONS: dict[str, str] = {
@@ -59,16 +59,21 @@ class Ids:
         self._etags.extend(etags)
 
     def number(self) -> str:
-        """A numeric id."""
-        return self._ids.popleft() if self._ids else str(secrets.randbelow(9 * 10**18) + 10**18)
+        """Return a numeric id."""
+        return self._ids.popleft() if self._ids else random_id()
 
     def etag(self) -> str:
-        """An etag of a resource (not of a policy)."""
+        """Return an etag of a resource (not of a policy)."""
         return self._etags.popleft() if self._etags else secrets.token_urlsafe(9) + "AA=="
 
 
+def random_id() -> str:
+    """Return a number of 19 digits, as Google's services give ids."""
+    return str(secrets.randbelow(9 * 10**18) + 10**18)
+
+
 def project_policy(project: str) -> str:
-    """The name under which a project's IAM policy is kept."""
+    """Return the name under which a project's IAM policy is kept."""
     return f"//cloudresourcemanager.googleapis.com/projects/{project}"
 
 
@@ -78,7 +83,7 @@ class Cloud:
     def __init__(self, *, state: Path, project: str, clock: Clock, scenario: Scenario) -> None:
         """Open (or begin) the state in the folder `state`."""
         self.state = state
-        self.store = Store(state / "resources.sqlite")
+        self.store = ResourceStore(state / "resources.sqlite")
         meta = self.store.get("meta", "time") or {"simulated_s": 0.0, "advanced_s": 0.0}
         self.timeline = Timeline(clock, simulated_s=meta["simulated_s"], advanced_s=meta["advanced_s"])
         self.project = project
@@ -88,7 +93,7 @@ class Cloud:
         self.scenario = scenario
         self.tokens = Tokens(state)
         self.policies = Policies(self.store)
-        self.operations = Operations(self.store, self.timeline)
+        self.operations = LongRunningOperations(self.store, self.timeline)
         self.ids = Ids()
         self.base_url = ""
         self._runtimes: Runtimes | None = None
@@ -97,7 +102,7 @@ class Cloud:
 
     @property
     def runtimes(self) -> Runtimes:
-        """What runs revisions, fronts and machines."""
+        """Return what runs revisions, fronts and machines."""
         if self._runtimes is None:
             raise RuntimeError("the runtimes have not been attached yet")
         return self._runtimes
@@ -107,16 +112,16 @@ class Cloud:
         self._runtimes = runtimes
 
     def duration_s(self, simulated_s: float) -> float:
-        """A duration from the scenario, or nothing where operations are instant."""
+        """Return a duration of the scenario in simulated seconds: 0 if operations are instant."""
         return 0.0 if self.scenario.operations.instant else simulated_s
 
     def project_number(self, project: str) -> str:
-        """The number of a project that exists."""
+        """Return a project's number, or `0` for an unknown project."""
         document = self.store.get("projects", project)
         return "0" if document is None else str(document["projectNumber"])
 
     def project_id(self, project: str) -> str | None:
-        """The id for an id or a number; None where there is no such project."""
+        """Return the id for an id or a number; None if there is no such project."""
         if self.store.has("projects", project):
             return project
         for name, document in self.store.under("projects") if project.isdigit() else []:
@@ -175,6 +180,6 @@ class Cloud:
 
 
 def fingerprint(document: JsonObject) -> str:
-    """A short digest of a document, as Compute Engine gives one for optimistic locking."""
+    """Return a short digest of a document, as Compute Engine uses it for optimistic locking."""
     text = json.dumps(document, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:11] + "="

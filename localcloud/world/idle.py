@@ -74,11 +74,11 @@ class IdleMachines:
         self.metadata[name] = dict(metadata)
 
     def guest_attributes(self, name: str) -> Mapping[str, Mapping[str, str]]:
-        """What a test has put there."""
+        """Return what a test has stored in `attributes`."""
         return self.attributes.get(name, {})
 
     def address(self, name: str, port: int) -> tuple[str, int] | None:  # noqa: ARG002 - the protocol's signature
-        """Nothing listens."""
+        """Return None: nothing listens."""
         return None
 
     async def stop(self, name: str) -> None:

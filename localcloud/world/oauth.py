@@ -46,16 +46,16 @@ class Tokens:
     """Issues and checks tokens; the keys lie in the state folder."""
 
     def __init__(self, state: Path) -> None:
-        """`state` is the state folder; keys are made there when first needed."""
+        """Use the keys in the folder `state`; they are created when first needed."""
         self._state = state
 
     def issue_access_token(self, email: str, lifetime_s: float = ACCESS_TOKEN_LIFETIME_S) -> str:
-        """An access token of a service account or user."""
+        """Return a new access token of a service account or user."""
         claims = _encode(json.dumps([email, int(time.time() + lifetime_s)]).encode())
         return f"{_PREFIX}{claims}.{self._mac(claims)}"
 
     def issue_id_token(self, email: str, audience: str) -> str:
-        """An ID token for a service's URL, good for an hour."""
+        """Return a new ID token for a service's URL, valid for an hour."""
         now = int(time.time())
         subject = str(int.from_bytes(hashlib.sha256(email.encode()).digest()[:8], "big"))
         claims = {
@@ -72,7 +72,7 @@ class Tokens:
         return f"{signing}.{_encode(self._signing_key.sign(signing.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
 
     def access_token_email(self, token: str) -> str | None:
-        """Whose access token this is; None for one that was not issued here or is over."""
+        """Return the owner of an access token; None if it was not issued here or has expired."""
         claims, _, mac = token.removeprefix(_PREFIX).partition(".")
         if not token.startswith(_PREFIX) or not hmac.compare_digest(mac, self._mac(claims)):
             return None
@@ -80,7 +80,7 @@ class Tokens:
         return email if time.time() < end_s else None
 
     def id_token(self, token: str) -> IdToken | None:
-        """The claims of an ID token that was issued here and is not over, else None."""
+        """Return the claims of an ID token; None if it was not issued here or has expired."""
         try:
             claims = _verified(token, self._signing_key.public_key())
         except (ValueError, InvalidSignature):
@@ -129,7 +129,7 @@ class Tokens:
 
 
 def assertion_issuer(assertion: str) -> str:
-    """The `iss` of an assertion, not verified yet."""
+    """Return the `iss` of an assertion without verifying it."""
     try:
         return str(json.loads(_decode(assertion.split(".")[1]))["iss"])
     except (IndexError, KeyError, ValueError, TypeError):
@@ -137,7 +137,7 @@ def assertion_issuer(assertion: str) -> str:
 
 
 def new_private_key() -> str:
-    """An RSA key of 2048 bits, PKCS #8 PEM."""
+    """Return a new RSA key of 2048 bits (PKCS #8, PEM)."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -145,7 +145,7 @@ def new_private_key() -> str:
 
 
 def public_key(private_key_pem: str) -> str:
-    """The public half, PEM."""
+    """Return the public key (PEM) of a private key."""
     key = serialization.load_pem_private_key(private_key_pem.encode(), password=None)
     return (
         key.public_key()

@@ -6,17 +6,17 @@ from typing import cast
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.errors import CloudError
-from localcloud.world.store import Store
+from localcloud.world.store import ResourceStore
 from localcloud.world.timeline import Timeline
 
 _EMPTY: JsonObject = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 _POLL_S = 0.01
 
 
-class Operations:
+class LongRunningOperations:
     """Operations by full name, per API. One kind ends by itself when its time has passed; the other is finished by whoever does the work."""
 
-    def __init__(self, store: Store, timeline: Timeline) -> None:
+    def __init__(self, store: ResourceStore, timeline: Timeline) -> None:
         self._store = store
         self._timeline = timeline
 
@@ -29,13 +29,13 @@ class Operations:
         response: JsonObject | None,
         metadata: JsonObject | None = None,
     ) -> JsonObject:
-        """An operation whose effect is there at once and which is done after `duration_s` simulated seconds. No response means an empty one."""
+        """Store an operation that is done after `duration_s` simulated seconds; its effect is there at once. Without a response it is empty."""
         return self._open(
             api, parent, metadata, due_s=self._timeline.simulated_s() + duration_s, response=response or _EMPTY
         )
 
     def pending(self, api: str, parent: str, *, metadata: JsonObject | None = None) -> JsonObject:
-        """An operation that `finish` ends."""
+        """Store an operation that `finish` ends."""
         return self._open(api, parent, metadata, due_s=None, response=None)
 
     def finish(
@@ -61,14 +61,14 @@ class Operations:
         self._store.put(_kind(api), name, record)
 
     def get(self, api: str, name: str) -> JsonObject:
-        """The operation as its API answers it; 404 where there is none."""
+        """Return the operation as its API shows it. Raise 404 if it does not exist."""
         record = self._store.get(_kind(api), name)
         if record is None:
             raise CloudError.not_found(f"Requested entity was not found: operation '{name}'.")
         return self._view(record)
 
     def under(self, api: str, prefix: str) -> list[JsonObject]:
-        """All operations under a parent, by name."""
+        """Return all operations under a parent, sorted by name."""
         return [self._view(record) for _, record in self._store.under(_kind(api), prefix)]
 
     def delete(self, api: str, name: str) -> None:
@@ -77,7 +77,7 @@ class Operations:
         self._store.delete(_kind(api), name)
 
     async def wait(self, api: str, name: str, *, limit_s: float) -> JsonObject:
-        """The operation once it is done, or as it is after `limit_s` real seconds."""
+        """Return the operation when it is done, or as it is after `limit_s` real seconds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + limit_s
         operation = self.get(api, name)

@@ -7,7 +7,7 @@ import re
 from localcloud.json_values import JsonObject, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.world.roles import grants
-from localcloud.world.store import Store
+from localcloud.world.store import ResourceStore
 
 _KIND = "iam.policies"
 _MEMBER = re.compile(
@@ -18,7 +18,7 @@ _SERVICE_ACCOUNT = re.compile(r"serviceAccount:([^@]+@([a-z0-9-]+)\.iam\.gservic
 
 
 def etag_of(generation: int) -> str:
-    """The etag of the n-th generation of a policy: BwX=, BwY=, then a counted series. All differ as bytes too, since clients decode them."""
+    """Return the etag of the n-th generation of a policy: BwX=, BwY=, then a counted series. They also differ as bytes, since clients decode them."""
     first = ("BwX=", "BwY=")
     if generation < len(first):
         return first[generation]
@@ -35,11 +35,11 @@ def _same_etag(left: str, right: str) -> bool:
 class Policies:
     """Policies by resource: `//run.googleapis.com/projects/p/locations/l/services/s` or any other name that its service uses throughout."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ResourceStore) -> None:
         self._store = store
 
     def get(self, resource: str) -> JsonObject:
-        """The policy as `getIamPolicy` answers it."""
+        """Return the policy as `getIamPolicy` answers it."""
         record = self._store.get(_KIND, resource)
         if record is None:
             return {"version": 1, "etag": etag_of(0), "bindings": []}
@@ -66,21 +66,21 @@ class Policies:
         return {**updated, "etag": etag_of(generation)}
 
     def seed(self, resource: str, bindings: list[JsonObject]) -> None:
-        """The policy that a resource begins with: generation 0."""
+        """Store the initial policy of a resource: generation 0."""
         self._store.put(_KIND, resource, {"policy": {"version": 1, "bindings": bindings}, "generation": 0})
 
     def forget(self, resource: str) -> None:
-        """The resource is gone."""
+        """Delete the policy of a deleted resource."""
         self._store.delete(_KIND, resource)
 
     def members(self, resource: str, permission: str) -> set[str]:
-        """All members to whom this very resource's policy grants a permission."""
+        """Return the members to whom the resource's own policy grants a permission."""
         record = self._store.get(_KIND, resource)
         bindings: list[JsonObject] = [] if record is None else parts(record["policy"], "bindings")
         return {member for binding in bindings if grants(binding["role"], permission) for member in binding["members"]}
 
     def allows(self, email: str | None, permission: str, resources: list[str]) -> bool:
-        """Whether one of these resources (itself, its project) lets the caller; None stands for an anonymous caller."""
+        """Tell if the policy of one of these resources grants the permission. `email` None means an anonymous caller."""
         wanted = {"allUsers"}
         if email is not None:
             wanted |= {"allAuthenticatedUsers", f"user:{email}", f"serviceAccount:{email}"}
@@ -101,7 +101,7 @@ class Policies:
                     self._exists(str(member))
 
     def _exists(self, member: str) -> None:
-        """A service account of a project that lives here must exist before it can be granted anything."""
+        """Raise 400 for a service account of a simulated project that does not exist."""
         found = _SERVICE_ACCOUNT.fullmatch(member)
         if found is None or not self._store.has("projects", found.group(2)):
             return

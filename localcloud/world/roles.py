@@ -51,13 +51,13 @@ ROLES: dict[str, tuple[str, ...]] = {
 
 
 def grants(role: str, permission: str) -> bool:
-    """Whether a predefined role carries a permission."""
+    """Tell if a predefined role includes a permission."""
     if role == "roles/editor" and any(fnmatchcase(permission, pattern) for pattern in _NOT_FOR_EDITORS):
         return False
     return any(fnmatchcase(permission, pattern) for pattern in ROLES.get(role, ()))
 
 
 def permission_of(method_id: str) -> str:
-    """The permission that a method asks for: `run.projects.locations.services.get` -> `run.services.get`."""
+    """Return the permission that a method needs: `run.services.get` for `run.projects.locations.services.get`."""
     parts = method_id.split(".")
     return f"{parts[0]}.{parts[-2]}.{parts[-1]}" if len(parts) > 2 else method_id  # noqa: PLR2004 - API, resource, verb

@@ -44,7 +44,7 @@ class RevisionRuntime(Protocol):
         ...
 
 
-class Access(Enum):
+class AccessDecision(Enum):
     """What a front door says to a caller."""
 
     ALLOWED = 200
@@ -52,7 +52,7 @@ class Access(Enum):
     FORBIDDEN = 403
 
 
-Authorize: TypeAlias = Callable[[str, str | None], Access]
+Authorize: TypeAlias = Callable[[str, str | None], AccessDecision]
 """Given a service's full name and the bearer token (or None), decide. The front passes X-Serverless-Authorization first, then Authorization."""
 
 
@@ -100,7 +100,7 @@ class MachineRuntime(Protocol):
         ...
 
     def address(self, name: str, port: int) -> tuple[str, int] | None:
-        """Where a tunnel to this port of the machine has to connect, or None while nothing listens there."""
+        """Return host and port for a tunnel to this port of the machine; None if nothing listens there."""
         ...
 
     async def stop(self, name: str) -> None:

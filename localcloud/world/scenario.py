@@ -92,7 +92,7 @@ class Run(_Part):
     """`REGION/TYPE` or `REGION/TYPE/zonal` -> GPUs."""
 
 
-class Operations(_Part):
+class OperationDurations(_Part):
     """Simulated seconds that long-running operations take; `instant` makes all of them, and the states of queued resources, take none."""
 
     instant: bool = False
@@ -124,7 +124,7 @@ class Scenario(_Part):
     """`enabled`: every API is enabled in every new project. A list: only these are (plus what is enabled later), and calls to others are refused."""
     tpu: Tpu = Tpu()
     run: Run = Run()
-    operations: Operations = Operations()
+    operations: OperationDurations = OperationDurations()
     latency_ms: Seconds = 0
     """Real milliseconds added to each answer."""
     faults: tuple[Fault, ...] = ()

@@ -60,13 +60,13 @@ def describe(state: Path, description: JsonObject) -> None:
     path.chmod(0o600)
 
 
-def undescribe(state: Path) -> None:
-    """The cloud has stopped."""
+def clear_description(state: Path) -> None:
+    """Remove the description of a stopped cloud."""
     (state / "cloud.json").unlink(missing_ok=True)
 
 
 def description(state: Path) -> JsonObject:
-    """How to reach the cloud that runs on the folder; StateError where none does."""
+    """Return how to reach the cloud that runs on the folder. Raise StateError if none runs."""
     path = state / "cloud.json"
     if not path.exists() or not _held(state):
         raise StateError(
@@ -76,7 +76,7 @@ def description(state: Path) -> JsonObject:
 
 
 def _held(state: Path) -> bool:
-    """Whether a living process holds the lock."""
+    """Tell if a living process holds the lock."""
     try:
         with (state / "lock").open("r", encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)

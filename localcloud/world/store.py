@@ -9,7 +9,7 @@ from typing import cast
 from localcloud.json_values import JsonObject
 
 
-class Store:
+class ResourceStore:
     """Documents by kind (such as `run.services`) and full resource name."""
 
     def __init__(self, path: Path | None) -> None:
@@ -25,12 +25,12 @@ class Store:
             self._kinds.setdefault(kind, {})[name] = json.loads(document)
 
     def get(self, kind: str, name: str) -> JsonObject | None:
-        """A copy of a document, or None."""
+        """Return a copy of a document, or None."""
         found = self._kinds.get(kind, {}).get(name)
         return None if found is None else copy.deepcopy(found)
 
     def has(self, kind: str, name: str) -> bool:
-        """Whether there is one."""
+        """Tell if a document exists."""
         return name in self._kinds.get(kind, {})
 
     def put(self, kind: str, name: str, document: JsonObject) -> JsonObject:
@@ -48,16 +48,16 @@ class Store:
         return True
 
     def under(self, kind: str, prefix: str = "") -> list[tuple[str, JsonObject]]:
-        """Copies of the documents whose names begin with `prefix`, sorted by name."""
+        """Return copies of the documents whose names start with `prefix`, sorted by name."""
         found = self._kinds.get(kind, {})
         return [(name, copy.deepcopy(found[name])) for name in sorted(found) if name.startswith(prefix)]
 
     def kinds(self) -> list[str]:
-        """All kinds that hold something."""
+        """Return all kinds that have documents."""
         return sorted(kind for kind, found in self._kinds.items() if found)
 
     def count_up(self, counter: str) -> int:
-        """The next number of a counter, beginning with 1."""
+        """Return the next number of a counter; the first is 1."""
         document = self.get("counters", counter) or {"value": 0}
         value = cast("int", document["value"]) + 1
         self.put("counters", counter, {"value": value})

@@ -15,26 +15,26 @@ class Timeline:
     """Time since the state folder's first day, continued over restarts."""
 
     def __init__(self, clock: Clock, *, simulated_s: float = 0.0, advanced_s: float = 0.0) -> None:
-        """`simulated_s` and `advanced_s` are what an earlier run of the same state had reached, in seconds."""
+        """Continue at `simulated_s` and `advanced_s` (seconds), which an earlier run on the same state reached."""
         self.clock = clock
         self._origin = clock.now()
         self._base_s = simulated_s
         self.advanced_s = advanced_s
 
     def simulated_s(self) -> float:
-        """Simulated seconds that have passed; waits are measured on it."""
+        """Return the simulated seconds that have passed; waits are measured with it."""
         return self._base_s + (self.clock.now() - self._origin).total_seconds()
 
     def life_s(self) -> float:
-        """Real seconds, plus what was advanced; lifetimes are measured on it."""
+        """Return real seconds plus the advanced ones; lifetimes are measured with it."""
         return time.time() + self.advanced_s
 
     def now(self) -> datetime:
-        """The time for time stamps, UTC."""
+        """Return the time for time stamps (UTC)."""
         return datetime.now(UTC) + timedelta(seconds=self.advanced_s)
 
     def stamp(self) -> str:
-        """The time as an RFC 3339 text with microseconds, as Google writes it."""
+        """Return the time as RFC 3339 text with microseconds."""
         return rfc3339(self.now())
 
     def advance(self, seconds: float) -> None:
@@ -44,10 +44,10 @@ class Timeline:
 
 
 def rfc3339(moment: datetime) -> str:
-    """`2026-11-20T08:00:00.123456Z`."""
+    """Return a time such as `2026-11-20T08:00:00.123456Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def seconds(duration: str) -> float:
-    """Seconds of a google.protobuf.Duration in JSON, such as `14400s`. The format has been checked before."""
+    """Return the seconds of a google.protobuf.Duration in JSON, such as `14400s`. The caller has checked the format."""
     return float(duration.removesuffix("s"))

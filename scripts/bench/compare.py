@@ -50,7 +50,7 @@ METRICS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FigureChange:
     """One figure of one point, before and after. Ratios are after over before."""
 
     point: str
@@ -75,7 +75,7 @@ class Comparison:
     after: str
     threshold: float
     confidence: float
-    changes: tuple[Change, ...]
+    changes: tuple[FigureChange, ...]
     failures: tuple[str, ...]
     """Points whose share of failed requests grew beyond the threshold, or that have no complete answer any more."""
     left_out: tuple[str, ...]
@@ -173,7 +173,7 @@ def _failures(
 
 def _change(  # noqa: PLR0917 - the two sides and how to judge them
     name: str, metric: Metric, first: list[dict[str, Any]], second: list[dict[str, Any]], threshold: float, level: float
-) -> Change | None:
+) -> FigureChange | None:
     values = [
         [float(r[metric.field]) for r in group if r[metric.field] and r["completed"]] for group in (first, second)
     ]
@@ -189,7 +189,7 @@ def _change(  # noqa: PLR0917 - the two sides and how to judge them
     )
     known = math.isfinite(spread)
     low, high = (ratio * math.exp(-level * spread), ratio * math.exp(level * spread)) if known else (0.0, math.inf)
-    return Change(
+    return FigureChange(
         point=name,
         metric=metric.name,
         unit=metric.unit,

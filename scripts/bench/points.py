@@ -1,4 +1,4 @@
-"""What is measured: the points of a sweep, in order, within the server's length limit."""
+"""Plan the points of a sweep, in order and within the server's length limit."""
 
 from __future__ import annotations
 
@@ -6,39 +6,28 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from scripts.errors import REFUSED, ScriptError
+from scripts.errors import CommandRefusedError
 
 Mode = Literal["closed", "open"]
 
-QUICK_CONCURRENCY: Final = (1, 4, 16, 64)
-QUICK_INPUT_TOKENS: Final = (128, 1024)
-GRID_CONCURRENCY: Final = tuple(2**power for power in range(12))
-"""1 to 2,048."""
-GRID_INPUT_TOKENS: Final = tuple(2**power for power in range(3, 15))
-"""8 to 16,384."""
-DEFAULT_OUTPUT_TOKENS: Final = (128,)
 LEAST_REQUESTS: Final = 8
 WAVES: Final = 4
-"""Requests a point, by default, as a multiple of the concurrency: the first wave fills the server, the last one empties it, and what lies
-between should outweigh them."""
-GRID_DURATION_S: Final = 120.0
+"""Default requests per point, as a multiple of the concurrency. The first wave fills the server and the last one drains it; the waves
+between them have to outweigh both."""
 OPEN_DURATION_S: Final = 30.0
 
 
-class SweepError(ScriptError):
+class SweepError(CommandRefusedError):
     """The sweep cannot be run as asked; the message is one sentence with the way out."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, exit_code=REFUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One measurement: a load on one shape of request."""
+    """One measurement: one load with one length of prompt and answer."""
 
     mode: Mode
     level: float
-    """Requests in flight (closed loop), or requests a second (open loop)."""
+    """Requests in flight (closed loop) or requests per second (open loop)."""
     input_tokens: int
     output_tokens: int
     requests: int | None
@@ -48,29 +37,29 @@ class Point:
     seed: int
     repeat: int = 0
     requested_input_tokens: int | None = None
-    """What was asked for, where it had to be clamped."""
+    """The length asked for, if it was clamped."""
 
     @property
     def key(self) -> str:
-        """The point's name: the same for the same load and shape, whatever the seed."""
+        """Name of the point. The same load and lengths give the same name with every seed."""
         load = f"c{self.level:g}" if self.mode == "closed" else f"r{self.level:g}"
         asked = self.requested_input_tokens or self.input_tokens
         return f"{self.mode}-{load}-i{asked}-o{self.output_tokens}-n{self.repeat}"
 
     @property
     def concurrency(self) -> int | None:
-        """Requests in flight, of a closed loop."""
+        """Requests in flight of a closed loop; None in an open loop."""
         return int(self.level) if self.mode == "closed" else None
 
     @property
     def request_rate(self) -> float | None:
-        """Requests a second, of an open loop."""
+        """Requests per second of an open loop; None in a closed loop."""
         return self.level if self.mode == "open" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What was asked for."""
+    """The measurements asked for."""
 
     concurrency: tuple[int, ...]
     request_rate: tuple[float, ...]
@@ -84,20 +73,40 @@ class Sweep:
     """Whether a closed loop without `requests` ends after WAVES times its concurrency; otherwise `duration_s` alone ends it."""
 
 
+_QUICK: Final = Sweep(
+    concurrency=(1, 4, 16, 64),
+    request_rate=(),
+    input_tokens=(128, 1024),
+    output_tokens=(128,),
+    requests=None,
+    duration_s=None,
+    seed=0,
+)
+PRESETS: Final = {
+    "quick": _QUICK,
+    "grid": replace(
+        _QUICK,
+        concurrency=tuple(2**power for power in range(12)),  # 1 to 2,048
+        input_tokens=tuple(2**power for power in range(3, 15)),  # 8 to 16,384
+        duration_s=120.0,
+    ),
+}
+
+
 def point_seed(sweep_seed: int, key: str, attempt: int = 0) -> int:
-    """A seed of its own for every point and attempt, the same on every machine."""
+    """Return the seed of a point and attempt. It is the same on every machine."""
     digest = hashlib.blake2b(f"{sweep_seed}/{key}/{attempt}".encode(), digest_size=8).digest()
     return int.from_bytes(digest)
 
 
 def plan_points(sweep: Sweep, max_model_len: int | None) -> tuple[list[Point], list[str]]:
-    """All points in the order to run them, and notes about what had to be changed.
+    """Return all points in the order to run them, and notes about changes.
 
-    Points of one shape stand together, with rising load, so that a saturated server can be told. Input is clamped to
-    `max_model_len - output`: a longer request would only measure how fast the server refuses.
+    Points of one shape follow one another with rising load, so that saturation shows. Input is clamped to
+    `max_model_len - output`: a longer request would only measure how fast the server refuses it.
     """
     if not sweep.concurrency and not sweep.request_rate:
-        raise SweepError("there is no load to measure: give --concurrency or --request-rate.")
+        raise SweepError("no load is given: add --concurrency or --request-rate.")
     notes: list[str] = []
     points: dict[str, Point] = {}
     for output in sweep.output_tokens:
@@ -112,7 +121,7 @@ def plan_points(sweep: Sweep, max_model_len: int | None) -> tuple[list[Point], l
                 points[shaped.key] = replace(shaped, seed=point_seed(sweep.seed, shaped.key))
     if not points:
         raise SweepError(
-            "no point is left to measure: every output length reaches the server's max-model-len; give smaller --output-tokens."
+            "every output length reaches the server's max-model-len, so that no point is left; give smaller --output-tokens."
         )
     return list(points.values()), notes
 

@@ -24,7 +24,7 @@ from scripts.client.metrics import (
     Scrape,
     parse_metrics,
 )
-from scripts.client.openai import Answer, OpenAIClient, ServerError, UnreachableError
+from scripts.client.openai import OpenAIClient, ServerAnswer, ServerError, UnreachableError
 
 SAMPLE_PERIOD_S: Final = 1.0
 FIRST_SAMPLE_S: Final = 0.1
@@ -83,7 +83,7 @@ async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool)
     )
 
 
-async def _ask(client: OpenAIClient, method: str, path: str, body: object = None) -> Answer | None:
+async def _ask(client: OpenAIClient, method: str, path: str, body: object = None) -> ServerAnswer | None:
     with contextlib.suppress(ServerError):
         answer = await client.request(method, path, body=body, limit_s=CALL_LIMIT_S)
         return answer if answer.status == HTTPStatus.OK else None

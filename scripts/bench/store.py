@@ -70,7 +70,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         return {}
 
 
-class Store:
+class ResultStore:
     """An output folder that is open for writing."""
 
     def __init__(self, folder: Path) -> None:
@@ -113,7 +113,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def open_store(folder: Path, run: Mapping[str, Any], *, resume: bool) -> Generator[Store]:
+def open_store(folder: Path, run: Mapping[str, Any], *, resume: bool) -> Generator[ResultStore]:
     """Open a folder for one sweep at a time.
 
     Raises SweepError when it holds results and `resume` is not asked for, when they are of another sweep, or when another process writes there.
@@ -130,7 +130,7 @@ def open_store(folder: Path, run: Mapping[str, Any], *, resume: bool) -> Generat
             raise SweepError(
                 f"--out {folder} is in use by another sweep; wait for it or give another folder."
             ) from None
-        store = Store(folder)
+        store = ResultStore(folder)
         if (folder / RESULTS).exists():
             if not resume:
                 raise SweepError(

@@ -1,4 +1,4 @@
-"""Runs a sweep: point by point, each written as it ends, until it is done, broken off, or the server is gone."""
+"""Run a sweep point by point, and store each point when it ends."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from scripts.bench import points as planning_points
 from scripts.bench.limits import open_files_limit
 from scripts.bench.load import Share
 from scripts.bench.measure import SCHEMA_VERSION, Objective
-from scripts.bench.points import Point, Sweep, SweepError
+from scripts.bench.points import Point, Sweep, SweepError, plan_points, point_seed
 from scripts.bench.pool import WorkerError, WorkerPool, usable_cores, workers_for
 from scripts.bench.prompts import Calibration, Recipe, calibrate, fit_recipe
 from scripts.bench.results import Judging, point_result
 from scripts.bench.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
-from scripts.bench.store import Store, open_store, read_run
+from scripts.bench.store import ResultStore, open_store, read_run
 from scripts.client.openai import OpenAIClient, ServerError
 
 if TYPE_CHECKING:
     from scripts.bench.progress import Reporter
     from scripts.bench.roofline import Roofline
-    from scripts.client.access import Access
+    from scripts.client.access import ServerAccess
 
 RECOVERY_LIMIT_S: Final = 30.0
 """How long a server that went away may take to come back before the sweep ends."""
@@ -43,7 +42,7 @@ Ending = Literal["done", "interrupted", "server gone", "client failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SweepSettings:
     """How to measure, beside what to measure (`Sweep`)."""
 
     url: str
@@ -105,8 +104,8 @@ class _GoneError(Exception):
 class _Run:
     """What the points of one sweep share."""
 
-    settings: Settings
-    access: Access
+    settings: SweepSettings
+    access: ServerAccess
     client: OpenAIClient
     pool: WorkerPool
     info: ServerInfo
@@ -115,7 +114,7 @@ class _Run:
     ignore_eos: bool = True
 
 
-def run_config(settings: Settings, sweep: Sweep) -> dict[str, Any]:
+def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
     """What `run.json` says was asked for."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -140,7 +139,7 @@ def run_config(settings: Settings, sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def seed_of(settings: Settings, seed: int | None) -> int:
+def seed_of(settings: SweepSettings, seed: int | None) -> int:
     """The seed that was given, that of the sweep to be continued, or a new one: prompts of an earlier sweep may be in the server's cache."""
     if seed is not None:
         return seed
@@ -148,7 +147,7 @@ def seed_of(settings: Settings, seed: int | None) -> int:
     return before if isinstance(before, int) else secrets.randbelow(1 << 32)
 
 
-def run_sweep(settings: Settings, sweep: Sweep, access: Access, reporter: Reporter) -> SweepOutcome:
+def run_sweep(settings: SweepSettings, sweep: Sweep, access: ServerAccess, reporter: Reporter) -> SweepOutcome:
     """Run a sweep into its folder. Complete points survive whatever ends it.
 
     Raises SweepError when it cannot begin: server not reachable, wrong model, folder in use.
@@ -182,15 +181,17 @@ class _State:
         )
 
 
-async def _sweep(settings: Settings, sweep: Sweep, access: Access, reporter: Reporter, state: _State) -> SweepOutcome:
+async def _sweep(
+    settings: SweepSettings, sweep: Sweep, access: ServerAccess, reporter: Reporter, state: _State
+) -> SweepOutcome:
     async with OpenAIClient(access.base_url, access.headers) as client, WorkerPool() as pool:
         info = await inspect_server(client, settings.model, chat=settings.chat)
         state.simulated = info.simulated
         config = run_config(replace(settings, model=info.model), sweep)
         with open_store(settings.out, config, resume=settings.resume) as store:
-            points, notes = planning_points.plan_points(sweep, info.max_model_len)
+            points, notes = plan_points(sweep, info.max_model_len)
             state.planned, state.results = len(points), store.done()
-            _see_that_files_suffice(points, settings)
+            _check_open_file_limit(points, settings)
             store.write_run(config | {"server": asdict(info), "notes": notes})
             for note in notes:
                 reporter.line(note)
@@ -210,7 +211,7 @@ async def _sweep(settings: Settings, sweep: Sweep, access: Access, reporter: Rep
             return await _all_points(run, store, todo, state)
 
 
-def _see_that_files_suffice(points: list[Point], settings: Settings) -> None:
+def _check_open_file_limit(points: list[Point], settings: SweepSettings) -> None:
     """Every stream is an open file, and the system sets a limit that the load generator may only raise so far."""
     limit = open_files_limit()
     streams = max(point.concurrency or 0 for point in points)
@@ -230,7 +231,7 @@ async def _calibration(client: OpenAIClient, info: ServerInfo, *, chat: bool) ->
         raise SweepError(f"the server's tokens cannot be counted: {error}") from None
 
 
-async def _all_points(run: _Run, store: Store, todo: list[Point], state: _State) -> SweepOutcome:
+async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _State) -> SweepOutcome:
     saturation = _Saturation(enabled=run.settings.stop_when_saturated)
     run.reporter.begin(len(todo))
     try:
@@ -282,7 +283,7 @@ class _Saturation:
 async def _measured(run: _Run, point: Point) -> dict[str, Any]:
     """Measure one point; once more from the start where the server went away in the middle and came back."""
     for attempt in (0, 1):
-        seeded = replace(point, seed=planning_points.point_seed(point.seed, point.key, attempt)) if attempt else point
+        seeded = replace(point, seed=point_seed(point.seed, point.key, attempt)) if attempt else point
         result, gone = await _measure(run, seeded)
         if not gone:
             if attempt:

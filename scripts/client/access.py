@@ -1,12 +1,12 @@
-"""How scripts get to a deployed server: identity tokens for Cloud Run, a tunnel for TPU machines, API keys.
+"""Access to a deployed server: identity tokens for Cloud Run, a tunnel for TPU machines, API keys.
 
-- `id-token`: a token from Google, by `google.oauth2.id_token` (a service account's file or the metadata server), else from
-  `gcloud auth print-identity-token` for a person's own login. It is renewed before it runs out.
-- `tunnel`: the stack's own command, with a free local port in place of the one it names; closed with all its children.
-- `none`: nothing.
+- `id-token`: an identity token from `google.oauth2.id_token` (a service account's file or the metadata server), else from
+  `gcloud auth print-identity-token` (a person's login). It is renewed before it expires.
+- `tunnel`: the stack's own command with a free local port. The tunnel and its child processes are closed at the end.
+- `none`: no credentials.
 
-vLLM's `--api-key` uses the Authorization header too; where both are needed the identity token goes into
-X-Serverless-Authorization, which Cloud Run checks and removes. No token stands in an argument list or in an exception.
+vLLM's `--api-key` uses the Authorization header too. If both are needed, the identity token goes into X-Serverless-Authorization,
+which Cloud Run checks and removes. No token appears in an argument list or in an exception.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from scripts.client.events import as_mapping
-from scripts.errors import REFUSED, ScriptError
+from scripts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-Auth = Literal["id-token", "tunnel", "none"]
+    from contracts.outputs import Auth, StackOutputs, Tunnel
 
+API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 TUNNEL_OPEN_LIMIT_S: Final = 90.0
-"""`gcloud ... ssh --tunnel-through-iap` takes 5 to 20 s; the first time it also makes and spreads an SSH key."""
+"""`gcloud ... ssh --tunnel-through-iap` takes 5 to 20 s. The first time it also creates and distributes an SSH key."""
 TUNNEL_CLOSE_LIMIT_S: Final = 5.0
 TOKEN_LIMIT_S: Final = 30
 TOKEN_LIFE_S: Final = 3600.0
-"""Google's identity tokens hold one hour."""
+"""Google's identity tokens are valid for one hour."""
 TOKEN_MARGIN_S: Final = 2100.0
-"""A token is renewed when it holds no longer than this: a benchmark takes its headers once a point, and a point may take half an hour."""
+"""A token with less time left is renewed. The benchmark reads its headers once per point, and a point may take half an hour."""
 
 
-class AccessError(ScriptError):
-    """The server cannot be reached as the stack says; the message is one sentence with the way out."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, exit_code=REFUSED)
+class AccessError(CommandRefusedError):
+    """The server cannot be reached as its stack or `--url` says; the message is one sentence with the way out."""
 
 
 def server_root(url: str) -> str:
-    """Return the root of a server that `--url` names, without a slash or /v1 at its end. Raises AccessError for what is no usable address."""
+    """Return the address in `--url` without a trailing slash or /v1. Raises AccessError if it is not usable."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise AccessError(f"--url is {url!r}; it must be http://HOST[:PORT] or https://HOST.")
@@ -60,22 +59,8 @@ def server_root(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-class Tunnel(Protocol):
-    """The stack's output `tunnel`: a command, and the port of this machine that it forwards."""
-
-    @property
-    def argv(self) -> Sequence[str]:
-        """The command."""
-        ...
-
-    @property
-    def local_port(self) -> int:
-        """The local port that the command names."""
-        ...
-
-
 class IdTokenSource:
-    """Identity tokens for one audience, renewed before they run out. Safe to call from threads."""
+    """Identity tokens for one audience, renewed before they expire. Thread-safe."""
 
     def __init__(self, audience: str, fetch: Callable[[str], str] | None = None) -> None:
         self._audience = audience
@@ -85,18 +70,18 @@ class IdTokenSource:
         self._renew_at_s = 0.0
 
     def token(self) -> str:
-        """A token that is good for some minutes at least; raises AccessError when there is none to be had."""
+        """Return a token that stays valid for some minutes at least. Raises AccessError if no source gives one."""
         with self._lock:
             if self._token is None or time.monotonic() >= self._renew_at_s:
                 self._token = self._fetch(self._audience)
                 left_s = _seconds_left(self._token)
-                # A metadata server may hand out a token of its cache that is past its half: it is used for half of what is left.
+                # A metadata server may return a cached token: it is used for half of its remaining life.
                 self._renew_at_s = time.monotonic() + max(left_s - TOKEN_MARGIN_S, left_s / 2)
             return self._token
 
 
 def _seconds_left(token: str) -> float:
-    """Seconds until a token runs out, by its own `exp`; TOKEN_LIFE_S where it cannot be read."""
+    """Return the seconds until a token expires, from its `exp`; TOKEN_LIFE_S if it cannot be read."""
     try:
         payload = token.split(".")[1]
         claims: object = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -109,7 +94,7 @@ def _seconds_left(token: str) -> float:
 
 
 def fetch_id_token(audience: str) -> str:
-    """A fresh identity token for `audience` (the service's URL), at most TOKEN_LIMIT_S seconds a step."""
+    """Return a new identity token for `audience` (the service's URL). Each source may take TOKEN_LIMIT_S seconds."""
     token, google_says = _google_token(audience)
     if token is not None:
         return token
@@ -117,13 +102,13 @@ def fetch_id_token(audience: str) -> str:
     if token is not None:
         return token
     raise AccessError(
-        f"no identity token for {audience}: google-auth says {google_says!r}, gcloud says {gcloud_says!r}; set GOOGLE_APPLICATION_CREDENTIALS"
-        " to a service account's file, or run `gcloud auth login`, and see that the account has roles/run.invoker."
+        f"no identity token for {audience}: google-auth says {google_says!r}, gcloud says {gcloud_says!r}. Set GOOGLE_APPLICATION_CREDENTIALS"
+        " to a service account's file, or run `gcloud auth login`. The account needs roles/run.invoker."
     )
 
 
 def _google_token(audience: str) -> tuple[str | None, str]:
-    import functools  # noqa: PLC0415 - google-auth is loaded only where a token is needed: it costs a quarter of a second
+    import functools  # noqa: PLC0415 - google-auth takes 0.25 s to load
 
     import google.auth.exceptions  # noqa: PLC0415
     import google.auth.transport.requests  # noqa: PLC0415
@@ -165,8 +150,8 @@ def _first_line(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """An open way to a server."""
+class ServerAccess:
+    """A server that can be called now: its address and the headers of each request."""
 
     base_url: str
     auth: Auth
@@ -174,7 +159,7 @@ class Access:
     api_key: str | None = field(default=None, repr=False)
 
     def headers(self) -> Mapping[str, str]:
-        """Headers of the next request. May call the metadata server or gcloud, for TOKEN_LIMIT_S seconds at most: not for event loops."""
+        """Return the headers of the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source; do not call it in an event loop."""
         found: dict[str, str] = {}
         if self.api_key is not None:
             found["Authorization"] = f"Bearer {self.api_key}"
@@ -185,24 +170,24 @@ class Access:
 
     @property
     def private(self) -> bool:
-        """Whether a caller without credentials must be refused."""
+        """Whether the server must refuse callers without credentials."""
         return self.id_tokens is not None or self.api_key is not None
 
 
 @contextlib.contextmanager
 def open_access(
     *, endpoint: str, auth: Auth, tunnel: Tunnel | None = None, api_key: str | None = None
-) -> Generator[Access]:
-    """Open the way that the stack's outputs `endpoint`, `auth` and `tunnel` describe, and close it at the end, whatever happens.
+) -> Generator[ServerAccess]:
+    """Open access to a server as the outputs `endpoint`, `auth` and `tunnel` describe it, and close it at the end.
 
-    Raises AccessError when the tunnel does not open within TUNNEL_OPEN_LIMIT_S.
+    Raises AccessError if the tunnel does not open within TUNNEL_OPEN_LIMIT_S.
     """
     if auth == "none":
-        yield Access(base_url=endpoint.rstrip("/"), auth=auth, api_key=api_key)
+        yield ServerAccess(base_url=endpoint.rstrip("/"), auth=auth, api_key=api_key)
     elif auth == "id-token":
         parts = urlsplit(endpoint)
         audience = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
-        yield Access(base_url=endpoint.rstrip("/"), auth=auth, id_tokens=IdTokenSource(audience), api_key=api_key)
+        yield ServerAccess(base_url=endpoint.rstrip("/"), auth=auth, id_tokens=IdTokenSource(audience), api_key=api_key)
     else:
         if tunnel is None:
             raise AccessError(
@@ -210,11 +195,26 @@ def open_access(
             )
         free_port = _free_port()
         with _running_tunnel(_with_local_port(tunnel.argv, tunnel.local_port, free_port), free_port):
-            yield Access(base_url=f"http://127.0.0.1:{free_port}", auth=auth, api_key=api_key)
+            yield ServerAccess(base_url=f"http://127.0.0.1:{free_port}", auth=auth, api_key=api_key)
+
+
+def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAccess]:
+    """Open access to a stack's server, with the API key of the environment if there is one."""
+    return open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel, api_key=_api_key())
+
+
+def open_url_access(url: str) -> AbstractContextManager[ServerAccess]:
+    """Open access to the server at `--url`, with the API key of the environment if there is one."""
+    return open_access(endpoint=server_root(url), auth="none", api_key=_api_key())
+
+
+def _api_key() -> str | None:
+    """Return the value of OPENAI_API_KEY, or None if it is not set or empty."""
+    return os.environ.get(API_KEY_VARIABLE) or None
 
 
 def _with_local_port(argv: Sequence[str], port: int, free_port: int) -> list[str]:
-    """The command with `free_port` as the local end of its forwarding (`-L PORT:host:port`, in one argument or in two)."""
+    """Return the command with `free_port` as the local port of its forwarding (`-L PORT:host:port`, one argument or two)."""
     replaced: list[str] = []
     for part in argv:
         prefix = "-L" if part.startswith("-L") else ""
@@ -226,7 +226,9 @@ def _with_local_port(argv: Sequence[str], port: int, free_port: int) -> list[str
         tail = forward.removeprefix(bind).removeprefix(str(port))
         replaced.append(f"{prefix}{bind}{free_port}{tail}" if found else part)
     if replaced == list(argv) and port != free_port:
-        raise AccessError(f"the stack's output tunnel names local port {port}, but its command forwards no such port.")
+        raise AccessError(
+            f"the stack's output tunnel has local port {port}, but its command does not forward that port; run `pulumi up` again."
+        )
     return replaced
 
 
@@ -240,11 +242,11 @@ def _free_port() -> int:
 def _running_tunnel(argv: Sequence[str], port: int) -> Generator[None]:
     with tempfile.TemporaryFile() as log:
         try:
-            # A session of its own: gcloud starts ssh, and both have to go at the end.
+            # A new session: gcloud starts ssh, and both have to end.
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         except OSError as error:
             raise AccessError(
-                f"the tunnel's command {argv[0]!r} cannot be run: {error.strerror}; install it or put it on PATH."
+                f"the tunnel's command {argv[0]!r} cannot be run: {error.strerror}. Install it or put it on PATH."
             ) from error
         try:
             _await_port(process, port, log)
@@ -257,7 +259,7 @@ def _await_port(process: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> 
     deadline_s = time.monotonic() + TUNNEL_OPEN_LIMIT_S
     while time.monotonic() < deadline_s:
         if process.poll() is not None:
-            raise AccessError(f"the tunnel ended with exit code {process.returncode} before it was open: {_tail(log)}")
+            raise AccessError(f"the tunnel ended with exit code {process.returncode} before it opened: {_tail(log)}")
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         time.sleep(0.1)
@@ -267,7 +269,7 @@ def _await_port(process: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> 
 def _tail(log: IO[bytes]) -> str:
     log.seek(0)
     lines = [line.strip() for line in log.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
-    return " | ".join(lines[-3:])[:500] or "it said nothing"
+    return " | ".join(lines[-3:])[:500] or "no output"
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

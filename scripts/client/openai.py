@@ -37,7 +37,7 @@ class UnreachableError(ServerError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ServerAnswer:
     """A whole HTTP answer."""
 
     status: int
@@ -133,7 +133,7 @@ class OpenAIClient:
 
     async def request(
         self, method: str, path: str, *, body: object = None, limit_s: float, anonymous: bool = False
-    ) -> Answer:
+    ) -> ServerAnswer:
         """Send one request and read the whole answer, whatever its status.
 
         Raises UnreachableError when no complete answer arrived within `limit_s` seconds.
@@ -152,7 +152,7 @@ class OpenAIClient:
                 allow_redirects=False,
             ) as response:
                 raw = await response.read()
-                return Answer(
+                return ServerAnswer(
                     status=response.status,
                     body=_decode(raw),
                     headers={k.lower(): v for k, v in response.headers.items()},
@@ -163,15 +163,15 @@ class OpenAIClient:
         except aiohttp.ClientError as error:
             raise UnreachableError(f"{method} {path} failed: {_reason(error)}.") from error
 
-    async def get(self, path: str, *, limit_s: float, anonymous: bool = False) -> Answer:
+    async def get(self, path: str, *, limit_s: float, anonymous: bool = False) -> ServerAnswer:
         """GET `path`."""
         return await self.request("GET", path, limit_s=limit_s, anonymous=anonymous)
 
-    async def post(self, path: str, body: object, *, limit_s: float) -> Answer:
+    async def post(self, path: str, body: object, *, limit_s: float) -> ServerAnswer:
         """POST `body` as JSON to `path`."""
         return await self.request("POST", path, body=body, limit_s=limit_s)
 
-    async def chat(self, body: Mapping[str, object], *, limit_s: float) -> Answer:
+    async def chat(self, body: Mapping[str, object], *, limit_s: float) -> ServerAnswer:
         """A chat completion that is not streamed; raises ServerError when the answer is not 200."""
         answer = await self.post("/v1/chat/completions", body, limit_s=limit_s)
         if answer.status != HTTPStatus.OK:

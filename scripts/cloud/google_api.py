@@ -1,4 +1,4 @@
-"""Reads Google's REST APIs with Application Default Credentials, at the usual endpoints or those that the environment names as gcloud does."""
+"""Read Google's REST APIs with Application Default Credentials. Endpoints come from the environment as gcloud's do."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2.credentials import Credentials
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
-from scripts.errors import ScriptError
+from scripts.errors import CommandRefusedError, ScriptError
 
 CALL_LIMIT_S = 60.0
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -21,8 +21,8 @@ _RETRIED = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 4
 
 
-class ApiError(Exception):
-    """Google refused or failed; `status` is the HTTP status, the message Google's own, `reason` Google's machine-readable word where it gave one."""
+class GoogleApiError(Exception):
+    """Google answered with an error: the HTTP status, Google's message, and Google's machine-readable reason if it gave one."""
 
     def __init__(self, status: int, message: str, reason: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class ApiError(Exception):
 
 
 class _TransientError(Exception):
-    """Worth another try."""
+    """An error that a retry may solve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class GoogleApi:
     session: requests.Session
 
     def pages(self, api: str, path: str) -> Iterator[Mapping[str, object]]:
-        """Yield the pages of a list method. Raises ApiError, or ScriptError where the API cannot be reached."""
+        """Yield the pages of a list method. Raises GoogleApiError, or ScriptError if the API cannot be reached."""
         token = ""
         while True:
             page = self._get(endpoint(api) + path, {"pageToken": token} if token else {})
@@ -54,10 +54,10 @@ class GoogleApi:
         try:
             return self._attempt(url, parameters)
         except _TransientError as error:
-            raise ScriptError(f"{url} did not answer after {_ATTEMPTS} tries ({error}); try again.") from None
+            raise ScriptError(f"{url} failed {_ATTEMPTS} times ({error}); try again later.") from None
         except google.auth.exceptions.GoogleAuthError as error:
             raise ScriptError(
-                f"The credentials were refused ({str(error).splitlines()[0]}); run `gcloud auth application-default login`."
+                f"Google refused the credentials ({str(error).splitlines()[0]}); run `gcloud auth application-default login`."
             ) from None
 
     @retry(
@@ -79,29 +79,31 @@ class GoogleApi:
 
 
 def connect() -> GoogleApi:
-    """Return a session with the user's credentials. Raises ScriptError without any."""
+    """Return a session with the user's credentials. Raises CommandRefusedError if there are none."""
     return GoogleApi(AuthorizedSession(credentials()))
 
 
 def credentials() -> BaseCredentials:
-    """Return the user's credentials; GOOGLE_OAUTH_ACCESS_TOKEN comes first, as it does for Pulumi. Raises ScriptError without any."""
+    """Return the user's credentials; GOOGLE_OAUTH_ACCESS_TOKEN comes first, as in Pulumi. Raises CommandRefusedError if there are none."""
     token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
     if token:
         return Credentials(token=token)
     try:
-        found = cast("tuple[object, object]", google.auth.default(scopes=_SCOPES))  # pyright: ignore[reportUnknownMemberType]  the library is untyped
+        found = cast("tuple[object, object]", google.auth.default(scopes=_SCOPES))  # pyright: ignore[reportUnknownMemberType] - the library is untyped
     except google.auth.exceptions.DefaultCredentialsError:
-        raise ScriptError("There are no Google credentials; run `gcloud auth application-default login`.") from None
+        raise CommandRefusedError(
+            "There are no Google credentials; run `gcloud auth application-default login`."
+        ) from None
     return cast("BaseCredentials", found[0])
 
 
 def endpoint(api: str) -> str:
-    """Return an API's root URL with a slash at its end: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, else Google's."""
+    """Return an API's root URL with a trailing slash: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, else Google's."""
     override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "")
     return f"{override.rstrip('/')}/" if override else f"https://{api}.googleapis.com/"
 
 
-def _error(answer: requests.Response) -> ApiError:
+def _error(answer: requests.Response) -> GoogleApiError:
     message, reason = f"HTTP {answer.status_code}", ""
     try:
         error = cast("Mapping[str, object]", answer.json()["error"])
@@ -109,5 +111,5 @@ def _error(answer: requests.Response) -> ApiError:
         details = cast("list[Mapping[str, object]]", error.get("details") or [])
         reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
     except (ValueError, KeyError, TypeError):
-        pass  # not Google's error body: the status has to do
-    return ApiError(answer.status_code, message, reason)
+        pass  # the body is not Google's error format: only the status is known
+    return GoogleApiError(answer.status_code, message, reason)

@@ -1,20 +1,19 @@
-"""Finds what a stack left in the cloud, by the labels and descriptions that all its resources carry."""
+"""Find the resources of a stack in the cloud by their labels and descriptions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from scripts.cloud.google_api import ApiError, GoogleApi
+from contracts.labels import Ownership
+from scripts.cloud.google_api import GoogleApi, GoogleApiError
 from scripts.errors import ScriptError
-
-MANAGED_BY = "gemma-serving"
 
 _NOT_ENABLED = "SERVICE_DISABLED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A resource that carries a stack's labels: what it is, its full name, and the command that deletes it by hand."""
+class FoundResource:
+    """A resource with a stack's labels: its kind, its full name, and the command that deletes it."""
 
     kind: str
     name: str
@@ -22,50 +21,35 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """Where to look: a project, the regions and zones that the stack may have used, and whose labels."""
+class SearchScope:
+    """Where to search: a project, all regions and zones that the stack may have used, and the owner of the resources."""
 
     project: str
     regions: Sequence[str]
     zones: Sequence[str]
-    pulumi_project: str
-    stack: str
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The labels that mark the stack's resources."""
-        return {
-            "managed-by": MANAGED_BY,
-            "gemma-serving-project": self.pulumi_project,
-            "gemma-serving-stack": self.stack,
-        }
-
-    @property
-    def words(self) -> frozenset[str]:
-        """The same, as they stand in descriptions."""
-        return frozenset(f"{key}={value}" for key, value in self.labels.items())
+    owner: Ownership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """One list method: where it is, which key of the answer holds the items, and how such a thing is deleted by hand."""
+    """One list method: its API and paths, the key of the answer that holds the items, and the command that deletes an item."""
 
     kind: str
     api: str
     key: str
-    paths: Callable[[Scope], Sequence[str]]
+    paths: Callable[[SearchScope], Sequence[str]]
     command: str
 
 
-def _project(path: str) -> Callable[[Scope], Sequence[str]]:
+def _project(path: str) -> Callable[[SearchScope], Sequence[str]]:
     return lambda scope: [path.format(p=scope.project)]
 
 
-def _regional(path: str) -> Callable[[Scope], Sequence[str]]:
+def _regional(path: str) -> Callable[[SearchScope], Sequence[str]]:
     return lambda scope: [path.format(p=scope.project, r=region) for region in scope.regions]
 
 
-def _zonal(path: str) -> Callable[[Scope], Sequence[str]]:
+def _zonal(path: str) -> Callable[[SearchScope], Sequence[str]]:
     return lambda scope: [path.format(p=scope.project, z=zone) for zone in scope.zones]
 
 
@@ -150,49 +134,47 @@ KINDS: Sequence[_Kind] = (
         command="gcloud compute routers delete {id} --project={p} --region={l}",
     ),
 )
-"""Everything that a stack of this project can leave behind. IAM grants go with what they are granted on; enabled APIs stay on purpose."""
+"""Every kind of resource that a stack can leave behind. IAM grants disappear with their resource; enabled APIs stay on purpose."""
 
 
-def search(api: GoogleApi, scope: Scope) -> Iterator[Found]:
-    """Yield every resource in scope that carries the stack's labels.
+def search(api: GoogleApi, scope: SearchScope) -> Iterator[FoundResource]:
+    """Yield every resource in scope that the stack owns.
 
-    Raises ScriptError where something cannot be read: what could not be looked at was not proved to be gone.
+    Raises ScriptError if a list cannot be read, because the search then proves nothing.
     """
     for kind in KINDS:
         for path in kind.paths(scope):
             for item in _items(api, kind, path):
-                if belongs(item, scope):
+                if belongs(item, scope.owner):
                     yield _found(kind, item, scope)
 
 
-def belongs(item: Mapping[str, object], scope: Scope) -> bool:
-    """Whether a resource carries all the stack's labels, or all their words in its description."""
+def belongs(item: Mapping[str, object], owner: Ownership) -> bool:
+    """Whether a resource carries all the owner's labels, or all their words in its description."""
     labels = cast("Mapping[str, object]", item.get("labels") or {})
-    if all(labels.get(key) == value for key, value in scope.labels.items()):
-        return True
-    return scope.words <= set(str(item.get("description") or "").split())
+    return owner.owns(labels=labels, description=str(item.get("description") or ""))
 
 
 def _items(api: GoogleApi, kind: _Kind, path: str) -> Iterator[Mapping[str, object]]:
     try:
         for page in api.pages(kind.api, path):
             yield from cast("list[Mapping[str, object]]", page.get(kind.key) or [])
-    except ApiError as error:
-        # An API that is not enabled, or a location that does not exist, holds nothing.
-        if error.reason == _NOT_ENABLED or error.status == 404:  # noqa: PLR2004  HTTP's own number
+    except GoogleApiError as error:
+        # A disabled API or a location that does not exist holds no resources.
+        if error.reason == _NOT_ENABLED or error.status == 404:  # noqa: PLR2004 - HTTP's own number
             return
         raise ScriptError(
-            f"Whether a {kind.kind} is left cannot be said: {path.partition('?')[0]} answered: {error}"
+            f"Could not check whether a {kind.kind} still exists: {path.partition('?')[0]} answered: {error}"
         ) from None
 
 
-def _found(kind: _Kind, item: Mapping[str, object], scope: Scope) -> Found:
+def _found(kind: _Kind, item: Mapping[str, object], scope: SearchScope) -> FoundResource:
     name = str(item.get("selfLink") or item.get("name") or "")
     full = name.partition("/compute/v1/")[2] or name
     parts = full.split("/")
     places = ("locations", "regions", "zones")
     location = next((parts[i + 1] for i, part in enumerate(parts[:-1]) if part in places), "")
-    return Found(
+    return FoundResource(
         kind=kind.kind,
         name=full,
         command=kind.command.format(

@@ -1,4 +1,4 @@
-"""Copies a checkpoint into a bucket, file by file, so that a broken copy goes on where it stopped and a whole one does nothing."""
+"""Copy a checkpoint into a bucket file by file. A second run copies only what is missing or changed."""
 
 import hashlib
 import json
@@ -9,16 +9,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol, cast
 
+from google.api_core.exceptions import GoogleAPIError
+from google.auth.exceptions import GoogleAuthError
 from google.cloud import storage
 
 from scripts.cloud import google_api
-from scripts.errors import ScriptError
+from scripts.errors import CommandRefusedError, ScriptError
 
 MANIFEST = "gemma-serving-manifest.json"
-"""Written last: a prefix with a manifest is complete."""
+"""Written last: a prefix with a manifest holds the whole checkpoint."""
 
 _WANTED = (".safetensors", ".json", ".jinja", ".model", ".txt")
-"""What vLLM reads of a checkpoint; weights in other formats would double the copy."""
+"""Files that vLLM reads. Weights in other formats would double the copy."""
 _CHUNK_BYTES = 8 * 1024 * 1024
 _UPLOAD_LIMIT_S = 3_600
 _CALL_LIMIT_S = 60
@@ -26,7 +28,7 @@ _CALL_LIMIT_S = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """One file of a checkpoint. `sha256` is known for large files of the hub, else None."""
+    """One file of a checkpoint. `sha256` is None unless the hub states it, which it does for large files."""
 
     name: str
     size_bytes: int
@@ -34,7 +36,7 @@ class SourceFile:
 
 
 class Blob(Protocol):
-    """An object, as far as staging uses google-cloud-storage, which has no types of its own."""
+    """The part of an object that staging uses; google-cloud-storage has no types."""
 
     name: str
     size: int
@@ -49,11 +51,11 @@ class Blob(Protocol):
         ...
 
 
-class Bucket(Protocol):
-    """A bucket, as far as staging uses it."""
+class StagingBucket(Protocol):
+    """The part of a bucket that staging uses."""
 
     def blob(self, blob_name: str, *, chunk_size: int | None = None) -> Blob:
-        """Name an object; it need not exist."""
+        """Return an object by name; it does not have to exist."""
         ...
 
     def list_blobs(self, *, prefix: str, timeout: int) -> Iterable[Blob]:
@@ -61,12 +63,12 @@ class Bucket(Protocol):
         ...
 
 
-class Source(Protocol):
-    """Where a checkpoint comes from."""
+class CheckpointSource(Protocol):
+    """A checkpoint to copy."""
 
     @property
     def revision(self) -> str:
-        """What exactly is copied: a commit of the hub, or the folder's name."""
+        """Commit of the hub, or name of the folder."""
         ...
 
     def files(self) -> Sequence[SourceFile]:
@@ -74,13 +76,13 @@ class Source(Protocol):
         ...
 
     def local(self, name: str) -> AbstractContextManager[Path]:
-        """Give one file as a local path for as long as the context lasts."""
+        """Return a context in which one file is a local path."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderSource:
-    """A checkpoint that lies in a local folder."""
+    """A checkpoint in a local folder."""
 
     folder: Path
 
@@ -90,10 +92,10 @@ class FolderSource:
         return self.folder.name
 
     def files(self) -> Sequence[SourceFile]:
-        """List the folder's files. Raises ScriptError where there is no config.json."""
+        """List the folder's files. Raises CommandRefusedError if it has no config.json."""
         if not (self.folder / "config.json").is_file():
-            raise ScriptError(
-                f"{self.folder} holds no config.json, so it is not a checkpoint; name the folder that `hf download` wrote."
+            raise CommandRefusedError(
+                f"{self.folder} has no config.json, so it is not a checkpoint; name the folder that `hf download` wrote."
             )
         paths = sorted(path for path in self.folder.rglob("*") if path.is_file() and path.suffix in _WANTED)
         return [
@@ -109,7 +111,7 @@ class FolderSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubSource:
-    """A checkpoint of the Hugging Face hub, at one commit. The token comes from HF_TOKEN or the hub client's own login."""
+    """A checkpoint of the Hugging Face hub at one commit. The token comes from HF_TOKEN or the hub client's login."""
 
     model: str
     commit: str
@@ -126,8 +128,8 @@ class HubSource:
 
     @contextmanager
     def local(self, name: str) -> Generator[Path]:
-        """Download one file to a temporary folder, which is gone afterwards: no machine needs room for the whole checkpoint."""
-        from huggingface_hub import hf_hub_download  # noqa: PLC0415  # pyright: ignore[reportUnknownVariableType]  slow to import, partly untyped
+        """Download one file to a temporary folder and delete it afterwards, so that disk space for one file is enough."""
+        from huggingface_hub import hf_hub_download  # noqa: PLC0415  # pyright: ignore[reportUnknownVariableType] - slow to load, partly untyped
 
         with TemporaryDirectory(prefix="gemma-serving-") as folder:
             yield Path(hf_hub_download(self.model, name, revision=self.commit, local_dir=folder))
@@ -140,20 +142,20 @@ class _HubInfo:
 
 
 def hub(model: str, revision: str | None) -> HubSource:
-    """Resolve a revision of the hub to a commit. Raises ScriptError where the hub cannot be reached or does not know the model."""
+    """Resolve a revision of the hub to a commit. Raises ScriptError if the hub cannot be reached or does not know the model."""
     return HubSource(model=model, commit=_hub_info(model, revision).commit)
 
 
 def _hub_info(model: str, revision: str | None) -> _HubInfo:
-    import httpx2  # noqa: PLC0415  the hub client's own HTTP library: its errors come through
-    from huggingface_hub import HfApi  # noqa: PLC0415  slow to import, needed for the hub alone
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415
+    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
+    from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415 - slow to load
 
     try:
         info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=google_api.CALL_LIMIT_S)
     except HfHubHTTPError as error:
         raise ScriptError(
-            f"The hub does not give {model}: {str(error).splitlines()[0]}; gated checkpoints need HF_TOKEN and accepted terms."
+            f"The Hugging Face hub refused {model}: {str(error).splitlines()[0]}; gated checkpoints need HF_TOKEN and accepted terms."
         ) from None
     except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
         raise ScriptError(
@@ -166,20 +168,32 @@ def _hub_info(model: str, revision: str | None) -> _HubInfo:
     return _HubInfo(commit=info.sha or "", files=files)
 
 
-def bucket(name: str, project: str) -> Bucket:
-    """Return a bucket with the user's credentials, at the endpoint that the environment names."""
+def bucket(name: str, project: str) -> StagingBucket:
+    """Return a bucket with the user's credentials and the endpoint of the environment."""
     options = {"api_endpoint": google_api.endpoint("storage").rstrip("/")}
     client = storage.Client(project=project, credentials=google_api.credentials(), client_options=options)
-    return cast("Bucket", client.bucket(name))  # pyright: ignore[reportUnknownMemberType]  the library is untyped
+    return cast("StagingBucket", client.bucket(name))  # pyright: ignore[reportUnknownMemberType] - the library is untyped
 
 
-def stage(source: Source, target: Bucket, prefix: str, on_file: Callable[[SourceFile, bool], None]) -> tuple[int, int]:
-    """Copy what is missing or different, then write the manifest; returns (files copied, files that were there).
+def stage(
+    source: CheckpointSource, target: StagingBucket, prefix: str, on_file: Callable[[SourceFile, bool], None]
+) -> tuple[int, int]:
+    """Copy what is missing or different, then write the manifest. Return the number of files copied and kept.
 
-    `on_file(file, copied)` is called after each file. Names below `prefix` that the checkpoint does not have are left alone.
+    `on_file(file, copied)` is called after each file. Other objects below `prefix` are left alone. Raises ScriptError if Cloud Storage
+    refuses a request.
     """
+    try:
+        return _stage(source, target, prefix, on_file)
+    except (GoogleAPIError, GoogleAuthError) as error:
+        raise ScriptError(f"Cloud Storage refused: {str(error).splitlines()[0]}") from None
+
+
+def _stage(
+    source: CheckpointSource, target: StagingBucket, prefix: str, on_file: Callable[[SourceFile, bool], None]
+) -> tuple[int, int]:
     present = {blob.name: blob for blob in target.list_blobs(prefix=f"{prefix}/", timeout=_CALL_LIMIT_S)}
-    copied, kept, entries = 0, 0, list[dict[str, object]]()
+    copied, entries = 0, list[dict[str, object]]()
     for file in source.files():
         name = f"{prefix}/{file.name}"
         sha256 = _known(present.get(name), file)
@@ -187,30 +201,30 @@ def stage(source: Source, target: Bucket, prefix: str, on_file: Callable[[Source
         if sha256 is None:
             with source.local(file.name) as path:
                 sha256 = _upload(target, name, path, file)
-            copied += 1
-        else:
-            kept += 1
+        copied += copying
         on_file(file, copying)
         entries.append({**asdict(file), "sha256": sha256})
     manifest = json.dumps({"schema": 1, "revision": source.revision, "files": entries}, indent=1)
     target.blob(f"{prefix}/{MANIFEST}").upload_from_string(
         manifest, content_type="application/json", timeout=_CALL_LIMIT_S
     )
-    return copied, kept
+    return copied, len(entries) - copied
 
 
 def _known(blob: Blob | None, file: SourceFile) -> str | None:
-    """Return the hash of a copy that is whole and the same, else None."""
+    """Return the hash of an object that is a complete copy of the file, else None."""
     if blob is None or blob.size != file.size_bytes:
         return None
     sha256 = (blob.metadata or {}).get("sha256")
     return sha256 if sha256 is not None and file.sha256 in {None, sha256} else None
 
 
-def _upload(target: Bucket, name: str, path: Path, file: SourceFile) -> str:
+def _upload(target: StagingBucket, name: str, path: Path, file: SourceFile) -> str:
     sha256 = _sha256(path)
     if file.sha256 not in {None, sha256}:
-        raise ScriptError(f"{file.name} arrived with SHA-256 {sha256}, the hub says {file.sha256}; run this again.")
+        raise ScriptError(
+            f"{file.name} has SHA-256 {sha256} after the download, the hub says {file.sha256}; run this again."
+        )
     blob = target.blob(name, chunk_size=_CHUNK_BYTES)
     blob.metadata = {"sha256": sha256}
     blob.upload_from_filename(str(path), timeout=_UPLOAD_LIMIT_S, checksum="auto")

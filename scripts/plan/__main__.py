@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check(args)
         if args.compare:
-            from scripts.plan.compare import compare  # noqa: PLC0415 - only with --compare
+            from scripts.plan.compare import compare
 
             return compare(args)
         if args.fix:
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"plan: {worded(str(error), CommandWording())}", file=sys.stderr)
         return BLOCKED
     if args.explain:
-        from planning.explain import explain  # noqa: PLC0415 - only with --explain
+        from planning.explain import explain
 
         for title, lines in explain(subject):
             print(title)
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps(plan.to_json(wording), indent=2))
     else:
-        from scripts.plan.table import show  # noqa: PLC0415 - rich costs more than the plan
+        from scripts.plan.table import show
 
         show(plan, wording)
     return FITS if plan.fits else BLOCKED

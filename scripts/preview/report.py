@@ -50,7 +50,7 @@ class EnginePreview(BaseModel):
     change_summary: dict[str, int] | None = None
 
 
-class Change(BaseModel):
+class ResourceChange(BaseModel):
     """One resource that would change; `properties` are those that differ, `forced_by` those that replace it."""
 
     model_config = ConfigDict(frozen=True)
@@ -66,7 +66,7 @@ class StackPreview(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     stack: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ResourceChange, ...] = ()
     unchanged: int = 0
     warnings: tuple[str, ...] = ()
     error: str | None = None
@@ -75,7 +75,7 @@ class StackPreview(BaseModel):
     elapsed_s: float = Field(default=0.0)
 
     @property
-    def replacements(self) -> tuple[Change, ...]:
+    def replacements(self) -> tuple[ResourceChange, ...]:
         """Resources that would be replaced: what a reviewer has to look at first."""
         return tuple(change for change in self.changes if change.op in _REPLACING)
 
@@ -88,7 +88,7 @@ class _Counts:
     delete: int
 
 
-def from_engine(preview: EnginePreview) -> tuple[tuple[Change, ...], int, tuple[str, ...]]:
+def from_engine(preview: EnginePreview) -> tuple[tuple[ResourceChange, ...], int, tuple[str, ...]]:
     """Return the changes, the number of unchanged resources and the warnings of an engine's preview."""
     changes = tuple(
         _change(step) for step in preview.steps or () if step.op in _SHOWN and _type(step) != "pulumi:pulumi:Stack"
@@ -179,7 +179,7 @@ def _details(preview: StackPreview) -> Iterable[str]:
         yield from ("```", "", "</details>")
 
 
-def _line(change: Change) -> str:
+def _line(change: ResourceChange) -> str:
     what = f" [{', '.join(change.properties)}]" if change.properties else ""
     return f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}"
 
@@ -189,8 +189,8 @@ def _type(step: _Step) -> str:
     return state.type if state else ""
 
 
-def _change(step: _Step) -> Change:
-    return Change(
+def _change(step: _Step) -> ResourceChange:
+    return ResourceChange(
         op=step.op,
         type=_type(step),
         name=step.urn.rpartition("::")[2],

@@ -1,4 +1,4 @@
-"""Runs the Pulumi CLI, which it finds by itself: the one linked by `make setup`, else the one on PATH."""
+"""Run the Pulumi CLI: the one that `make setup` linked, else the one on PATH."""
 
 import os
 import re
@@ -8,61 +8,84 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scripts.errors import ScriptError
+from scripts.errors import CommandRefusedError, ScriptError
 
 QUERY_LIMIT_S = 120.0
-"""Longest time for commands that only read."""
+"""Time limit of a command that only reads."""
 
 _MAX_WORDS = 600
 
 
 def project_folder() -> Path:
-    """Return the folder with Pulumi.yaml: the present one, else the checkout that this file lies in. Raises ScriptError where there is none."""
+    """Return the folder with Pulumi.yaml: the current folder, else this checkout. Raises CommandRefusedError if neither has one."""
     for folder in (Path.cwd(), Path(__file__).resolve().parents[2]):
         if (folder / "Pulumi.yaml").is_file():
             return folder
-    raise ScriptError("There is no Pulumi.yaml here; run this from the project's folder.")
+    raise CommandRefusedError("There is no Pulumi.yaml here; run this command in the project's folder.")
 
 
 def pulumi() -> str:
-    """Return the path of the Pulumi CLI. Raises ScriptError where there is none."""
+    """Return the path of the Pulumi CLI. Raises CommandRefusedError if there is none."""
     linked = Path(sys.executable).with_name("pulumi")
     found = str(linked) if linked.is_file() else shutil.which("pulumi")
     if found is None:
-        raise ScriptError("There is no Pulumi engine yet; run `make setup`.")
+        raise CommandRefusedError("The Pulumi CLI is not installed; run `make setup`.")
     return found
 
 
 def environment() -> Mapping[str, str]:
-    """Return the environment in which scripts run the engine: the user's own, without the look for newer versions."""
+    """Return the engine's environment: the user's own, without the check for newer versions."""
     return {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
 
 
-def query(arguments: Sequence[str]) -> str:
-    """Run a Pulumi command that only reads and return what it printed on stdout.
+def run(
+    *arguments: str, capture: bool = True, limit_s: float | None = QUERY_LIMIT_S
+) -> "subprocess.CompletedProcess[str]":
+    """Run a Pulumi command and wait for its end, also after Ctrl-C: the engine gets the same signal and writes its state first.
 
-    Raises ScriptError with the engine's own first error, also when it takes longer than `QUERY_LIMIT_S`.
+    `capture` keeps its output; otherwise all of it goes to stderr. Raises ScriptError after `limit_s` seconds.
     """
+    process = subprocess.Popen(
+        [pulumi(), *arguments, "--non-interactive"],
+        cwd=project_folder(),
+        env=environment(),
+        stdout=subprocess.PIPE if capture else sys.stderr,
+        stderr=subprocess.PIPE if capture else None,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
     try:
-        answer = subprocess.run(
-            [pulumi(), *arguments, "--non-interactive"],
-            cwd=project_folder(),
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=QUERY_LIMIT_S,
-            stdin=subprocess.DEVNULL,
-        )
+        out, err = process.communicate(timeout=limit_s)
+    except KeyboardInterrupt:
+        process.communicate()
+        raise
     except subprocess.TimeoutExpired:
-        raise ScriptError(f"`pulumi {' '.join(arguments)}` did not answer within {QUERY_LIMIT_S:.0f} s.") from None
-    if answer.returncode != 0:
-        raise ScriptError(f"`pulumi {arguments[0]}` failed: {first_error(answer.stderr or answer.stdout)}")
-    return answer.stdout
+        process.kill()
+        process.communicate()
+        raise ScriptError(f"`pulumi {' '.join(arguments)}` did not end within {limit_s:.0f} s.") from None
+    return subprocess.CompletedProcess(process.args, process.returncode, out or "", err or "")
+
+
+def query(arguments: Sequence[str]) -> str:
+    """Return what a Pulumi command that only reads printed on stdout.
+
+    Raises CommandRefusedError if the stack does not exist, and ScriptError with the engine's first error.
+    """
+    answer = run(*arguments)
+    if answer.returncode == 0:
+        return answer.stdout
+    error = first_error(answer.stderr or answer.stdout)
+    missing = re.match(r"no stack named '([^']*)' found", error)
+    if missing:
+        stack = missing[1].rpartition("/")[2]
+        raise CommandRefusedError(
+            f"Stack {stack} does not exist; run `pulumi stack init {stack}`, or name another with --stack."
+        )
+    raise ScriptError(f"`pulumi {arguments[0]}` failed: {error}")
 
 
 def first_error(text: str) -> str:
-    """Return the engine's first error in one line, without colours and its `error:` in front."""
+    """Return the engine's first error as one line, without colours and without `error:`."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]

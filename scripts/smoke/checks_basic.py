@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from scripts.client.events import as_list, as_mapping, first_message, parse_usage
 from scripts.client.metrics import parse_metrics
-from scripts.client.openai import Answer, UnreachableError, chat_body
+from scripts.client.openai import ServerAnswer, UnreachableError, chat_body
 from scripts.smoke.results import Outcome
 
 if TYPE_CHECKING:
-    from scripts.smoke.context import Context
+    from scripts.smoke.context import CheckContext
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
@@ -24,16 +24,16 @@ MAX_HEALTH_S: Final = 2.0
 """A health endpoint that answers slower than this stands behind something that is overloaded."""
 CALL_LIMIT_S: Final = 60.0
 
-QUESTION: Final = "What is the capital of France? Answer with one word."
+QUESTION: Final = "What is the capital of France? ServerAnswer with one word."
 KNOWN_ANSWER: Final = "paris"
 SHOWN_CHARACTERS: Final = 40
 USAGE_TOKENS: Final = 8
 MIN_EVENTS: Final = 2
 
 
-async def ready(context: Context) -> Outcome:
+async def ready(context: CheckContext) -> Outcome:
     """GET /health until it answers 200, within the start-up budget."""
-    budget_s = context.target.thresholds.ready_budget_s
+    budget_s = context.target.thresholds.startup_budget_s
     start_s = time.monotonic()
     last, pause_s, refused_since_s, next_line_s = "nothing yet", 0.25, None, start_s + 2
     while True:
@@ -72,7 +72,7 @@ async def ready(context: Context) -> Outcome:
         pause_s = min(pause_s * 1.5, 3.0)
 
 
-async def _is_ready(context: Context, answer: Answer, ready_s: float) -> Outcome:
+async def _is_ready(context: CheckContext, answer: ServerAnswer, ready_s: float) -> Outcome:
     context.simulated = answer.simulated
     try:
         scrape = await context.client.get("/metrics", limit_s=PROBE_LIMIT_S)
@@ -80,7 +80,7 @@ async def _is_ready(context: Context, answer: Answer, ready_s: float) -> Outcome
         scrape = None
     if scrape is not None and scrape.status == HTTPStatus.OK:
         context.scrape_before = parse_metrics(str(scrape.body))
-    budget_s = context.target.thresholds.ready_budget_s
+    budget_s = context.target.thresholds.startup_budget_s
     return Outcome(
         verdict="passed",
         measured=f"{ready_s:.1f} s",
@@ -89,7 +89,7 @@ async def _is_ready(context: Context, answer: Answer, ready_s: float) -> Outcome
     )
 
 
-async def health(context: Context) -> Outcome:
+async def health(context: CheckContext) -> Outcome:
     """Latency of /health, the median of some probes."""
     times_s: list[float] = []
     for _ in range(HEALTH_PROBES):
@@ -108,7 +108,7 @@ async def health(context: Context) -> Outcome:
     )
 
 
-async def served_model(context: Context) -> Outcome:
+async def served_model(context: CheckContext) -> Outcome:
     """/v1/models names the model that the stack promises."""
     answer = await context.client.get("/v1/models", limit_s=CALL_LIMIT_S)
     wanted = context.target.model
@@ -131,7 +131,7 @@ async def served_model(context: Context) -> Outcome:
     return Outcome(verdict="passed", measured=wanted, wanted=wanted, values={"max_model_len": context.max_model_len})
 
 
-async def chat(context: Context) -> Outcome:
+async def chat(context: CheckContext) -> Outcome:
     """A greedy question with a known answer, asked twice."""
     texts: list[str] = []
     for _ in range(2):
@@ -169,7 +169,7 @@ def _short(text: str) -> str:
     return repr(one_line if len(one_line) <= SHOWN_CHARACTERS else one_line[: SHOWN_CHARACTERS - 1] + "…")
 
 
-async def streaming(context: Context) -> Outcome:
+async def streaming(context: CheckContext) -> Outcome:
     """A streamed chat arrives in pieces, in the right format, and ends properly."""
     streamed = await context.client.stream(
         chat_body(context.target.model, "Count from 1 to 20 in words.", max_tokens=64, stream=True),
@@ -196,7 +196,7 @@ async def streaming(context: Context) -> Outcome:
     )
 
 
-async def usage(context: Context) -> Outcome:
+async def usage(context: CheckContext) -> Outcome:
     """Token counts are there, add up, and are the same streamed and not."""
     model = context.target.model
     answer = await context.client.chat(chat_body(model, QUESTION, max_tokens=USAGE_TOKENS), limit_s=CALL_LIMIT_S)

@@ -13,7 +13,7 @@ from scripts.smoke.results import Outcome
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scripts.smoke.context import Context
+    from scripts.smoke.context import CheckContext
 
 FEATURE_LIMIT_S: Final = 180.0
 """A reasoning answer of 1,024 tokens at 6 tokens/s still fits."""
@@ -40,13 +40,15 @@ CITY_SCHEMA: Final[dict[str, object]] = {
 }
 
 
-def _room(context: Context, wanted: int) -> int:
+def _room(context: CheckContext, wanted: int) -> int:
     """Output tokens to ask for: `wanted`, or what a short max-model-len leaves."""
     length = context.max_model_len or context.target.thresholds.max_model_len
     return wanted if length is None else max(16, min(wanted, length // 2))
 
 
-async def _ask(context: Context, prompt: str, *, max_tokens: int, extra: Mapping[str, object]) -> Mapping[str, object]:
+async def _ask(
+    context: CheckContext, prompt: str, *, max_tokens: int, extra: Mapping[str, object]
+) -> Mapping[str, object]:
     body = chat_body(context.target.model, prompt, max_tokens=_room(context, max_tokens), extra=extra)
     answer = await context.client.chat(body, limit_s=FEATURE_LIMIT_S)
     counted = parse_usage(as_mapping(answer.body).get("usage"))
@@ -54,9 +56,9 @@ async def _ask(context: Context, prompt: str, *, max_tokens: int, extra: Mapping
     return first_message(answer.body)
 
 
-async def reasoning(context: Context) -> Outcome:
+async def reasoning(context: CheckContext) -> Outcome:
     """With thinking enabled the reasoning stands in a field of its own."""
-    if not context.target.expect_reasoning:
+    if not context.target.thresholds.expect_reasoning:
         return Outcome(verdict="skipped", measured="", detail="no reasoning parser in the settings")
     message = await _ask(
         context,
@@ -78,9 +80,9 @@ async def reasoning(context: Context) -> Outcome:
     )
 
 
-async def tool_call(context: Context) -> Outcome:
+async def tool_call(context: CheckContext) -> Outcome:
     """A question that needs the tool makes a call with arguments that parse."""
-    if not context.target.expect_tool_calls:
+    if not context.target.thresholds.expect_tool_calls:
         return Outcome(verdict="skipped", measured="", detail="no tool-call parser in the settings")
     message = await _ask(
         context,
@@ -119,7 +121,7 @@ async def tool_call(context: Context) -> Outcome:
     return Outcome(verdict="passed", measured=measured, wanted=wanted)
 
 
-async def structured_output(context: Context) -> Outcome:
+async def structured_output(context: CheckContext) -> Outcome:
     """An answer under a JSON schema is valid under it."""
     response_format = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY_SCHEMA, "strict": True}}
     body = chat_body(
@@ -172,7 +174,7 @@ def overlong_prompt(tokens: int) -> str:
     return " ".join(words[index % len(words)] for index in range(tokens + 1))
 
 
-async def max_model_len(context: Context) -> Outcome:
+async def max_model_len(context: CheckContext) -> Outcome:
     """The server states the length that the settings ask for, and refuses what is longer with 400."""
     wanted_len = context.target.thresholds.max_model_len
     stated = context.max_model_len

@@ -15,11 +15,13 @@ from scripts.client.metrics import (
     parse_metrics,
 )
 from scripts.client.openai import UnreachableError
-from scripts.smoke.context import Context, percent_over
-from scripts.smoke.results import Outcome
+from scripts.smoke.context import CheckContext, percent_over
+from scripts.smoke.results import Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from contracts.outputs import MemorySummary
 
 CALL_LIMIT_S: Final = 30.0
 ROUNDING: Final = 1e-6
@@ -29,7 +31,7 @@ GUARDED_PATHS: Final = ("/v1/models", "/metrics", "/invocations", "/tokenize")
 """vLLM's own `--api-key` guards /v1 only, so an identity check has to stand in front of the others (vllm-project/vllm#58144)."""
 
 
-async def anonymous(context: Context) -> Outcome:
+async def anonymous(context: CheckContext) -> Outcome:
     """A caller without credentials gets 401 or 403, on every path, where the server is private."""
     access = context.access
     if access.auth == "tunnel":
@@ -68,14 +70,14 @@ async def anonymous(context: Context) -> Outcome:
     return Outcome(verdict="warned" if detail else "passed", measured=measured, wanted=wanted, detail=detail)
 
 
-async def _scrape(context: Context) -> tuple[Scrape | None, str]:
+async def _scrape(context: CheckContext) -> tuple[Scrape | None, str]:
     answer = await context.client.get("/metrics", limit_s=CALL_LIMIT_S)
     if answer.status != HTTPStatus.OK:
         return None, f"/metrics answered {answer.status}"
     return parse_metrics(str(answer.body)), ""
 
 
-async def metrics(context: Context) -> Outcome:
+async def metrics(context: CheckContext) -> Outcome:
     """KV cache use and waiting requests can be scraped, and the token counter moved by what we were sent at least."""
     scrape, fault = await _scrape(context)
     wanted = "KV use, waiting and running requests, counted tokens"
@@ -107,52 +109,49 @@ async def metrics(context: Context) -> Outcome:
     return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values)
 
 
-async def options(context: Context) -> Outcome:
-    """The server's own `cache_config_info` against the plan: block size, dtype, utilisation exactly; blocks within a tolerance."""
+async def options(context: CheckContext) -> Outcome:
+    """Compare `cache_config_info` with the plan: block size, dtype and utilization exactly; the number of blocks within a tolerance."""
     scrape, fault = await _scrape(context)
     found = scrape.labels(CACHE_CONFIG) if scrape is not None else None
-    planned = context.target.planned
     if found is None:
+        measured = fault or "no cache_config_info"
         return Outcome(
-            verdict="skipped",
-            measured=fault or "no cache_config_info",
-            detail="the server does not export its cache configuration",
+            verdict="skipped", measured=measured, detail="the server does not export its cache configuration"
         )
-    mismatches = _mismatches(found, planned.options or {})
+    memory, planned = context.target.memory, context.target.cache_options
     blocks, block_size = _whole(found.get("num_gpu_blocks")), _whole(found.get("block_size"))
+    wanted = [f"{memory.kv_blocks} blocks ± {KV_TOLERANCE:.0%}"] if memory is not None else []
+    verdict, detail = _judged(found, blocks, planned, memory)
     values: dict[str, float | int | str | bool | None] = {"num_gpu_blocks": blocks, "block_size": block_size}
-    measured = f"{blocks} blocks of {block_size}, {found.get('cache_dtype', '?')}, utilisation {found.get('gpu_memory_utilization', '?')}"
-    wanted = ", ".join(f"{name} {value}" for name, value in (planned.options or {}).items())
-    if planned.kv_blocks is not None:
-        wanted = f"{planned.kv_blocks} blocks ± {KV_TOLERANCE:.0%}" + (f", {wanted}" if wanted else "")
-    if mismatches:
-        return Outcome(
-            verdict="failed",
-            measured=measured,
-            wanted=wanted,
-            detail=f"did not take effect: {'; '.join(mismatches)}.",
-            values=values,
-        )
-    if planned.kv_blocks is None or blocks is None:
-        return Outcome(
-            verdict="passed" if planned.options else "skipped",
-            measured=measured,
-            wanted=wanted,
-            detail="no plan to compare the blocks with",
-            values=values,
-        )
-    values["planned_blocks"] = planned.kv_blocks
-    if abs(blocks / planned.kv_blocks - 1) <= KV_TOLERANCE:
-        return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values)
-    more_or_less = "more" if blocks > planned.kv_blocks else "fewer"
-    tokens = f"{planned.kv_tokens:,} tokens" if planned.kv_tokens is not None else "tokens"
-    # Not a failure by itself: on a model with several layer groups (sliding and full attention) a block is a page of one group, and
-    # how the groups share the pool has changed over vLLM's versions.
-    detail = (
-        f"{percent_over(blocks, planned.kv_blocks)} {more_or_less} than planned. A block is a page of one layer group on models with"
-        f" sliding windows, so compare the server's log line 'GPU KV cache size' with the plan's {tokens} before believing either."
+    if memory is not None and blocks is not None:
+        values["planned_blocks"] = memory.kv_blocks
+    return Outcome(
+        verdict=verdict,
+        measured=f"{blocks} blocks of {block_size}, {found.get('cache_dtype', '?')}, utilization {found.get('gpu_memory_utilization', '?')}",
+        wanted=", ".join([*wanted, *(f"{name} {value}" for name, value in planned.items())]),
+        detail=detail,
+        values=values,
     )
-    return Outcome(verdict="warned", measured=measured, wanted=wanted, detail=detail, values=values)
+
+
+def _judged(
+    found: Mapping[str, str], blocks: int | None, planned: Mapping[str, str], memory: MemorySummary | None
+) -> tuple[Verdict, str]:
+    """Return the verdict on the options in effect, and the reason where one is needed."""
+    mismatches = _mismatches(found, planned)
+    if mismatches:
+        return "failed", f"not in effect: {'; '.join(mismatches)}."
+    if memory is None or blocks is None:
+        return "passed" if planned else "skipped", "no plan to compare the blocks with"
+    if abs(blocks / memory.kv_blocks - 1) <= KV_TOLERANCE:
+        return "passed", ""
+    more_or_less = "more" if blocks > memory.kv_blocks else "fewer"
+    # A warning only: on a model with several layer groups (sliding and full attention) a block is a page of one group, and how the
+    # groups share the pool differs between vLLM's versions.
+    return "warned", (
+        f"{percent_over(blocks, memory.kv_blocks)} {more_or_less} than planned. On models with sliding windows a block is a page of one"
+        f" layer group: compare the server's log line 'GPU KV cache size' with the planned {memory.kv_tokens:,} tokens."
+    )
 
 
 def _mismatches(found: Mapping[str, str], planned: Mapping[str, str]) -> list[str]:

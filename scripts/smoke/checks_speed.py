@@ -8,11 +8,11 @@ import statistics
 from typing import TYPE_CHECKING, Final
 
 from scripts.client.openai import ServerError, Streamed, UnreachableError, chat_body
-from scripts.smoke.context import Context, percent_over
+from scripts.smoke.context import CheckContext, percent_over
 from scripts.smoke.results import Outcome
 
 if TYPE_CHECKING:
-    from scripts.smoke.target import Target
+    from scripts.smoke.target import SmokeTarget
 
 OUTPUT_TOKENS: Final = 128
 RUNS: Final = 3
@@ -20,7 +20,7 @@ STREAM_LIMIT_S: Final = 240.0
 """One stream of 128 tokens at half a token a second."""
 
 
-def stream_limit_s(target: Target) -> float:
+def stream_limit_s(target: SmokeTarget) -> float:
     """Seconds that one stream may take: five times what the thresholds allow, between 60 and STREAM_LIMIT_S."""
     thresholds = target.thresholds
     if thresholds.min_decode_tok_per_s is None:
@@ -29,17 +29,17 @@ def stream_limit_s(target: Target) -> float:
     return min(STREAM_LIMIT_S, max(60.0, 5 * wanted_s))
 
 
-def single_limit_s(target: Target) -> float:
+def single_limit_s(target: SmokeTarget) -> float:
     """Seconds for all runs of the single stream."""
     return (RUNS + 1) * stream_limit_s(target)
 
 
-def _output_tokens(context: Context) -> int:
+def _output_tokens(context: CheckContext) -> int:
     length = context.max_model_len or context.target.thresholds.max_model_len
     return OUTPUT_TOKENS if length is None else max(8, min(OUTPUT_TOKENS, length // 4))
 
 
-async def _one(context: Context) -> Streamed:
+async def _one(context: CheckContext) -> Streamed:
     """One stream of full length under a prompt that no cache has seen."""
     prompt = f"{secrets.token_hex(8)}: write a long story about a lighthouse keeper."
     length = {"ignore_eos": True} if context.ignore_eos else {}
@@ -49,7 +49,7 @@ async def _one(context: Context) -> Streamed:
     return streamed
 
 
-async def _warm_up(context: Context) -> None:
+async def _warm_up(context: CheckContext) -> None:
     """One stream that is not counted; finds out whether the server knows ignore_eos."""
     try:
         await _one(context)
@@ -62,7 +62,7 @@ async def _warm_up(context: Context) -> None:
         await _one(context)
 
 
-async def single_stream(context: Context) -> Outcome:
+async def single_stream(context: CheckContext) -> Outcome:
     """The median of some streams, one after the other."""
     await _warm_up(context)
     runs = [await _one(context) for _ in range(RUNS)]
@@ -103,7 +103,7 @@ def _no_threshold(*limits: float | None) -> str:
     return "" if any(limit is not None for limit in limits) else "no threshold given: measured only"
 
 
-async def burst(context: Context) -> Outcome:
+async def burst(context: CheckContext) -> Outcome:
     """Some streams at once: all are answered, and together they are fast enough."""
     count = context.target.thresholds.burst_requests
     wanted_speed = context.target.thresholds.min_burst_tok_per_s

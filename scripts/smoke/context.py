@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scripts.client.access import Access
+    from scripts.client.access import ServerAccess
     from scripts.client.metrics import Scrape
     from scripts.client.openai import OpenAIClient
     from scripts.smoke.results import Outcome
-    from scripts.smoke.target import Target
+    from scripts.smoke.target import SmokeTarget
 
 Say = Callable[[str], None]
 """Shows one line of progress."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Context:
+class CheckContext:
     """One run of the checks. The mutable fields are what a check leaves for later ones."""
 
     client: OpenAIClient
-    access: Access
-    target: Target
+    access: ServerAccess
+    target: SmokeTarget
     say: Say
     simulated: str | None = None
     max_model_len: int | None = None
@@ -41,8 +41,8 @@ class Check:
     """One check: its name, how long it may take, and what it does."""
 
     name: str
-    limit_s: Callable[[Target], float]
-    run: Callable[[Context], Awaitable[Outcome]]
+    limit_s: Callable[[SmokeTarget], float]
+    run: Callable[[CheckContext], Awaitable[Outcome]]
     needed: bool = False
     """Nothing after it makes sense when it fails."""
 

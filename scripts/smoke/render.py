@@ -1,58 +1,67 @@
-"""The report as a table for people, as JSON for programs, and as JUnit XML for CI."""
+"""Show a report: a table for people, JSON for programs, JUnit XML for CI."""
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
 
-from rich.table import Table
 from rich.text import Text
 
+from scripts.cli.tables import console, table
+from scripts.errors import CommandRefusedError
 from scripts.smoke.results import SCHEMA_VERSION, CheckResult, SmokeReport
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
 _COLOURS: Final = {"passed": "green", "failed": "bold red", "warned": "yellow", "skipped": "dim", "not run": "dim"}
 SIMULATED_NOTE: Final = (
-    "The server is SIMULATED: its answers prove the plumbing and its speed proves nothing about real hardware."
+    "The server is SIMULATED: its answers test this project, and its speed says nothing about real hardware."
 )
 
 
 def summary(report: SmokeReport) -> str:
-    """One line that says how it went."""
+    """Return the result as one line."""
     counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLOURS}
     parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     head = "interrupted" if report.interrupted else ("smoke passed" if report.passed else "smoke FAILED")
     return f"{head}: {parts}, {report.elapsed_s:.1f} s"
 
 
-def print_table(report: SmokeReport, console: Console) -> None:
-    """The table, the simulation note where it applies, and the summary."""
-    table = Table(title=f"{report.model} at {report.url}", title_justify="left", show_edge=False, pad_edge=False)
-    table.add_column("check", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for name in ("measured", "wanted", "note"):
-        table.add_column(name, overflow="fold")
-    table.add_column("s", justify="right", no_wrap=True)
+def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
+    """Print the report on stdout, and write JUnit XML if a file is named. Raises CommandRefusedError if it cannot be written."""
+    if junit is not None:
+        try:
+            junit.parent.mkdir(parents=True, exist_ok=True)
+            junit.write_text(to_junit(report), encoding="utf-8")
+        except OSError as error:
+            raise CommandRefusedError(f"--junit {junit} cannot be written: {error.strerror}.") from None
+    if as_json:
+        print(json.dumps(to_json(report)))
+    print_table(report, console(sys.stderr if as_json else sys.stdout))
+
+
+def print_table(report: SmokeReport, target: Console) -> None:
+    """Print the table, a note if the server is simulated, and the summary."""
+    headings = ("check", "verdict", "measured", "wanted", "note", "s")
+    shown = table(f"{report.model} at {report.url}", headings, whole=("check", "verdict"), numbers=("s",))
     for check in report.checks:
         outcome = check.outcome
-        table.add_row(
-            check.name,
-            Text(outcome.verdict, style=_COLOURS[outcome.verdict]),
-            Text(outcome.measured),
-            Text(outcome.wanted),
-            Text(outcome.detail),
-            f"{check.elapsed_s:.1f}",
-        )
-    console.print(table)
+        verdict = Text(outcome.verdict, style=_COLOURS[outcome.verdict])
+        texts = (Text(text) for text in (outcome.measured, outcome.wanted, outcome.detail))
+        shown.add_row(check.name, verdict, *texts, f"{check.elapsed_s:.1f}")
+    target.print(shown)
     if report.simulated is not None:
-        console.print(Text(SIMULATED_NOTE, style="yellow"))
-    console.print(Text(summary(report), style="green" if report.passed else "red"))
+        target.print(Text(SIMULATED_NOTE, style="yellow"))
+    target.print(Text(summary(report), style="green" if report.passed else "red"))
 
 
 def to_json(report: SmokeReport) -> dict[str, Any]:
-    """JSON types only; the schema is docs/smoke.md's."""
+    """Return the report as JSON types; docs/smoke.md describes them."""
     return {
         "schema_version": SCHEMA_VERSION,
         "stack": report.stack,
@@ -78,7 +87,7 @@ def to_json(report: SmokeReport) -> dict[str, Any]:
 
 
 def to_junit(report: SmokeReport) -> str:
-    """JUnit XML: one case a check; warnings stand in the case's output."""
+    """Return JUnit XML: one case per check, with warnings in the case's output."""
     counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLOURS}
     suite = ET.Element(
         "testsuite",
@@ -115,5 +124,5 @@ def _case(suite: ET.Element, report: SmokeReport, check: CheckResult) -> None:
 
 
 def _printable(text: str) -> str:
-    """XML cannot hold control characters; a server's words may."""
+    """Return a text without control characters, which XML does not allow."""
     return "".join(char for char in text if char >= " " or char in "\t\n")

@@ -7,29 +7,30 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from scripts.client.access import Access, AccessError, open_access
+from scripts.client.access import AccessError, ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError
 from scripts.smoke import checks_basic, checks_features, checks_operations, checks_speed
-from scripts.smoke.context import Check, Context, Say
+from scripts.smoke.context import Check, CheckContext, Say
 from scripts.smoke.results import CheckResult, Outcome, SmokeReport
-from scripts.smoke.target import Target, target_from_outputs
+from scripts.smoke.target import SmokeTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from scripts.pulumi.stack import StackOutputs
 
 READY_SLACK_S: Final = 20.0
 """Over the readiness budget itself: the last probe may still be under way."""
 
 
-def _fixed(seconds: float) -> Callable[[Target], float]:
+def _fixed(seconds: float) -> Callable[[SmokeTarget], float]:
     return lambda _target: seconds
 
 
 CHECKS: Final[tuple[Check, ...]] = (
     Check(
-        name="ready", limit_s=lambda t: t.thresholds.ready_budget_s + READY_SLACK_S, run=checks_basic.ready, needed=True
+        name="ready",
+        limit_s=lambda t: t.thresholds.startup_budget_s + READY_SLACK_S,
+        run=checks_basic.ready,
+        needed=True,
     ),
     Check(name="health latency", limit_s=_fixed(60), run=checks_basic.health),
     Check(name="served model", limit_s=_fixed(60), run=checks_basic.served_model, needed=True),
@@ -56,7 +57,9 @@ class _Known:
     simulated: str | None = None
 
 
-def run_smoke(access: Access, target: Target, say: Say, *, checks: tuple[Check, ...] = CHECKS) -> SmokeReport:
+def run_smoke(
+    access: ServerAccess, target: SmokeTarget, say: Say, *, checks: tuple[Check, ...] = CHECKS
+) -> SmokeReport:
     """Run all checks against an open server. Never raises for what the server does; Ctrl-C ends it with what is known.
 
     It takes at most the sum of the checks' limits, which the target's start-up budget dominates.
@@ -86,18 +89,11 @@ def run_smoke(access: Access, target: Target, say: Say, *, checks: tuple[Check, 
     )
 
 
-def smoke_stack(stack: str, outputs: StackOutputs, say: Say, *, api_key: str | None = None) -> SmokeReport:
-    """Open the way to a stack's server, run all checks, close the way.
-
-    Raises AccessError when the way cannot be opened.
-    """
-    with open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel, api_key=api_key) as access:
-        return run_smoke(access, target_from_outputs(stack, outputs), say)
-
-
-async def _run_all(access: Access, target: Target, say: Say, checks: tuple[Check, ...], known: _Known) -> None:
+async def _run_all(
+    access: ServerAccess, target: SmokeTarget, say: Say, checks: tuple[Check, ...], known: _Known
+) -> None:
     async with OpenAIClient(access.base_url, access.headers) as client:
-        context = Context(client=client, access=access, target=target, say=say)
+        context = CheckContext(client=client, access=access, target=target, say=say)
         for check in checks:
             say(f"{check.name} …")
             result = await _run_one(check, context)
@@ -107,7 +103,7 @@ async def _run_all(access: Access, target: Target, say: Say, checks: tuple[Check
                 return
 
 
-async def _run_one(check: Check, context: Context) -> CheckResult:
+async def _run_one(check: Check, context: CheckContext) -> CheckResult:
     start_s = time.monotonic()
     limit_s = check.limit_s(context.target)
     try:

@@ -11,43 +11,44 @@ from components.cloud_run_gpu_service import (
     CloudRunGpuServiceArgs,
     DirectVpc,
     GcsMount,
+    GpuMachine,
     MemoryVolume,
+    RequestScaling,
     SecretVariable,
+    ServerContainer,
+    ServiceAccess,
     check_startup_probe,
     probe_for,
 )
 from components.errors import ComponentError
-from components.ownership import Ownership
+from contracts.labels import Ownership
 from planning.types import StartupProbe
 
 PROBE = StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
+CONTAINER = ServerContainer(
+    image="us-east4-docker.pkg.dev/my-project/gemma-x/vllm/vllm-openai@sha256:" + "a" * 64,
+    command=("vllm", "serve"),
+    arguments=("/mnt/models/m", "--port=8000"),
+    port=8000,
+    startup_probe=PROBE,
+    environment={"VLLM_LOGGING_LEVEL": "INFO"},
+    secret_variables=(SecretVariable(name="HF_TOKEN", secret_id="s", version="3"),),
+    mount=GcsMount(bucket="b", path="/mnt/models", options=("uid=0", "gid=0")),
+    memory_volumes=(MemoryVolume(name="shm", path="/dev/shm", size_limit="8Gi"),),
+)
+MACHINE = GpuMachine(gpu="nvidia-l4", cpu=8, memory_mib=32 * 1024, zonal_redundancy=False)
 ARGS = CloudRunGpuServiceArgs(
     project="my-project",
     location="us-east4",
     service_name="gemma-x",
-    image="us-east4-docker.pkg.dev/my-project/gemma-x/vllm/vllm-openai@sha256:" + "a" * 64,
-    command=("vllm", "serve"),
-    arguments=("/mnt/models/m", "--port=8000"),
-    environment={"VLLM_LOGGING_LEVEL": "INFO"},
-    secret_variables=(SecretVariable(name="HF_TOKEN", secret_id="s", version="3"),),
-    port=8000,
-    gpu="nvidia-l4",
-    cpu=8,
-    memory_mib=32 * 1024,
-    concurrency=16,
-    min_instances=1,
-    max_instances=2,
-    request_timeout_s=3600,
-    startup_probe=PROBE,
     service_account="a@my-project.iam.gserviceaccount.com",
     ownership=Ownership(project="gemma-serving", stack="x"),
     labels={"team": "ml"},
-    invokers=("user:a@example.com",),
-    public=False,
+    container=CONTAINER,
+    machine=MACHINE,
+    scaling=RequestScaling(min_instances=1, max_instances=2, concurrency=16, request_timeout_s=3600),
+    access=ServiceAccess(invokers=("user:a@example.com",), public=False),
     deletion_protection=False,
-    zonal_redundancy=False,
-    mount=GcsMount(bucket="b", path="/mnt/models", options=("uid=0", "gid=0")),
-    memory_volumes=(MemoryVolume(name="shm", path="/dev/shm", size_limit="8Gi"),),
 )
 
 
@@ -65,7 +66,7 @@ def test_a_service_is_private_and_callable_by_its_invokers_alone(declare):
 
 
 def test_a_public_service_grants_everybody(declare):
-    recorder, _, _ = service(declare, public=True)
+    recorder, _, _ = service(declare, access=ServiceAccess(invokers=("user:a@example.com",), public=True))
     assert [grant.inputs["member"] for grant in recorder.all("serviceIamMember")] == ["allUsers"]
 
 
@@ -110,8 +111,9 @@ REFUSED = [
 @pytest.mark.parametrize(("change", "sentence"), REFUSED)
 def test_a_probe_outside_the_platforms_limits_is_refused_before_anything_is_declared(declare, change, sentence):
     """Incident PRB02."""
+    container = dataclasses.replace(CONTAINER, startup_probe=dataclasses.replace(PROBE, **change))
     with pytest.raises(ComponentError) as caught:
-        service(declare, startup_probe=dataclasses.replace(PROBE, **change))
+        service(declare, container=container)
     assert sentence in str(caught.value)
 
 
@@ -125,7 +127,7 @@ def test_a_probe_outside_the_platforms_limits_is_refused_before_anything_is_decl
 )
 def test_less_than_the_gpu_needs_is_refused(declare, change, sentence):
     with pytest.raises(ComponentError, match=sentence):
-        service(declare, **change)
+        service(declare, machine=dataclasses.replace(MACHINE, **change))
 
 
 @given(st.integers(min_value=2, max_value=2040))

@@ -3,13 +3,14 @@
 import dataclasses
 import json
 
+import pulumi
 import pytest
 
 from components.errors import ComponentError
-from components.ownership import Ownership
-from components.serving_document import BucketWeights, ServingDocument
+from components.startup_script import startup_script
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, runtime_version
-from components.tpu_vm import startup_script
+from contracts.labels import Ownership
+from contracts.serving_document import BucketWeights, ServingDocument
 
 DOCUMENT = ServingDocument(
     image="us-docker.pkg.dev/p/r/vllm/vllm-tpu@sha256:" + "a" * 64,
@@ -63,13 +64,12 @@ def test_the_machine_is_private_and_ours(declare):
     assert inputs["runtimeVersion"] == "v2-alpha-tpuv6e"
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(None, "is nothing"), (604801, "is 604801 s"), (0, "is 0 s")])
-def test_flex_start_without_a_limit_of_at_most_seven_days_is_refused(declare, seconds, words):
-    """Incident TPU02."""
-    with pytest.raises(
-        ComponentError, match=rf"tpu.maxRunDuration {words}; flex-start needs one, 604800 s \(7 days\) at most"
-    ):
-        declared(declare, max_run_duration_s=seconds)
+def test_the_component_passes_on_what_the_queue_knows(declare):
+    def outputs(resource):
+        return pulumi.Output.all(resource.zone, resource.state, resource.phase, resource.deadline)
+
+    _, known = declare(lambda: outputs(TpuQueuedResource("capacity", ARGS)))
+    assert known == ["us-east5-b", "ACTIVE", "ready", "2026-11-20T18:00:00Z"]
 
 
 def test_v5e_is_asked_for_by_the_name_that_the_api_knows(declare):

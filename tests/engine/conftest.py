@@ -14,15 +14,15 @@ import pytest
 import requests
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("components", "contracts", "localcloud", "planning", "provider", "scripts", "stacks", "tools")
+ROOMS = ("components", "contracts", "localcloud", "planning", "provider", "scripts", "stacks", "tools", "vm_agent")
 LIMIT_S = 240
 
 ASK = """
 import sys, requests
-from scripts.client.access import open_access
+from scripts.client.access import open_stack_access
 from scripts.pulumi.stack import stack_outputs
 outputs = stack_outputs(sys.argv[1])
-with open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel) as access:
+with open_stack_access(outputs) as access:
     models = requests.get(access.base_url + "/v1/models", headers=dict(access.headers()), timeout=30).json()
 print(models["data"][0]["max_model_len"])
 """

@@ -129,7 +129,7 @@ def test_a_serving_flag_changes_in_place_and_the_capacity_stays(workspace, deplo
 def test_a_changed_start_up_script_reaches_the_machine_and_leaves_the_server_running(workspace, deployed):
     """An upgrade of this project changes the agent's text; the server restarts for a changed document only."""
     before = running_container(workspace)
-    module = workspace.folder / "project" / "components" / "tpu_vm" / "agent" / "base.py"
+    module = workspace.folder / "project" / "vm_agent" / "base.py"
     module.write_text(module.read_text() + "\nNEXT_RELEASE = True\n")
     changes = workspace.pulumi("preview", "--json", "--stack", STACK).json["changeSummary"]
     workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)

@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from localcloud.server import app as server
-from localcloud.world.scenario import Operations, Scenario
+from localcloud.world.scenario import OperationDurations, Scenario
 
 PROJECT = "local-project"
 
@@ -42,7 +42,7 @@ class Client:
 @pytest.fixture(scope="session")
 def shared_cloud() -> Iterator[server.Started]:
     """One cloud for tests that use names of their own."""
-    with server.start(scenario=Scenario(operations=Operations(instant=True))) as cloud:
+    with server.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
         yield cloud
 
 
@@ -54,7 +54,7 @@ def client(shared_cloud: server.Started) -> Client:
 @pytest.fixture
 def own_cloud() -> Iterator[server.Started]:
     """A cloud of the test's own."""
-    with server.start(scenario=Scenario(operations=Operations(instant=True))) as cloud:
+    with server.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
         yield cloud
 
 

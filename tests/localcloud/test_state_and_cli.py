@@ -12,12 +12,12 @@ import pytest
 import requests
 
 from localcloud.server import app as server
-from localcloud.world.scenario import Operations, Scenario
+from localcloud.world.scenario import OperationDurations, Scenario
 from localcloud.world.state import StateError, StateLock, description
 
 ROOT = Path(__file__).resolve().parents[2]
 P = "/projects/local-project"
-INSTANT = Scenario(operations=Operations(instant=True))
+INSTANT = Scenario(operations=OperationDurations(instant=True))
 LIMIT_S = 60
 
 
@@ -112,7 +112,7 @@ class TestSurvival:
             assert cloud.cloud.runtimes.revisions.running == {again["latestReadyRevision"]}
 
     def test_a_deployment_that_was_under_way_goes_on(self, tmp_path):
-        slow = Scenario(operations=Operations(run_s=10_000))
+        slow = Scenario(operations=OperationDurations(run_s=10_000))
         with server.start(state=tmp_path, scenario=slow) as cloud:
             operation = call(
                 cloud,

@@ -59,8 +59,8 @@ def test_equal_options_give_equal_arguments_whatever_the_order_of_their_parts():
 def test_every_option_has_a_flag_of_its_own_and_words_that_explain_it():
     options = OPTIONS.values()
     assert [option.name for option in options] == [f.name for f in fields(VllmOptions)]
-    assert [option.name for option in options if option.flag is None] == ["extra_args"]
-    flags = [option.flag.name for option in options if option.flag is not None]
+    assert [option.name for option in options if not option.flag] == ["extra_args"]
+    flags = [option.flag for option in options if option.flag]
     assert len(set(flags)) == len(flags)
     assert all(flag.startswith("--") for flag in flags)
     assert all(len(option.help) > 20 and option.help.endswith(".") for option in options)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from provider.errors import GoogleError, NoAnswerError
+from gcp_tpu_provider.errors import GoogleError, NoAnswerError
 
 NAME = re.compile(
     r"v2alpha1/(projects/[^/]+/locations/([^/]+))/(queuedResources|nodes|operations)(?:/([^:/]+))?(?::(\w+))?"
@@ -46,7 +46,7 @@ class FakeTpu:
     queued: dict[str, Queued] = field(default_factory=dict)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     guests: dict[str, list[dict[str, str]]] = field(default_factory=dict)
-    """Node name -> what its machine publishes, one entry a look, the last one stays."""
+    """NodeInfo name -> what its machine publishes, one entry a look, the last one stays."""
     boots: Callable[[dict[str, Any]], list[dict[str, str]]] | None = None
     """Given a node's metadata, what its machine publishes; run again when the metadata changes."""
     faults: deque[tuple[str, Fault]] = field(default_factory=deque)

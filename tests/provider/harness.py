@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 import grpc
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.servicer import TpuProvider
+from gcp_tpu_provider.transport import Pacing
 from google.protobuf import empty_pb2
 from google.rpc import status_pb2
 from pulumi.runtime.proto import provider_pb2
 
-from provider import wire
-from provider.servicer import TpuProvider
-from provider.transport import Timing
 from tests.provider.cloud import FakeTpu
 
 URN = "urn:pulumi:dev::demo::gcp-tpu:index:QueuedResource::serve"
-FAST = Timing(
+FAST = Pacing(
     poll_first_s=0.0005,
     poll_most_s=0.001,
     appear_s=0.05,
@@ -64,11 +64,11 @@ class Entry:
 
 
 @dataclass
-class Engine:
+class FakeEngine:
     """Drives the provider as the engine does, and keeps the state as the engine does."""
 
     cloud: FakeTpu
-    timing: Timing = FAST
+    pacing: Pacing = FAST
     urn: str = URN
     state: Entry | None = None
     lines: list[str] = field(default_factory=list)
@@ -76,13 +76,13 @@ class Engine:
     detailed: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
-        self.provider = TpuProvider(self.cloud, self.timing)
+        self.provider = TpuProvider(self.cloud, self.pacing)
 
-        async def say(urn: str, message: str) -> None:
+        async def show(urn: str, message: str) -> None:
             assert urn == self.urn
             self.lines.append(message)
 
-        self.provider.engine.say = say  # type: ignore[method-assign] - the engine's own end
+        self.provider.engine_log.show = show  # type: ignore[method-assign] - the engine's own end
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run(work)

@@ -3,23 +3,26 @@
 import re
 from pathlib import Path
 
-from components.tpu_vm.agent.serving import Agent
-from provider.reference import reference
-from provider.tpu_api import DELETABLE_WITHOUT_FORCE, TpuApi
-from provider.transport import Timing
+from gcp_tpu_provider.reference import reference
+from gcp_tpu_provider.tpu_api import DELETABLE_WITHOUT_FORCE, TpuApi
+from gcp_tpu_provider.transport import Pacing
+
+from vm_agent.serving import Agent
 
 PAGE = (Path(__file__).parents[2] / "docs" / "provider-gcp-tpu.md").read_text()
 
 
 def test_the_reference_is_the_generated_one():
     shown = PAGE.partition("a test compares. -->\n\n")[2]
-    assert shown == reference(), "run `python -m provider.reference` and put what it prints under the heading Reference"
+    assert shown == reference(), (
+        "run `python -m gcp_tpu_provider.reference` and put what it prints under the heading Reference"
+    )
 
 
 def test_the_limits_in_the_text_are_the_codes():
-    timing = Timing()
-    assert (timing.poll_first_s, timing.poll_most_s, timing.retry_budget_s) == (0.3, 15, 120)
-    assert (timing.first_contact_s, timing.delete_s, timing.operation_s) == (10, 1800, 600)
+    pacing = Pacing()
+    assert (pacing.poll_first_s, pacing.poll_most_s, pacing.retry_budget_s) == (0.3, 15, 120)
+    assert (pacing.first_contact_s, pacing.delete_s, pacing.operation_s) == (10, 1800, 600)
     assert "Looks begin 0.3 s apart and slow down to 15 s." in PAGE
     assert "for two minutes a call" in PAGE
     assert "half an hour for a deletion, ten minutes for a change of a node" in PAGE

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import requests
 
-from components.tpu_vm import startup_script
+from components.startup_script import startup_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PULUMI = Path(sys.executable).with_name("pulumi")
@@ -254,7 +254,7 @@ def test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it(pr
     os.killpg(process.pid, signal.SIGINT)
     text, _ = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert "What was asked for is kept in the state" in text
+    assert "The request is kept in the state" in text
     state = project.state()
     assert state
     assert state["id"] == "projects/local-project/queuedResources/serve"
@@ -311,7 +311,7 @@ def test_a_zone_without_capacity_is_left_for_the_next_one(project: Project):
 def test_when_every_zone_refuses_the_table_says_why_and_the_state_is_empty(project: Project):
     project.declare(zones=["us-central1-b", "us-south1-a", "us-nowhere1-a"])
     text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
-    assert "No zone gave v6e-4 as flex-start; nothing was left behind." in text
+    assert "No zone gave v6e-4 as flex-start. Nothing was left behind." in text
     assert re.search(r"us-central1-b +Google answered 400 .*Flex-start is not supported in zone us-central1-b", text)
     assert re.search(r"us-nowhere1-a +Google answered 403 PERMISSION_DENIED", text)
     assert project.state() is None
@@ -374,7 +374,7 @@ def test_mistakes_are_sentences_and_nothing_is_created(project: Project):
     project.declare(maxRunDurationS=604801, zones=["useast5"])
     text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
     assert "flex-start allows at most 604800 s (7 days)" in text
-    assert "it has to be a zone such as us-east5-a" in text
+    assert "must be a zone such as us-east5-a" in text
     project.declare(metadata={"canary-key": "canary-value"}, ready={"guestAttributeNamespace": "ns"})
     text += project.pulumi("up", "--yes", "--skip-preview", expect=1)
     assert "`metadata` needs `enable-guest-attributes: TRUE`" in text

@@ -5,15 +5,15 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.desired_state import urn_hash
+from gcp_tpu_provider.errors import GoogleError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pulumi.runtime.proto import provider_pb2
 
-from provider import wire
-from provider.errors import GoogleError
-from provider.request import urn_hash
 from tests.provider.cloud import FakeTpu
-from tests.provider.harness import Aborted, Context, Engine, wanted
+from tests.provider.harness import Aborted, Context, FakeEngine, wanted
 
 WAITING = ("CREATING", "WAITING_FOR_RESOURCES")
 
@@ -24,11 +24,13 @@ def cloud() -> FakeTpu:
 
 
 @pytest.fixture
-def engine(cloud: FakeTpu) -> Engine:
-    return Engine(cloud)
+def engine(cloud: FakeTpu) -> FakeEngine:
+    return FakeEngine(cloud)
 
 
-def up_and_cancel(engine: Engine, cloud: FakeTpu, given_inputs: dict[str, Any], at: str, *, times: int = 3) -> Aborted:
+def up_and_cancel(
+    engine: FakeEngine, cloud: FakeTpu, given_inputs: dict[str, Any], at: str, *, times: int = 3
+) -> Aborted:
     """Run up and press Ctrl-C when the cloud sees a call for the n-th time."""
     seen = 0
 
@@ -46,10 +48,10 @@ def up_and_cancel(engine: Engine, cloud: FakeTpu, given_inputs: dict[str, Any], 
 
 
 class TestInterruption:
-    def test_ctrl_c_in_the_wait_keeps_the_request_and_up_goes_on_with_it(self, engine: Engine, cloud: FakeTpu):
+    def test_ctrl_c_in_the_wait_keeps_the_request_and_up_goes_on_with_it(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
         ended = up_and_cancel(engine, cloud, wanted(), "GET v2alpha1/" + cloud.name("us-east5-a"), times=6)
-        assert "kept in the state: `pulumi up` goes on with it" in ended.message
+        assert "kept in the state. Run `pulumi up` to continue" in ended.message
         assert engine.state
         assert engine.state.init_errors == [ended.message]
         assert engine.state.outputs["state"] == "WAITING_FOR_RESOURCES"
@@ -60,7 +62,7 @@ class TestInterruption:
         assert engine.state.init_errors == []
         assert len(cloud.made("POST")) == 1
 
-    def test_a_refresh_after_the_interruption_does_not_make_it_look_finished(self, engine: Engine, cloud: FakeTpu):
+    def test_a_refresh_after_the_interruption_does_not_make_it_look_finished(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
         up_and_cancel(engine, cloud, wanted(), "GET", times=8)
         engine.refresh()
@@ -70,26 +72,26 @@ class TestInterruption:
         assert engine.state
         assert engine.state.outputs["state"] == "ACTIVE"
 
-    def test_ctrl_c_in_the_wait_and_then_destroy_leaves_nothing(self, engine: Engine, cloud: FakeTpu):
+    def test_ctrl_c_in_the_wait_and_then_destroy_leaves_nothing(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
         up_and_cancel(engine, cloud, wanted(), "GET", times=8)
         engine.destroy()
         assert cloud.queued == {}
 
-    def test_ctrl_c_before_anything_was_asked_for_leaves_no_state(self, engine: Engine, cloud: FakeTpu):
+    def test_ctrl_c_before_anything_was_asked_for_leaves_no_state(self, engine: FakeEngine, cloud: FakeTpu):
         ended = up_and_cancel(engine, cloud, wanted(), "GET", times=1)
         assert ended.partial is None
         assert engine.state is None
         assert cloud.queued == {}
 
-    def test_the_post_itself_broken_off_keeps_the_id(self, engine: Engine, cloud: FakeTpu):
+    def test_the_post_itself_broken_off_keeps_the_id(self, engine: FakeEngine, cloud: FakeTpu):
         up_and_cancel(engine, cloud, wanted(), "POST", times=1)
         assert engine.state
         assert engine.state.id == "projects/my-project/queuedResources/serve"
         assert engine.state.outputs["name"] == cloud.name("us-east5-a")
 
     def test_a_zone_that_fails_after_the_interruption_is_left_for_the_next_one_under_the_same_id(
-        self, engine: Engine, cloud: FakeTpu
+        self, engine: FakeEngine, cloud: FakeTpu
     ):
         cloud.scripts["us-east5-a"] = WAITING
         up_and_cancel(engine, cloud, wanted(), "GET", times=8)
@@ -102,7 +104,7 @@ class TestInterruption:
         engine.destroy()
         assert cloud.queued == {}
 
-    def test_when_the_other_zones_fail_too_the_next_up_starts_over(self, engine: Engine, cloud: FakeTpu):
+    def test_when_the_other_zones_fail_too_the_next_up_starts_over(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
         cloud.scripts["us-east5-b"] = ("FAILED:nothing here",)
         up_and_cancel(engine, cloud, wanted(), "GET", times=8)
@@ -116,7 +118,7 @@ class TestInterruption:
         assert engine.state
         assert engine.state.outputs["state"] == "ACTIVE"
 
-    def test_a_custom_timeout_is_the_end_of_the_wait_too(self, engine: Engine, cloud: FakeTpu):
+    def test_a_custom_timeout_is_the_end_of_the_wait_too(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
         with pytest.raises(Aborted, match="custom timeout") as ended:
             engine.up(wanted(), timeout_s=0.2)
@@ -124,7 +126,7 @@ class TestInterruption:
         assert engine.state
 
     def test_an_engine_that_drops_the_call_leaves_the_request_for_the_next_creation_to_take_over(
-        self, engine: Engine, cloud: FakeTpu
+        self, engine: FakeEngine, cloud: FakeTpu
     ):
         cloud.scripts["us-east5-b"] = WAITING
         cloud.refusals["us-east5-a"] = GoogleError(429, "RESOURCE_EXHAUSTED", "not now")
@@ -154,23 +156,25 @@ class TestInterruption:
         assert [call for call in cloud.calls[calls:] if call.startswith("POST")] == []
 
 
-def _create_request(engine: Engine) -> provider_pb2.CreateRequest:
+def _create_request(engine: FakeEngine) -> provider_pb2.CreateRequest:
     return provider_pb2.CreateRequest(urn=engine.urn, properties=wire.write(engine.inputs(wanted())))
 
 
 class TestLostAnswers:
-    def test_a_lost_answer_to_the_post_is_found_by_its_id_and_not_asked_for_twice(self, engine: Engine, cloud: FakeTpu):
+    def test_a_lost_answer_to_the_post_is_found_by_its_id_and_not_asked_for_twice(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
         cloud.faults.append(("POST", "lost"))
         engine.up(wanted())
         assert len(cloud.made("POST")) == 1
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
 
-    def test_a_dropped_request_is_known_not_to_exist_and_the_next_zone_serves(self, engine: Engine, cloud: FakeTpu):
+    def test_a_dropped_request_is_known_not_to_exist_and_the_next_zone_serves(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.faults.append(("POST", "dropped"))
         engine.up(wanted())
         assert list(cloud.queued) == [cloud.name("us-east5-b")]
 
-    def test_a_503_that_lasts_leaves_the_id_in_the_state_when_nobody_can_tell(self, engine: Engine, cloud: FakeTpu):
+    def test_a_503_that_lasts_leaves_the_id_in_the_state_when_nobody_can_tell(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.faults.extend([("POST", "lost"), ("GET", "dropped")])
         with pytest.raises(Aborted) as ended:
             engine.up(wanted())
@@ -180,7 +184,7 @@ class TestLostAnswers:
         assert engine.state.outputs["state"] == "ACTIVE"
         assert len(cloud.queued) == 1
 
-    def test_no_connection_at_all_leaves_no_state(self, engine: Engine, cloud: FakeTpu):
+    def test_no_connection_at_all_leaves_no_state(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.faults.append(("POST", "unsent"))
         with pytest.raises(Aborted, match="got no answer from Google") as ended:
             engine.up(wanted())
@@ -199,32 +203,36 @@ class TestStrangers:
         }
         cloud.create(f"projects/my-project/locations/{zone}", zone, {"queuedResourceId": "serve"}, body)
 
-    def test_a_foreign_queued_resource_with_our_id_is_left_alone(self, engine: Engine, cloud: FakeTpu):
+    def test_a_foreign_queued_resource_with_our_id_is_left_alone(self, engine: FakeEngine, cloud: FakeTpu):
         self.stranger(cloud)
-        with pytest.raises(Aborted, match="labels do not tie it to this resource, so it is left alone") as ended:
+        with pytest.raises(
+            Aborted, match=r"labels do not name this Pulumi resource. The provider does not change it."
+        ) as ended:
             engine.up(wanted())
         assert ended.value.partial is None
         assert engine.state is None
         assert cloud.made("DELETE") + cloud.made("PATCH") == []
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
 
-    def test_a_foreign_one_that_appears_between_look_and_request_is_left_alone(self, engine: Engine, cloud: FakeTpu):
+    def test_a_foreign_one_that_appears_between_look_and_request_is_left_alone(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
         def appear(call: str) -> None:
             if call.startswith("POST") and not cloud.queued:
                 self.stranger(cloud)
 
         cloud.on_call = appear
-        with pytest.raises(Aborted, match="left alone"):
+        with pytest.raises(Aborted, match=r"The provider does not (change|delete) it"):
             engine.up(wanted())
         assert engine.state is None
         assert len(cloud.queued) == 1
 
-    def test_a_conflict_about_the_node_is_the_zones_answer(self, engine: Engine, cloud: FakeTpu):
+    def test_a_conflict_about_the_node_is_the_zones_answer(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.refusals["us-east5-a"] = GoogleError(409, "ALREADY_EXISTS", "node serve-node exists")
         engine.up(wanted())
         assert list(cloud.queued) == [cloud.name("us-east5-b")]
 
-    def test_somebody_elses_under_the_old_name_counts_as_gone_on_refresh(self, engine: Engine, cloud: FakeTpu):
+    def test_somebody_elses_under_the_old_name_counts_as_gone_on_refresh(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())
         cloud.queued.clear()
         self.stranger(cloud)
@@ -234,23 +242,23 @@ class TestStrangers:
 
 class TestLeftovers:
     def leftover(self, cloud: FakeTpu, zone: str, **changes: Any) -> None:
-        Engine(cloud).up(wanted(zones=[zone], **changes))
+        FakeEngine(cloud).up(wanted(zones=[zone], **changes))
 
-    def test_a_dead_leftover_is_cleared_away_first(self, engine: Engine, cloud: FakeTpu):
+    def test_a_dead_leftover_is_cleared_away_first(self, engine: FakeEngine, cloud: FakeTpu):
         self.leftover(cloud, "us-east5-a")
         cloud.queued[cloud.name("us-east5-a")].state = "SUSPENDED"
         engine.up(wanted())
         assert engine.state
         assert engine.state.outputs["createTime"].endswith("02Z")
 
-    def test_two_leftovers_become_one(self, engine: Engine, cloud: FakeTpu):
+    def test_two_leftovers_become_one(self, engine: FakeEngine, cloud: FakeTpu):
         self.leftover(cloud, "us-east5-a")
         self.leftover(cloud, "us-east5-b")
         engine.up(wanted())
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
 
     def test_an_active_leftover_with_other_properties_is_not_given_up_without_permission(
-        self, engine: Engine, cloud: FakeTpu
+        self, engine: FakeEngine, cloud: FakeTpu
     ):
         self.leftover(cloud, "us-east5-a", acceleratorType="v6e-8")
         with pytest.raises(Aborted, match="set `allowReplaceActive` to true"):
@@ -260,7 +268,7 @@ class TestLeftovers:
         (only,) = cloud.queued.values()
         assert only.body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == "v6e-4"
 
-    def test_a_leftover_with_older_metadata_is_patched(self, engine: Engine, cloud: FakeTpu):
+    def test_a_leftover_with_older_metadata_is_patched(self, engine: FakeEngine, cloud: FakeTpu):
         self.leftover(cloud, "us-east5-a", metadata={"startup-script": "old", "gone": "1"})
         engine.up(wanted())
         assert cloud.nodes[cloud.node_name("us-east5-a")]["metadata"] == {"startup-script": "#!/bin/sh\n"}
@@ -305,7 +313,7 @@ def test_whatever_the_order_of_faults_the_id_is_in_the_state_or_nothing_exists(
     cloud = FakeTpu(scripts={"us-east5-a": first, "us-east5-b": second}, delete_looks=delete_looks)
     if refused:
         cloud.refusals["us-east5-b"] = GoogleError(403, "PERMISSION_DENIED", "no")
-    engine = Engine(cloud)
+    engine = FakeEngine(cloud)
     queue = list(faults)
 
     def strike(call: str) -> None:

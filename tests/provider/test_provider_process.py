@@ -15,12 +15,12 @@ from typing import Any
 
 import grpc
 import pytest
+from gcp_tpu_provider import TOKEN, VERSION, wire
+from gcp_tpu_provider.properties import INPUTS, OUTPUTS
 from google.protobuf import empty_pb2
 from google.rpc import status_pb2
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, plugin_pb2, provider_pb2, provider_pb2_grpc
 
-from provider import TOKEN, VERSION, wire
-from provider.properties import INPUTS, OUTPUTS
 from tests.provider.harness import URN, wanted
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def test_without_its_packages_it_says_in_one_sentence_what_to_install(tmp_path: 
     )
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "cannot import grpc; install the project's requirements" in done.stderr
+    assert "cannot import grpc; install the provider's requirements" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-
-from provider.errors import GoogleError, NoAnswerError, ProviderError
-from provider.tpu_api import TpuApi
-from provider.transport import HttpTransport, Timing, google_error
+from gcp_tpu_provider.errors import GoogleError, NoAnswerError, TpuProviderError
+from gcp_tpu_provider.tpu_api import TpuApi
+from gcp_tpu_provider.transport import HttpTpuTransport, Pacing, google_error
 
 # Where something is expected to come, a busy machine may take its time; only what is expected to be given up has short limits.
-PATIENT = Timing(
+PATIENT = Pacing(
     call_timeout_s=20,
     retry_budget_s=20,
     first_contact_s=20,
@@ -22,7 +21,7 @@ PATIENT = Timing(
     retry_first_s=0.005,
     retry_most_s=0.02,
 )
-QUICK = Timing(
+QUICK = Pacing(
     call_timeout_s=0.3,
     retry_budget_s=0.4,
     first_contact_s=0.2,
@@ -59,9 +58,9 @@ class Server:
 
 def talk(
     server: Server,
-    work: Callable[[HttpTransport], Awaitable[Any]],
+    work: Callable[[HttpTpuTransport], Awaitable[Any]],
     monkeypatch: pytest.MonkeyPatch,
-    timing: Timing = PATIENT,
+    pacing: Pacing = PATIENT,
 ) -> Any:
     async def main() -> Any:
         app = web.Application()
@@ -72,7 +71,7 @@ def talk(
         await site.start()
         port = runner.addresses[0][1]
         monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", f"http://127.0.0.1:{port}/tpu/")
-        transport = HttpTransport(timing)
+        transport = HttpTpuTransport(pacing)
         try:
             return await work(transport)
         finally:
@@ -147,10 +146,10 @@ def test_a_refusal_is_final_and_in_googles_words(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_spent_quota_is_not_asked_for_as_long_as_an_unavailable_api(monkeypatch: pytest.MonkeyPatch):
-    timing = Timing(retry_budget_s=30, refusal_budget_s=0.02, retry_first_s=0.01, retry_most_s=0.02)
+    pacing = Pacing(retry_budget_s=30, refusal_budget_s=0.02, retry_first_s=0.01, retry_most_s=0.02)
     server = Server(answers=[error(429, "RESOURCE_EXHAUSTED", "Quota limit reached") for _ in range(50)])
     with pytest.raises(GoogleError, match="Quota limit reached"):
-        talk(server, lambda transport: transport.call("POST", "v2alpha1/x", creation=True), monkeypatch, timing)
+        talk(server, lambda transport: transport.call("POST", "v2alpha1/x", creation=True), monkeypatch, pacing)
     assert len(server.seen) < 10
 
 
@@ -161,7 +160,7 @@ def test_a_server_that_never_answers_is_given_up_and_may_have_acted(monkeypatch:
             server,
             lambda transport: transport.call("POST", "v2alpha1/x"),
             monkeypatch,
-            Timing(call_timeout_s=0.05, retry_budget_s=0.05),
+            Pacing(call_timeout_s=0.05, retry_budget_s=0.05),
         )
     assert lost.value.sent
 
@@ -169,24 +168,24 @@ def test_a_server_that_never_answers_is_given_up_and_may_have_acted(monkeypatch:
 def test_an_outage_in_the_middle_of_a_wait_is_sat_out_longer_than_an_endpoint_that_never_answered(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    timing = Timing(retry_budget_s=5, first_contact_s=0.0, retry_first_s=0.001, retry_most_s=0.002)
+    pacing = Pacing(retry_budget_s=5, first_contact_s=0.0, retry_first_s=0.001, retry_most_s=0.002)
     server = Server(answers=[(0, "", {})])
     with pytest.raises(NoAnswerError):
-        talk(server, lambda transport: transport.call("POST", "v2alpha1/x"), monkeypatch, timing)
+        talk(server, lambda transport: transport.call("POST", "v2alpha1/x"), monkeypatch, pacing)
     server = Server(answers=[(200, {}, {}), *[(0, "", {})] * 5, (200, {"a": 1}, {})])
 
-    async def twice(transport: HttpTransport) -> Any:
+    async def twice(transport: HttpTpuTransport) -> Any:
         await transport.call("POST", "v2alpha1/x")
         return await transport.call("POST", "v2alpha1/x")
 
-    assert talk(server, twice, monkeypatch, timing) == {"a": 1}
+    assert talk(server, twice, monkeypatch, pacing) == {"a": 1}
 
 
 def test_a_dead_endpoint_is_given_up_and_cannot_have_acted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "http://127.0.0.1:9/")
 
     async def main() -> None:
-        transport = HttpTransport(QUICK)
+        transport = HttpTpuTransport(QUICK)
         try:
             await transport.call("POST", "v2alpha1/x", body={"secret": "canary-body"})
         finally:
@@ -209,7 +208,7 @@ def test_without_credentials_the_way_to_them_is_said(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     server = Server()
-    with pytest.raises(ProviderError, match="gcloud auth application-default login"):
+    with pytest.raises(TpuProviderError, match="gcloud auth application-default login"):
         talk(server, lambda transport: transport.call("GET", "v2alpha1/x"), monkeypatch)
     assert server.seen == []
 

@@ -82,6 +82,16 @@ def test_the_preview_says_whether_it_fits_how_long_it_starts_and_what_it_costs(c
     assert "CST01: $" in caplog.text
 
 
+def test_a_given_network_is_used_and_none_is_made(configured, declare):
+    network, subnetwork = "projects/host/global/networks/n", "projects/host/regions/us-east5/subnetworks/s"
+    given = {"network": network, "subnetwork": subnetwork, "privateGoogleAccess": True}
+    configured("tpu-v6e4", tpu__zones=["us-east5-a"], tpu__existingNetwork=given)
+    recorder, _ = declare(run)
+    inputs = recorder.one("gcp-tpu:index:QueuedResource").inputs
+    assert (inputs["network"], inputs["subnetwork"]) == (network, subnetwork)
+    assert recorder.all("compute/") == []
+
+
 def test_a_plan_that_blocks_stops_before_anything_is_declared(configured, declare):
     configured("tpu-v6e4", vllm__tensorParallelSize=8)
     caught = {}

@@ -80,6 +80,13 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         del request, context
         return language_pb2.GetRequiredPluginsResponse()
 
+    def InstallDependencies(  # noqa: N802
+        self, request: language_pb2.InstallDependenciesRequest, context: grpc.ServicerContext
+    ) -> Iterator[language_pb2.InstallDependenciesResponse]:
+        """Answer nothing: `make setup` installs the packages of programs and plugins, this host never changes an environment."""
+        del request, context
+        return iter(())
+
     def About(self, request: language_pb2.AboutRequest, context: grpc.ServicerContext) -> language_pb2.AboutResponse:  # noqa: N802
         """Describe the interpreter that programs run with."""
         del context

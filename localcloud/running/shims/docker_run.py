@@ -27,7 +27,7 @@ class RunError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RunOptions:
     """What the command line asks for. `volumes`: container path -> path on the machine."""
 
     image: str
@@ -42,14 +42,14 @@ class Wanted:
     privileged: bool
 
 
-class _Parser(argparse.ArgumentParser):
+class _RunParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise RunError(f"{message}\nSee 'docker run --help'.")
 
 
-def parse(argv: Sequence[str]) -> Wanted:
+def parse(argv: Sequence[str]) -> RunOptions:
     """Read a command line. Raises RunError."""
-    parser = _Parser(prog="docker run", allow_abbrev=False, add_help=False)
+    parser = _RunParser(prog="docker run", allow_abbrev=False, add_help=False)
     for names in (
         ("-d", "--detach"),
         ("--rm",),
@@ -97,7 +97,7 @@ def parse(argv: Sequence[str]) -> Wanted:
     if not given.entrypoint and not _is_program(command):
         # Without an entry point of the caller's, the image's own takes the arguments.
         command = [*_IMAGE_ENTRY_POINT, *command]
-    return Wanted(
+    return RunOptions(
         image=given.image,
         command=tuple(command),
         name=given.name or f"container-{secrets.token_hex(4)}",
@@ -146,7 +146,7 @@ def _volume(text: str) -> tuple[str, str]:
     return parts[1].rstrip("/") or "/", parts[0].rstrip("/") or "/"
 
 
-def start(machine: Machine, wanted: Wanted) -> str:
+def start(machine: Machine, wanted: RunOptions) -> str:
     """Start the container beside this process and return its id. Raises RunError."""
     if re.fullmatch(r"[a-zA-Z0-9][\w.-]*", wanted.name) is None:
         raise RunError(
@@ -197,7 +197,7 @@ def start(machine: Machine, wanted: Wanted) -> str:
     return identity
 
 
-def _server_environment(machine: Machine, wanted: Wanted) -> dict[str, str]:
+def _server_environment(machine: Machine, wanted: RunOptions) -> dict[str, str]:
     reachable = wanted.network in ("host", "published")
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     simulator = {
@@ -216,7 +216,7 @@ def _server_environment(machine: Machine, wanted: Wanted) -> dict[str, str]:
     return {**passed, **wanted.environment, **simulator}
 
 
-def _paths(machine: Machine, wanted: Wanted) -> dict[str, str]:
+def _paths(machine: Machine, wanted: RunOptions) -> dict[str, str]:
     """Map the container's volumes to real folders: what lies under a folder that the machine keeps for itself is looked for there."""
     out = {"/": str(machine.folder / "nothing")}
     for inside, outside in wanted.volumes.items():

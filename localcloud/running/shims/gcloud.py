@@ -34,7 +34,7 @@ class CommandError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tunnel:
+class TunnelRequest:
     """A forward of a local port to a port of a node."""
 
     node: str
@@ -72,7 +72,7 @@ def _ask(path: str, *, body: dict[str, Any] | None = None, token: str | None = N
         raise CommandError(f"the local cloud at {_base_url()} does not answer: {error}") from None
 
 
-def parse_tunnel(words: Sequence[str]) -> Tunnel:
+def parse_tunnel(words: Sequence[str]) -> TunnelRequest:
     """Read what follows `compute tpus tpu-vm ssh`. Raises CommandError."""
     at = words.index("--") if "--" in words else len(words)
     before, after = words[:at], words[at + 1 :]
@@ -94,7 +94,7 @@ def parse_tunnel(words: Sequence[str]) -> Tunnel:
             "the stand-in opens tunnels only: end the command with `-- -N -L LOCAL_PORT:127.0.0.1:PORT`.", 2
         )
     node = names[0].rpartition("@")[2]
-    return Tunnel(
+    return TunnelRequest(
         node=f"projects/{project}/locations/{zone}/nodes/{node}",
         local_host=forward["host"] or "127.0.0.1",
         local_port=int(forward["local"]),
@@ -102,7 +102,7 @@ def parse_tunnel(words: Sequence[str]) -> Tunnel:
     )
 
 
-async def _run_tunnel(tunnel: Tunnel) -> int:
+async def _run_tunnel(tunnel: TunnelRequest) -> int:
     token = str(_ask("/admin/tokens", body={})["accessToken"])
     _ask(f"/tpu/v2alpha1/{tunnel.node}", token=token)
     stopped = asyncio.Event()
@@ -125,7 +125,7 @@ async def _run_tunnel(tunnel: Tunnel) -> int:
     return 0 if not stopped.is_set() else 130
 
 
-async def _forward(tunnel: Tunnel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _forward(tunnel: TunnelRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Carry one connection; what nobody listens for is refused, as a forward over ssh is."""
     query = urllib.parse.urlencode({"node": tunnel.node, "port": tunnel.remote_port})
     try:

@@ -26,17 +26,17 @@ class Machine:
 
     @property
     def containers(self) -> Path:
-        """Where containers are written down: NAME.json and NAME.log."""
+        """Return the folder of the containers' records: NAME.json and NAME.log."""
         return self.folder / "containers"
 
     @property
     def units(self) -> Path:
-        """Where systemd's units are written down: NAME.json and NAME.log."""
+        """Return the folder of the systemd units' records: NAME.json and NAME.log."""
         return self.folder / "units"
 
     @property
     def images(self) -> Path:
-        """Where the pulled images are listed."""
+        """Return the file that lists the pulled images."""
         return self.folder / "images.json"
 
 

@@ -151,7 +151,7 @@ def wait_until_started(state: Path, supervisor: int) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """See the module's docstring."""
+    """Run the supervisor; see the module's docstring."""
     state, log, restart, grace_s, warden = argv[:5]
     environment = json.loads(sys.stdin.read())
     restart_s = None if restart == "no" else float(restart)

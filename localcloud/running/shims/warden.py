@@ -144,7 +144,7 @@ def _start_script(folder: Path, given: dict[str, Any], libc: ctypes.CDLL | None)
 
 
 def main(argv: list[str]) -> int:
-    """See the module's docstring; prints `started` or one line that says why not."""
+    """Run the warden; see the module's docstring. Print `started`, or one line with the reason if it cannot start."""
     folder = Path(argv[0])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -22,6 +22,7 @@ ORACLE = Path(__file__).parents[2] / "fixtures" / "oracle"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 SECRET_SIGNATURE = "1b47061264138c4ac30d75fd1eb44270"
+ASSET_SIGNATURE = "c44067f5952c0a294b673a41bacd8c17"
 T = TypeVar("T")
 KINDS = {value: name.lower().replace("_", "-") for name, value in provider_pb2.PropertyDiff.Kind.items()}
 
@@ -34,6 +35,10 @@ def oracle(name: str) -> Any:
 
 def secret(value: Any) -> dict[str, Any]:
     return {SIGNATURE: SECRET_SIGNATURE, "value": value}
+
+
+def asset(text: str) -> dict[str, Any]:
+    return {SIGNATURE: ASSET_SIGNATURE, "text": text}
 
 
 def is_secret(value: Any) -> bool:
@@ -362,7 +367,8 @@ def with_property(inputs: dict[str, Any], path: str, value: Any) -> dict[str, An
         at.pop(last)
     else:
         # Keys of labels are the program's own words.
-        at[last] = value if str(last).lower().endswith("labels") else camel_value(value)
+        is_map = isinstance(value, dict) and str(last).lower().endswith("labels")
+        at[last] = value if is_map else camel_value(value)
     return changed
 
 

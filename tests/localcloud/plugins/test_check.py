@@ -6,7 +6,16 @@ import grpc.aio
 import pytest
 from pulumi.runtime.proto import provider_pb2
 
-from tests.localcloud.plugins.harness import UNKNOWN, CheckFailedError, Recorder, declared, engine, run, secret
+from tests.localcloud.plugins.harness import (
+    UNKNOWN,
+    CheckFailedError,
+    Recorder,
+    Resource,
+    declared,
+    engine,
+    run,
+    secret,
+)
 
 BUCKET = "gcp:storage/bucket:Bucket"
 SERVICE = "gcp:cloudrunv2/service:Service"
@@ -35,7 +44,7 @@ def test_an_unknown_property_is_named_with_its_path_and_the_way_to_add_it():
         "does not know the property 'template.containers[0].imagee' of gcp:cloudrunv2/service:Service"
         in found["template.containers[0].imagee"]
     )
-    assert "localcloud/plugins/table" in found["template.containers[0].imagee"]
+    assert "--providers real" in found["template.containers[0].imagee"]
 
 
 def test_everything_that_is_wrong_is_reported_at_once():
@@ -53,9 +62,52 @@ def test_values_that_are_not_known_yet_are_neither_missing_nor_wrong():
 
 def test_an_unknown_type_is_refused_with_the_way_to_add_it():
     with pytest.raises(
-        grpc.aio.AioRpcError, match="does not know the resource type gcp:pubsub/topic:Topic: add an entry"
+        grpc.aio.AioRpcError, match="does not know the resource type gcp:pubsub/schema:Schema: add its schema"
     ):
-        check("gcp:pubsub/topic:Topic", {})
+        check("gcp:pubsub/schema:Schema", {})
+
+
+def test_a_type_that_cannot_be_created_here_is_checked_and_compared_by_its_schema():
+    topic = "gcp:pubsub/topic:Topic"
+    assert failures(topic, {"name": "t", "labels": {"a": 1}, "nmae": "x"}) == {
+        "labels.a": f"'labels.a' of {topic} must be a text, got a number",
+        "nmae": f"the local stand-in does not know the property 'nmae' of {topic}: check its spelling; "
+        "if a newer provider has it, use it (--providers real)",
+    }
+
+    async def scenario():
+        async with engine(Recorder(lambda _: {}), project="p1") as attached:
+            inputs = await attached.check(topic, "t", {"name": "t", "labels": {"a": "b"}})
+            foretold = await attached.create(topic, "t", inputs, preview=True)
+            state = Resource(topic, "t", "t", inputs, {"name": "other", "labels": {"a": "b"}, "project": "p1"})
+            answer = await attached.diff(state, inputs)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await attached.create(topic, "t", inputs)
+            return foretold.state, set(answer.replaces), refused.value.details()
+
+    foretold, replaces, refused = run(scenario())
+    assert (foretold["name"], foretold["project"]) == ("t", "p1")
+    assert replaces == {"name"}
+    assert refused == (
+        f"the local gcp stand-in checks and compares {topic}, but cannot create it: add it to localcloud/plugins/overlay, "
+        "or run with the real provider (--providers real)"
+    )
+
+
+def test_properties_that_exclude_each_other_are_refused_and_one_of_a_group_is_wanted():
+    firewall = "gcp:compute/firewall:Firewall"
+    tags = {"network": "n", "sourceTags": ["a"], "targetServiceAccounts": ["b"]}
+    assert "one of `allow,deny` must be specified" in failures(firewall, {"network": "n"})[""]
+    with pytest.raises(CheckFailedError) as caught:
+        check(firewall, {**tags, "allows": [{"protocol": "tcp"}]})
+    conflicts = {
+        "sourceTags": ("source_tags", "target_service_accounts"),
+        "targetServiceAccounts": ("target_service_accounts", "source_tags"),
+    }
+    assert {reason for _, reason in caught.value.failures} == {
+        f"Conflicting configuration arguments. \"{one}\": conflicts with {other}. Examine values at 'thing.{name}'."
+        for name, (one, other) in conflicts.items()
+    }
 
 
 def test_no_secret_is_in_a_failures_words():

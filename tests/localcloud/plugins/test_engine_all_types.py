@@ -13,8 +13,8 @@ import pytest
 
 from localcloud.plugins import serve
 from localcloud.plugins.docker import _TYPES
+from localcloud.plugins.overlay import OVERLAYS
 from localcloud.plugins.rest import LocalCloudTransport, Rest
-from localcloud.plugins.table import TABLE
 from localcloud.server.app import Options, open_cloud
 
 PROGRAM = Path(__file__).parent / "program"
@@ -121,7 +121,7 @@ def test_every_type_lives_its_whole_life_under_the_real_engine(tmp_path, monkeyp
         assert await workspace.left() == before
 
         await workspace.up()
-        assert set(TABLE) | set(_TYPES) <= {each["type"] for each in workspace.state()["resources"]}
+        assert set(OVERLAYS) | set(_TYPES) <= {each["type"] for each in workspace.state()["resources"]}
         first = workspace.outputs()
         assert first["elsewhere"] == "projects/p1/locations/us-central1/repositories/elsewhere"
         made = {each.partition(": ")[0] for each in set(await workspace.left()) - set(before)}

@@ -102,10 +102,14 @@ def test_no_change_is_no_difference_but_for_the_content_type_that_the_store_answ
     assert run(scenario()) == {"object": {"contentType": "update-replace"}}
 
 
-def test_a_replacement_that_keeps_its_written_name_deletes_first():
+def test_a_replacement_of_a_resource_whose_name_the_program_wrote_deletes_first():
+    """As seen with the real provider 10.2.0: whether the name changes makes no difference."""
     by_property = {
         (row["type"], row["property"]): answer[2] for row, answer in zip(ROWS, cached_answers(), strict=True)
     }
     assert by_property["gcp:storage/bucket:Bucket", "location"]
-    assert not by_property["gcp:storage/bucket:Bucket", "name"]
+    assert by_property["gcp:storage/bucket:Bucket", "name"]
+    assert by_property["gcp:projects/iAMMember:IAMMember", "role"]
+    assert by_property["gcp:cloudrunv2/serviceIamMember:ServiceIamMember", "member"]
+    assert not by_property["gcp:storage/bucketIAMMember:BucketIAMMember", "role"]
     assert not by_property["gcp:secretmanager/secretVersion:SecretVersion", "secret_data"]

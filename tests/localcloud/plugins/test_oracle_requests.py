@@ -138,14 +138,14 @@ def test_every_recorded_read_of_a_creation_is_made_but_for_the_projects_number()
     assert missing == {"/compute/compute/beta/projects/1234567890"}
 
 
-def test_an_upload_carries_the_objects_metadata_and_the_media_type_that_googles_client_finds():
+def test_an_upload_carries_the_objects_metadata_and_the_objects_own_media_type():
     upload = next(each for each in played()["create.jsonl"] if each.path.startswith("/upload/"))
     boundary = upload.headers["Content-Type"].removeprefix("multipart/related; boundary=").encode()
     _, metadata, media, end = (upload.raw or b"").split(b"--" + boundary)
     head, _, document = metadata.strip().partition(b"\r\n\r\n")
     assert head == b"Content-Type: application/json"
     assert json.loads(document) == {"bucket": "p1-models", "contentType": "application/json"}
-    assert media == b"\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nhi\r\n"
+    assert media == b"\r\nContent-Type: application/json\r\n\r\nhi\r\n"
     assert end == b"--\r\n"
 
 

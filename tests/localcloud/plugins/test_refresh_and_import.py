@@ -77,7 +77,7 @@ def test_what_somebody_changed_shows_as_drift_and_the_next_update_takes_it_back(
     path = "/run/v2/projects/p1/locations/us-east4/services/gemma"
     _, after, details = read_again({path: edit_service}, ["svc"])["svc"]
     assert after.inputs["description"] == "by hand"
-    assert set(details) == {"description", "template.maxInstanceRequestConcurrency", "template.containers[0].envs[2]"}
+    assert set(details) == {"description", "template.maxInstanceRequestConcurrency", "template.containers[0].envs[0]"}
 
 
 def fill_in(body):

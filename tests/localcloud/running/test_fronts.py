@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from localcloud.running.fronts import Fronts, Limits
-from localcloud.world.runtime import Access
+from localcloud.world.runtime import AccessDecision
 
 SERVICE = "projects/p/locations/r/services/s"
 
@@ -73,7 +73,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(
-    limits: Limits | None = None, *, verdicts: dict[str | None, Access] | None = None
+    limits: Limits | None = None, *, verdicts: dict[str | None, AccessDecision] | None = None
 ) -> AsyncIterator[World]:
     app = web.Application(client_max_size=2**26)
     app[STATE] = State()
@@ -86,9 +86,9 @@ async def world(
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     instance = f"http://127.0.0.1:{runner.addresses[0][1]}"
 
-    def authorize(service: str, token: str | None) -> Access:
+    def authorize(service: str, token: str | None) -> AccessDecision:
         assert service == SERVICE
-        return Access.ALLOWED if verdicts is None else verdicts[token]
+        return AccessDecision.ALLOWED if verdicts is None else verdicts[token]
 
     fronts = Fronts(authorize=authorize) if limits is None else Fronts(authorize=authorize, limits=lambda _: limits)
     port = await fronts.open(SERVICE, port=None)
@@ -103,10 +103,10 @@ async def world(
 
 def test_iam_decides_before_a_request_reaches_the_instance():
     verdicts = {
-        None: Access.FORBIDDEN,
-        "stale": Access.UNAUTHENTICATED,
-        "good": Access.ALLOWED,
-        "": Access.UNAUTHENTICATED,
+        None: AccessDecision.FORBIDDEN,
+        "stale": AccessDecision.UNAUTHENTICATED,
+        "good": AccessDecision.ALLOWED,
+        "": AccessDecision.UNAUTHENTICATED,
     }
 
     async def run() -> None:
@@ -125,7 +125,7 @@ def test_iam_decides_before_a_request_reaches_the_instance():
 
 def test_the_serverless_header_is_judged_and_removed_so_that_an_api_key_can_pass():
     async def run() -> None:
-        async with world(verdicts={"good": Access.ALLOWED, "key": Access.UNAUTHENTICATED}) as here:
+        async with world(verdicts={"good": AccessDecision.ALLOWED, "key": AccessDecision.UNAUTHENTICATED}) as here:
             headers = {"X-Serverless-Authorization": "Bearer good", "Authorization": "Bearer key"}
             status, text = await here.get("/x?y=1", headers=headers)
             seen = json.loads(text)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from components.tpu_vm.script import startup_script
+from components.startup_script import startup_script
 from localcloud.running.machines import SimulatedMachines
 from localcloud.running.shims import docker_run
 from localcloud.running.shims.machine import Machine
@@ -266,7 +266,7 @@ def processes_with(words: str) -> list[str]:
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from components.tpu_vm.script import startup_script
+from components.startup_script import startup_script
 from tests.localcloud.running.machine_world import NODE, document, machines, spec
 from tests.localcloud.running.test_revisions import NAME, SERVICE, revisions, template
 from localcloud.world.runtime import RevisionSpec

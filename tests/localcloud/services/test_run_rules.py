@@ -6,7 +6,7 @@ import time
 import pytest
 
 from localcloud.services.run import authorizer
-from localcloud.world.runtime import Access
+from localcloud.world.runtime import AccessDecision
 
 P = "projects/local-project"
 SERVICES = f"/run/v2/{P}/locations/us-east4/services"
@@ -284,20 +284,23 @@ class TestInvokers:
     def test_a_private_service_takes_id_tokens_of_its_invokers_only(self, service, own_client):
         document, authorize, tokens = service
         name, url = document["name"], document["uri"]
-        assert authorize(name, None) is Access.FORBIDDEN
-        assert authorize(name, "rubbish") is Access.UNAUTHENTICATED
-        assert authorize(name, tokens.issue_access_token("a@example.com")) is Access.UNAUTHENTICATED
-        assert authorize(name, tokens.issue_id_token("a@example.com", "https://elsewhere")) is Access.UNAUTHENTICATED
-        assert authorize(name, tokens.issue_id_token("a@example.com", url)) is Access.FORBIDDEN
+        assert authorize(name, None) is AccessDecision.FORBIDDEN
+        assert authorize(name, "rubbish") is AccessDecision.UNAUTHENTICATED
+        assert authorize(name, tokens.issue_access_token("a@example.com")) is AccessDecision.UNAUTHENTICATED
+        assert (
+            authorize(name, tokens.issue_id_token("a@example.com", "https://elsewhere"))
+            is AccessDecision.UNAUTHENTICATED
+        )
+        assert authorize(name, tokens.issue_id_token("a@example.com", url)) is AccessDecision.FORBIDDEN
         own_client.ok(
             "POST",
             f"/run/v2/{name}:setIamPolicy",
             {"policy": {"bindings": [{"role": "roles/run.invoker", "members": ["user:a@example.com"]}]}},
         )
-        assert authorize(name, tokens.issue_id_token("a@example.com", url)) is Access.ALLOWED
+        assert authorize(name, tokens.issue_id_token("a@example.com", url)) is AccessDecision.ALLOWED
         assert (
             authorize(name, tokens.issue_id_token("local-operator@local-project.iam.gserviceaccount.com", url))
-            is Access.ALLOWED
+            is AccessDecision.ALLOWED
         )
 
     def test_all_users_may_come_without_a_token(self, service, own_client):
@@ -307,11 +310,11 @@ class TestInvokers:
             f"/run/v2/{document['name']}:setIamPolicy",
             {"policy": {"bindings": [{"role": "roles/run.invoker", "members": ["allUsers"]}]}},
         )
-        assert authorize(document["name"], None) is Access.ALLOWED
+        assert authorize(document["name"], None) is AccessDecision.ALLOWED
 
     def test_a_tampered_id_token_is_refused(self, service):
         document, authorize, tokens = service
         head, _, signature = tokens.issue_id_token(
             "local-operator@local-project.iam.gserviceaccount.com", document["uri"]
         ).rpartition(".")
-        assert authorize(document["name"], f"{head}.{signature[:-8]}AAAAAAAA") is Access.UNAUTHENTICATED
+        assert authorize(document["name"], f"{head}.{signature[:-8]}AAAAAAAA") is AccessDecision.UNAUTHENTICATED

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from localcloud.vllm.engine import Engine, PrefixCache, Sequence, Timing, timing
-from localcloud.vllm.memory import Capacity
+from localcloud.vllm.engine import PrefixCache, Sequence, SimulatedEngine, TokenTiming, timing
+from localcloud.vllm.memory import KvCapacity
 from localcloud.vllm.metrics import Metrics
-from localcloud.vllm.models import Accelerator, Model, find_accelerator, find_model
+from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
 
 
 @dataclass
@@ -25,8 +25,8 @@ class Sink:
             self.finished.set()
 
 
-def engine(*, seqs: int = 8, tokens: int = 1000, ttft_s: float = 0.002, tpot_s: float = 0.001) -> Engine:
-    capacity = Capacity(
+def engine(*, seqs: int = 8, tokens: int = 1000, ttft_s: float = 0.002, tpot_s: float = 0.001) -> SimulatedEngine:
+    capacity = KvCapacity(
         max_model_len=500,
         max_num_seqs=seqs,
         max_num_batched_tokens=512,
@@ -36,7 +36,7 @@ def engine(*, seqs: int = 8, tokens: int = 1000, ttft_s: float = 0.002, tpot_s: 
         weights_gib=1,
         available_gib=1,
     )
-    pace = Timing(
+    pace = TokenTiming(
         ttft_base_s=0,
         prefill_tokens_per_s=1e6,
         interval_base_s=0,
@@ -44,10 +44,10 @@ def engine(*, seqs: int = 8, tokens: int = 1000, ttft_s: float = 0.002, tpot_s: 
         fixed_ttft_s=ttft_s,
         fixed_tpot_s=tpot_s,
     )
-    return Engine(capacity=capacity, timing=pace, metrics=Metrics("m", {}), prefix_caching=False)
+    return SimulatedEngine(capacity=capacity, timing=pace, metrics=Metrics("m", {}), prefix_caching=False)
 
 
-def submit(running: Engine, length: int, prompt: Tokens[int] = (1, 2, 3)) -> tuple[Sequence, Sink]:
+def submit(running: SimulatedEngine, length: int, prompt: Tokens[int] = (1, 2, 3)) -> tuple[Sequence, Sink]:
     sink = Sink(length)
     arrived_at = asyncio.get_running_loop().time()
     sequence = Sequence(
@@ -138,7 +138,7 @@ def test_the_prefix_cache_counts_whole_blocks_and_forgets_the_oldest():
     assert cache.visit(first) == 0
 
 
-def parts(model: str, accelerator: str) -> tuple[Model, Accelerator]:
+def parts(model: str, accelerator: str) -> tuple[Model, SimulatedAccelerator]:
     found, runs_on = find_model(model), find_accelerator(accelerator)
     assert found is not None
     assert runs_on is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localcloud.vllm.faults import FaultError, Faults
+from localcloud.vllm.faults import FaultError, InjectedFaults
 from tests.localcloud.running.running_server import ask, server
 
 BROKEN = (OSError, http.client.HTTPException)
@@ -92,7 +92,7 @@ def test_a_fault_through_a_front_door_is_refused(url: str):
 )
 def test_a_wrong_fault_is_named_and_changes_nothing(url: str, fault: dict[str, Any], says: str):
     with pytest.raises(FaultError, match=says):
-        Faults([fault])
+        InjectedFaults([fault])
     switch_on(url)
     answer = ask(f"{url}/_sim/faults", {"faults": [fault]})
     assert answer.status == 400

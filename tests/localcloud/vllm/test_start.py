@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from localcloud.vllm.arguments import parse
-from localcloud.vllm.memory import Capacity, EngineError, capacity
+from localcloud.vllm.memory import EngineStartError, KvCapacity, capacity
 from localcloud.vllm.models import find_accelerator, find_model
-from localcloud.vllm.settings import Surroundings, read
+from localcloud.vllm.settings import RuntimeEnvironment, read
 from localcloud.vllm.startup import KilledError, Start, plan
 
 L4_QAT = "/mnt/models/gemma-4-26B-A4B-it-qat-w4a16-ct"
 
 
-def fit(command: str, accelerator: str) -> Capacity:
+def fit(command: str, accelerator: str) -> KvCapacity:
     arguments = parse(["vllm", "serve", *command.split()])
     model, found = find_model(arguments.model), find_accelerator(accelerator)
     assert model is not None
@@ -68,17 +68,17 @@ def test_fp8_saves_no_kv_memory_on_a_tpu_but_does_on_a_gpu():
     ],
 )
 def test_what_cannot_run_is_refused_in_vllms_words(command: str, accelerator: str, says: str):
-    with pytest.raises(EngineError, match=says):
+    with pytest.raises(EngineStartError, match=says):
         fit(command, accelerator)
 
 
 def test_the_estimated_length_of_a_refusal_fits_and_one_block_more_does_not():
     command, accelerator = "google/gemma-4-26B-A4B-it-qat-w4a16-ct --gpu-memory-utilization 0.9", "nvidia-l4"
-    with pytest.raises(EngineError) as refused:
+    with pytest.raises(EngineStartError) as refused:
         fit(f"{command} --max-model-len 262144", accelerator)
     longest = int(str(refused.value).split("estimated maximum model length is ")[1].split(".")[0])
     assert fit(f"{command} --max-model-len {longest}", accelerator).concurrency >= 1
-    with pytest.raises(EngineError):
+    with pytest.raises(EngineStartError):
         fit(f"{command} --max-model-len {longest + 1}", accelerator)
 
 
@@ -89,14 +89,14 @@ def test_offloading_makes_room_for_the_31b_on_an_l4():
     assert found.weights_gib == pytest.approx(10.9)
 
 
-def surroundings(
+def environment(
     tmp_path: Path,
     files: dict[str, int],
     *,
     memory_mib: int = 32768,
     readable: bool = True,
     options: dict[str, str] | None = None,
-) -> Surroundings:
+) -> RuntimeEnvironment:
     listing = tmp_path / "mounts.json"
     listing.write_text(
         json.dumps([{"path": "/mnt/models", "files": files, "options": options or {}, "readable": readable}])
@@ -113,23 +113,23 @@ def surroundings(
 STAGED = {"gemma-4-26B-A4B-it-qat-w4a16-ct/config.json": 9, "gemma-4-26B-A4B-it-qat-w4a16-ct/model.safetensors": 7}
 
 
-def start(around: Surroundings, *flags: str) -> Start:
+def start(around: RuntimeEnvironment, *flags: str) -> Start:
     return plan(parse(["vllm", "serve", L4_QAT, "--max-model-len=16384", "--kv-cache-dtype=fp8", *flags]), around)
 
 
 def test_the_load_over_fuse_takes_what_was_measured(tmp_path: Path):
-    planned = start(surroundings(tmp_path, STAGED))
+    planned = start(environment(tmp_path, STAGED))
     assert planned.capacity is not None
     # Measured: 664.24 s of load, 98.93 s of compiling, 4.03 s of warm-up; the rest is the process's own start.
     assert planned.total_s == pytest.approx(664.24 + 98.93 + 4.03 + 12, rel=0.01)
 
 
 def test_prefetching_buffered_reads_and_eager_mode_shorten_it(tmp_path: Path):
-    plain = start(surroundings(tmp_path, STAGED)).total_s
-    prefetched = start(surroundings(tmp_path, STAGED), "--safetensors-load-strategy=prefetch").total_s
-    buffered = start(surroundings(tmp_path, STAGED, options={"enable-buffered-read": "true"})).total_s
+    plain = start(environment(tmp_path, STAGED)).total_s
+    prefetched = start(environment(tmp_path, STAGED), "--safetensors-load-strategy=prefetch").total_s
+    buffered = start(environment(tmp_path, STAGED, options={"enable-buffered-read": "true"})).total_s
     assert buffered < prefetched < plain
-    assert start(surroundings(tmp_path, STAGED), "--enforce-eager").total_s == pytest.approx(plain - 98.93)
+    assert start(environment(tmp_path, STAGED), "--enforce-eager").total_s == pytest.approx(plain - 98.93)
 
 
 def error_of(planned: Start) -> str:
@@ -140,18 +140,18 @@ def error_of(planned: Start) -> str:
 def test_an_empty_bucket_a_bucket_without_weights_and_a_mount_of_another_uid_each_fail_in_their_own_words(
     tmp_path: Path,
 ):
-    assert "Invalid repository ID or local directory" in error_of(start(surroundings(tmp_path, {})))
+    assert "Invalid repository ID or local directory" in error_of(start(environment(tmp_path, {})))
     only_config = {name: size for name, size in STAGED.items() if name.endswith("config.json")}
-    assert "Cannot find any model weights" in error_of(start(surroundings(tmp_path, only_config)))
-    assert "Permission denied" in error_of(start(surroundings(tmp_path, STAGED, readable=False)))
+    assert "Cannot find any model weights" in error_of(start(environment(tmp_path, only_config)))
+    assert "Permission denied" in error_of(start(environment(tmp_path, STAGED, readable=False)))
 
 
 def test_the_load_of_the_26b_exceeds_16_gib_of_container_memory(tmp_path: Path):
-    planned = start(surroundings(tmp_path, STAGED, memory_mib=16384))
+    planned = start(environment(tmp_path, STAGED, memory_mib=16384))
     killed = planned.steps[-1].error
     assert isinstance(killed, KilledError)
     assert 16384 < killed.used_mib <= 16.78 * 1024
-    assert start(surroundings(tmp_path, STAGED, memory_mib=17408)).capacity is not None
+    assert start(environment(tmp_path, STAGED, memory_mib=17408)).capacity is not None
 
 
 def test_a_second_start_finds_the_compiled_graphs(tmp_path: Path):

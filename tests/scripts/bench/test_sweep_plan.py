@@ -7,14 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.__main__ import PRESETS
 from scripts.bench.load import arrivals
-from scripts.bench.options import parse_extra_body, parse_objective, parse_rates, parse_whole_numbers
-from scripts.bench.points import Sweep, SweepError, plan_points
+from scripts.bench.options import BenchOptions
+from scripts.bench.points import PRESETS, Sweep, SweepError, plan_points
 from scripts.bench.pool import workers_for
 from scripts.bench.prompts import POOL, PromptMaker, Recipe, calibrate, fit_recipe
-from scripts.bench.store import Store, open_store, read_results
+from scripts.bench.store import ResultStore, open_store, read_results
 from scripts.bench.vllm_command import vllm_command
+from scripts.cli.options import Parser, add_options, read_options
+from scripts.errors import CommandRefusedError
+
+
+def read(*words):
+    parser = Parser()
+    add_options(parser, BenchOptions)
+    return read_options(BenchOptions, parser.parse_args(words))
+
 
 SWEEP = Sweep(
     concurrency=(8, 1),
@@ -73,7 +81,7 @@ def test_an_output_that_leaves_no_room_is_left_out_and_a_sweep_of_nothing_is_ref
     assert "leave no room for input" in " ".join(notes)
     with pytest.raises(SweepError, match="no point is left"):
         plan_points(replace(SWEEP, output_tokens=(4096,)), 4096)
-    with pytest.raises(SweepError, match="give --concurrency or --request-rate"):
+    with pytest.raises(SweepError, match="add --concurrency or --request-rate"):
         plan_points(replace(SWEEP, concurrency=()), 4096)
 
 
@@ -151,21 +159,22 @@ def test_one_process_serves_some_streams_and_more_never_outnumber_the_cores():
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1,x", "1.5", "1,,2"])
 def test_a_wrong_list_of_numbers_is_one_sentence(text):
-    with pytest.raises(SweepError, match=r"--concurrency is .* whole numbers of 1 or more"):
-        parse_whole_numbers("--concurrency", text)
+    with pytest.raises(CommandRefusedError, match=r"--concurrency is .* whole numbers of 1 or more"):
+        read(f"--concurrency={text}")
 
 
 def test_lists_and_objectives_are_read_as_people_write_them():
-    assert parse_whole_numbers("--input-tokens", "64, 8,64,16_384") == (8, 64, 16_384)
-    assert parse_rates("--request-rate", "2,0.5") == (0.5, 2.0)
-    objective = parse_objective("ttft=0.5,tpot=0.05")
+    load = read("--input-tokens", "64, 8,64,16_384", "--request-rate", "2,0.5").load
+    assert load.input_tokens == (8, 64, 16_384)
+    assert load.request_rate == (0.5, 2.0)
+    objective = read("--slo", "ttft=0.5,tpot=0.05").report.slo
     assert (objective.ttft_s, objective.tpot_s, objective.e2e_s) == (0.5, 0.05, None)
-    with pytest.raises(SweepError, match="--slo is 'ttfb=1'"):
-        parse_objective("ttfb=1")
-    with pytest.raises(SweepError, match="--request-rate"):
-        parse_rates("--request-rate", "inf")
-    with pytest.raises(SweepError, match="must not set stream"):
-        parse_extra_body('{"stream": false}')
+    with pytest.raises(CommandRefusedError, match="--slo is 'ttfb=1'"):
+        read("--slo", "ttfb=1")
+    with pytest.raises(CommandRefusedError, match="--request-rate"):
+        read("--request-rate", "inf")
+    with pytest.raises(CommandRefusedError, match="does not set stream"):
+        read("--extra-body", '{"stream": false}')
 
 
 RUN = {"url": "u", "model": "m", "seed": 1}
@@ -189,7 +198,7 @@ def test_a_line_cut_by_a_crash_is_dropped_and_the_point_measured_again(tmp_path)
 
 
 def test_of_two_results_of_a_point_the_later_counts_and_one_without_answers_is_not_done(tmp_path):
-    store = Store(tmp_path)
+    store = ResultStore(tmp_path)
     store.append(line("a", completed=0))
     assert store.done() == {}
     store.append(line("a", completed=3))

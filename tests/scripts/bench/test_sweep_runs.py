@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.__main__ import _target
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
 from scripts.bench.points import Sweep, SweepError
+from scripts.bench.run import open_target
 from scripts.bench.store import read_results, read_run
-from scripts.bench.sweep import Settings, run_sweep
-from scripts.client.access import Access
-from scripts.pulumi.stack import StackOutputs
+from scripts.bench.sweep import SweepSettings, run_sweep
+from scripts.client.access import ServerAccess
+from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
 SWEEP = Sweep(
@@ -48,8 +50,8 @@ class Quiet:
 
 
 def bench(url, out, sweep=SWEEP, reporter=None, **options):
-    settings = Settings(url=url, model=None, out=out, warm_up=0, workers=1, stall_limit_s=0.6, **options)
-    outcome = run_sweep(settings, sweep, Access(base_url=url, auth="none"), reporter or Quiet())
+    settings = SweepSettings(url=url, model=None, out=out, warm_up=0, workers=1, stall_limit_s=0.6, **options)
+    outcome = run_sweep(settings, sweep, ServerAccess(base_url=url, auth="none"), reporter or Quiet())
     return outcome, {result["point"]["key"]: result for result in read_results(out)} if outcome.stored else {}
 
 
@@ -102,7 +104,7 @@ def test_a_repeated_seed_meets_the_prefix_cache_and_the_result_says_so(calm, tmp
 def test_a_seed_that_nobody_gave_differs_from_run_to_run_and_a_continuation_keeps_it(tmp_path):
     from scripts.bench.sweep import seed_of  # noqa: PLC0415
 
-    settings = Settings(url="u", model=None, out=tmp_path)
+    settings = SweepSettings(url="u", model=None, out=tmp_path)
     assert len({seed_of(settings, None) for _ in range(5)}) > 1
     (tmp_path / "run.json").write_text('{"seed": 7}')
     assert seed_of(replace(settings, resume=True), None) == 7
@@ -130,8 +132,8 @@ def test_an_open_loop_above_its_limit_sheds_and_is_invalid(calm, tmp_path):
 
 def test_two_processes_share_a_point_without_sending_anything_twice(calm, tmp_path):
     before = calm.control()
-    settings = Settings(url=calm.url, model=None, out=tmp_path, warm_up=0, workers=2)
-    run_sweep(settings, replace(SWEEP, requests=25), Access(base_url=calm.url, auth="none"), Quiet())
+    settings = SweepSettings(url=calm.url, model=None, out=tmp_path, warm_up=0, workers=2)
+    run_sweep(settings, replace(SWEEP, requests=25), ServerAccess(base_url=calm.url, auth="none"), Quiet())
     (result,) = read_results(tmp_path)
     assert result["client"]["workers"] == 2
     assert result["completed"] == 25
@@ -140,8 +142,8 @@ def test_two_processes_share_a_point_without_sending_anything_twice(calm, tmp_pa
 
 def test_warm_up_is_not_counted(calm, tmp_path):
     before = calm.control()["requests"]
-    settings = Settings(url=calm.url, model=None, out=tmp_path, warm_up=5, workers=1)
-    run_sweep(settings, SWEEP, Access(base_url=calm.url, auth="none"), Quiet())
+    settings = SweepSettings(url=calm.url, model=None, out=tmp_path, warm_up=5, workers=1)
+    run_sweep(settings, SWEEP, ServerAccess(base_url=calm.url, auth="none"), Quiet())
     assert calm.control()["requests"] - before == 17
     assert read_results(tmp_path)[0]["num_prompts"] == 12
 
@@ -267,9 +269,9 @@ def test_a_load_generator_that_is_killed_ends_the_sweep_and_is_not_blamed_on_the
 def test_a_sweep_that_cannot_begin_says_why(calm, tmp_path):
     with pytest.raises(SweepError, match="cannot be measured: GET /v1/models failed"):
         bench("http://127.0.0.1:9", tmp_path)
-    settings = Settings(url=calm.url, model="other", out=tmp_path)
+    settings = SweepSettings(url=calm.url, model="other", out=tmp_path)
     with pytest.raises(SweepError, match="--model is 'other'; the server serves timed"):
-        run_sweep(settings, SWEEP, Access(base_url=calm.url, auth="none"), Quiet())
+        run_sweep(settings, SWEEP, ServerAccess(base_url=calm.url, auth="none"), Quiet())
     assert not (tmp_path / "results.jsonl").exists()
 
 
@@ -283,9 +285,9 @@ def test_a_server_without_a_tokenizer_is_calibrated_by_usage(start_server, tmp_p
 
 def test_a_server_that_does_not_know_ignore_eos_is_measured_without_it(start_server, tmp_path):
     plain = start_server("--ttft-s", "0.001", "--tpot-s", "0.001", "--refuse-ignore-eos")
-    settings = Settings(url=plain.url, model=None, out=tmp_path, warm_up=1, workers=1)
+    settings = SweepSettings(url=plain.url, model=None, out=tmp_path, warm_up=1, workers=1)
     reporter = Quiet()
-    run_sweep(settings, SWEEP, Access(base_url=plain.url, auth="none"), reporter)
+    run_sweep(settings, SWEEP, ServerAccess(base_url=plain.url, auth="none"), reporter)
     assert read_results(tmp_path)[0]["completed"] == 12
     assert any("ignore_eos" in text for text in reporter.lines)
 
@@ -296,7 +298,7 @@ def test_more_streams_than_the_usual_limit_of_open_files_are_held(calm, tmp_path
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv.pop(1))))\n"
         "sys.argv[0] = 'bench'\n"
-        "from scripts.bench.__main__ import app\napp()\n"
+        "import sys\nfrom scripts.bench.__main__ import main\nsys.exit(main())\n"
     )
     words = [
         "--url",
@@ -371,7 +373,7 @@ def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tm
     stored = len(read_results(tmp_path))
     assert 1 <= stored < 3
     assert f"{stored} of 3 points are complete" in errors
-    assert "--resume" in errors.rsplit("Go on with: ", 1)[1]
+    assert "--resume" in errors.rsplit("Continue with: ", 1)[1]
     for name in ("report.html", "report.md", "summary.csv", "run.json"):
         assert (tmp_path / name).stat().st_size > 0
     assert read_run(tmp_path)["seed"] == 4
@@ -403,23 +405,16 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(words, me
         (ROOT / "x").rmdir()
 
 
-def outputs(url, **changes):
-    raw = {
-        "target": "cloud-run", "model": "google/gemma-4-E2B-it", "servedModel": "timed", "endpoint": url, "auth": "id-token", "tunnel": None,
-        "image": "i@sha256:0", "plan": {"accelerator": "L4", "cost": {"usd_per_hour": 1.42}},
-        "smoke": {"startupBudgetS": 600, "maxTtftS": 0.5, "minDecodeTokPerS": 30, "minBurstTokPerS": None, "burstRequests": 8,
-                  "maxModelLen": 4096, "expectReasoning": False, "expectToolCalls": False},
-        "labels": {}, "project": "p", "location": "z",
-    }  # fmt: skip
-    return StackOutputs.model_validate(raw | changes)
+def outputs(url):
+    return from_json(StackOutputs, sample_outputs(endpoint=url))
 
 
 def test_a_stack_is_measured_with_its_own_token_price_and_roofline(start_server, tmp_path, monkeypatch):
     private = start_server("--ttft-s", "0.02", "--tpot-s", "0.005", "--token", "canary")
-    monkeypatch.setattr("scripts.bench.__main__.stack_outputs", lambda _stack: outputs(private.url))
+    monkeypatch.setattr("scripts.bench.run.stack_outputs", lambda _stack: outputs(private.url))
     monkeypatch.setattr("scripts.client.access.fetch_id_token", lambda _audience: "canary")
-    settings = Settings(url="", model=None, out=tmp_path, warm_up=0, workers=1, stack="l4")
-    with _target(settings, None) as (access, ready):
+    settings = SweepSettings(url="", model=None, out=tmp_path, warm_up=0, workers=1, stack="l4")
+    with open_target(settings, None) as (access, ready):
         outcome = run_sweep(ready, SWEEP, access, Quiet())
     assert outcome.ending == "done"
     (result,) = read_results(tmp_path)
@@ -429,5 +424,8 @@ def test_a_stack_is_measured_with_its_own_token_price_and_roofline(start_server,
     run = read_run(tmp_path)
     assert (run["url"], run["roofline"]["accelerator"]) == ("stack l4", "L4")
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
-    with pytest.raises(SweepError, match="--point-limit is 3000"), _target(replace(settings, point_limit_s=3000), None):
+    with (
+        pytest.raises(SweepError, match="--point-limit is 3000"),
+        open_target(replace(settings, point_limit_s=3000), None),
+    ):
         pass

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from scripts.client import access
-from scripts.client.access import Access, AccessError, IdTokenSource, open_access
+from scripts.client.access import AccessError, IdTokenSource, ServerAccess, open_access
 
 ROOT = Path(__file__).parents[3]
 
@@ -94,20 +94,20 @@ def open_tunnel(tunnel):
 
 def test_a_tunnel_that_dies_says_its_own_words():
     argv = [sys.executable, "-c", "import sys; sys.exit('permission denied for you')", "-L", "8000:127.0.0.1:8000"]
-    with pytest.raises(AccessError, match="ended with exit code 1 before it was open: permission denied for you"):
+    with pytest.raises(AccessError, match="ended with exit code 1 before it opened: permission denied for you"):
         open_tunnel(Tunnel(argv))
 
 
 def test_a_tunnel_that_never_opens_ends_at_its_limit(monkeypatch):
     monkeypatch.setattr(access, "TUNNEL_OPEN_LIMIT_S", 0.4)
-    with pytest.raises(AccessError, match="did not open within 0 s: it said nothing"):
+    with pytest.raises(AccessError, match="did not open within 0 s: no output"):
         open_tunnel(Tunnel([sys.executable, "-c", "import time; time.sleep(60)", "-L", "8000:127.0.0.1:8000"]))
 
 
 def test_a_command_that_is_not_there_and_one_that_forwards_nothing_are_named():
     with pytest.raises(AccessError, match="'no-such-command' cannot be run"):
         open_tunnel(Tunnel(["no-such-command", "-L", "8000:127.0.0.1:8000"]))
-    with pytest.raises(AccessError, match="forwards no such port"):
+    with pytest.raises(AccessError, match="does not forward that port"):
         open_tunnel(Tunnel(["ssh", "-L", "9000:127.0.0.1:9000"]))
     with pytest.raises(AccessError, match="output tunnel is null"):
         open_tunnel(None)
@@ -127,14 +127,14 @@ def test_only_the_local_end_of_a_forwarding_changes(part, wanted):
 
 def test_an_identity_token_goes_where_the_platform_looks_for_it():
     tokens = IdTokenSource("https://s.run.app", lambda audience: f"token for {audience}")
-    alone = Access(base_url="https://s.run.app", auth="id-token", id_tokens=tokens)
+    alone = ServerAccess(base_url="https://s.run.app", auth="id-token", id_tokens=tokens)
     assert alone.headers() == {"Authorization": "Bearer token for https://s.run.app"}
-    with_key = Access(base_url="https://s.run.app", auth="id-token", id_tokens=tokens, api_key="canary")
+    with_key = ServerAccess(base_url="https://s.run.app", auth="id-token", id_tokens=tokens, api_key="canary")
     assert with_key.headers() == {
         "Authorization": "Bearer canary",
         "X-Serverless-Authorization": "Bearer token for https://s.run.app",
     }
-    assert Access(base_url="http://h", auth="none").headers() == {}
+    assert ServerAccess(base_url="http://h", auth="none").headers() == {}
     assert "canary" not in repr(with_key)
 
 

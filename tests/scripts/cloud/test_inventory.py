@@ -2,16 +2,18 @@
 
 import pytest
 
-from scripts.cloud.google_api import ApiError
-from scripts.cloud.inventory import KINDS, Scope, belongs, search
+from contracts.labels import Ownership
+from scripts.cloud.google_api import GoogleApiError
+from scripts.cloud.inventory import KINDS, SearchScope, belongs, search
 from scripts.errors import ScriptError
 
-SCOPE = Scope(
+OWNER = Ownership(project="gemma-serving", stack="x")
+LABELS = {"managed-by": "gemma-serving", "gemma-serving-project": "gemma-serving", "gemma-serving-stack": "x"}
+SCOPE = SearchScope(
     project="my-project",
     regions=["us-east5"],
     zones=["us-east5-a", "us-east5-b"],
-    pulumi_project="gemma-serving",
-    stack="x",
+    owner=OWNER,
 )
 
 
@@ -48,7 +50,7 @@ def test_an_empty_cloud_proves_that_nothing_is_left_and_every_zone_was_looked_at
 def test_what_carries_our_labels_is_found_on_every_page_with_the_command_that_deletes_it():
     pages = [
         {"queuedResources": [queued("theirs", {"managed-by": "hand"})]},
-        {"queuedResources": [queued("ours", SCOPE.labels)]},
+        {"queuedResources": [queued("ours", LABELS)]},
     ]
     (found,) = search(Cloud({QUEUED: pages}), SCOPE)
     assert found.name.endswith("/queuedResources/ours")
@@ -61,8 +63,8 @@ def test_what_carries_our_labels_is_found_on_every_page_with_the_command_that_de
 @pytest.mark.parametrize(
     ("item", "ours"),
     [
-        ({"labels": dict(SCOPE.labels)}, True),
-        ({"labels": {**SCOPE.labels, "gemma-serving-stack": "y"}}, False),
+        ({"labels": dict(LABELS)}, True),
+        ({"labels": {**LABELS, "gemma-serving-stack": "y"}}, False),
         ({"labels": {"managed-by": "gemma-serving"}}, False),
         ({"description": "managed-by=gemma-serving gemma-serving-project=gemma-serving gemma-serving-stack=x"}, True),
         ({"description": "managed-by=gemma-serving gemma-serving-project=gemma-serving gemma-serving-stack=xy"}, False),
@@ -70,14 +72,14 @@ def test_what_carries_our_labels_is_found_on_every_page_with_the_command_that_de
     ],
 )
 def test_ours_means_all_three_labels_or_all_three_words(item, ours):
-    assert belongs(item, SCOPE) is ours
+    assert belongs(item, OWNER) is ours
 
 
 def test_a_network_is_found_by_its_description():
     item = {
         "name": "gemma-x",
         "selfLink": "https://x/compute/v1/projects/my-project/global/networks/gemma-x",
-        "description": " ".join(SCOPE.words),
+        "description": "managed-by=gemma-serving gemma-serving-project=gemma-serving gemma-serving-stack=x",
     }
     (found,) = search(Cloud({NETWORKS: [{"items": [item]}]}), SCOPE)
     assert found.name == "projects/my-project/global/networks/gemma-x"
@@ -85,12 +87,12 @@ def test_a_network_is_found_by_its_description():
 
 
 @pytest.mark.parametrize(
-    "error", [ApiError(403, "disabled", "SERVICE_DISABLED"), ApiError(404, "no such location", "")]
+    "error", [GoogleApiError(403, "disabled", "SERVICE_DISABLED"), GoogleApiError(404, "no such location", "")]
 )
 def test_an_api_that_is_off_or_a_place_that_does_not_exist_holds_nothing(error):
     assert list(search(Cloud({QUEUED: error}), SCOPE)) == []
 
 
 def test_what_cannot_be_read_is_not_called_gone():
-    with pytest.raises(ScriptError, match="Whether a TPU queued resource is left cannot be said"):
-        list(search(Cloud({QUEUED: ApiError(403, "permission denied", "")}), SCOPE))
+    with pytest.raises(ScriptError, match="Could not check whether a TPU queued resource still exists"):
+        list(search(Cloud({QUEUED: GoogleApiError(403, "permission denied", "")}), SCOPE))

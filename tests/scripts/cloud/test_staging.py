@@ -14,7 +14,7 @@ from scripts.errors import ScriptError
 
 @dataclass
 class Blob:
-    bucket: "Bucket"
+    bucket: "StagingBucket"
     name: str
     content: bytes = b""
     metadata: dict | None = None
@@ -39,7 +39,7 @@ class Blob:
 
 
 @dataclass
-class Bucket:
+class StagingBucket:
     blobs: dict = field(default_factory=dict)
     uploads_left: int = 10**6
 
@@ -67,7 +67,7 @@ def quiet(file, copied):
 
 
 def test_everything_the_server_needs_is_copied_and_listed(checkpoint):
-    bucket = Bucket()
+    bucket = StagingBucket()
     assert stage(checkpoint, bucket, "m", quiet) == (3, 0)
     assert set(bucket.blobs) == {"m/config.json", "m/model-1.safetensors", "m/model-2.safetensors", f"m/{MANIFEST}"}
     manifest = json.loads(bucket.blobs[f"m/{MANIFEST}"].content)
@@ -76,7 +76,7 @@ def test_everything_the_server_needs_is_copied_and_listed(checkpoint):
 
 
 def test_a_second_run_copies_nothing(checkpoint):
-    bucket = Bucket()
+    bucket = StagingBucket()
     stage(checkpoint, bucket, "m", quiet)
     assert stage(checkpoint, bucket, "m", quiet) == (0, 3)
 
@@ -86,7 +86,7 @@ def test_a_broken_copy_goes_on_where_it_stopped(tmp_path_factory, broken_after):
     folder = tmp_path_factory.mktemp("checkpoint")
     for name in ("config.json", "model-1.safetensors", "model-2.safetensors"):
         (folder / name).write_text(name)
-    bucket = Bucket(uploads_left=broken_after)
+    bucket = StagingBucket(uploads_left=broken_after)
     with pytest.raises(ConnectionError):
         stage(FolderSource(folder=folder), bucket, "m", quiet)
     assert f"m/{MANIFEST}" not in bucket.blobs
@@ -96,7 +96,7 @@ def test_a_broken_copy_goes_on_where_it_stopped(tmp_path_factory, broken_after):
 
 
 def test_others_objects_are_left_alone(checkpoint):
-    bucket = Bucket()
+    bucket = StagingBucket()
     theirs = Blob(bucket, "m/theirs.bin", b"x")
     bucket.blobs["m/theirs.bin"] = theirs
     stage(checkpoint, bucket, "m", quiet)
@@ -108,10 +108,10 @@ def test_a_file_that_changed_on_the_way_is_refused(checkpoint):
         def files(self):
             return [SourceFile(name="config.json", size_bytes=2, sha256="0" * 64)]
 
-    with pytest.raises(ScriptError, match=r"config.json arrived with SHA-256 .* run this again"):
-        stage(Lying(folder=checkpoint.folder), Bucket(), "m", quiet)
+    with pytest.raises(ScriptError, match=r"config.json has SHA-256 .* after the download, .* run this again"):
+        stage(Lying(folder=checkpoint.folder), StagingBucket(), "m", quiet)
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
-    with pytest.raises(ScriptError, match=r"holds no config.json"):
+    with pytest.raises(ScriptError, match=r"has no config.json"):
         FolderSource(folder=tmp_path).files()

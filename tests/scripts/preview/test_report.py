@@ -7,8 +7,17 @@ import threading
 import pytest
 
 from scripts.errors import ScriptError
-from scripts.preview.__main__ import upsert_comment
-from scripts.preview.report import MARKER, Change, EnginePreview, StackPreview, comment, from_engine, read_all, write
+from scripts.preview.github import upsert_comment
+from scripts.preview.report import (
+    MARKER,
+    EnginePreview,
+    ResourceChange,
+    StackPreview,
+    comment,
+    from_engine,
+    read_all,
+    write,
+)
 
 URN = "urn:pulumi:x::gemma-serving::gcp:storage/bucket:Bucket::models"
 ENGINE = {
@@ -67,7 +76,7 @@ def test_a_simulated_preview_says_so():
 
 
 def test_a_comment_never_exceeds_what_github_takes():
-    changes = tuple(Change(op="create", type="t" * 100, name=f"n{i}") for i in range(2000))
+    changes = tuple(ResourceChange(op="create", type="t" * 100, name=f"n{i}") for i in range(2000))
     assert len(comment([StackPreview(stack="x", changes=changes)])) < 65_536
 
 

@@ -8,25 +8,38 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from scripts.client.access import Access, IdTokenSource
+from contracts.fields import from_json
+from contracts.outputs import SmokeThresholds, StackOutputs
+from scripts.client.access import IdTokenSource, ServerAccess
 from scripts.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
 from scripts.client.openai import OpenAIClient
-from scripts.pulumi.stack import StackOutputs
 from scripts.smoke import checks_basic, checks_features, checks_operations
-from scripts.smoke.context import Check, Context
+from scripts.smoke.context import Check, CheckContext
 from scripts.smoke.render import print_table, summary, to_json, to_junit
 from scripts.smoke.results import CheckResult, Outcome, SmokeReport
 from scripts.smoke.run import CHECKS, _run_one, run_smoke
-from scripts.smoke.target import Planned, Target, Thresholds, target_from_outputs
+from scripts.smoke.target import SmokeTarget, stack_target
+from tests.scripts.sample_outputs import sample_outputs
 
-TARGET = Target(
+
+def planned_memory(blocks):
+    plan = from_json(StackOutputs, sample_outputs()).plan
+    return replace(plan.memory, kv_blocks=blocks)
+
+
+TARGET = SmokeTarget(
     model="timed",
-    thresholds=Thresholds(
-        ready_budget_s=5, max_ttft_s=2.0, min_decode_tok_per_s=20.0, min_burst_tok_per_s=20.0, max_model_len=2048
+    thresholds=SmokeThresholds(
+        startup_budget_s=5,
+        max_ttft_s=2.0,
+        min_decode_tok_per_s=20.0,
+        min_burst_tok_per_s=20.0,
+        max_model_len=2048,
+        expect_reasoning=True,
+        expect_tool_calls=True,
     ),
-    planned=Planned(kv_blocks=1000, options={"block_size": "16", "cache_dtype": "fp8"}),
-    expect_reasoning=True,
-    expect_tool_calls=True,
+    memory=planned_memory(1000),
+    cache_options={"block_size": "16", "cache_dtype": "fp8"},
 )
 
 
@@ -35,7 +48,7 @@ def smoke(url, target=TARGET, access=None, only=None):
     checks = (
         CHECKS if only is None else tuple(check for check in CHECKS if check.name in {"ready", "served model", only})
     )
-    report = run_smoke(access or Access(base_url=url, auth="none"), target, said.append, checks=checks)
+    report = run_smoke(access or ServerAccess(base_url=url, auth="none"), target, said.append, checks=checks)
     return report, {check.name: check.outcome for check in report.checks}, said
 
 
@@ -77,7 +90,7 @@ def test_another_model_ends_the_checks_that_need_the_right_one(url):
 def test_a_server_that_never_gets_ready_costs_its_budget_and_no_more():
     began = time.monotonic()
     report, checks, said = smoke(
-        "http://127.0.0.1:9", replace(TARGET, thresholds=replace(TARGET.thresholds, ready_budget_s=2.5))
+        "http://127.0.0.1:9", replace(TARGET, thresholds=replace(TARGET.thresholds, startup_budget_s=2.5))
     )
     assert time.monotonic() - began < 10
     assert checks["ready"].verdict == "failed"
@@ -87,12 +100,10 @@ def test_a_server_that_never_gets_ready_costs_its_budget_and_no_more():
 
 
 def test_options_that_did_not_take_effect_fail_and_a_different_cache_warns(url):
-    _, checks, _ = smoke(
-        url, replace(TARGET, planned=Planned(kv_blocks=1000, options={"block_size": "32"})), only="options in effect"
-    )
+    _, checks, _ = smoke(url, replace(TARGET, cache_options={"block_size": "32"}), only="options in effect")
     assert checks["options in effect"].verdict == "failed"
     assert "block_size is 16, planned 32" in checks["options in effect"].detail
-    _, checks, _ = smoke(url, replace(TARGET, planned=Planned(kv_blocks=1300)), only="options in effect")
+    _, checks, _ = smoke(url, replace(TARGET, memory=planned_memory(1300), cache_options={}), only="options in effect")
     assert checks["options in effect"].verdict == "warned"
     assert checks["options in effect"].detail.startswith("23% fewer than planned")
 
@@ -107,7 +118,9 @@ def test_a_shorter_max_model_len_than_promised_fails(url):
 
 def test_a_private_server_refuses_callers_without_a_token_and_serves_those_with_one(start_server):
     private = start_server("--ttft-s", "0.005", "--tpot-s", "0.001", "--max-model-len", "2048", "--token", "canary")
-    access = Access(base_url=private, auth="id-token", id_tokens=IdTokenSource(private, lambda _audience: "canary"))
+    access = ServerAccess(
+        base_url=private, auth="id-token", id_tokens=IdTokenSource(private, lambda _audience: "canary")
+    )
     report, checks, _ = smoke(private, access=access)
     assert report.passed, report.failed
     assert checks["anonymous access"].verdict == "passed"
@@ -116,7 +129,7 @@ def test_a_private_server_refuses_callers_without_a_token_and_serves_those_with_
 
 
 def test_a_server_that_should_be_private_and_is_not_fails(url):
-    access = Access(base_url=url, auth="id-token", id_tokens=IdTokenSource(url, lambda _audience: "t"))
+    access = ServerAccess(base_url=url, auth="id-token", id_tokens=IdTokenSource(url, lambda _audience: "t"))
     _, checks, _ = smoke(url, access=access, only="anonymous access")
     assert checks["anonymous access"].verdict == "failed"
     assert "anyone may call /v1/models" in checks["anonymous access"].detail
@@ -137,8 +150,11 @@ def answering(routes):
         try:
             async with OpenAIClient(f"http://127.0.0.1:{port}") as client:
                 return await use(
-                    Context(
-                        client=client, access=Access(base_url="", auth="none"), target=TARGET, say=lambda _text: None
+                    CheckContext(
+                        client=client,
+                        access=ServerAccess(base_url="", auth="none"),
+                        target=TARGET,
+                        say=lambda _text: None,
                     )
                 )
         finally:
@@ -203,7 +219,7 @@ def test_answers_are_judged_by_what_they_should_be(check, message, verdict, word
 
 def test_a_feature_that_is_not_enabled_is_skipped_with_the_reason():
     async def use(context):
-        context.target = replace(TARGET, expect_reasoning=False)
+        context.target = replace(TARGET, thresholds=replace(TARGET.thresholds, expect_reasoning=False))
         return await checks_features.reasoning(context)
 
     outcome = asyncio.run(answering([])(use))
@@ -238,7 +254,7 @@ def test_a_step_that_hangs_ends_at_its_limit_and_the_next_one_runs(url):
         return Outcome(verdict="passed", measured="")
 
     checks = (Check(name="hangs", limit_s=lambda _t: 0.2, run=hang), Check(name="next", limit_s=lambda _t: 1, run=fine))
-    report = run_smoke(Access(base_url=url, auth="none"), TARGET, lambda _text: None, checks=checks)
+    report = run_smoke(ServerAccess(base_url=url, auth="none"), TARGET, lambda _text: None, checks=checks)
     assert [check.outcome.verdict for check in report.checks] == ["failed", "passed"]
     assert "the step's limit was reached" in report.checks[0].outcome.detail
 
@@ -320,29 +336,19 @@ def test_planned_figures_match_with_rounding_and_resolved_dtypes():
 
 
 def test_thresholds_come_from_the_stacks_outputs():
-    outputs = StackOutputs.model_validate(
-        {
-            "target": "tpu", "model": "google/gemma-4-E2B-it", "servedModel": "e2b", "endpoint": "http://127.0.0.1:8000", "auth": "tunnel",
-            "tunnel": {"argv": ["ssh"], "localPort": 8000}, "image": "i@sha256:0",
-            "plan": {"memory": {"kv_tokens": 592736, "kv_blocks": 18523}},
-            "smoke": {"startupBudgetS": 600, "maxTtftS": 0.5, "minDecodeTokPerS": 30, "minBurstTokPerS": None, "burstRequests": 8,
-                      "maxModelLen": 16384, "expectReasoning": True, "expectToolCalls": False},
-            "labels": {}, "project": "p", "location": "z",
-        }
-    )  # fmt: skip
-    target = target_from_outputs("tpu-v6e4", outputs)
+    outputs = from_json(StackOutputs, sample_outputs(servedModel="e2b"))
+    target = stack_target("tpu-v6e4", outputs)
     assert target.model == "e2b"
-    assert target.thresholds == Thresholds(
-        ready_budget_s=600,
+    assert target.thresholds == SmokeThresholds(
+        startup_budget_s=600,
         max_ttft_s=0.5,
         min_decode_tok_per_s=30,
         min_burst_tok_per_s=None,
         burst_requests=8,
-        max_model_len=16384,
+        max_model_len=4096,
+        expect_reasoning=True,
+        expect_tool_calls=False,
     )
-    assert (target.planned.kv_blocks, target.planned.kv_tokens) == (18523, 592736)
-    assert (target.expect_reasoning, target.expect_tool_calls) == (True, False)
-
-
-def test_an_overlong_prompt_is_longer_than_the_limit_under_any_tokenizer_of_words():
-    assert len(checks_features.overlong_prompt(100).split()) == 101
+    assert target.memory is not None
+    assert (target.memory.kv_blocks, target.memory.kv_tokens) == (18523, 592736)
+    assert target.cache_options == {"block_size": "32", "gpu_memory_utilization": "0.9", "cache_dtype": "fp8"}

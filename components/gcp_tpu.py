@@ -1,0 +1,273 @@
+"""Resource of the Pulumi provider `gcp-tpu`. Generated from the provider's schema by gcp_tpu_provider.python_sdk; do not edit."""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from inspect import get_annotations
+from typing import TypeVar, cast, dataclass_transform
+
+import pulumi
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(pulumi.property,))
+def _input_type(cls: type[T]) -> type[T]:
+    """Let Pulumi write the constructor, and let type checkers know it."""
+    return pulumi.input_type(cls)
+
+
+@_input_type
+class ServiceAccountArgs:
+    """Service account of the VM."""
+
+    email: pulumi.Input[str] = pulumi.property("email")
+    """Email address of the service account."""
+    scopes: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("scopes", default=None)
+    """OAuth scopes of its tokens. IAM decides what the account may do, so the default is all of Cloud Platform."""
+
+
+@pulumi.output_type
+class ServiceAccount(dict[str, object]):
+    """Service account of the VM."""
+
+    email: str = pulumi.property("email")
+    """Email address of the service account."""
+    scopes: Sequence[str] | None = pulumi.property("scopes")
+    """OAuth scopes of its tokens. IAM decides what the account may do, so the default is all of Cloud Platform."""
+
+
+@_input_type
+class DataDiskArgs:
+    """An existing disk to attach."""
+
+    source_disk: pulumi.Input[str] = pulumi.property("sourceDisk")
+    """Name of a disk in the zone in use, or projects/P/zones/Z/disks/D."""
+    mode: pulumi.Input[str] | None = pulumi.property("mode", default=None)
+    """`read-write` or `read-only`."""
+
+
+@pulumi.output_type
+class DataDisk(dict[str, object]):
+    """An existing disk to attach."""
+
+    source_disk: str = pulumi.property("sourceDisk")
+    """Name of a disk in the zone in use, or projects/P/zones/Z/disks/D."""
+    mode: str | None = pulumi.property("mode")
+    """`read-write` or `read-only`."""
+
+
+@_input_type
+class ReadyArgs:
+    """How the machine reports that it is ready."""
+
+    guest_attribute_namespace: pulumi.Input[str] = pulumi.property("guestAttributeNamespace")
+    """Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes."""
+    document_metadata_key: pulumi.Input[str] | None = pulumi.property("documentMetadataKey", default=None)
+    """Metadata key of the document that the machine runs. If set, ready requires that `document-hash` is the SHA-256
+    (hex) of its value.
+    """
+    timeout_s: pulumi.Input[int] | None = pulumi.property("timeoutS", default=None)
+    """Longest wait for `ready` after the capacity came, in seconds."""
+
+
+@pulumi.output_type
+class Ready(dict[str, object]):
+    """How the machine reports that it is ready."""
+
+    guest_attribute_namespace: str = pulumi.property("guestAttributeNamespace")
+    """Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes."""
+    document_metadata_key: str | None = pulumi.property("documentMetadataKey")
+    """Metadata key of the document that the machine runs. If set, ready requires that `document-hash` is the SHA-256
+    (hex) of its value.
+    """
+    timeout_s: int | None = pulumi.property("timeoutS")
+    """Longest wait for `ready` after the capacity came, in seconds."""
+
+
+@pulumi.output_type
+class StateChange(dict[str, object]):
+    """One observed state of the queued resource."""
+
+    at: str | None = pulumi.property("at")
+    """When the provider observed it, RFC 3339 in UTC."""
+    zone: str | None = pulumi.property("zone")
+    """Zone of the queued resource."""
+    state: str | None = pulumi.property("state")
+    """State of the queued resource."""
+
+
+@_input_type
+class QueuedResourceArgs:
+    """Inputs of `gcp-tpu:index:QueuedResource`."""
+
+    accelerator_type: pulumi.Input[str] = pulumi.property("acceleratorType")
+    """Type and size of the slice, such as v6e-4."""
+    runtime_version: pulumi.Input[str] = pulumi.property("runtimeVersion")
+    """Image of the VM, such as v2-alpha-tpuv6e."""
+    provisioning_model: pulumi.Input[str] = pulumi.property("provisioningModel")
+    """`flex-start` (cheap, queued, ends after `maxRunDurationS`), `spot` (Google may preempt it), `standard` (on
+    demand) or `reservation`. One of `flex-start`, `spot`, `standard`, `reservation`.
+    """
+    project: pulumi.Input[str] | None = pulumi.property("project", default=None)
+    """Project id. Default: the provider's `project`, then GOOGLE_CLOUD_PROJECT, GOOGLE_PROJECT or
+    CLOUDSDK_CORE_PROJECT.
+    """
+    zones: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("zones", default=None)
+    """Zones in order of preference, such as us-east5-a. Set this or `zone`. Removing the zone in use replaces the
+    resource.
+    """
+    zone: pulumi.Input[str] | None = pulumi.property("zone", default=None)
+    """The only zone to try. As an output: the zone in use."""
+    queued_resource_id: pulumi.Input[str] | None = pulumi.property("queuedResourceId", default=None)
+    """Id of the queued resource. Default: the Pulumi name and 7 hex digits of the URN's SHA-256."""
+    node_id: pulumi.Input[str] | None = pulumi.property("nodeId", default=None)
+    """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`."""
+    reservation_name: pulumi.Input[str] | None = pulumi.property("reservationName", default=None)
+    """For `reservation`: name of a reservation in the zone in use, or projects/P/locations/Z/reservations/R."""
+    max_run_duration_s: pulumi.Input[int] | None = pulumi.property("maxRunDurationS", default=None)
+    """Seconds after which Google deletes the nodes. Required for flex-start, at most 604800 (7 days)."""
+    valid_until_duration_s: pulumi.Input[int] | None = pulumi.property("validUntilDurationS", default=None)
+    """Seconds after which Google drops a request that has no capacity yet, even if Pulumi no longer waits. A change
+    applies to later requests.
+    """
+    network: pulumi.Input[str] | None = pulumi.property("network", default=None)
+    """VPC network. Default: `default`."""
+    subnetwork: pulumi.Input[str] | None = pulumi.property("subnetwork", default=None)
+    """Subnetwork in the region of the zone in use."""
+    enable_external_ips: pulumi.Input[bool] | None = pulumi.property("enableExternalIps", default=None)
+    """Give the machine an external IP address. Without one, the subnetwork needs Private Google Access."""
+    service_account: pulumi.Input[ServiceAccountArgs] | None = pulumi.property("serviceAccount", default=None)
+    """Service account of the machine. Default: Compute Engine's default service account."""
+    description: pulumi.Input[str] | None = pulumi.property("description", default=None)
+    """At most 512 characters."""
+    labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("labels", default=None)
+    """Labels of the node. The provider adds an owner label with the hash of the URN, and keeps labels that others add."""
+    tags: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("tags", default=None)
+    """All network tags of the node."""
+    metadata: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("metadata", default=None)
+    """Instance metadata, such as startup-script. Must not hold secrets: every process on the machine can read it. The
+    provider keeps keys that others add, such as gcloud's ssh-keys.
+    """
+    data_disks: pulumi.Input[Sequence[pulumi.Input[DataDiskArgs]]] | None = pulumi.property("dataDisks", default=None)
+    """Existing disks to attach."""
+    wait_per_zone_s: pulumi.Input[int] | None = pulumi.property("waitPerZoneS", default=None)
+    """Longest wait for capacity in one zone before the provider tries the next, in seconds."""
+    wait_for: pulumi.Input[str] | None = pulumi.property("waitFor", default=None)
+    """What create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the machine
+    reports it). Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`.
+    """
+    ready: pulumi.Input[ReadyArgs] | None = pulumi.property("ready", default=None)
+    """How the machine reports that it is ready."""
+    allow_replace_active: pulumi.Input[bool] | None = pulumi.property("allowReplaceActive", default=None)
+    """Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take
+    hours.
+    """
+
+
+class QueuedResource(pulumi.CustomResource):
+    """A queued resource of the Cloud TPU API, requested in one zone after the other, and the node that runs on it.
+
+    Labels, tags, metadata and description change on the running node. A change that replaces ACTIVE capacity needs
+    `allowReplaceActive`. Import by full name, projects/P/locations/Z/queuedResources/ID.
+    """
+
+    project: pulumi.Output[str] = pulumi.property("project")
+    """Project id. Default: the provider's `project`, then GOOGLE_CLOUD_PROJECT, GOOGLE_PROJECT or
+    CLOUDSDK_CORE_PROJECT.
+    """
+    zone: pulumi.Output[str] = pulumi.property("zone")
+    """The only zone to try. As an output: the zone in use."""
+    queued_resource_id: pulumi.Output[str] = pulumi.property("queuedResourceId")
+    """Id of the queued resource. Default: the Pulumi name and 7 hex digits of the URN's SHA-256."""
+    node_id: pulumi.Output[str] = pulumi.property("nodeId")
+    """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`."""
+    name: pulumi.Output[str] = pulumi.property("name")
+    """Full name, projects/P/locations/Z/queuedResources/ID."""
+    state: pulumi.Output[str] = pulumi.property("state")
+    """State of the queued resource, such as ACTIVE."""
+    node_name: pulumi.Output[str] = pulumi.property("nodeName")
+    """Full name of the node."""
+    state_history: pulumi.Output[Sequence[StateChange]] = pulumi.property("stateHistory")
+    """States that the provider observed, oldest first, at most 50."""
+    zones: pulumi.Output[Sequence[str] | None] = pulumi.property("zones")
+    """Zones in order of preference, such as us-east5-a. Set this or `zone`. Removing the zone in use replaces the
+    resource.
+    """
+    accelerator_type: pulumi.Output[str | None] = pulumi.property("acceleratorType")
+    """Type and size of the slice, such as v6e-4."""
+    runtime_version: pulumi.Output[str | None] = pulumi.property("runtimeVersion")
+    """Image of the VM, such as v2-alpha-tpuv6e."""
+    provisioning_model: pulumi.Output[str | None] = pulumi.property("provisioningModel")
+    """`flex-start` (cheap, queued, ends after `maxRunDurationS`), `spot` (Google may preempt it), `standard` (on
+    demand) or `reservation`. One of `flex-start`, `spot`, `standard`, `reservation`.
+    """
+    reservation_name: pulumi.Output[str | None] = pulumi.property("reservationName")
+    """For `reservation`: name of a reservation in the zone in use, or projects/P/locations/Z/reservations/R."""
+    max_run_duration_s: pulumi.Output[int | None] = pulumi.property("maxRunDurationS")
+    """Seconds after which Google deletes the nodes. Required for flex-start, at most 604800 (7 days)."""
+    valid_until_duration_s: pulumi.Output[int | None] = pulumi.property("validUntilDurationS")
+    """Seconds after which Google drops a request that has no capacity yet, even if Pulumi no longer waits. A change
+    applies to later requests.
+    """
+    network: pulumi.Output[str | None] = pulumi.property("network")
+    """VPC network. Default: `default`."""
+    subnetwork: pulumi.Output[str | None] = pulumi.property("subnetwork")
+    """Subnetwork in the region of the zone in use."""
+    enable_external_ips: pulumi.Output[bool | None] = pulumi.property("enableExternalIps")
+    """Give the machine an external IP address. Without one, the subnetwork needs Private Google Access."""
+    service_account: pulumi.Output[ServiceAccount | None] = pulumi.property("serviceAccount")
+    """Service account of the machine. Default: Compute Engine's default service account."""
+    description: pulumi.Output[str | None] = pulumi.property("description")
+    """At most 512 characters."""
+    labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("labels")
+    """Labels of the node. The provider adds an owner label with the hash of the URN, and keeps labels that others add."""
+    tags: pulumi.Output[Sequence[str] | None] = pulumi.property("tags")
+    """All network tags of the node."""
+    metadata: pulumi.Output[Mapping[str, str] | None] = pulumi.property("metadata")
+    """Instance metadata, such as startup-script. Must not hold secrets: every process on the machine can read it. The
+    provider keeps keys that others add, such as gcloud's ssh-keys.
+    """
+    data_disks: pulumi.Output[Sequence[DataDisk] | None] = pulumi.property("dataDisks")
+    """Existing disks to attach."""
+    wait_per_zone_s: pulumi.Output[int | None] = pulumi.property("waitPerZoneS")
+    """Longest wait for capacity in one zone before the provider tries the next, in seconds."""
+    wait_for: pulumi.Output[str | None] = pulumi.property("waitFor")
+    """What create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the machine
+    reports it). Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`.
+    """
+    ready: pulumi.Output[Ready | None] = pulumi.property("ready")
+    """How the machine reports that it is ready."""
+    allow_replace_active: pulumi.Output[bool | None] = pulumi.property("allowReplaceActive")
+    """Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take
+    hours.
+    """
+    state_initiator: pulumi.Output[str | None] = pulumi.property("stateInitiator")
+    """Who caused the state, USER or SERVICE."""
+    state_message: pulumi.Output[str | None] = pulumi.property("stateMessage")
+    """Google's message about why it FAILED."""
+    node_names: pulumi.Output[Sequence[str] | None] = pulumi.property("nodeNames")
+    """Full names of all nodes."""
+    node_state: pulumi.Output[str | None] = pulumi.property("nodeState")
+    """State of the node, such as READY. MISSING if the queued resource is ACTIVE without it."""
+    node_ips: pulumi.Output[Sequence[str] | None] = pulumi.property("nodeIps")
+    """Internal IP addresses."""
+    external_ips: pulumi.Output[Sequence[str] | None] = pulumi.property("externalIps")
+    """External IP addresses."""
+    create_time: pulumi.Output[str | None] = pulumi.property("createTime")
+    """When the queued resource was created, RFC 3339."""
+    deadline: pulumi.Output[str | None] = pulumi.property("deadline")
+    """When Google deletes the nodes, RFC 3339. Absent if they have no run limit."""
+    document_hash: pulumi.Output[str | None] = pulumi.property("documentHash")
+    """SHA-256 (hex) of the document that the machine last reported about."""
+    phase: pulumi.Output[str | None] = pulumi.property("phase")
+    """Phase that the machine last reported."""
+    owner_labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("ownerLabels")
+    """The owner label on the node. Its value is a hash of this resource's URN."""
+
+    def __init__(
+        self, resource_name: str, args: QueuedResourceArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        properties = copy(args)
+        # Pulumi resolves the outputs that the properties name.
+        vars(properties).update({**dict.fromkeys(get_annotations(QueuedResource)), **vars(args)})
+        super().__init__("gcp-tpu:index:QueuedResource", resource_name, cast("pulumi.Inputs", properties), opts)

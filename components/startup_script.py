@@ -1,0 +1,55 @@
+"""The start-up script of the TPU machine: the modules of `vm_agent` and two of `contracts`, joined to one program."""
+
+import ast
+from functools import cache
+from importlib.resources import files
+
+METADATA_VALUE_LIMIT_BYTES = 256 * 1024
+"""Largest metadata value that Compute Engine accepts (256 KiB; Compute Engine, "About VM metadata", limitations)."""
+
+SECTIONS = (
+    "contracts.guest_attributes",
+    "contracts.serving_document",
+    "vm_agent.base",
+    "vm_agent.cloud",
+    "vm_agent.weights",
+    "vm_agent.containers",
+    "vm_agent.publishing",
+    "vm_agent.serving",
+    "vm_agent.entry",
+)
+"""Modules in the order of their dependencies. The last one starts the program."""
+
+HEADER = '''#!/usr/bin/env python3
+"""Start-up script of a TPU virtual machine that serves one model with vLLM: the same for every deployment.
+
+Run without arguments (so the guest environment runs it at every boot) it starts itself as a systemd unit and returns.
+Run as `agent` it runs the serving document of the metadata key `gemma-serving-document` as a container, follows the
+key's changes, and publishes what it is doing as guest attributes in the namespace `gemma-serving`.
+
+Needs Python 3.10, systemd and docker. Nothing secret is logged, published or put on a command line.
+"""
+'''
+
+
+@cache
+def startup_script() -> str:
+    """Return the text for the metadata key `startup-script`: a Python 3.10 program with a shebang, always the same.
+
+    What differs between deployments is the serving document, which the program follows.
+    """
+    return "\n\n".join([HEADER.rstrip("\n"), *map(_section, SECTIONS)]) + "\n"
+
+
+def _section(module: str) -> str:
+    """Return a module's text with its docstring as a heading and without its imports of other sections."""
+    package, _, name = module.partition(".")
+    source = files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    left_out: set[int] = set()
+    for node in tree.body:
+        if node is tree.body[0] or (isinstance(node, ast.ImportFrom) and node.module in SECTIONS):
+            left_out |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    kept = [line for number, line in enumerate(source.splitlines(), start=1) if number not in left_out]
+    heading = (ast.get_docstring(tree) or "").splitlines()[0]
+    return f"# --- {module}: {heading}\n" + "\n".join(kept).strip("\n")

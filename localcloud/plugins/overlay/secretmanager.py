@@ -1,0 +1,104 @@
+"""Secrets and their versions."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
+from localcloud.plugins.resource import Mask, RestResource, delete_quietly
+from localcloud.plugins.rest import GoogleApiError, PluginError
+from localcloud.plugins.schema import Object, last_segment
+from localcloud.plugins.values import Properties, text_of
+
+_API: Final = "secretmanager/v1"
+_SECRET: Final = "projects/{project}/secrets/{secretId}"  # noqa: S105 - the shape of a secret's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretVersionLifecycle(RestResource):
+    """A version of a secret: its payload is written once and never sent again."""
+
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
+        """Add the version, then enable or disable it."""
+        secret = text_of(inputs, "secret")
+        if "/" not in secret:
+            secret = f"projects/{context.scope(inputs).project}/secrets/{secret}"
+        data = text_of(inputs, "secretData")
+        encoded = data if inputs.get("isSecretDataBase64") is True else base64.b64encode(data.encode()).decode()
+        body: Object = {"payload": {"data": encoded}}
+        try:
+            answer = await context.rest.call("POST", f"{_API}/{secret}:addVersion", body=body)
+        except GoogleApiError as error:
+            raise PluginError(f"Error creating SecretVersion: {error}") from error
+        name = str(answer.get("name", ""))
+        return await settled(name, inputs, self._finish(context, name, inputs))
+
+    async def _finish(self, context: OperationContext, name: str, inputs: Properties) -> Created:
+        await _switch(context, name, on=inputs.get("enabled") is not False)
+        return await self.must_read(context, name, inputs)
+
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+        """GET; an import reads the payload too. A destroyed version is gone."""
+        body = await context.rest.find(f"{_API}/{resource_id}")
+        if body is None or body.get("state") == "DESTROYED":
+            return None
+        name = str(body.get("name", resource_id))
+        known: Properties = {"secret": name.partition("/versions/")[0], "isSecretDataBase64": False, **given}
+        known |= {"enabled": body.get("state") == "ENABLED", "version": last_segment(name)}
+        state = {**self.state(context, body, known), "project": given.get("project")}
+        if not given and known["enabled"]:
+            state["secretData"] = await _payload(context, resource_id)
+        return Created(id=name, state={each: value for each, value in state.items() if value is not None})
+
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
+        """Enable or disable."""
+        if "enabled" in wanted.changed:
+            await _switch(context, wanted.id, on=wanted.inputs.get("enabled") is not False)
+        return await self.must_read(context, wanted.id, wanted.inputs)
+
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
+        """Destroy the payload, or disable the version, or leave it, as `deletionPolicy` says."""
+        action = {"DELETE": "destroy", "DISABLE": "disable"}.get(text_of(state, "deletionPolicy") or "DELETE")
+        if action is not None:
+            error = f"Error deleting SecretVersion {resource_id!r}"
+            await delete_quietly(context, f"{_API}/{resource_id}:{action}", error, method="POST")
+
+
+async def _switch(context: OperationContext, name: str, *, on: bool) -> None:
+    await context.rest.call("POST", f"{_API}/{name}:{'enable' if on else 'disable'}")
+
+
+async def _payload(context: OperationContext, name: str) -> str:
+    answer = await context.rest.get(f"{_API}/{name}:access")
+    payload = answer.get("payload")
+    data = str(payload.get("data", "")) if isinstance(payload, dict) else ""
+    return base64.b64decode(data).decode(errors="replace")
+
+
+SECRETMANAGER: Final[Mapping[str, TypeOverlay]] = {
+    "gcp:secretmanager/secret:Secret": TypeOverlay(
+        message="secretmanager.v1#Secret",
+        properties={
+            "replication": {"create_only": False},
+            "replication.auto": {"api": "automatic", "send_zero": True},
+            "secretId": {"autoname": True},
+            "ttl": {"absent": None},
+        },
+        lifecycle=partial(
+            RestResource,
+            noun="Secret",
+            collection=f"{_API}/projects/{{project}}/secrets",
+            item=f"{_API}/{_SECRET}",
+            id_template=_SECRET,
+            create_query={"secretId": "{secretId}"},
+            mask=Mask.CHANGED,
+        ),
+    ),
+    "gcp:secretmanager/secretVersion:SecretVersion": TypeOverlay(
+        message="secretmanager.v1#SecretVersion",
+        properties={"secret": {"same": last_segment}},
+        lifecycle=partial(SecretVersionLifecycle, noun="SecretVersion", collection="", item=f"{_API}/{{id}}"),
+    ),
+}

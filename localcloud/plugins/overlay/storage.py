@@ -1,0 +1,129 @@
+"""Buckets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+from urllib.parse import quote
+
+from localcloud.plugins import labels
+from localcloud.plugins.coding import encode_field, put
+from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest
+from localcloud.plugins.resource import RestResource, delete_quietly, given_after
+from localcloud.plugins.rest import GoogleApiError, PluginError
+from localcloud.plugins.schema import ABSENT, Json, Object, ResourceScope
+from localcloud.plugins.values import Properties, Value, is_object
+
+_API: Final = "storage/storage/v1"
+_IAM_FIELDS: Final = frozenset({"uniformBucketLevelAccess", "publicAccessPrevention"})
+
+
+def _upper(value: Value, _scope: ResourceScope) -> Json:
+    return str(value).upper()
+
+
+def _any_is_none(state: str) -> str:
+    return "" if state == "ANY" else state
+
+
+def _state_to_json(value: Value, _scope: ResourceScope) -> Json:
+    return {"LIVE": True, "ARCHIVED": False}.get(str(value))
+
+
+def _state_from_json(raw: Json) -> Value:
+    return "LIVE" if raw is True else "ARCHIVED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketLifecycle(RestResource):
+    """A bucket: updates send what changes, deletion looks for objects first."""
+
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+        """GET, and the `gs://` address that the service does not answer."""
+        found = await RestResource.read(self, context, resource_id, given)
+        if found is not None:
+            found.state["url"] = f"gs://{resource_id}"
+        return found
+
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
+        """PATCH what changes."""
+        body: Object = {}
+        scope = context.scope(wanted.inputs)
+        changed = (wanted.changed | _IAM_FIELDS) if wanted.changed & _IAM_FIELDS else wanted.changed
+        for name, each in self.fields.items():
+            if name not in changed or each.local or each.output or name == labels.LABELS.written:
+                continue
+            value = wanted.inputs.get(name)
+            if name in _IAM_FIELDS and value is None:
+                value = wanted.state.get(name)
+            encoded = encode_field(each, value, scope, update=True)
+            put(body, each.api, (False if value is False else None) if encoded is ABSENT else encoded)
+        if labels.LABELS.effective in changed or labels.LABELS.written in changed:
+            body["labels"] = _changed_labels(context, wanted)
+        try:
+            await context.rest.call("PATCH", f"{_API}/b/{wanted.id}", body=body)
+        except GoogleApiError as error:
+            raise PluginError(f"Error updating Bucket {wanted.id!r}: {error}") from error
+        return await self.must_read(context, wanted.id, given_after(wanted))
+
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
+        """Refuse where there are objects and `forceDestroy` is not set; else delete them, then the bucket."""
+        bucket = f"{_API}/b/{resource_id}"
+        await context.rest.find(f"{bucket}/anywhereCaches/")
+        objects = [each async for each in context.rest.pages(f"{bucket}/o", "items", {"versions": "true"})]
+        if objects and state.get("forceDestroy") is not True:
+            raise PluginError(
+                f"Error trying to delete bucket {resource_id} containing objects without `force_destroy` set to true "
+                "(forceDestroy here; set it and run `pulumi up` first, or delete the objects)"
+            )
+        for each in objects:
+            name, generation = str(each.get("name", "")), str(each.get("generation", ""))
+            query = {"generation": generation} if generation else {}
+            path = f"{bucket}/o/{quote(name, safe='')}"
+            await delete_quietly(context, path, f"Error deleting object {name} of {resource_id}", query=query)
+        await delete_quietly(context, bucket, f"Error deleting bucket {resource_id}")
+
+
+def _changed_labels(context: OperationContext, wanted: UpdateRequest) -> Object:
+    """Return the labels of a PATCH: those wanted, and null for those that go."""
+    send = labels.to_send(labels.LABELS, context.settings, wanted.inputs, wanted.state)
+    before = wanted.state.get(labels.LABELS.effective)
+    gone = [name for name in before if name not in send] if is_object(before) else []
+    return {**{name: str(value) for name, value in send.items()}, **dict.fromkeys(gone)}
+
+
+STORAGE: Final[Mapping[str, TypeOverlay]] = {
+    "gcp:storage/bucket:Bucket": TypeOverlay(
+        message="storage.v1#Bucket",
+        properties={
+            "autoclass": {"unset_update": {"enabled": False}},
+            "autoclass.enabled": {"send_zero": True},
+            "defaultEventBasedHold": {"unset_update": False},
+            "hierarchicalNamespace": {"absent": {"enabled": False}},
+            "hierarchicalNamespace.enabled": {"send_zero": True},
+            "lifecycleRules": {"api": "lifecycle.rule", "unset_update": []},
+            "lifecycleRules.condition.withState": {
+                "api": "isLive",
+                "encode": _state_to_json,
+                "decode": _state_from_json,
+                "send_zero": True,
+                "absent": "ANY",
+                "same": _any_is_none,
+            },
+            "location": {"encode": _upper, "same": str.upper},
+            "publicAccessPrevention": {"api": "iamConfiguration.publicAccessPrevention"},
+            "requesterPays": {"api": "billing.requesterPays", "unset_update": False},
+            "softDeletePolicy.retentionDurationSeconds": {"send_zero": True},
+            "uniformBucketLevelAccess": {"api": "iamConfiguration.uniformBucketLevelAccess.enabled"},
+            "versioning.enabled": {"send_zero": True},
+        },
+        lifecycle=partial(
+            BucketLifecycle,
+            noun="Bucket",
+            collection=f"{_API}/b",
+            item=f"{_API}/b/{{id}}",
+            id_template="{name}",
+            create_query={"project": "{project}"},
+        ),
+    )
+}

@@ -1,0 +1,367 @@
+"""Check inputs: fill in defaults, and report each mistake as one sentence with its property path. Unknown values pass."""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.properties import INPUT_BY_NAME, INPUTS, Property, Schema, object_type
+
+MAX_FLEX_START_S = 604_800
+"""Seven days (Cloud TPU documentation, "Request TPUs with flex-start")."""
+MAX_DESCRIPTION = 512
+MAX_METADATA_VALUE_BYTES = 256 * 1024
+MAX_LABELS = 63
+"""Google allows 64; the provider adds one."""
+ID_PATTERN = re.compile(r"[A-Za-z0-9_.~+%-]+")
+"""From the discovery document, `queuedResourceId` and `nodeId`."""
+ZONE_PATTERN = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
+PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
+    "project": (
+        re.compile(r"([a-z][a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"),
+        "a project id of 6 to 30 characters, such as my-project-1",
+    ),
+    "zone": (ZONE_PATTERN, "a zone such as us-east5-a"),
+    "zones": (ZONE_PATTERN, "a zone such as us-east5-a"),
+    "queuedResourceId": (ID_PATTERN, "an id of letters, digits and _.~+%-"),
+    "nodeId": (ID_PATTERN, "an id of letters, digits and _.~+%-"),
+    "acceleratorType": (
+        re.compile(r"v[0-9]+[a-z]*(litepod)?-[1-9][0-9]*"),
+        "a type and size such as v6e-4 or v5litepod-8",
+    ),
+    "runtimeVersion": (re.compile(r"[a-z0-9][a-z0-9.-]*"), "a runtime version such as v2-alpha-tpuv6e"),
+    "tags": (re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"), "a network tag of lower-case letters, digits and dashes"),
+}
+LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+TYPE_WORDS = {
+    "string": "a string",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A mistake in the inputs: its property path and a sentence for the user."""
+
+    path: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedInputs:
+    """Inputs with their defaults and their secrets still wrapped, and the mistakes in them."""
+
+    inputs: wire.Properties
+    mistakes: tuple[Mistake, ...]
+
+
+def auto_name(urn: str) -> str:
+    """Return the resource's name with 7 hex digits of the SHA-256 of its URN.
+
+    The name is not random, so that the next creation finds what a killed engine left behind.
+    """
+    name = re.sub(r"[^a-z0-9-]+", "-", urn.rpartition("::")[2].lower()).strip("-") or "tpu"
+    name = name if name[0].isalpha() else f"tpu-{name}"
+    return f"{name[:45]}-{hashlib.sha256(urn.encode()).hexdigest()[:7]}"
+
+
+def check(urn: str, given: Mapping[str, Any], *, project: str = "", proposed_name: str = "") -> CheckedInputs:
+    """Check inputs as the engine sends them. `project` is the provider's setting; `proposed_name` comes from the autonaming settings."""
+    inputs = {key: value for key, value in given.items() if value is not None and key != "__defaults"}
+    _fill_defaults(inputs, urn, project, proposed_name)
+    plain = cast("wire.Properties", wire.reveal(inputs))
+    mistakes = [*_members("", plain, INPUT_BY_NAME)]
+    if not mistakes:
+        mistakes = [mistake for rule in RULES for mistake in rule(plain)]
+        mistakes += _secrets(inputs)
+    hidden = sorted(_secret_texts(inputs), key=len, reverse=True)
+    return CheckedInputs(inputs=inputs, mistakes=tuple(_hide(mistake, hidden) for mistake in mistakes))
+
+
+def _secret_texts(value: wire.Value) -> set[str]:
+    """Return all strings inside secrets. No message may contain them."""
+    if isinstance(value, dict):
+        items = cast("wire.Properties", value)
+        inside = wire.reveal(items) if wire.is_secret(items) else None
+        found = {text for item in items.values() for text in _secret_texts(item)}
+        return found | ({inside} if isinstance(inside, str) else _texts(inside))
+    return (
+        {text for item in cast("list[wire.Value]", value) for text in _secret_texts(item)}
+        if isinstance(value, list)
+        else set()
+    )
+
+
+def _texts(value: wire.Value) -> set[str]:
+    if isinstance(value, dict):
+        return {text for item in cast("wire.Properties", value).values() for text in _texts(item)}
+    if isinstance(value, list):
+        return {text for item in cast("list[wire.Value]", value) for text in _texts(item)}
+    return {value} if isinstance(value, str) else set()
+
+
+def _hide(mistake: Mistake, hidden: list[str]) -> Mistake:
+    sentence = mistake.sentence
+    for text in hidden:
+        sentence = sentence.replace(f'"{text}"', "a secret") if text else sentence
+    return Mistake(path=mistake.path, sentence=sentence)
+
+
+def _fill_defaults(inputs: wire.Properties, urn: str, project: str, proposed_name: str) -> None:
+    found = [
+        project,
+        *(os.environ.get(name, "") for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT")),
+    ]
+    defaults: dict[str, Any] = {
+        **{item.name: item.default for item in INPUTS},
+        "project": next((item for item in found if item), None),
+        "queuedResourceId": proposed_name or auto_name(urn),
+        "waitFor": "ready" if "ready" in inputs else "active",
+    }
+    for name, value in defaults.items():
+        if value is not None:
+            inputs.setdefault(name, value)
+    identifier = wire.reveal(inputs["queuedResourceId"])
+    if isinstance(identifier, str):
+        inputs.setdefault("nodeId", wire.UNKNOWN if identifier == wire.UNKNOWN else f"{identifier}-node")
+    for name in ("serviceAccount", "ready"):
+        nested = inputs.get(name)
+        if isinstance(nested, dict) and not wire.is_secret(nested):
+            inputs[name] = {**_field_defaults(INPUT_BY_NAME[name].schema), **cast("dict[str, Any]", nested)}
+
+
+def _field_defaults(schema: Schema) -> dict[str, Any]:
+    return {item.name: item.default for item in object_type(schema).fields if item.default is not None}
+
+
+def _members(prefix: str, values: wire.Properties, known: Mapping[str, Property]) -> Iterator[Mistake]:
+    """Check names and types of the properties of the resource, or of the fields of an object."""
+    for name in values:
+        if name not in known:
+            yield Mistake(f"{prefix}{name}", f"`{prefix}{name}` is unknown. Known names: {', '.join(known)}.")
+    for name, item in known.items():
+        if name in values:
+            yield from _type(f"{prefix}{name}", values[name], item.schema)
+        elif item.required:
+            yield Mistake(f"{prefix}{name}", f"`{prefix}{name}` is missing: {item.description}")
+
+
+def _type(path: str, value: wire.Value, schema: Schema) -> Iterator[Mistake]:
+    if value == wire.UNKNOWN:
+        return
+    kind = str(schema["type"])
+    matches = {
+        "string": isinstance(value, str),
+        "integer": isinstance(value, int) and not isinstance(value, bool),
+        "boolean": isinstance(value, bool),
+        "array": isinstance(value, list),
+        "object": isinstance(value, dict),
+    }
+    if not matches[kind] and path.startswith("metadata"):
+        yield Mistake(path, f"`{path}` must be {TYPE_WORDS[kind]}.")  # metadata values are never shown
+    elif not matches[kind]:
+        yield Mistake(path, f"`{path}` is {_show(value)}, but must be {TYPE_WORDS[kind]}.")
+    elif kind == "array":
+        for index, item in enumerate(cast("list[Any]", value)):
+            yield from _type(f"{path}[{index}]", item, schema["items"])
+    elif kind == "object" and "$ref" in schema:
+        yield from _members(f"{path}.", cast("dict[str, Any]", value), object_type(schema).by_name)
+    elif kind == "object":
+        for key, item in cast("dict[str, Any]", value).items():
+            yield from _type(key_path(path, key), item, schema["additionalProperties"])
+
+
+def key_path(path: str, key: str) -> str:
+    """Return the property path of a map key in the engine's syntax."""
+    return f"{path}.{key}" if re.fullmatch(r"[A-Za-z_$][\w$]*", key) else f'{path}["{key}"]'
+
+
+def _show(value: wire.Value) -> str:
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - a line of a terminal
+
+
+def _known(inputs: wire.Properties, name: str) -> wire.Value:
+    """Return the value, or None if it is absent or unknown."""
+    value = inputs.get(name)
+    return None if value == wire.UNKNOWN else value
+
+
+def _patterns(inputs: wire.Properties) -> Iterator[Mistake]:
+    for name, (pattern, allowed) in PATTERNS.items():
+        value = _known(inputs, name)
+        items = (
+            [(f"{name}[{index}]", item) for index, item in enumerate(cast("list[Any]", value))]
+            if isinstance(value, list)
+            else [(name, value)]
+        )
+        for path, item in items:
+            if isinstance(item, str) and item != wire.UNKNOWN and not pattern.fullmatch(item):
+                yield Mistake(path, f"`{path}` is {_show(item)}, but must be {allowed}.")
+
+
+def _choices(inputs: wire.Properties) -> Iterator[Mistake]:
+    for item in INPUTS:
+        value = _known(inputs, item.name)
+        if item.choices and value is not None and value not in item.choices:
+            yield Mistake(item.name, f"`{item.name}` is {_show(value)}, but must be one of {', '.join(item.choices)}.")
+
+
+def _project(inputs: wire.Properties) -> Iterator[Mistake]:
+    if "project" not in inputs:
+        yield Mistake("project", "`project` is missing. Set it, or set `gcp-tpu:project` or GOOGLE_CLOUD_PROJECT.")
+
+
+def _zones(inputs: wire.Properties) -> Iterator[Mistake]:
+    if ("zones" in inputs) == ("zone" in inputs):
+        yield Mistake("zones", "Set either `zones` (a list in order of preference) or `zone`.")
+        return
+    zones = _known(inputs, "zones")
+    if zones is None:
+        return
+    if not zones:
+        yield Mistake("zones", "`zones` is empty, but must name at least one zone, such as us-east5-a.")
+    for zone in sorted({item for item in zones if item != wire.UNKNOWN and zones.count(item) > 1}):
+        yield Mistake("zones", f"`zones` names {zone} more than once, but each zone is tried once.")
+
+
+def _run_duration(inputs: wire.Properties) -> Iterator[Mistake]:
+    model, given = _known(inputs, "provisioningModel"), inputs.get("maxRunDurationS")
+    if model == "flex-start" and given is None:
+        yield Mistake(
+            "maxRunDurationS",
+            f"`maxRunDurationS` is missing: flex-start needs the run time of the nodes, 1 to {MAX_FLEX_START_S} s (7 days).",
+        )
+    if isinstance(given, int) and given > MAX_FLEX_START_S and model == "flex-start":
+        yield Mistake(
+            "maxRunDurationS",
+            f"`maxRunDurationS` is {given}, but flex-start allows at most {MAX_FLEX_START_S} s (7 days).",
+        )
+
+
+def _positive(inputs: wire.Properties) -> Iterator[Mistake]:
+    ready = cast("wire.Properties", _known(inputs, "ready") or {})
+    values = {name: inputs.get(name) for name in ("maxRunDurationS", "validUntilDurationS", "waitPerZoneS")}
+    for path, value in {**values, "ready.timeoutS": ready.get("timeoutS")}.items():
+        if isinstance(value, int) and value <= 0:
+            yield Mistake(path, f"`{path}` is {value}, but must be above 0 (seconds).")
+
+
+def _reservation(inputs: wire.Properties) -> Iterator[Mistake]:
+    model = _known(inputs, "provisioningModel")
+    if model == "reservation" and "reservationName" not in inputs:
+        yield Mistake(
+            "reservationName",
+            "`reservationName` is missing. It is required because `provisioningModel` is reservation.",
+        )
+    if model not in {None, "reservation"} and "reservationName" in inputs:
+        yield Mistake(
+            "reservationName",
+            f"`reservationName` is set, but `provisioningModel` is {model}. Remove it, or set `provisioningModel` to reservation.",
+        )
+
+
+def _labels(inputs: wire.Properties) -> Iterator[Mistake]:
+    labels = cast("dict[str, str]", _known(inputs, "labels") or {})
+    for key, value in labels.items():
+        path = key_path("labels", key)
+        if not LABEL_KEY.fullmatch(key):
+            yield Mistake(
+                path,
+                f'Label "{key}" must begin with a lower-case letter and have at most 63 characters of a-z, 0-9, _ and -.',
+            )
+        elif value != wire.UNKNOWN and not LABEL_VALUE.fullmatch(value):
+            yield Mistake(
+                path, f"`{path}` is {_show(value)}, but a label value has at most 63 characters of a-z, 0-9, _ and -."
+            )
+    if len(labels) > MAX_LABELS:
+        yield Mistake(
+            "labels",
+            f"`labels` has {len(labels)} entries, but at most {MAX_LABELS} are allowed. The provider adds one more.",
+        )
+
+
+def _metadata(inputs: wire.Properties) -> Iterator[Mistake]:
+    for key, value in cast("dict[str, str]", _known(inputs, "metadata") or {}).items():
+        path, size = key_path("metadata", key), len(value.encode())
+        if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", key):
+            yield Mistake(path, f'Metadata key "{key}" must have 1 to 128 characters of a-z, A-Z, 0-9, _ and -.')
+        if size > MAX_METADATA_VALUE_BYTES:
+            yield Mistake(
+                path,
+                f"`{path}` has {size} bytes, but a metadata value has at most {MAX_METADATA_VALUE_BYTES} (256 KiB).",
+            )
+
+
+def _description(inputs: wire.Properties) -> Iterator[Mistake]:
+    length = len(_known(inputs, "description") or "")
+    if length > MAX_DESCRIPTION:
+        yield Mistake(
+            "description", f"`description` has {length} characters, but at most {MAX_DESCRIPTION} are allowed."
+        )
+
+
+def _data_disks(inputs: wire.Properties) -> Iterator[Mistake]:
+    for index, disk in enumerate(cast("list[dict[str, str]]", _known(inputs, "dataDisks") or [])):
+        mode = disk.get("mode", "read-write")
+        if mode not in {"read-write", "read-only", wire.UNKNOWN}:
+            yield Mistake(
+                f"dataDisks[{index}].mode",
+                f"`dataDisks[{index}].mode` is {_show(mode)}, but must be read-write or read-only.",
+            )
+
+
+def _ready(inputs: wire.Properties) -> Iterator[Mistake]:
+    ready, metadata = _known(inputs, "ready"), _known(inputs, "metadata")
+    if _known(inputs, "waitFor") == "ready" and "ready" not in inputs:
+        yield Mistake("ready", "`ready` is missing. It is required because `waitFor` is ready.")
+    if ready is None or ("metadata" in inputs and metadata is None):
+        return
+    known = cast("dict[str, str]", metadata or {})
+    key = ready.get("documentMetadataKey")
+    if key not in {None, wire.UNKNOWN} and key not in known:
+        yield Mistake(
+            "ready.documentMetadataKey", f'`ready.documentMetadataKey` is "{key}", but `metadata` has no such key.'
+        )
+    enabled = known.get("enable-guest-attributes", "")
+    if enabled != wire.UNKNOWN and enabled.upper() != "TRUE":
+        yield Mistake(
+            "metadata",
+            "`metadata` needs `enable-guest-attributes: TRUE`. Without it the machine cannot report that it is ready.",
+        )
+
+
+def _secrets(inputs: wire.Properties) -> Iterator[Mistake]:
+    metadata = inputs.get("metadata")
+    if not wire.has_secret(metadata):
+        return
+    items = cast("dict[str, Any]", metadata).items() if not wire.is_secret(metadata) else ()
+    path = next((key_path("metadata", key) for key, value in items if wire.has_secret(value)), "metadata")
+    yield Mistake(
+        path,
+        f"`{path}` is a secret, but every process on the machine and everyone who may view the node can read metadata. "
+        "Store the value in Secret Manager and let the machine's service account read it there.",
+    )
+
+
+RULES: tuple[Callable[[wire.Properties], Iterator[Mistake]], ...] = (
+    _patterns,
+    _choices,
+    _project,
+    _zones,
+    _run_duration,
+    _positive,
+    _reservation,
+    _labels,
+    _metadata,
+    _description,
+    _data_disks,
+    _ready,
+)

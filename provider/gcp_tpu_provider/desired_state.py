@@ -1,0 +1,162 @@
+"""The desired state: checked inputs, all known, and the API request that they make in a zone."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from gcp_tpu_provider import durations, wire
+from gcp_tpu_provider.tpu_api import PROVISIONING_MODELS
+
+URN_LABEL_SUFFIX = "-urn"
+DEFAULT_URN_LABEL = f"pulumi{URN_LABEL_SUFFIX}"
+DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
+
+
+def urn_hash(urn: str) -> str:
+    """Return the value of the owner label: the first 40 hex digits of the SHA-256 of the URN."""
+    return hashlib.sha256(urn.encode()).hexdigest()[:40]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyCheck:
+    """How to tell that the machine is ready. `document_hash` is empty if any document will do."""
+
+    namespace: str
+    document_hash: str
+    timeout_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredState:
+    """Typed access to checked inputs. Secrets are unwrapped."""
+
+    urn: str
+    inputs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, urn: str, inputs: wire.Properties) -> "DesiredState":
+        """Return the desired state of checked inputs."""
+        return cls(urn, cast("wire.Properties", wire.reveal(inputs)))
+
+    @property
+    def project(self) -> str:
+        """The project's id."""
+        return str(self.inputs["project"])
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """The zones in order of preference."""
+        return tuple(cast("list[str]", self.inputs.get("zones") or [self.inputs["zone"]]))
+
+    @property
+    def identifier(self) -> str:
+        """The queued resource's id, the same in every zone."""
+        return str(self.inputs["queuedResourceId"])
+
+    @property
+    def resource_id(self) -> str:
+        """Pulumi's id. It has no zone, so that it stays the same if a later update finds capacity in another zone."""
+        return f"projects/{self.project}/queuedResources/{self.identifier}"
+
+    def name(self, zone: str) -> str:
+        """Return the full name in a zone."""
+        return f"projects/{self.project}/locations/{zone}/queuedResources/{self.identifier}"
+
+    @property
+    def wait_for(self) -> str:
+        """`accepted`, `active` or `ready`."""
+        return str(self.inputs["waitFor"])
+
+    @property
+    def wait_per_zone_s(self) -> int:
+        """How long to wait for capacity in one zone, in seconds."""
+        return int(self.inputs["waitPerZoneS"])
+
+    @property
+    def allow_replace_active(self) -> bool:
+        """Whether a change may delete running capacity."""
+        return bool(self.inputs.get("allowReplaceActive"))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels as given."""
+        return dict(self.inputs.get("labels") or {})
+
+    @property
+    def owner_labels(self) -> dict[str, str]:
+        """The owner label. Its key is `MANAGER-urn` with the value of the label `managed-by`, else `pulumi-urn`."""
+        manager = self.labels.get("managed-by")
+        return {f"{manager}{URN_LABEL_SUFFIX}" if manager else DEFAULT_URN_LABEL: urn_hash(self.urn)}
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The metadata as given."""
+        return dict(self.inputs.get("metadata") or {})
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags as given."""
+        return list(self.inputs.get("tags") or [])
+
+    @property
+    def ready_check(self) -> ReadyCheck | None:
+        """How to tell that the machine is ready, or None if the inputs do not say."""
+        ready = cast("dict[str, Any] | None", self.inputs.get("ready"))
+        if not ready:
+            return None
+        document = self.metadata.get(str(ready.get("documentMetadataKey")))
+        return ReadyCheck(
+            namespace=str(ready["guestAttributeNamespace"]),
+            document_hash="" if document is None else hashlib.sha256(document.encode()).hexdigest(),
+            timeout_s=int(ready["timeoutS"]),
+        )
+
+    def body(self, zone: str) -> dict[str, Any]:
+        """Return the request body (QueuedResource of tpu.v2alpha1) for a zone."""
+        inputs = self.inputs
+        node_id = str(inputs["nodeId"])
+        parent = f"projects/{self.project}/locations/{zone}"
+        body: dict[str, Any] = {
+            "tpu": {"nodeSpec": [{"parent": parent, "nodeId": node_id, "node": self._node(zone)}]},
+            "provisioningModel": PROVISIONING_MODELS[str(inputs["provisioningModel"])],
+        }
+        if "maxRunDurationS" in inputs:
+            body["runDuration"] = {"maxRunDuration": durations.to_google(int(inputs["maxRunDurationS"]))}
+        if "validUntilDurationS" in inputs:
+            body["queueingPolicy"] = {"validUntilDuration": durations.to_google(int(inputs["validUntilDurationS"]))}
+        if "reservationName" in inputs:
+            body["reservationName"] = _zonal(str(inputs["reservationName"]), f"{parent}/reservations/")
+        return body
+
+    def _node(self, zone: str) -> dict[str, Any]:
+        inputs = self.inputs
+        network: dict[str, Any] = {"enableExternalIps": bool(inputs.get("enableExternalIps"))}
+        network |= {name: inputs[name] for name in ("network", "subnetwork") if name in inputs}
+        node: dict[str, Any] = {
+            "acceleratorType": inputs["acceleratorType"],
+            "runtimeVersion": inputs["runtimeVersion"],
+            "networkConfig": network,
+            "labels": {**self.labels, **self.owner_labels},
+            "metadata": self.metadata,
+        }
+        if self.tags:
+            node["tags"] = self.tags
+        if inputs.get("description"):
+            node["description"] = inputs["description"]
+        account = cast("dict[str, Any] | None", inputs.get("serviceAccount"))
+        if account:
+            node["serviceAccount"] = {"email": account["email"], "scope": account["scopes"]}
+        disks = cast("list[dict[str, str]]", inputs.get("dataDisks") or [])
+        if disks:
+            folder = f"projects/{self.project}/zones/{zone}/disks/"
+            node["dataDisks"] = [
+                {"sourceDisk": _zonal(disk["sourceDisk"], folder), "mode": DISK_MODES[disk.get("mode", "read-write")]}
+                for disk in disks
+            ]
+        return node
+
+
+def _zonal(name: str, folder: str) -> str:
+    """Return a full name: a short one is completed with the folder of the zone in use."""
+    return name if "/" in name else f"{folder}{name}"

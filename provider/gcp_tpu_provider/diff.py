@@ -1,0 +1,146 @@
+"""Compare inputs: each change is in place, replaces the resource, or is refused because it would delete running capacity."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.check import key_path
+from gcp_tpu_provider.desired_state import DesiredState
+from gcp_tpu_provider.errors import TpuProviderError
+from gcp_tpu_provider.properties import DEAD_STATE, INPUTS, Property
+from gcp_tpu_provider.resource_record import MISSING
+from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DEAD_NODE
+
+ChangeKind = Literal["add", "delete", "update"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PropertyChange:
+    """One changed property path. `input_diff` is False if an output, which refresh has read, is the reason."""
+
+    path: str
+    kind: ChangeKind
+    replaces: bool = False
+    input_diff: bool = True
+
+
+def diff(
+    urn: str, outputs: Mapping[str, Any], old_inputs: Mapping[str, Any], news: Mapping[str, Any]
+) -> list[PropertyChange]:
+    """Return the changes. Raises TpuProviderError if they would replace an ACTIVE queued resource without `allowReplaceActive`."""
+    state = cast("wire.Properties", wire.reveal(dict(outputs)))
+    olds = cast("wire.Properties", wire.reveal(dict(old_inputs)))
+    desired = cast("wire.Properties", wire.reveal(dict(news)))
+    dead = is_dead(state)
+    active = state.get("state") == ACTIVE and not dead
+    changes = [change for item in INPUTS for change in _property(item, state, olds, desired, lenient=active)]
+    if dead:
+        return [*changes, PropertyChange(path=DEAD_STATE, kind="update", replaces=True, input_diff=False)]
+    replacing = [change for change in changes if change.replaces]
+    if replacing and active and not desired.get("allowReplaceActive"):
+        raise TpuProviderError(_refusal(state, old_inputs, news, replacing[0]))
+    owners = state.get("ownerLabels")
+    if (
+        owners is not None
+        and not wire.has_unknown(desired.get("labels"))
+        and owners != DesiredState(urn, desired).owner_labels
+    ):
+        changes.append(PropertyChange(path="ownerLabels", kind="update", input_diff=False))
+    return changes or _unfinished(urn, state, olds, desired)
+
+
+def is_dead(state: Mapping[str, Any]) -> bool:
+    """Return whether the queued resource, as last observed, can never serve again."""
+    node = state.get("nodeState")
+    return state.get("state") in DEAD or (state.get("state") == ACTIVE and (node == MISSING or node in DEAD_NODE))
+
+
+def _unfinished(
+    urn: str, state: wire.Properties, olds: wire.Properties, desired: wire.Properties
+) -> list[PropertyChange]:
+    """Return an update if the awaited state is not reached: the wait was interrupted, or the server is no longer ready.
+
+    The engine's own mark of an unfinished creation does not survive a refresh.
+    """
+    wait_for = desired.get("waitFor")
+    if "waitFor" not in olds or wait_for == "accepted" or wire.has_unknown(wait_for):
+        return []
+    if state.get("state") != ACTIVE:
+        return [PropertyChange(path="state", kind="update", input_diff=False)]
+    if wait_for != "ready" or wire.has_unknown(desired.get("metadata")) or wire.has_unknown(desired.get("ready")):
+        return []
+    ready = DesiredState(urn, desired).ready_check
+    current = ready is None or not ready.document_hash or ready.document_hash == state.get("documentHash")
+    if state.get("phase") == "ready" and current:
+        return []
+    return [PropertyChange(path="phase", kind=_kind(state.get("phase"), "ready"), input_diff=False)]
+
+
+def _property(
+    item: Property, state: wire.Properties, olds: wire.Properties, desired: wire.Properties, *, lenient: bool
+) -> list[PropertyChange]:
+    old, new = olds.get(item.name), desired.get(item.name)
+    if _same(item, old, new):
+        return []
+    if item.change == "zones":
+        return _zones(item, state, olds, desired)
+    if item.change == "policy" and old is None:
+        return []  # an imported resource has no waiting policy, and adding one changes nothing in the cloud
+    replaces = item.change == "replace"
+    if replaces and lenient and wire.has_unknown(new) and not desired.get("allowReplaceActive"):
+        replaces = False  # the value may turn out the same; if not, the update refuses before it changes anything
+    if isinstance(old, dict) and isinstance(new, dict):
+        return _keys(item.name, cast("wire.Properties", old), cast("wire.Properties", new), replaces=replaces)
+    return [PropertyChange(path=item.name, kind=_kind(old, new), replaces=replaces)]
+
+
+def _same(item: Property, old: wire.Value, new: wire.Value) -> bool:
+    return old == new or (not old and not new) or (old is None and new == item.default)
+
+
+def _zones(
+    item: Property, state: wire.Properties, olds: wire.Properties, desired: wire.Properties
+) -> list[PropertyChange]:
+    """Return a replacement if the zone in use is no longer listed. The order and other zones matter to later creations only."""
+    zone = state.get("zone")
+    allowed = cast("list[str]", desired.get("zones") or [desired.get("zone")])
+    unknown = wire.has_unknown(allowed)
+    imported = "waitFor" not in olds
+    if imported and zone in allowed:
+        return []
+    replaces = item.name in desired and zone is not None and zone not in allowed and not unknown
+    return [PropertyChange(path=item.name, kind=_kind(olds.get(item.name), desired.get(item.name)), replaces=replaces)]
+
+
+def _keys(name: str, old: wire.Properties, new: wire.Properties, *, replaces: bool) -> list[PropertyChange]:
+    return [
+        PropertyChange(path=key_path(name, key), kind=_kind(old.get(key), new.get(key)), replaces=replaces)
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _kind(old: wire.Value, new: wire.Value) -> ChangeKind:
+    if old is None:
+        return "add"
+    return "delete" if new is None else "update"
+
+
+def _refusal(
+    state: wire.Properties, olds: Mapping[str, Any], desired: Mapping[str, Any], change: PropertyChange
+) -> str:
+    name = change.path.partition(".")[0].partition("[")[0]
+    return (
+        f"`{change.path}` changes from {_show(olds.get(name))} to {_show(desired.get(name))}, which replaces "
+        f"{state.get('name')} while it is ACTIVE. Its capacity would be deleted, and new capacity may take hours. "
+        "Undo the change, or set `allowReplaceActive` to true."
+    )
+
+
+def _show(value: wire.Value) -> str:
+    if value is None:
+        return "nothing"
+    if wire.has_secret(value):
+        return "a secret"
+    return "an unknown value" if wire.has_unknown(value) else str(value)[:120]

@@ -1,0 +1,42 @@
+"""Progress lines in the engine's output."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
+
+CALL_TIMEOUT_S = 5.0
+
+
+@dataclass
+class EngineLog:
+    """Send log lines to the engine, if its address is known. A line that cannot be sent is dropped: progress never fails an update."""
+
+    _channel: grpc.aio.Channel | None = None
+    _stub: Any = None
+    _address: str = ""
+
+    def connect(self, address: str) -> None:
+        """Connect to the engine at this address."""
+        if address and address != self._address:
+            self._address = address
+            self._channel = grpc.aio.insecure_channel(address)
+            self._stub = engine_pb2_grpc.EngineStub(self._channel)
+
+    async def show(self, urn: str, message: str) -> None:
+        """Show one line in the resource's row. It replaces the previous one."""
+        if self._stub is None:
+            return
+        line = engine_pb2.LogRequest(severity=engine_pb2.INFO, urn=urn, message=message, ephemeral=True)
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self._stub.Log(line, timeout=CALL_TIMEOUT_S)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = self._stub = None
+            self._address = ""

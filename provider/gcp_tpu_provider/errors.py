@@ -1,0 +1,48 @@
+"""Errors of the provider. The engine shows their text.
+
+TpuProviderError
+├── GoogleError      Google refused the call; `status` is the HTTP status
+├── NoAnswerError    Google did not answer in time; the call may or may not have had an effect
+├── ForeignError     the resource that was found belongs to someone else
+└── CannotWaitError  the resource exists but did not reach the desired state; run the update again, or replace it
+"""
+
+from dataclasses import dataclass
+
+
+class TpuProviderError(Exception):
+    """An error whose text is one sentence, or a table, for the user."""
+
+
+@dataclass
+class GoogleError(TpuProviderError):
+    """An error that Google answered, with Google's message."""
+
+    status: int
+    code: str
+    message: str
+    reason: str = ""
+    retry_after_s: float | None = None
+
+    def __str__(self) -> str:
+        return f"Google answered {self.status} {self.code}: {self.message.rstrip('.')}."
+
+
+@dataclass
+class NoAnswerError(TpuProviderError):
+    """No answer within the retry budget. `sent` is False if no connection was made: the call had no effect."""
+
+    call: str
+    problem: str
+    sent: bool
+
+    def __str__(self) -> str:
+        return f"{self.call} got no answer from Google ({self.problem})."
+
+
+class ForeignError(TpuProviderError):
+    """A resource that this Pulumi resource does not own has the name. The provider does not change it."""
+
+
+class CannotWaitError(TpuProviderError):
+    """The resource exists but did not reach the desired state."""

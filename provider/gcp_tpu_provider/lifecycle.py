@@ -1,0 +1,194 @@
+"""Create, update, read and delete of one queued resource."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from gcp_tpu_provider import capacity, serving, wire
+from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState, urn_hash
+from gcp_tpu_provider.errors import TpuProviderError
+from gcp_tpu_provider.operation import ResourceOperation
+from gcp_tpu_provider.properties import INPUT_BY_NAME
+from gcp_tpu_provider.resource_record import ResourceRecord, owner_labels
+from gcp_tpu_provider.serving import DeclaredKeys
+from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, PROVISIONING_MODELS, NodeInfo, QueuedResourceInfo
+
+FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/queuedResources/([^/]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadResult:
+    """A resource as it was read: its id, and its inputs and outputs as they are in the cloud."""
+
+    resource_id: str
+    inputs: wire.Properties
+    outputs: wire.Properties
+
+
+async def create(operation: ResourceOperation) -> None:
+    """Get capacity and wait as long as `waitFor` says. `operation.record` then holds what exists."""
+    resource = await capacity.acquire(operation, operation.desired.zones)
+    await _finish(operation, resource, {})
+
+
+async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inputs: Mapping[str, Any]) -> None:
+    """Change what exists to the desired state. Finish an interrupted creation, in another zone if necessary."""
+    record = ResourceRecord.of_state(state)
+    if record is None:
+        raise TpuProviderError("The state does not name the queued resource. Run `pulumi refresh`.")
+    operation.record, operation.committed = record, record.state != ACTIVE
+    found = await operation.api.find_queued_resource(record.name)
+    if found is not None:
+        operation.require_recorded(found, record)
+    if record.state == ACTIVE and (found is None or found.state in DEAD or found.state == DELETING):
+        now = "gone" if found is None else found.state
+        raise TpuProviderError(f"{record.name} was ACTIVE and is {now}. Run `pulumi up --refresh` to replace it.")
+    try:
+        await _finish(operation, await _resume(operation, found), old_inputs)
+    finally:
+        operation.record = (
+            operation.record or record
+        )  # the state keeps its entry; a refresh removes it if nothing exists
+
+
+async def _resume(operation: ResourceOperation, found: QueuedResourceInfo | None) -> QueuedResourceInfo:
+    record = operation.owned_record()
+    others = [zone for zone in operation.desired.zones if zone != record.zone]
+    if found is None:
+        return await capacity.acquire(operation, operation.desired.zones)
+    result = await capacity.await_capacity(operation)
+    if isinstance(result, QueuedResourceInfo):
+        return result
+    await operation.report_progress(f"{result.zone}: {result.answer}")
+    return await capacity.acquire(operation, others, earlier=[result])
+
+
+async def _finish(operation: ResourceOperation, resource: QueuedResourceInfo, old_inputs: Mapping[str, Any]) -> None:
+    if resource.state != ACTIVE:
+        return
+    config = resource.config
+    declared = DeclaredKeys(
+        labels=[*_keys(old_inputs, "labels"), *_keys(config, "labels")],
+        metadata=[*_keys(old_inputs, "metadata"), *_keys(config, "metadata")],
+    )
+    await serving.patch_node(operation, declared)
+    if operation.desired.wait_for == "ready" and operation.desired.ready_check is not None:
+        await serving.await_ready(operation, operation.desired.ready_check)
+
+
+def _keys(values: Mapping[str, Any], name: str) -> list[str]:
+    return list(cast("Mapping[str, Any]", wire.reveal(values.get(name)) or {}))
+
+
+async def delete(operation: ResourceOperation, resource_id: str, state: Mapping[str, Any]) -> None:
+    """Delete what the state names. What does not exist counts as deleted."""
+    record = ResourceRecord.of_state(state)
+    name = record.name if record else resource_id
+    if not FULL_NAME.fullmatch(name):
+        return  # an id without a zone and a state without a name: nothing was requested
+    created = str(record.observed.get("createTime") or "") if record else ""
+    await capacity.delete(operation, name, created)
+
+
+async def read(
+    operation: ResourceOperation, resource_id: str, state: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> ReadResult | None:
+    """Return what exists, or None if it is gone. Without a state, import by full name."""
+    record = ResourceRecord.of_state(state)
+    name = record.name if record else resource_id
+    if not FULL_NAME.fullmatch(name):
+        raise TpuProviderError(
+            f'"{resource_id}" is not the name of a queued resource. Import it by its full name: projects/P/locations/ZONE/queuedResources/ID.'
+        )
+    found = await operation.api.find_queued_resource(name)
+    if found is None or (record is not None and _replaced_by_other(operation, found, record)):
+        return None
+    names = found.node_names()
+    node = (
+        await operation.api.find_node(names[0])
+        if names and found.state not in {"ACCEPTED", "WAITING_FOR_RESOURCES"}
+        else None
+    )
+    fresh = record or ResourceRecord(zone=found.zone, name=name)
+    fresh.observe(found)
+    fresh.observe_node(node)
+    current = _refreshed(inputs, node) if inputs else _imported(found, node)
+    if not inputs:  # an import: only the label of this resource counts, and the next update adds it
+        mine, labels = urn_hash(operation.desired.urn), cast("dict[str, str]", fresh.observed.get("ownerLabels") or {})
+        fresh.observed["ownerLabels"] = {key: value for key, value in labels.items() if value == mine} or None
+    desired = DesiredState.of(operation.desired.urn, current)
+    if desired.inputs.get("ready") and node is not None and desired.ready_check is not None:
+        reported = await operation.api.guest_attributes(names[0], desired.ready_check.namespace)
+        if reported:
+            fresh.observe_guest_attributes(reported.get("phase", ""), reported.get("document-hash", ""))
+    return ReadResult(resource_id=desired.resource_id, inputs=current, outputs=fresh.outputs(current))
+
+
+def _replaced_by_other(operation: ResourceOperation, found: QueuedResourceInfo, record: ResourceRecord) -> bool:
+    """Return whether someone else now has a queued resource of this name."""
+    created = record.observed.get("createTime")
+    return bool(created) and found.create_time != created and not operation.owns(found)
+
+
+def _refreshed(inputs: Mapping[str, Any], node: NodeInfo | None) -> wire.Properties:
+    """Return the inputs, with current values from the node. Keys that the program never declared are not drift."""
+    current = dict(inputs)
+    if node is None:
+        return current
+    plain = cast("wire.Properties", wire.reveal(current))
+    live: wire.Properties = {
+        "labels": {key: value for key, value in node.labels.items() if key in (plain.get("labels") or {})},
+        "metadata": {key: value for key, value in node.metadata.items() if key in (plain.get("metadata") or {})},
+        "tags": list(node.tags),
+        "description": node.description,
+        "enableExternalIps": node.enable_external_ips,
+    }
+    for name, value in live.items():
+        if value != plain.get(name) and (value or plain.get(name)):
+            current[name] = wire.cover(value, current.get(name))
+    return current
+
+
+def _imported(found: QueuedResourceInfo, node: NodeInfo | None) -> wire.Properties:
+    """Return inputs that describe what exists."""
+    request = found.nodes[0] if found.nodes else None
+    config = found.config
+    network = cast("Mapping[str, Any]", config.get("networkConfig") or {})
+    account = cast("Mapping[str, Any]", config.get("serviceAccount") or {})
+    modes = {google: ours for ours, google in DISK_MODES.items()}
+    disks = cast("list[Mapping[str, str]]", config.get("dataDisks") or [])
+    labels: dict[str, str] = dict(node.labels if node else config.get("labels") or {})
+    tags: list[str] = list(node.tags if node else config.get("tags") or [])
+    metadata: dict[str, str] = dict(node.metadata if node else config.get("metadata") or {})
+    match = FULL_NAME.fullmatch(found.name)
+    project, zone, identifier = match.groups() if match else ("", found.zone, "")
+    inputs: wire.Properties = {
+        "project": project,
+        "zone": zone,
+        "queuedResourceId": identifier,
+        "nodeId": request.node_id if request else None,
+        "acceleratorType": config.get("acceleratorType"),
+        "runtimeVersion": config.get("runtimeVersion"),
+        "provisioningModel": {google: ours for ours, google in PROVISIONING_MODELS.items()}.get(
+            found.provisioning_model, "standard"
+        ),
+        "reservationName": found.reservation_name or None,
+        "maxRunDurationS": found.max_run_duration_s,
+        "validUntilDurationS": found.valid_until_duration_s,
+        "network": network.get("network"),
+        "subnetwork": network.get("subnetwork"),
+        "enableExternalIps": node.enable_external_ips if node else bool(network.get("enableExternalIps")),
+        "serviceAccount": {"email": account["email"], "scopes": account.get("scope") or []}
+        if account.get("email")
+        else None,
+        "description": (node.description if node else config.get("description")) or None,
+        "labels": {key: value for key, value in labels.items() if key not in owner_labels(labels)} or None,
+        "tags": tags or None,
+        "metadata": metadata or None,
+        "dataDisks": [
+            {"sourceDisk": disk["sourceDisk"], "mode": modes.get(disk.get("mode", ""), "read-write")} for disk in disks
+        ]
+        or None,
+    }
+    return {key: value for key, value in inputs.items() if value is not None and key in INPUT_BY_NAME}

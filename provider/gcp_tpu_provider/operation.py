@@ -1,0 +1,90 @@
+"""One operation on one resource: the API client, the limits, progress reports, and the record of what exists in the cloud."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from time import monotonic
+
+from gcp_tpu_provider.desired_state import DesiredState, urn_hash
+from gcp_tpu_provider.errors import CannotWaitError, ForeignError, TpuProviderError
+from gcp_tpu_provider.resource_record import ResourceRecord, owner_labels
+from gcp_tpu_provider.tpu_api import LongRunningOperation, NodeInfo, QueuedResourceInfo, TpuApi
+from gcp_tpu_provider.transport import Pacing
+
+
+@dataclass(frozen=True, slots=True)
+class PollTimer:
+    """One polling loop. Each pause is a fraction of the time already waited, with jitter, between `poll_first_s` and `poll_most_s`."""
+
+    pacing: Pacing
+    started: float = field(default_factory=monotonic)
+
+    def seconds(self) -> float:
+        """Return the seconds since the loop began."""
+        return monotonic() - self.started
+
+    async def pause(self) -> None:
+        """Wait until the next poll."""
+        share_s = self.seconds() * self.pacing.poll_share
+        pause_s = min(self.pacing.poll_most_s, max(self.pacing.poll_first_s, share_s))
+        await asyncio.sleep(pause_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
+
+
+@dataclass
+class ResourceOperation:
+    """One create, read, update or delete of one resource.
+
+    `record` is set before anything may exist in the cloud, and cleared when it is gone. However the operation ends, the state has to
+    keep `record`. `committed` is True when the cloud already has the new inputs.
+    """
+
+    api: TpuApi
+    pacing: Pacing
+    desired: DesiredState
+    report_progress: Callable[[str], Awaitable[None]]
+    record: ResourceRecord | None = None
+    committed: bool = False
+    owners: frozenset[str] = frozenset()
+    """Owner hashes from the state. A resource whose URN changed keeps its old label until its next update."""
+
+    def owns(self, resource: QueuedResourceInfo, node: NodeInfo | None = None) -> bool:
+        """Return whether the owner label of the queued resource or its node names this Pulumi resource."""
+        accepted = {urn_hash(self.desired.urn), *self.owners}
+        labels = [item.labels for item in resource.nodes] + ([node.labels] if node else [])
+        return any(value in accepted for item in labels for value in owner_labels(item).values())
+
+    def require_owned(self, resource: QueuedResourceInfo) -> None:
+        """Raise ForeignError unless the queued resource carries this resource's owner label."""
+        if not self.owns(resource):
+            raise ForeignError(
+                f"{resource.name} already exists and its labels do not name this Pulumi resource. The provider does not change it. "
+                "Choose another `queuedResourceId`, or import it by that name."
+            )
+
+    def require_recorded(self, resource: QueuedResourceInfo, record: ResourceRecord) -> None:
+        """Raise ForeignError unless the labels name this resource, or it is the one in the state and no label names another owner."""
+        created = record.observed.get("createTime")
+        claimed = any(owner_labels(item.labels) for item in resource.nodes)
+        if not self.owns(resource) and (claimed or resource.create_time != created):
+            raise ForeignError(
+                f"{resource.name} is not the one in the state, or its labels name another Pulumi resource. The provider does not change it. "
+                "Run `pulumi refresh`."
+            )
+
+    def owned_record(self) -> ResourceRecord:
+        """Return the record. Raises TpuProviderError if there is none, which is a bug in the provider."""
+        if self.record is None:
+            raise TpuProviderError("The provider lost its record of the queued resource. This is a bug: report it.")
+        return self.record
+
+    async def finish(self, long_running: LongRunningOperation, what: str) -> None:
+        """Wait until Google's operation is done. Raises CannotWaitError with Google's message."""
+        timer = PollTimer(self.pacing)
+        while not long_running.done and long_running.name:
+            if timer.seconds() > self.pacing.operation_s:
+                raise CannotWaitError(f"{what} did not finish within {self.pacing.operation_s:.0f} s.")
+            await timer.pause()
+            long_running = await self.api.get_operation(long_running.name)
+        if long_running.error:
+            raise CannotWaitError(f"{what} failed: {long_running.error}.")

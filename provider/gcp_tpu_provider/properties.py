@@ -1,0 +1,253 @@
+"""Every property of the resource, once. Schema, checks, diff, reference and Python class come from this table."""
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, TypeAlias
+
+ChangeEffect: TypeAlias = Literal["replace", "live", "policy", "zones"]
+"""Effect of a changed input: `replace` the queued resource; patch the `live` node; nothing in the cloud, because it is a waiting `policy`;
+or, for `zones`, replace only if the zone in use is no longer listed."""
+
+Schema: TypeAlias = dict[str, Any]
+
+STRING: Schema = {"type": "string"}
+INTEGER: Schema = {"type": "integer"}
+BOOLEAN: Schema = {"type": "boolean"}
+STRINGS: Schema = {"type": "array", "items": STRING}
+STRING_MAP: Schema = {"type": "object", "additionalProperties": STRING}
+
+DEFAULT_WAIT_PER_ZONE_S = 7200
+"""Flex-start capacity can take more than two hours."""
+DEFAULT_READY_TIMEOUT_S = 3600
+"""Twice the half hour that a first start takes with XLA compilation of a large mixture-of-experts model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """An input (with the effect of a change), an output, or a field of an object type (`change` is None)."""
+
+    name: str
+    schema: Schema
+    description: str
+    _: KW_ONLY
+    change: ChangeEffect | None = None
+    required: bool = False
+    default: Any = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectType:
+    """An object type of the schema."""
+
+    description: str
+    fields: tuple[Property, ...]
+
+    @property
+    def by_name(self) -> dict[str, Property]:
+        """The fields by name."""
+        return {item.name: item for item in self.fields}
+
+
+def object_type(schema: Schema) -> ObjectType:
+    """Return the object type that a schema refers to."""
+    return TYPES[str(schema["$ref"]).rpartition(":")[2]]
+
+
+def _ref(name: str) -> Schema:
+    return {"type": "object", "$ref": f"#/types/gcp-tpu:index:{name}"}
+
+
+TYPES: Mapping[str, ObjectType] = {
+    "ServiceAccount": ObjectType(
+        "Service account of the VM.",
+        (
+            Property("email", STRING, "Email address of the service account.", required=True),
+            Property(
+                "scopes",
+                STRINGS,
+                "OAuth scopes of its tokens. IAM decides what the account may do, so the default is all of Cloud Platform.",
+                default=["https://www.googleapis.com/auth/cloud-platform"],
+            ),
+        ),
+    ),
+    "DataDisk": ObjectType(
+        "An existing disk to attach.",
+        (
+            Property(
+                "sourceDisk", STRING, "Name of a disk in the zone in use, or projects/P/zones/Z/disks/D.", required=True
+            ),
+            Property("mode", STRING, "`read-write` or `read-only`.", default="read-write"),
+        ),
+    ),
+    "Ready": ObjectType(
+        "How the machine reports that it is ready.",
+        (
+            Property(
+                "guestAttributeNamespace",
+                STRING,
+                "Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes.",
+                required=True,
+            ),
+            Property(
+                "documentMetadataKey",
+                STRING,
+                "Metadata key of the document that the machine runs. "
+                "If set, ready requires that `document-hash` is the SHA-256 (hex) of its value.",
+            ),
+            Property(
+                "timeoutS",
+                INTEGER,
+                "Longest wait for `ready` after the capacity came, in seconds.",
+                default=DEFAULT_READY_TIMEOUT_S,
+            ),
+        ),
+    ),
+    "StateChange": ObjectType(
+        "One observed state of the queued resource.",
+        (
+            Property("at", STRING, "When the provider observed it, RFC 3339 in UTC."),
+            Property("zone", STRING, "Zone of the queued resource."),
+            Property("state", STRING, "State of the queued resource."),
+        ),
+    ),
+}
+
+INPUTS: tuple[Property, ...] = (
+    Property(
+        "project",
+        STRING,
+        "Project id. Default: the provider's `project`, then GOOGLE_CLOUD_PROJECT, GOOGLE_PROJECT or CLOUDSDK_CORE_PROJECT.",
+        change="replace",
+    ),
+    Property(
+        "zones",
+        STRINGS,
+        "Zones in order of preference, such as us-east5-a. Set this or `zone`. Removing the zone in use replaces the resource.",
+        change="zones",
+    ),
+    Property("zone", STRING, "The only zone to try. As an output: the zone in use.", change="zones"),
+    Property(
+        "queuedResourceId",
+        STRING,
+        "Id of the queued resource. Default: the Pulumi name and 7 hex digits of the URN's SHA-256.",
+        change="replace",
+    ),
+    Property(
+        "nodeId",
+        STRING,
+        "Id of the TPU node. Default: the id of the queued resource with the suffix `-node`.",
+        change="replace",
+    ),
+    Property("acceleratorType", STRING, "Type and size of the slice, such as v6e-4.", change="replace", required=True),
+    Property("runtimeVersion", STRING, "Image of the VM, such as v2-alpha-tpuv6e.", change="replace", required=True),
+    Property(
+        "provisioningModel",
+        STRING,
+        "`flex-start` (cheap, queued, ends after `maxRunDurationS`), `spot` (Google may preempt it), `standard` (on demand) or `reservation`.",
+        change="replace",
+        required=True,
+        choices=("flex-start", "spot", "standard", "reservation"),
+    ),
+    Property(
+        "reservationName",
+        STRING,
+        "For `reservation`: name of a reservation in the zone in use, or projects/P/locations/Z/reservations/R.",
+        change="replace",
+    ),
+    Property(
+        "maxRunDurationS",
+        INTEGER,
+        "Seconds after which Google deletes the nodes. Required for flex-start, at most 604800 (7 days).",
+        change="replace",
+    ),
+    Property(
+        "validUntilDurationS",
+        INTEGER,
+        "Seconds after which Google drops a request that has no capacity yet, even if Pulumi no longer waits. "
+        "A change applies to later requests.",
+        change="policy",
+    ),
+    Property("network", STRING, "VPC network. Default: `default`.", change="replace"),
+    Property("subnetwork", STRING, "Subnetwork in the region of the zone in use.", change="replace"),
+    Property(
+        "enableExternalIps",
+        BOOLEAN,
+        "Give the machine an external IP address. Without one, the subnetwork needs Private Google Access.",
+        change="live",
+        default=False,
+    ),
+    Property(
+        "serviceAccount",
+        _ref("ServiceAccount"),
+        "Service account of the machine. Default: Compute Engine's default service account.",
+        change="replace",
+    ),
+    Property("description", STRING, "At most 512 characters.", change="live"),
+    Property(
+        "labels",
+        STRING_MAP,
+        "Labels of the node. The provider adds an owner label with the hash of the URN, and keeps labels that others add.",
+        change="live",
+    ),
+    Property("tags", STRINGS, "All network tags of the node.", change="live"),
+    Property(
+        "metadata",
+        STRING_MAP,
+        "Instance metadata, such as startup-script. Must not hold secrets: every process on the machine can read it. "
+        "The provider keeps keys that others add, such as gcloud's ssh-keys.",
+        change="live",
+    ),
+    Property("dataDisks", {"type": "array", "items": _ref("DataDisk")}, "Existing disks to attach.", change="replace"),
+    Property(
+        "waitPerZoneS",
+        INTEGER,
+        "Longest wait for capacity in one zone before the provider tries the next, in seconds.",
+        change="policy",
+        default=DEFAULT_WAIT_PER_ZONE_S,
+    ),
+    Property(
+        "waitFor",
+        STRING,
+        "What create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the machine reports it). "
+        "Default: `ready` if `ready` is set, else `active`.",
+        change="policy",
+        choices=("accepted", "active", "ready"),
+    ),
+    Property("ready", _ref("Ready"), "How the machine reports that it is ready.", change="policy"),
+    Property(
+        "allowReplaceActive",
+        BOOLEAN,
+        "Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take hours.",
+        change="policy",
+        default=False,
+    ),
+)
+
+OUTPUTS: tuple[Property, ...] = (
+    Property("name", STRING, "Full name, projects/P/locations/Z/queuedResources/ID."),
+    Property("state", STRING, "State of the queued resource, such as ACTIVE."),
+    Property("stateInitiator", STRING, "Who caused the state, USER or SERVICE."),
+    Property("stateMessage", STRING, "Google's message about why it FAILED."),
+    Property("nodeName", STRING, "Full name of the node."),
+    Property("nodeNames", STRINGS, "Full names of all nodes."),
+    Property(
+        "nodeState", STRING, "State of the node, such as READY. MISSING if the queued resource is ACTIVE without it."
+    ),
+    Property("nodeIps", STRINGS, "Internal IP addresses."),
+    Property("externalIps", STRINGS, "External IP addresses."),
+    Property("createTime", STRING, "When the queued resource was created, RFC 3339."),
+    Property("deadline", STRING, "When Google deletes the nodes, RFC 3339. Absent if they have no run limit."),
+    Property(
+        "stateHistory",
+        {"type": "array", "items": {"$ref": "#/types/gcp-tpu:index:StateChange"}},
+        "States that the provider observed, oldest first, at most 50.",
+    ),
+    Property("documentHash", STRING, "SHA-256 (hex) of the document that the machine last reported about."),
+    Property("phase", STRING, "Phase that the machine last reported."),
+    Property("ownerLabels", STRING_MAP, "The owner label on the node. Its value is a hash of this resource's URN."),
+)
+
+INPUT_BY_NAME = {item.name: item for item in INPUTS}
+DEAD_STATE = "state"
+"""The output that the diff names if a queued resource can never serve again."""

@@ -1,0 +1,64 @@
+"""The tables of docs/provider-gcp-tpu.md. `python -m gcp_tpu_provider.reference` prints them."""
+
+import json
+
+from gcp_tpu_provider.properties import INPUTS, OUTPUTS, TYPES, Property, Schema
+from gcp_tpu_provider.schema import described_choices
+
+MEANING = {"replace": "replaces", "live": "in place", "policy": "only affects waiting", "zones": "see text"}
+
+
+def reference() -> str:
+    """Return the tables as Markdown."""
+    parts = [
+        "### Inputs",
+        "",
+        "| property | type | default | change | description |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    parts += [
+        f"| `{item.name}` | {_type(item.schema)} | {_default(item)} | {MEANING[item.change or 'live']} | {described_choices(item)} |"
+        for item in INPUTS
+    ]
+    parts += [
+        "",
+        "### Outputs (in addition to all inputs)",
+        "",
+        "| property | type | description |",
+        "| --- | --- | --- |",
+    ]
+    parts += [f"| `{item.name}` | {_type(item.schema)} | {item.description} |" for item in OUTPUTS]
+    for name, kind in TYPES.items():
+        parts += [
+            "",
+            f"### {name}",
+            "",
+            kind.description,
+            "",
+            "| field | type | default | description |",
+            "| --- | --- | --- | --- |",
+        ]
+        parts += [
+            f"| `{item.name}` | {_type(item.schema)} | {_default(item)} | {item.description} |" for item in kind.fields
+        ]
+    return "\n".join(parts) + "\n"
+
+
+def _type(schema: Schema) -> str:
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition(":")[2]
+    if schema["type"] == "array":
+        return f"list of {_type(schema['items'])}"
+    if schema["type"] == "object":
+        return f"map of {_type(schema['additionalProperties'])}"
+    return str(schema["type"])
+
+
+def _default(item: Property) -> str:
+    if item.default is None:
+        return "required" if item.required else ""
+    return f"`{json.dumps(item.default)}`"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

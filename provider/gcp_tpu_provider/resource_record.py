@@ -1,0 +1,105 @@
+"""What the provider has observed of a queued resource. Every operation ends by writing it to the state."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.desired_state import URN_LABEL_SUFFIX
+from gcp_tpu_provider.properties import INPUT_BY_NAME, OUTPUTS
+from gcp_tpu_provider.tpu_api import ACTIVE, NodeInfo, QueuedResourceInfo
+
+UNOBSERVED = "UNKNOWN"
+"""State of a queued resource that was requested and not observed yet."""
+MISSING = "MISSING"
+HISTORY_LENGTH = 50
+
+
+@dataclass
+class ResourceRecord:
+    """Outputs as they become known. `zone` and `name` are always known."""
+
+    zone: str
+    name: str
+    observed: wire.Properties = field(default_factory=dict[str, Any])
+    history: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+
+    @classmethod
+    def of_state(cls, outputs: Mapping[str, Any]) -> "ResourceRecord | None":
+        """Return the record in Pulumi's state, or None if the state does not name a queued resource."""
+        plain = cast("wire.Properties", wire.reveal(dict(outputs)))
+        if not plain.get("name"):
+            return None
+        known = {item.name for item in OUTPUTS}
+        observed = {key: value for key, value in plain.items() if key in known}
+        history = cast("list[dict[str, str]]", list(observed.pop("stateHistory", [])))
+        return cls(zone=str(plain["name"]).split("/")[3], name=str(plain["name"]), observed=observed, history=history)
+
+    @property
+    def state(self) -> str:
+        """The state that was observed last."""
+        return str(self.observed.get("state", UNOBSERVED))
+
+    def observe(self, resource: QueuedResourceInfo) -> None:
+        """Store what Google reports about the queued resource."""
+        self._add_to_history(resource.state)
+        nodes = resource.node_names()
+        self.observed |= {
+            "state": resource.state,
+            "stateInitiator": resource.state_initiator or None,
+            "stateMessage": resource.error or None,
+            "createTime": resource.create_time or None,
+            "nodeName": nodes[0] if nodes else None,
+            "nodeNames": list(nodes),
+        }
+        if resource.nodes and "ownerLabels" not in self.observed:
+            self.observed["ownerLabels"] = owner_labels(resource.nodes[0].labels)
+
+    def observe_node(self, node: NodeInfo | None) -> None:
+        """Store what Google reports about the node; None if it does not exist."""
+        if node is None:
+            gone = MISSING if self.state == ACTIVE else None
+            self.observed |= {"nodeState": gone, "nodeIps": [], "externalIps": [], "deadline": None}
+            return
+        self.observed |= {
+            "nodeState": node.state,
+            "nodeIps": list(node.ips),
+            "externalIps": list(node.external_ips),
+            "deadline": node.deadline or None,
+            "ownerLabels": owner_labels(node.labels),
+        }
+
+    def observe_guest_attributes(self, phase: str, document_hash: str) -> None:
+        """Store the guest attributes that the machine published."""
+        self.observed |= {"phase": phase or None, "documentHash": document_hash or None}
+
+    def _add_to_history(self, state: str) -> None:
+        if self.history and self.history[-1]["state"] == state and self.history[-1]["zone"] == self.zone:
+            return
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        self.history = [*self.history, {"at": now, "zone": self.zone, "state": state}][-HISTORY_LENGTH:]
+
+    def outputs(self, inputs: wire.Properties) -> wire.Properties:
+        """Return all outputs: the inputs as they were given, and what was observed."""
+        known = {key: value for key, value in self.observed.items() if value is not None}
+        return {
+            **inputs,
+            "state": UNOBSERVED,
+            **known,
+            "zone": self.zone,
+            "name": self.name,
+            "stateHistory": self.history,
+        }
+
+
+def owner_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the owner labels of a node: those that name a resource of any Pulumi program."""
+    return {key: value for key, value in labels.items() if key.endswith(URN_LABEL_SUFFIX) and len(value) == 40}  # noqa: PLR2004 - the hash's length
+
+
+def preview_outputs(inputs: wire.Properties, olds: Mapping[str, Any] | None = None) -> wire.Properties:
+    """Return outputs for a preview. What the update determines is unknown."""
+    kept = {item.name: (olds or {}).get(item.name, wire.UNKNOWN) for item in OUTPUTS}
+    zone = (olds or {}).get("zone") or inputs.get("zone") or wire.UNKNOWN
+    return {**{name: value for name, value in inputs.items() if name in INPUT_BY_NAME}, **kept, "zone": zone}

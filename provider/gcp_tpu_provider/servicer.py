@@ -1,0 +1,299 @@
+"""The gRPC service of the provider: each call of the engine becomes an operation, and its end the answer."""
+
+# ruff: noqa: N802, ARG002 - the protocol sets the names and arguments of the methods
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar, cast
+
+import grpc
+from google.protobuf import empty_pb2, struct_pb2
+from google.rpc import code_pb2, status_pb2
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+
+from gcp_tpu_provider import TOKEN, VERSION, lifecycle, wire
+from gcp_tpu_provider.check import check
+from gcp_tpu_provider.desired_state import DesiredState
+from gcp_tpu_provider.diff import PropertyChange, diff
+from gcp_tpu_provider.engine_log import EngineLog
+from gcp_tpu_provider.errors import TpuProviderError
+from gcp_tpu_provider.operation import ResourceOperation
+from gcp_tpu_provider.resource_record import preview_outputs
+from gcp_tpu_provider.schema import package_schema
+from gcp_tpu_provider.tpu_api import TpuApi
+from gcp_tpu_provider.transport import Pacing, TpuTransport, unreachable_override
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Result = TypeVar("Result")
+Autonaming = provider_pb2.CheckRequest.AutonamingOptions
+
+INTERRUPTED = "The operation was interrupted."
+TIMED_OUT = "The custom timeout of this resource ended."
+KEPT = "The request is kept in the state. Run `pulumi up` to continue, or `pulumi destroy` to delete it."
+KINDS = {
+    ("add", False): provider_pb2.PropertyDiff.ADD,
+    ("add", True): provider_pb2.PropertyDiff.ADD_REPLACE,
+    ("delete", False): provider_pb2.PropertyDiff.DELETE,
+    ("delete", True): provider_pb2.PropertyDiff.DELETE_REPLACE,
+    ("update", False): provider_pb2.PropertyDiff.UPDATE,
+    ("update", True): provider_pb2.PropertyDiff.UPDATE_REPLACE,
+}
+
+
+async def fail(context: Context, message: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION) -> NoReturn:
+    """End the call with an error message."""
+    await context.abort(code, message)
+    raise AssertionError("unreachable: abort raises")
+
+
+async def fail_partially(
+    context: Context, resource_id: str, outputs: wire.Properties, inputs: struct_pb2.Struct, message: str
+) -> NoReturn:
+    """End the call with an error, and let the engine keep the id and the known outputs in the state as unfinished."""
+    if message in {INTERRUPTED, TIMED_OUT}:
+        message = f"{message} {KEPT}"
+    detail = provider_pb2.ErrorResourceInitFailed(
+        id=resource_id, properties=wire.write(outputs), reasons=[message], inputs=inputs
+    )
+    status = status_pb2.Status(code=code_pb2.UNKNOWN, message=message)
+    status.details.add().Pack(detail)
+    await context.abort(
+        grpc.StatusCode.UNKNOWN, message, trailing_metadata=(("grpc-status-details-bin", status.SerializeToString()),)
+    )
+    raise AssertionError("unreachable: abort raises")
+
+
+@dataclass
+class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
+    """Serve `gcp-tpu:index:QueuedResource`. One instance can run many operations at once."""
+
+    transport: TpuTransport
+    pacing: Pacing = field(default_factory=Pacing)
+    engine_log: EngineLog = field(default_factory=EngineLog)
+    project: str = ""
+    _running: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
+
+    # --- the provider ---
+
+    async def Handshake(
+        self, request: provider_pb2.ProviderHandshakeRequest, context: Context
+    ) -> provider_pb2.ProviderHandshakeResponse:
+        """Connect to the engine's log. The engine marks secrets."""
+        self.engine_log.connect(request.engine_address)
+        return provider_pb2.ProviderHandshakeResponse(
+            accept_secrets=True, accept_resources=True, supports_autonaming_configuration=True
+        )
+
+    async def Attach(self, request: plugin_pb2.PluginAttach, context: Context) -> empty_pb2.Empty:
+        """Connect to the log of an engine that attaches to a running provider."""
+        self.engine_log.connect(request.address)
+        return empty_pb2.Empty()
+
+    async def GetPluginInfo(self, request: empty_pb2.Empty, context: Context) -> plugin_pb2.PluginInfo:
+        """Return the version."""
+        return plugin_pb2.PluginInfo(version=VERSION)
+
+    async def GetSchema(
+        self, request: provider_pb2.GetSchemaRequest, context: Context
+    ) -> provider_pb2.GetSchemaResponse:
+        """Return the package schema."""
+        return provider_pb2.GetSchemaResponse(schema=package_schema())
+
+    async def GetMapping(
+        self, request: provider_pb2.GetMappingRequest, context: Context
+    ) -> provider_pb2.GetMappingResponse:
+        """Return no mapping: no other provider's resources convert to these."""
+        return provider_pb2.GetMappingResponse()
+
+    async def CheckConfig(self, request: provider_pb2.CheckRequest, context: Context) -> provider_pb2.CheckResponse:
+        """Refuse settings other than `project`."""
+        given = wire.read(request.news)
+        failures = [
+            provider_pb2.CheckFailure(
+                property=name, reason=f"`{name}` is not a setting of gcp-tpu. Known settings: project, version."
+            )
+            for name in given
+            if name not in {"project", "version", "pluginDownloadURL"} and not name.startswith("__")
+        ]
+        return provider_pb2.CheckResponse(inputs=request.news, failures=failures)
+
+    async def DiffConfig(self, request: provider_pb2.DiffRequest, context: Context) -> provider_pb2.DiffResponse:
+        """Return no change. Each resource names its project, so no setting of the provider replaces a resource."""
+        return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
+
+    async def Configure(
+        self, request: provider_pb2.ConfigureRequest, context: Context
+    ) -> provider_pb2.ConfigureResponse:
+        """Store the default project."""
+        project = wire.reveal(wire.read(request.args).get("project")) or ""
+        self.project = "" if project == wire.UNKNOWN else str(project)
+        return provider_pb2.ConfigureResponse(
+            acceptSecrets=True, supportsPreview=True, acceptResources=True, supports_autonaming_configuration=True
+        )
+
+    async def Cancel(self, request: empty_pb2.Empty, context: Context) -> empty_pb2.Empty:
+        """Cancel running operations. Each still reports what exists."""
+        self.cancel_all()
+        return empty_pb2.Empty()
+
+    def cancel_all(self) -> None:
+        """Cancel every running operation."""
+        for task in tuple(self._running):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.transport.close()
+        await self.engine_log.close()
+
+    # --- the resource ---
+
+    async def Check(self, request: provider_pb2.CheckRequest, context: Context) -> provider_pb2.CheckResponse:
+        """Fill in defaults. Each mistake becomes one failure."""
+        await self._require_known(request.urn, context)
+        olds, news = wire.read(request.olds), wire.read(request.news)
+        if "queuedResourceId" in olds:  # the id stays once it is set
+            news.setdefault("queuedResourceId", olds["queuedResourceId"])
+        proposed = request.autonaming.proposed_name if request.HasField("autonaming") else ""
+        checked = check(request.urn, news, project=self.project, proposed_name=proposed)
+        # The engine prints the whole value of a property that is named alone. Metadata values are never shown.
+        failures = [
+            provider_pb2.CheckFailure(property="" if item.path == "metadata" else item.path, reason=item.sentence)
+            for item in checked.mistakes
+        ]
+        if (
+            request.HasField("autonaming")
+            and request.autonaming.mode == Autonaming.DISABLE
+            and "queuedResourceId" not in news
+        ):
+            reason = "`queuedResourceId` is missing, and automatic naming is disabled in the Pulumi settings."
+            failures.append(provider_pb2.CheckFailure(property="queuedResourceId", reason=reason))
+        if not failures and (unreachable := await unreachable_override()) is not None:
+            # Fail in the preview, not after everything that the resource depends on was created.
+            failures.append(provider_pb2.CheckFailure(property="", reason=unreachable))
+        return provider_pb2.CheckResponse(inputs=wire.write(checked.inputs), failures=failures)
+
+    async def Diff(self, request: provider_pb2.DiffRequest, context: Context) -> provider_pb2.DiffResponse:
+        """Return for each changed property whether it changes in place or replaces."""
+        try:
+            changes = diff(request.urn, wire.read(request.olds), wire.read(request.old_inputs), wire.read(request.news))
+        except TpuProviderError as error:
+            await fail(context, str(error))
+        return _diff_response(changes)
+
+    async def Create(self, request: provider_pb2.CreateRequest, context: Context) -> provider_pb2.CreateResponse:
+        """Get the capacity and wait. A preview has no effect."""
+        inputs = wire.read(request.properties)
+        if request.preview:
+            return provider_pb2.CreateResponse(properties=wire.write(preview_outputs(inputs)))
+        operation = self._operation(request.urn, inputs)
+        message = await self._run(lifecycle.create(operation), request.timeout)
+        if message and operation.record is None:
+            await fail(context, message)
+        outputs = operation.owned_record().outputs(inputs)
+        if message:
+            await fail_partially(context, operation.desired.resource_id, outputs, request.properties, message)
+        return provider_pb2.CreateResponse(id=operation.desired.resource_id, properties=wire.write(outputs))
+
+    async def Update(self, request: provider_pb2.UpdateRequest, context: Context) -> provider_pb2.UpdateResponse:
+        """Patch the node in place. Finish an interrupted creation."""
+        inputs, state = wire.read(request.news), wire.read(request.olds)
+        if request.preview:
+            return provider_pb2.UpdateResponse(properties=wire.write(preview_outputs(inputs, state)))
+        operation = self._operation(request.urn, inputs, state)
+        update = lifecycle.update(operation, state, wire.read(request.old_inputs))
+        message = await self._run(update, request.timeout)
+        if message and (operation.record is None or not operation.committed):
+            await fail(context, message)
+        outputs = operation.owned_record().outputs(inputs)
+        if message:
+            await fail_partially(context, request.id, outputs, request.news, message)
+        return provider_pb2.UpdateResponse(properties=wire.write(outputs))
+
+    async def Read(self, request: provider_pb2.ReadRequest, context: Context) -> provider_pb2.ReadResponse:
+        """Return what exists; an empty id if it is gone."""
+        state, inputs = wire.read(request.properties), wire.read(request.inputs)
+        found: list[lifecycle.ReadResult | None] = []
+
+        async def read() -> None:
+            found.append(await lifecycle.read(self._operation(request.urn, state, state), request.id, state, inputs))
+
+        message = await self._run(read(), request.timeout)
+        if message:
+            await fail(context, message)
+        result = found[0]
+        if result is None:
+            return provider_pb2.ReadResponse()
+        return provider_pb2.ReadResponse(
+            id=result.resource_id, properties=wire.write(result.outputs), inputs=wire.write(result.inputs)
+        )
+
+    async def Delete(self, request: provider_pb2.DeleteRequest, context: Context) -> empty_pb2.Empty:
+        """Delete, and wait until it is gone."""
+        state = wire.read(request.properties)
+        message = await self._run(
+            lifecycle.delete(self._operation(request.urn, state, state), request.id, state), request.timeout
+        )
+        if message:
+            await fail(context, message)
+        return empty_pb2.Empty()
+
+    # --- running operations ---
+
+    def _operation(self, urn: str, inputs: wire.Properties, state: wire.Properties | None = None) -> ResourceOperation:
+        owners = cast("dict[str, str]", wire.reveal((state or {}).get("ownerLabels")) or {})
+        return ResourceOperation(
+            api=TpuApi(self.transport),
+            pacing=self.pacing,
+            desired=DesiredState.of(urn, inputs),
+            report_progress=lambda message: self.engine_log.show(urn, message),
+            owners=frozenset(owners.values()),
+        )
+
+    async def _run(self, operation: Coroutine[Any, Any, None], timeout_s: float) -> str:
+        """Run an operation as a task that Cancel can cancel. Return an empty string, or why it failed."""
+        task = asyncio.create_task(operation)
+        self._running.add(task)
+        try:
+            async with asyncio.timeout(timeout_s or None):
+                await asyncio.wait([task])
+        except TimeoutError:
+            task.cancel()
+            await asyncio.wait([task])
+            return TIMED_OUT
+        finally:
+            task.cancel()  # the call itself was cancelled: nobody waits for the operation
+            self._running.discard(task)
+        if task.cancelled():
+            return INTERRUPTED
+        error = task.exception()
+        if error is None or isinstance(error, TpuProviderError):
+            return str(error) if error else ""
+        return f"The provider has a bug, report it: {type(error).__name__}: {error}"
+
+    @staticmethod
+    async def _require_known(urn: str, context: Context) -> None:
+        token = urn.split("::")[2].rpartition("$")[2] if urn.count("::") >= 3 else TOKEN  # noqa: PLR2004 - urn:pulumi:STACK::PROJECT::TYPE::NAME
+        if token != TOKEN:
+            await fail(
+                context,
+                f"{token} is not a resource of gcp-tpu. Its only resource is {TOKEN}.",
+                grpc.StatusCode.INVALID_ARGUMENT,
+            )
+
+
+def _diff_response(changes: list[PropertyChange]) -> provider_pb2.DiffResponse:
+    names = [change.path.partition(".")[0].partition("[")[0] for change in changes]
+    detailed = {
+        change.path: provider_pb2.PropertyDiff(kind=KINDS[change.kind, change.replaces], inputDiff=change.input_diff)
+        for change in changes
+    }
+    return provider_pb2.DiffResponse(
+        changes=provider_pb2.DiffResponse.DIFF_SOME if changes else provider_pb2.DiffResponse.DIFF_NONE,
+        diffs=sorted(set(names)),
+        replaces=sorted({name for name, change in zip(names, changes, strict=True) if change.replaces}),
+        deleteBeforeReplace=True,  # the id stays taken until the old one is deleted, and there is no second capacity
+        detailedDiff=detailed,
+        hasDetailedDiff=True,
+    )

@@ -1,0 +1,225 @@
+"""Typed client of the Cloud TPU API v2alpha1, for the calls and fields that the provider uses.
+
+Names, paths and fields follow Google's discovery document `tpu.v2alpha1`, revision 20261001.
+A backend for Compute Engine's ct6e machine types with FLEX_START would have the same methods.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from gcp_tpu_provider import durations
+from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.transport import TpuTransport
+
+ACTIVE = "ACTIVE"
+DELETING = "DELETING"
+DEAD = frozenset({"FAILED", "SUSPENDING", "SUSPENDED"})
+"""A queued resource in these states never serves again. Its id stays taken until it is deleted."""
+ACCEPTED_OR_LATER = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", ACTIVE})
+DELETABLE_WITHOUT_FORCE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"})
+DEAD_NODE = frozenset({"PREEMPTED", "TERMINATED", "DELETING", "HIDDEN"})
+PROVISIONING_MODELS = {
+    "flex-start": "FLEX_START",
+    "spot": "SPOT",
+    "standard": "STANDARD",
+    "reservation": "RESERVATION_BOUND",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongRunningOperation:
+    """An operation of the API. `error` is empty unless it failed."""
+
+    name: str
+    done: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRequest:
+    """A node that a queued resource requests: its id, and its configuration as it was sent."""
+
+    node_id: str
+    config: Mapping[str, Any]
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The requested labels."""
+        return self.config.get("labels") or {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedResourceInfo:
+    """A queued resource as Google reports it. Durations in seconds, `error` is Google's message, `create_time` is RFC 3339."""
+
+    name: str
+    state: str
+    state_initiator: str
+    error: str
+    create_time: str
+    provisioning_model: str
+    reservation_name: str
+    max_run_duration_s: int | None
+    valid_until_duration_s: int | None
+    nodes: tuple[NodeRequest, ...]
+
+    @property
+    def zone(self) -> str:
+        """The zone in the name."""
+        return self.name.split("/")[3]
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The configuration of the first node as it was sent, or an empty one."""
+        return self.nodes[0].config if self.nodes else {}
+
+    def node_names(self) -> tuple[str, ...]:
+        """Return the full names of the nodes, whether they exist yet or not."""
+        parent = self.name.rpartition("/queuedResources/")[0]
+        return tuple(f"{parent}/nodes/{node.node_id}" for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """A TPU VM as Google reports it. `deadline`: when Google deletes it (RFC 3339); empty if it has no run limit."""
+
+    name: str
+    state: str
+    health: str
+    description: str
+    labels: Mapping[str, str]
+    tags: tuple[str, ...]
+    metadata: Mapping[str, str]
+    enable_external_ips: bool
+    ips: tuple[str, ...]
+    external_ips: tuple[str, ...]
+    deadline: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether the node serves or can still start to."""
+        return self.state not in DEAD_NODE
+
+
+@dataclass(frozen=True, slots=True)
+class TpuApi:
+    """The API calls of the provider. Each raises GoogleError or NoAnswerError."""
+
+    transport: TpuTransport
+
+    async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
+        """Request a queued resource of this full name. Sending the same request id again has no further effect."""
+        parent, _, identifier = name.rpartition("/queuedResources/")
+        query = {"queuedResourceId": identifier, "requestId": request_id}
+        path = f"v2alpha1/{parent}/queuedResources"
+        return _operation(await self.transport.call("POST", path, query=query, body=body, creation=True))
+
+    async def find_queued_resource(self, name: str) -> QueuedResourceInfo | None:
+        """Return the queued resource, or None if none has this name."""
+        raw = await self._find(f"v2alpha1/{name}")
+        return None if raw is None else _queued_resource(raw, name)
+
+    async def delete_queued_resource(self, name: str, *, force: bool, request_id: str) -> LongRunningOperation:
+        """Request the deletion. `force` deletes the nodes too."""
+        query = {"requestId": request_id, **({"force": "true"} if force else {})}
+        return _operation(await self.transport.call("DELETE", f"v2alpha1/{name}", query=query))
+
+    async def find_node(self, name: str) -> NodeInfo | None:
+        """Return the node, or None if none has this name."""
+        raw = await self._find(f"v2alpha1/{name}")
+        return None if raw is None else _node(raw, name)
+
+    async def patch_node(self, name: str, changes: Mapping[str, Any], mask: str) -> LongRunningOperation:
+        """Change description, tags, labels, metadata or network_config.enable_external_ips."""
+        return _operation(
+            await self.transport.call("PATCH", f"v2alpha1/{name}", query={"updateMask": mask}, body=changes)
+        )
+
+    async def guest_attributes(self, node: str, namespace: str) -> dict[str, str]:
+        """Return the guest attributes in a namespace; empty until the machine has published some."""
+        path, body = f"v2alpha1/{node}:getGuestAttributes", {"queryPath": f"{namespace}/"}
+        try:
+            raw = await self.transport.call("POST", path, body=body)
+        except GoogleError as error:
+            if error.status in {
+                HTTPStatus.NOT_FOUND,
+                HTTPStatus.BAD_REQUEST,
+            }:  # the machine is not up, or has published nothing
+                return {}
+            raise
+        found: dict[str, str] = {}
+        for worker in _objects(raw, "guestAttributes"):
+            for item in _objects(_object(worker, "queryValue"), "items"):
+                if item.get("namespace", namespace) == namespace:
+                    found.setdefault(_text(item, "key"), _text(item, "value"))
+        return found
+
+    async def get_operation(self, name: str) -> LongRunningOperation:
+        """Return an operation. One that Google no longer has counts as done."""
+        raw = await self._find(f"v2alpha1/{name}")
+        return LongRunningOperation(name=name, done=True, error="") if raw is None else _operation(raw)
+
+    async def _find(self, path: str) -> dict[str, Any] | None:
+        try:
+            return await self.transport.call("GET", path)
+        except GoogleError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+
+def _object(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    return raw.get(key) or {}
+
+
+def _objects(raw: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
+    return raw.get(key) or ()
+
+
+def _text(raw: Mapping[str, Any], key: str) -> str:
+    return str(raw.get(key) or "")
+
+
+def _operation(raw: Mapping[str, Any]) -> LongRunningOperation:
+    error = _object(raw, "error")
+    text = f"{_text(error, 'message')} (code {error.get('code', '?')})" if error else ""
+    return LongRunningOperation(name=_text(raw, "name"), done=bool(raw.get("done")), error=text)
+
+
+def _queued_resource(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:
+    state = _object(raw, "state")
+    return QueuedResourceInfo(
+        name=name,  # as requested: Google may answer with the project number
+        state=_text(state, "state") or "CREATING",
+        state_initiator=_text(state, "stateInitiator"),
+        error=_text(_object(_object(state, "failedData"), "error"), "message"),
+        create_time=_text(raw, "createTime"),
+        provisioning_model=_text(raw, "provisioningModel"),
+        reservation_name=_text(raw, "reservationName"),
+        max_run_duration_s=durations.from_google(_text(_object(raw, "runDuration"), "maxRunDuration")),
+        valid_until_duration_s=durations.from_google(_text(_object(raw, "queueingPolicy"), "validUntilDuration")),
+        nodes=tuple(
+            NodeRequest(node_id=_text(item, "nodeId"), config=_object(item, "node"))
+            for item in _objects(_object(raw, "tpu"), "nodeSpec")
+        ),
+    )
+
+
+def _node(raw: Mapping[str, Any], name: str) -> NodeInfo:
+    endpoints = _objects(raw, "networkEndpoints")
+    external_ips = [_text(_object(point, "accessConfig"), "externalIp") for point in endpoints]
+    return NodeInfo(
+        name=name,
+        state=_text(raw, "state"),
+        health=_text(raw, "health"),
+        description=_text(raw, "description"),
+        labels=_object(raw, "labels"),
+        tags=tuple(raw.get("tags") or ()),
+        metadata=_object(raw, "metadata"),
+        enable_external_ips=bool(_object(raw, "networkConfig").get("enableExternalIps")),
+        ips=tuple(_text(point, "ipAddress") for point in endpoints if point.get("ipAddress")),
+        external_ips=tuple(ip for ip in external_ips if ip),
+        deadline=_text(_object(raw, "schedulingConfig"), "terminationTimestamp"),
+    )

@@ -1,0 +1,253 @@
+"""HTTP to Google: credentials, time limits, retries. Tokens and bodies never appear in logs or errors."""
+
+import asyncio
+import http.client
+import json
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+import google.auth
+import google.auth.exceptions
+import google.auth.transport.requests
+import tenacity
+
+from gcp_tpu_provider.errors import GoogleError, NoAnswerError, TpuProviderError
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+RETRIED = frozenset({429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pacing:
+    """Time limits and intervals, in seconds."""
+
+    call_timeout_s: float = 30.0
+    """One HTTP exchange."""
+    retry_budget_s: float = 120.0
+    """How long to retry one call while Google is unavailable."""
+    refusal_budget_s: float = 15.0
+    """How long to retry a creation after 429, which is more often a used-up quota than a rate limit."""
+    first_contact_s: float = 10.0
+    """Total time to retry a connection that was never established: the endpoint is wrong or the network is down."""
+    retry_first_s: float = 0.3
+    retry_most_s: float = 20.0
+    poll_first_s: float = 0.3
+    poll_share: float = 0.1
+    """Later polling intervals are this fraction of the time already waited."""
+    poll_most_s: float = 15.0
+    appear_s: float = 60.0
+    """How long an accepted queued resource may stay invisible."""
+    delete_s: float = 1800.0
+    """How long a deletion may take."""
+    operation_s: float = 600.0
+    """How long a change of a node may take."""
+
+
+class TpuTransport(Protocol):
+    """What the client needs of a transport."""
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        creation: bool = False,
+    ) -> dict[str, Any]:
+        """Return the JSON answer. Raises GoogleError or NoAnswerError."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
+"""gcloud's variable for another endpoint."""
+OVERRIDE_ANSWER_S = 3.0
+
+
+def endpoint() -> str:
+    """Return the base URL of the Cloud TPU API, with a slash at its end. Honours gcloud's override variable."""
+    return (os.environ.get(OVERRIDE) or "https://tpu.googleapis.com").rstrip("/") + "/"
+
+
+async def unreachable_override() -> str | None:
+    """Return an error message if the environment overrides the endpoint and nothing listens there. Google's endpoint is not checked."""
+    override = os.environ.get(OVERRIDE)
+    if not override:
+        return None
+    parts = urlsplit(override)
+    try:
+        port = parts.port or ("https" if parts.scheme == "https" else "http")
+        async with asyncio.timeout(OVERRIDE_ANSWER_S):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except (OSError, ValueError) as error:
+        return (
+            f"{OVERRIDE} is {override}, and nothing answers there ({type(error).__name__}). Start that server, "
+            "or unset the variable to use Google's endpoint."
+        )
+    writer.close()
+    return None
+
+
+@dataclass
+class Credentials:
+    """GOOGLE_OAUTH_ACCESS_TOKEN if it is set, else Application Default Credentials, refreshed when they expire."""
+
+    _adc: Any = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def headers(self) -> dict[str, str]:
+        """Return the authorization headers of a call. Raises TpuProviderError if there are no credentials."""
+        given = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
+        if given:
+            return {"Authorization": f"Bearer {given}"}
+        async with self._lock:
+            try:
+                return await asyncio.to_thread(self._adc_headers)
+            except google.auth.exceptions.GoogleAuthError as error:
+                text = str(error).splitlines()[0].rstrip(".")
+                raise TpuProviderError(
+                    f"No usable Google credentials ({text}). Run `gcloud auth application-default login`, "
+                    "or set GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_OAUTH_ACCESS_TOKEN."
+                ) from None
+
+    def _adc_headers(self) -> dict[str, str]:
+        if self._adc is None:
+            self._adc, _ = cast("tuple[Any, Any]", google.auth.default(scopes=[SCOPE]))  # pyright: ignore[reportUnknownMemberType] - google-auth leaves `default` partly untyped
+        if not self._adc.valid:
+            self._adc.refresh(google.auth.transport.requests.Request())
+        quota_project = getattr(self._adc, "quota_project_id", None)
+        extra = {"x-goog-user-project": str(quota_project)} if quota_project else {}
+        return {"Authorization": f"Bearer {self._adc.token}", **extra}
+
+
+@dataclass
+class HttpTpuTransport:
+    """The transport over HTTP."""
+
+    pacing: Pacing = field(default_factory=Pacing)
+    credentials: Credentials = field(default_factory=Credentials)
+    _session: aiohttp.ClientSession | None = None
+    _reached: bool = False
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        creation: bool = False,
+    ) -> dict[str, Any]:
+        """Make one call. Retry 429, 500, 502, 503, 504 and broken connections with jitter within the budget."""
+        sent = False
+
+        def give_up(state: tenacity.RetryCallState) -> bool:
+            problem = state.outcome.exception() if state.outcome else None
+            budget_s = self._budget_s(problem, creation=creation)
+            return (state.seconds_since_start or 0.0) + _upcoming_s(state, self.pacing) > budget_s
+
+        async for attempt in tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_passes_by_itself),
+            wait=lambda state: _upcoming_s(state, self.pacing),
+            stop=give_up,
+            reraise=True,
+        ):
+            with attempt:
+                try:
+                    return await self._once(method, path, query or {}, body)
+                except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
+                    raise NoAnswerError(f"{method} {path}", f"{_problem(error)}{_where()}", sent) from None
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    sent = True
+                    raise NoAnswerError(f"{method} {path}", _problem(error), sent) from None
+                except GoogleError as error:
+                    sent = sent or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _budget_s(self, problem: BaseException | None, *, creation: bool) -> float:
+        if isinstance(problem, NoAnswerError) and not self._reached:
+            return self.pacing.first_contact_s
+        refused = isinstance(problem, GoogleError) and problem.status == HTTPStatus.TOO_MANY_REQUESTS
+        return self.pacing.refusal_budget_s if creation and refused else self.pacing.retry_budget_s
+
+    async def _once(
+        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        headers = await self.credentials.headers()
+        if self._session is None:
+            self._session = aiohttp.ClientSession(trust_env=True)
+        limit = aiohttp.ClientTimeout(total=self.pacing.call_timeout_s)
+        url = endpoint() + path
+        async with self._session.request(
+            method, url, params=query, json=body, headers=headers, timeout=limit
+        ) as answer:
+            text = await answer.text()
+            self._reached = True
+            if answer.status >= HTTPStatus.BAD_REQUEST:
+                raise google_error(answer.status, text, answer.headers.get("Retry-After"))
+        return _json_object(text)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value: object = json.loads(text or "{}")
+    except ValueError as error:
+        raise aiohttp.ClientPayloadError(f"the answer is not JSON: {error}") from None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _where() -> str:
+    overridden = os.environ.get(OVERRIDE)
+    return f"; {OVERRIDE} is {overridden}" if overridden else "; check the network connection"
+
+
+def _problem(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    return str(error) or type(error).__name__
+
+
+def _passes_by_itself(error: BaseException) -> bool:
+    if isinstance(error, GoogleError):
+        return error.status in RETRIED
+    return isinstance(error, NoAnswerError)
+
+
+def _upcoming_s(state: tenacity.RetryCallState, pacing: Pacing) -> float:
+    """Return the pause before the next attempt: Google's Retry-After, else exponential backoff with jitter."""
+    problem = state.outcome.exception() if state.outcome else None
+    if isinstance(problem, GoogleError) and problem.retry_after_s is not None:
+        return problem.retry_after_s
+    most_s = min(pacing.retry_most_s, pacing.retry_first_s * 2 ** min(state.attempt_number - 1, 30))
+    return random.uniform(most_s / 2, most_s)  # noqa: S311 - jitter
+
+
+def google_error(status: int, text: str, retry_after: str | None = None) -> GoogleError:
+    """Return the error in Google's answer. A body of another format becomes the message, cut short."""
+    code, message, reason = http.client.responses.get(status, ""), text[:300].strip(), ""
+    try:
+        error = json.loads(text)["error"]
+        code, message = str(error.get("status") or code), str(error.get("message") or message)
+        for detail in error.get("details", []):
+            reason = reason or str(detail.get("reason", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    after_s = float(retry_after) if retry_after and retry_after.replace(".", "", 1).isdigit() else None
+    return GoogleError(status, code, message or "no explanation", reason, after_s)

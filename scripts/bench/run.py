@@ -1,0 +1,150 @@
+"""Run a sweep as the command line asks, write the reports, and tell how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from contracts.exit_codes import ExitCode
+from scripts.bench.points import SweepError
+from scripts.bench.progress import reporter_for_stderr
+from scripts.bench.roofline import roofline_of
+from scripts.bench.store import read_results
+from scripts.bench.sweep import SweepOutcome, SweepSettings, run_sweep, seed_of
+from scripts.cli.command import say
+from scripts.client.access import TOKEN_MARGIN_S, ServerAccess, open_stack_access, open_url_access
+from scripts.pulumi.stack import stack_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from pathlib import Path
+
+    from scripts.bench.options import BenchOptions
+
+NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times"})
+"""Fields of a result with one value per request; --json leaves them out."""
+
+
+def run_benchmark(options: BenchOptions) -> ExitCode:
+    """Measure, write the reports, and return the exit code. Raises CommandRefusedError if the sweep cannot begin."""
+    settings = _settings(options)
+    sweep = options.load.sweep(seed_of(settings, options.load.seed))
+    with open_target(settings, options.server.accelerator) as (access, ready):
+        outcome = run_sweep(ready, sweep, access, reporter_for_stderr())
+    files = _written_reports(settings, outcome)
+    _tell(settings, outcome, has_reports=bool(files))
+    if options.report.as_json:
+        print(json.dumps(_as_json(settings, outcome, files)))
+    if outcome.ending == "interrupted":
+        return ExitCode.INTERRUPTED
+    return ExitCode.FAILED if outcome.ending != "done" or outcome.empty else ExitCode.DONE
+
+
+def _settings(options: BenchOptions) -> SweepSettings:
+    server, load, limits, report = options.server, options.load, options.limits, options.report
+    if (server.stack is None) == (server.url is None):
+        raise SweepError("give either --stack NAME or --url URL.")
+    if report.out is None:
+        raise SweepError("give --out DIR, the folder for results and report.")
+    return SweepSettings(
+        url=server.url or "",
+        model=server.model,
+        stack=server.stack,
+        usd_per_hour=server.usd_per_hour,
+        out=report.out,
+        resume=report.resume,
+        objective=report.slo,
+        chat=not load.completions,
+        poisson=not load.even_arrivals,
+        warm_up=load.warm_up,
+        stop_when_saturated=load.stop_when_saturated,
+        extra_body=load.extra_body or {},
+        workers=limits.workers,
+        max_in_flight=limits.max_in_flight,
+        request_limit_s=limits.request_limit,
+        stall_limit_s=limits.stall_limit,
+        point_limit_s=limits.point_limit,
+    )
+
+
+@contextlib.contextmanager
+def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[tuple[ServerAccess, SweepSettings]]:
+    """Open access to the server, and complete the settings with the price and the accelerator of the stack's plan."""
+    if settings.stack is None:
+        with open_url_access(settings.url) as access:
+            roofline = roofline_of(settings.model or "", accelerator) if accelerator is not None else None
+            if accelerator is not None and roofline is None:
+                raise SweepError(
+                    f"--accelerator {accelerator!r} with --model {settings.model!r} is not in the planner's catalog; leave it out, or see scripts.plan --help."
+                )
+            yield access, replace(settings, url=access.base_url, roofline=roofline)
+        return
+    outputs = stack_outputs(settings.stack)
+    if outputs.auth == "id-token" and settings.point_limit_s > TOKEN_MARGIN_S:
+        raise SweepError(
+            f"--point-limit is {settings.point_limit_s:g}; it must be {TOKEN_MARGIN_S:g} or less, because an identity token is valid for one hour."
+        )
+    given_usd_per_hour = settings.usd_per_hour
+    with open_stack_access(outputs) as access:
+        yield (
+            access,
+            replace(
+                settings,
+                url=outputs.endpoint,
+                model=settings.model or outputs.served_model,
+                usd_per_hour=outputs.plan.cost.usd_per_hour if given_usd_per_hour is None else given_usd_per_hour,
+                roofline=roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
+            ),
+        )
+
+
+def _written_reports(settings: SweepSettings, outcome: SweepOutcome) -> Sequence[Path]:
+    from scripts.bench.report import write_reports  # noqa: PLC0415 - matplotlib is slow to load
+
+    return write_reports(settings.out) if outcome.stored else ()
+
+
+def _tell(settings: SweepSettings, outcome: SweepOutcome, *, has_reports: bool) -> None:
+    """Tell on stderr how the sweep ended and how to continue it."""
+    of_all = f"of {outcome.stored} points"
+    if outcome.simulated is not None:
+        say("bench", "the server is SIMULATED: its figures say nothing about real hardware.")
+    if outcome.invalid:
+        say(
+            "bench",
+            f"{outcome.invalid} {of_all} are INVALID: the client was the limit, or the figures cannot be true; see the report.",
+        )
+    if outcome.empty:
+        say("bench", f"{outcome.empty} {of_all} have no complete answer; --resume measures them again.")
+    if outcome.ending != "done":
+        kept = f"{outcome.stored} of {outcome.planned} points are complete in {settings.out}"
+        say("bench", f"{outcome.detail}; {kept}. Continue with: {_continuation(settings)}")
+    elif has_reports:
+        say("bench", f"{outcome.stored} points in {settings.out}; the report is {settings.out / 'report.html'}.")
+        say("bench", f"the last point with vLLM's own tool: {read_results(settings.out)[-1]['vllm_command']}")
+
+
+def _continuation(settings: SweepSettings) -> str:
+    words = [word for word in sys.argv[1:] if word != "--resume"]
+    if not words:
+        return f"--resume with --out {settings.out}"
+    return shlex.join(["python", "-m", "scripts.bench", *words, "--resume"])
+
+
+def _as_json(settings: SweepSettings, outcome: SweepOutcome, files: Sequence[Path]) -> dict[str, object]:
+    results = read_results(settings.out) if outcome.stored else []
+    return {
+        "schema_version": 1,
+        "ending": outcome.ending,
+        "out": str(settings.out),
+        "simulated": outcome.simulated,
+        "planned": outcome.planned,
+        "stored": outcome.stored,
+        "invalid": outcome.invalid,
+        "files": [str(file) for file in files],
+        "points": [{key: value for key, value in row.items() if key not in NOT_IN_JSON} for row in results],
+    }

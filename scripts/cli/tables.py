@@ -1,0 +1,24 @@
+"""One look of tables: titles on the left, no frame, as wide as the terminal or as LOG_WIDTH in a log."""
+
+from collections.abc import Sequence
+from typing import Final, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+LOG_WIDTH: Final = 150
+"""Columns where no terminal has a width of its own."""
+
+
+def console(stream: TextIO) -> Console:
+    """Return a console for people on a stream."""
+    return Console(file=stream, highlight=False, soft_wrap=False, width=None if stream.isatty() else LOG_WIDTH)
+
+
+def table(title: str, headings: Sequence[str], *, whole: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:
+    """Return an empty table. Columns in `whole` and `numbers` are never wrapped, those in `numbers` are aligned to the right."""
+    made = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
+    for heading in headings:
+        justify = "right" if heading in numbers else "left"
+        made.add_column(heading, justify=justify, no_wrap=heading in {*whole, *numbers}, overflow="fold")
+    return made

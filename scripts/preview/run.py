@@ -1,0 +1,89 @@
+"""Preview stacks with the engine."""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from subprocess import CompletedProcess
+
+from pydantic import ValidationError
+
+from scripts.cli.command import say
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.preview.report import EnginePreview, StackPreview, from_engine, write
+from scripts.pulumi import engine
+from scripts.pulumi.settings import stack_settings
+
+PREVIEW_LIMIT_S = 600.0
+
+
+def preview_stacks(names: Sequence[str], out: Path, *, create: bool) -> Sequence[StackPreview]:
+    """Preview stacks one after the other and store each result in `out`. A failed preview is a result too.
+
+    Raises CommandRefusedError if a stack has no settings file.
+    """
+    known = all_stacks()
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise CommandRefusedError(
+            f"There is no Pulumi.{unknown[0]}.yaml; the stacks with settings here are: {', '.join(known)}."
+        )
+    engine.pulumi()  # refuses to begin without an engine
+    previews: list[StackPreview] = []
+    for name in names or known:
+        previews.append(_preview(name, create=create))
+        write(out, previews[-1])
+    return previews
+
+
+def all_stacks() -> Sequence[str]:
+    """Return the stacks that have a settings file, sorted. Raises CommandRefusedError if there are none."""
+    files = engine.project_folder().glob("Pulumi.*.yaml")
+    names = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files)
+    if not names:
+        raise CommandRefusedError("There is no Pulumi.<stack>.yaml here.")
+    return names
+
+
+def _preview(stack: str, *, create: bool) -> StackPreview:
+    """Return the preview of one stack, or the engine's error."""
+    say("preview", f"{stack} ...")
+    started_s = time.monotonic()
+    result = StackPreview(stack=stack, usd_per_hour=_usd_per_hour(stack), simulated="LOCALCLOUD_URL" in os.environ)
+    try:
+        changes = _previewed(stack, create=create)
+    except ScriptError as error:
+        changes = {"error": str(error)}
+    return result.model_copy(update={**changes, "elapsed_s": round(time.monotonic() - started_s, 1)})
+
+
+def _previewed(stack: str, *, create: bool) -> dict[str, object]:
+    """Return the fields of a preview. Raises ScriptError with the engine's own words."""
+    chosen = engine.run("stack", "select", *(["--create"] if create else []), stack, limit_s=PREVIEW_LIMIT_S)
+    if chosen.returncode != 0:
+        raise ScriptError(_error(chosen, None))
+    answer = engine.run("preview", "--json", "--stack", stack, limit_s=PREVIEW_LIMIT_S)
+    try:
+        parsed = EnginePreview.model_validate_json(answer.stdout)
+    except ValidationError:
+        parsed = None
+    if answer.returncode != 0 or parsed is None:
+        raise ScriptError(_error(answer, parsed))
+    changes, unchanged, warnings = from_engine(parsed)
+    return {"changes": changes, "unchanged": unchanged, "warnings": warnings}
+
+
+def _error(answer: CompletedProcess[str], parsed: EnginePreview | None) -> str:
+    said = [d.message.strip() for d in (parsed.diagnostics if parsed else None) or () if d.severity == "error"]
+    return "\n".join(said) or engine.first_error(answer.stderr or answer.stdout)
+
+
+def _usd_per_hour(stack: str) -> float | None:
+    """Return the planned cost, or None if the settings are wrong: the preview tells the reason."""
+    from planning import PlanningError, plan  # noqa: PLC0415 - only after the engine is known to be there
+    from stacks.planned import to_deployment  # noqa: PLC0415 - the same
+
+    try:
+        return plan(to_deployment(stack_settings(stack, project="unknown-project"))).cost.usd_per_hour
+    except (CommandRefusedError, PlanningError):
+        return None

@@ -1,0 +1,363 @@
+"""A machine that is not one: a metadata server, Google's two APIs, and docker, systemd-run and systemctl as small programs first on PATH."""
+
+import base64
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from components.startup_script import startup_script
+from contracts.serving_document import SCRIPT_METADATA_KEY
+from vm_agent.base import TMPFS
+
+CANARY = "hf_canaryCANARYcanary0123456789"
+DOCUMENT_KEY = "gemma-serving-document"
+IMAGE = "us-docker.pkg.dev/p/repo/vllm/vllm-tpu@sha256:" + "a" * 64
+
+DOCKER = """#!%(python)s
+# A docker that knows what the agent uses. A container is a process of `server.py`; state lives in a folder.
+import json, os, signal, subprocess, sys, time
+root = %(root)r
+def log(line):
+    with open(root + "/docker.log", "a") as f: f.write(line + chr(10))
+args = sys.argv[1:]
+log(json.dumps(args))
+def load(name):
+    try: return json.load(open(root + "/" + name + ".json"))
+    except OSError: return None
+def alive(pid):
+    try: return open("/proc/%%d/stat" %% pid).read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError: return False
+verb = args.pop(0)
+if verb == "ps": sys.exit(0)
+if verb == "login":
+    token = sys.stdin.read()
+    log("login with a token of %%d characters in %%s" %% (len(token), os.environ["DOCKER_CONFIG"]))
+    sys.exit(0)
+if verb == "inspect":
+    kind = [a for a in args if a.startswith("--type=")][0][7:]
+    if kind == "image": sys.exit(0 if os.path.exists(root + "/image-" + args[-1].replace("/", "_")) else 1)
+    box = load(args[-1])
+    if box is None: sys.exit(1)
+    code = root + "/" + args[-1] + ".exit"
+    running = alive(box["pid"])
+    print("true" if running else "false", 0 if running or not os.path.exists(code) else open(code).read(), box["label"])
+    sys.exit(0)
+if verb == "pull":
+    image = args[-1]
+    if "missing" in image: print("Error response from daemon: manifest unknown"); sys.exit(1)
+    for _ in range(3): print("abc: Pulling fs layer", flush=True)
+    if "slow" in image: time.sleep(20)
+    for _ in range(3): print("abc: Pull complete", flush=True)
+    open(root + "/image-" + image.replace("/", "_"), "w").close()
+    sys.exit(0)
+if verb == "run":
+    env, label, name, entry = {}, "", "", []
+    while args[0].startswith("-"):
+        flag, _, value = args.pop(0).partition("=")
+        if flag == "--env": env.update([value.split("=", 1)])
+        if flag == "--env-file":
+            mode = oct(os.stat(value).st_mode & 0o777)
+            log("env file %%s in %%s" %% (mode, os.path.dirname(value)))
+            env.update(line.rstrip().split("=", 1) for line in open(value))
+        if flag == "--label": label = value.split("=", 1)[1]
+        if flag == "--name": name = value
+        if flag == "--entrypoint": entry = [value]
+    image = args.pop(0)
+    if load(name): print("Conflict. The container name is already in use"); sys.exit(125)
+    json.dump({"env": env, "args": entry + args}, open(root + "/seen-%%d.json" %% time.time_ns(), "w"))
+    out = open(root + "/" + name + ".log", "w")
+    argv = [%(python)r, root + "/server.py", root + "/" + name + ".exit", *args]
+    p = subprocess.Popen(argv, stdout=out, stderr=out, env={**os.environ, **env}, start_new_session=True)
+    json.dump({"pid": p.pid, "label": label}, open(root + "/" + name + ".json", "w"))
+    sys.exit(0)
+name = args[-1]
+box = load(name)
+if box is None: sys.exit(1)
+if verb == "stop": os.kill(box["pid"], signal.SIGTERM) if alive(box["pid"]) else None
+if verb == "stop":
+    while alive(box["pid"]): time.sleep(0.01)
+if verb == "rm":
+    if alive(box["pid"]): os.kill(box["pid"], signal.SIGKILL)
+    os.remove(root + "/" + name + ".json")
+if verb == "logs":
+    with open(root + "/" + name + ".log") as f:
+        while True:
+            running = alive(box["pid"])
+            sys.stdout.write(f.read()); sys.stdout.flush()
+            if not running: break
+            time.sleep(0.05)
+"""
+
+SERVER = """
+import os, signal, sys, time, threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+exit_file, *args = sys.argv[1:]
+port = int([a for a in args if a.startswith("--port=")][0][7:])
+def end(code, *lines):
+    for line in lines: print(line, flush=True)
+    open(exit_file, "w").write(str(code))
+    os._exit(code)
+signal.signal(signal.SIGTERM, lambda *_: end(0))
+print("INFO Initializing a V1 LLM engine with config: model='m', compilation_config={'cudagraph_capture_sizes': []}", flush=True)
+if "--crash" in args: end(3, "ValueError: no such flag", "the token is " + os.environ.get("HF_TOKEN", ""))
+print("INFO Starting to load model google/gemma", flush=True)
+time.sleep(0.5)
+print("INFO Precompile backbone with sampling", flush=True)
+time.sleep(0.5)
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/die": end(137)
+        code = 503 if os.path.exists(exit_file + ".sick") else 200
+        self.send_response(code); self.send_header("Content-Length", "0"); self.end_headers()
+    def log_message(self, *a): pass
+HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+SYSTEMD_RUN = """#!%(python)s
+import json, os, subprocess, sys
+args = sys.argv[1:]
+open(%(root)r + "/systemd-run.log", "a").write(json.dumps(args) + chr(10))
+env = {"HOME": "/nonexistent"}
+while args[0].startswith("-"):
+    flag, _, value = args.pop(0).partition("=")
+    if flag == "--setenv": env.update([value.split("=", 1)])
+out = open(%(root)r + "/agent.log", "a")
+p = subprocess.Popen(args, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
+open(%(root)r + "/agent.pid", "w").write(str(p.pid))
+print("Running as unit: gemma-serving-agent.service")
+"""
+
+SYSTEMCTL = """#!%(python)s
+import sys
+open(%(root)r + "/systemctl.log", "a").write(" ".join(sys.argv[1:]) + chr(10))
+sys.exit(5)
+"""
+
+
+def free_port() -> int:
+    """A port of the loopback interface that is free now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+@dataclass
+class Machine:
+    """Everything that the start-up script meets on a virtual machine, in one folder and one HTTP server."""
+
+    root: Path
+    python: str = sys.executable
+    attributes: dict[str, str] = field(default_factory=dict)
+    published: list[tuple[str, str]] = field(default_factory=list)
+    secrets: dict[str, bytes] = field(default_factory=dict)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    fail_next: dict[str, int] = field(default_factory=dict)
+    wrong_md5: set[str] = field(default_factory=set)
+    ranges: list[str] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def __post_init__(self):
+        bin_folder = self.root / "bin"
+        bin_folder.mkdir()
+        values = {"python": self.python, "root": str(self.root)}
+        for name, text in (("docker", DOCKER), ("systemd-run", SYSTEMD_RUN), ("systemctl", SYSTEMCTL)):
+            (bin_folder / name).write_text(text % values)
+            (bin_folder / name).chmod(0o755)
+        (self.root / "server.py").write_text(SERVER)
+        (bin_folder / "python3").symlink_to(self.python)
+        self.attributes[SCRIPT_METADATA_KEY] = startup_script()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
+            "GCE_METADATA_HOST": self.url.removeprefix("http://"),
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"{self.url}/secretmanager/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.url}/storage/",
+        }
+
+    def boot(self) -> subprocess.CompletedProcess[str]:
+        """Run the start-up script as the guest environment does: from a file, by its shebang."""
+        script = self.root / "startup"
+        script.write_text(self.attributes[SCRIPT_METADATA_KEY])
+        script.chmod(0o755)
+        return subprocess.run(
+            [str(script)], env=self.environment, capture_output=True, text=True, timeout=30, check=False
+        )
+
+    def set_document(self, text: str | None) -> str:
+        """Set the document as a metadata change does; return its hash."""
+        with self.changed:
+            if text is None:
+                self.attributes.pop(DOCUMENT_KEY, None)
+            else:
+                self.attributes[DOCUMENT_KEY] = text
+            self.changed.notify_all()
+        return hashlib.sha256((text or "").encode()).hexdigest()
+
+    def guest(self) -> dict[str, str]:
+        """What a reader of the guest attributes sees now."""
+        return dict(self.published)
+
+    def moments(self) -> list[tuple[str, str]]:
+        """Every (phase, hash) that a reader could have seen, in order."""
+        now: dict[str, str] = {}
+        seen: list[tuple[str, str]] = []
+        for key, value in list(self.published):
+            now[key] = value
+            moment = (now.get("phase", ""), now.get("document-hash", ""))
+            if key in {"phase", "document-hash"} and (not seen or seen[-1] != moment):
+                seen.append(moment)
+        return seen
+
+    def docker_calls(self) -> list[list[str]]:
+        lines = (self.root / "docker.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("[")]
+
+    def stop_agent(self) -> None:
+        with suppress(OSError, ValueError):
+            os.kill(int((self.root / "agent.pid").read_text()), 15)
+
+    def close(self) -> None:
+        self.stop_agent()
+        with suppress(OSError, ValueError):
+            os.kill(json.loads((self.root / "gemma-serving.json").read_text())["pid"], 9)
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - one small server
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def answer(self, code: int, body: bytes, **headers: str) -> None:
+            self.send_response(code)
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(body)
+
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            prefix = "/computeMetadata/v1/instance/guest-attributes/gemma-serving/"
+            if self.headers.get("Metadata-Flavor") != "Google" or not self.path.startswith(prefix):
+                self.answer(403, b"")
+                return
+            machine.published.append((self.path.removeprefix(prefix), body))
+            self.answer(200, b"")
+
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            query = {key: values[0] for key, values in parse_qs(url.query).items()}
+            for part, left in machine.fail_next.items():
+                if part in url.path and left:
+                    machine.fail_next[part] -= 1
+                    self.answer(503, b"{}")
+                    return
+            if url.path.startswith("/computeMetadata/"):
+                self.metadata(url.path.removeprefix("/computeMetadata/v1/instance/"), query)
+            elif self.headers.get("Authorization") != "Bearer vm-token":
+                self.answer(401, b"{}")
+            elif url.path.startswith("/secretmanager/v1/"):
+                self.secret(url.path.removeprefix("/secretmanager/v1/").removesuffix(":access"))
+            else:
+                self.storage(url.path.removeprefix("/storage/storage/v1/b/"), query)
+
+        def metadata(self, path: str, query: dict[str, str]) -> None:
+            if path == "service-accounts/default/token":
+                self.answer(200, b'{"access_token": "vm-token", "expires_in": 3599}')
+                return
+            key = path.removeprefix("attributes/")
+
+            def etag() -> str:
+                return hashlib.sha256(machine.attributes.get(key, "").encode()).hexdigest()[:16]
+
+            with machine.changed:
+                if query.get("wait_for_change"):
+                    machine.changed.wait_for(lambda: etag() != query["last_etag"], int(query["timeout_sec"]))
+                value = machine.attributes.get(key)
+                self.answer(404 if value is None else 200, (value or "").encode(), ETag=etag())
+
+        def secret(self, version: str) -> None:
+            value = machine.secrets.get(version)
+            if value is None:
+                self.answer(403, json.dumps({"error": {"message": "Permission denied on resource."}}).encode())
+            else:
+                self.answer(200, json.dumps({"payload": {"data": base64.b64encode(value).decode()}}).encode())
+
+        def storage(self, path: str, query: dict[str, str]) -> None:
+            bucket, _, name = path.partition("/o")
+            if query.get("alt") == "media":
+                data = machine.objects[unquote(name[1:])]
+                first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+                machine.ranges.append(f"{unquote(name[1:])}:{first}-{last}")
+                self.answer(206, data[int(first) : int(last) + 1])
+                return
+            names = sorted(item for item in machine.objects if item.startswith(query["prefix"]))
+            page = int(query.get("pageToken", "0"))
+            items = [
+                {
+                    "name": item,
+                    "size": str(len(machine.objects[item])),
+                    "generation": str(abs(hash(machine.objects[item]))),
+                    "md5Hash": base64.b64encode(
+                        hashlib.md5(
+                            b"other" if item in machine.wrong_md5 else machine.objects[item], usedforsecurity=False
+                        ).digest()
+                    ).decode(),
+                }
+                for item in names[page : page + 2]
+            ]
+            more = {"nextPageToken": str(page + 2)} if page + 2 < len(names) else {}
+            self.answer(200, json.dumps({"items": items, **more, "bucket": bucket} if items else {}).encode())
+
+    return Handler
+
+
+def eventually(condition: Callable[[], Any], what: str, limit_s: float = 20) -> Any:
+    """Wait until the condition is true; say what did not come about."""
+    deadline = time.monotonic() + limit_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"within {limit_s} s it did not come about that {what}")
+        time.sleep(0.02)
+    return value
+
+
+def document(listen_port: int, **changes: Any) -> str:
+    """A serving document as the stacks write it."""
+    base = {
+        "schema": 1,
+        "image": IMAGE,
+        "command": ["vllm", "serve"],
+        "args": ["google/gemma-4-E2B-it", f"--port={listen_port}", "--max-model-len=16384"],
+        "env": {"VLLM_XLA_CACHE_PATH": f"{TMPFS}/vllm_cache"},
+        "secretEnv": {"HF_TOKEN": "projects/p/secrets/s/versions/3"},
+        "port": listen_port,
+        "shmSizeGib": 10,
+        "weights": {"mode": "hub"},
+    }
+    return json.dumps({**base, **changes})

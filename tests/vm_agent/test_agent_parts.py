@@ -1,0 +1,257 @@
+"""The agent's parts, one at a time, in this process."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from contracts.serving_document import BucketWeights
+from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_port
+from vm_agent import weights as weights_module
+from vm_agent.base import ServingError, SupersededError
+from vm_agent.cloud import MetadataClient, google_get, read_secret
+from vm_agent.publishing import LogFollower, PhasePublisher
+from vm_agent.serving import Agent, LatestDocument
+from vm_agent.weights import WeightsCopy
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    machine = Machine(tmp_path)
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    yield machine
+    machine.close()
+
+
+def copier(target: Path, cancelled: Callable[[], bool] = lambda: False, told: list[str] | None = None) -> WeightsCopy:
+    heard: list[str] = [] if told is None else told
+    return WeightsCopy(
+        MetadataClient(), BucketWeights("gs://models/e2b", str(target)), heard.append, cancelled, chunk_bytes=1000
+    )
+
+
+def stage(machine: Machine) -> None:
+    machine.objects["e2b/config.json"] = b"{}"
+    machine.objects["e2b/shards/one.safetensors"] = bytes(range(256)) * 20
+    machine.objects["e2b/empty"] = b""
+    machine.objects["e2bother/not-ours"] = b"x"
+
+
+class TestWeightsFromABucket:
+    def test_the_prefix_arrives_whole_in_ranges_and_nothing_else_does(self, machine: Machine, tmp_path: Path):
+        stage(machine)
+        told: list[str] = []
+        copier(tmp_path / "m", told=told).run()
+        assert (tmp_path / "m/shards/one.safetensors").read_bytes() == machine.objects["e2b/shards/one.safetensors"]
+        assert (tmp_path / "m/config.json").read_bytes() == b"{}"
+        assert (tmp_path / "m/empty").read_bytes() == b""
+        assert sum(item.startswith("e2b/shards") for item in machine.ranges) == 6
+        assert not any("not-ours" in str(path) for path in (tmp_path / "m").rglob("*"))
+        assert told[-1].endswith("GiB")
+
+    def test_what_is_there_and_complete_is_not_fetched_again(self, machine: Machine, tmp_path: Path):
+        stage(machine)
+        copier(tmp_path / "m").run()
+        fetched = len(machine.ranges)
+        copier(tmp_path / "m").run()
+        assert len(machine.ranges) == fetched
+
+    def test_files_that_left_the_bucket_leave_the_folder_and_strangers_stay(self, machine: Machine, tmp_path: Path):
+        stage(machine)
+        copier(tmp_path / "m").run()
+        (tmp_path / "m/mine.txt").write_text("kept")
+        del machine.objects["e2b/shards/one.safetensors"]
+        copier(tmp_path / "m").run()
+        assert not (tmp_path / "m/shards/one.safetensors").exists()
+        assert (tmp_path / "m/mine.txt").read_text() == "kept"
+
+    def test_a_wrong_checksum_is_refused_and_leaves_no_file(self, machine: Machine, tmp_path: Path):
+        stage(machine)
+        machine.wrong_md5.add("e2b/shards/one.safetensors")
+        with pytest.raises(ServingError, match="another MD5"):
+            copier(tmp_path / "m").run()
+        assert not (tmp_path / "m/shards/one.safetensors").exists()
+
+    def test_an_unavailable_bucket_is_asked_again(self, machine: Machine, tmp_path: Path):
+        stage(machine)
+        machine.fail_next["/storage/"] = 2
+        copier(tmp_path / "m").run()
+        assert (tmp_path / "m/config.json").exists()
+
+    def test_a_newer_document_stops_the_copy(self, machine: Machine, tmp_path: Path):
+        stage(machine)
+        with pytest.raises(SupersededError):
+            copier(tmp_path / "m", cancelled=lambda: True).run()
+
+    def test_an_empty_prefix_says_what_to_do(self, machine: Machine, tmp_path: Path):
+        assert machine.objects == {}
+        with pytest.raises(ServingError, match="Stage the model first"):
+            copier(tmp_path / "m").run()
+
+    def test_an_object_cannot_climb_out_of_the_folder(self, machine: Machine, tmp_path: Path):
+        machine.objects["e2b/../../etc/passwd"] = b"x"
+        with pytest.raises(ServingError, match="would be written outside"):
+            copier(tmp_path / "m").run()
+
+    def test_a_disk_that_is_too_small_is_said_before_the_first_byte(
+        self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        stage(machine)
+        usage = weights_module.shutil.disk_usage(tmp_path)._replace(free=10)
+        monkeypatch.setattr(weights_module.shutil, "disk_usage", lambda _: usage)
+        with pytest.raises(ServingError, match="Use a path on a larger disk"):
+            copier(tmp_path / "m").run()
+        assert machine.ranges == []
+
+
+class TestPhasesFromTheLog:
+    @pytest.mark.parametrize(
+        ("line", "phase"),
+        [
+            ("INFO 09-01 [gpu_model_runner.py:1] Starting to load model google/gemma-4-E2B-it...", "loading"),
+            ("Loading safetensors checkpoint shards:  50% Completed | 1/2", "loading"),
+            ("Fetching 4 files:  25%", "fetching weights"),
+            ("INFO Time spent downloading weights for google/gemma-4: 12.1 seconds", "fetching weights"),
+            ("INFO Precompile backbone with sampling --> num_tokens: 16", "compiling"),
+            ("INFO Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  10%", "compiling"),
+            ("INFO torch.compile takes 98.9 s in total", "compiling"),
+            ("INFO Initializing a V1 LLM engine with config: compilation_config={...}", "loading"),
+            ("INFO non-default args: {'enable_torch.compile': True}", "loading"),
+        ],
+    )
+    def test_vllms_own_words_give_the_phase(self, line: str, phase: str):
+        follower = LogFollower()
+        follower.add_line(line)
+        assert follower.phase == phase
+
+    def test_compiling_is_not_left_for_loading(self):
+        follower = LogFollower()
+        follower.add_line("INFO Compiling a graph for dynamic shape")
+        follower.add_line("Loading weights took 3.1 seconds")
+        assert follower.phase == "compiling"
+
+
+class TestWhatIsPublished:
+    def test_a_new_hash_is_never_seen_with_the_old_phase(self, machine: Machine):
+        publisher = PhasePublisher(MetadataClient())
+        publisher.publish("ready", "one")
+        publisher.publish("failed", "two", "why")
+        publisher.publish("ready", "three")
+        assert machine.moments() == [
+            ("starting", ""),
+            ("starting", "one"),
+            ("ready", "one"),
+            ("starting", "one"),
+            ("starting", "two"),
+            ("failed", "two"),
+            ("starting", "two"),
+            ("starting", "three"),
+            ("ready", "three"),
+        ]
+
+    def test_secrets_and_token_shapes_are_removed_and_the_end_is_kept(self, machine: Machine):
+        publisher = PhasePublisher(MetadataClient())
+        publisher.secrets.add("swordfish")
+        publisher.publish(
+            "failed", "one", "x" * 5000 + f" swordfish {CANARY} Authorization: Bearer abc.def ya29.abc-def the end"
+        )
+        detail = machine.guest()["detail"]
+        assert len(detail.encode()) <= 2048
+        assert detail.endswith("[removed] [removed] Authorization: Bearer [removed] [removed] the end")
+
+    def test_fast_progress_is_told_at_most_every_two_seconds_and_the_last_word_is_not_lost(self, machine: Machine):
+        publisher = PhasePublisher(MetadataClient(), progress_s=0.2)
+        for number in range(50):
+            publisher.publish("fetching weights", "one", str(number))
+        assert len([1 for key, _ in machine.published if key == "detail"]) < 5
+        time.sleep(0.25)
+        publisher.publish_again()
+        assert machine.guest()["detail"] == "49"
+
+    def test_guest_attributes_that_cannot_be_written_do_not_stop_the_agent(self, capsys: pytest.CaptureFixture[str]):
+        PhasePublisher(MetadataClient(host=f"127.0.0.1:{free_port()}")).publish("starting", "one")
+        assert "enable-guest-attributes=TRUE" in capsys.readouterr().err
+
+
+class TestGoogleApis:
+    def test_a_503_is_tried_again_and_a_403_is_not(self, machine: Machine):
+        machine.secrets["projects/p/secrets/s/versions/1"] = b"value\n"
+        machine.fail_next["/secretmanager/"] = 2
+        assert read_secret(MetadataClient(), "projects/p/secrets/s/versions/1") == "value"
+        with pytest.raises(ServingError, match="403 Permission denied"):
+            google_get(MetadataClient(), f"{machine.url}/secretmanager/v1/projects/p/secrets/no/versions/1:access")
+
+    @pytest.mark.parametrize("payload", [b"", b"two\nlines"])
+    def test_a_secret_that_is_no_environment_variable_is_refused_without_its_value(
+        self, machine: Machine, payload: bytes
+    ):
+        machine.secrets["projects/p/secrets/s/versions/1"] = payload
+        with pytest.raises(ServingError, match="is empty or has several lines") as refused:
+            read_secret(MetadataClient(), "projects/p/secrets/s/versions/1")
+        assert "two" not in str(refused.value)
+
+
+def phases_after(machine: Machine, words: str) -> list[str]:
+    """The phases that were published after the first detail with these words, in order."""
+    published = list(machine.published)
+    details = (index for index, (key, value) in enumerate(published) if key == "detail" and words in value)
+    return [value for key, value in published[next(details, len(published)) :] if key == "phase"]
+
+
+class TestRestarts:
+    def agent(self) -> tuple[Agent, LatestDocument]:
+        metadata, latest = MetadataClient(), LatestDocument()
+        agent = Agent(
+            metadata,
+            latest,
+            PhasePublisher(metadata, progress_s=0.1),
+            restart_delays_s=(0.05, 0.05),
+            health_lost_s=0.3,
+            health_poll_s=0.1,
+        )
+        return agent, latest
+
+    def runs(self, machine: Machine) -> int:
+        return sum(call[0] == "run" for call in machine.docker_calls())
+
+    def test_a_server_that_always_crashes_is_restarted_a_bounded_number_of_times_and_stays_failed(
+        self, machine: Machine
+    ):
+        agent, latest = self.agent()
+        port = free_port()
+        text = document(port, args=["m", f"--port={port}", "--crash"], secretEnv={})
+        latest.set(text)
+        agent.serve(1, text)
+        assert self.runs(machine) == 3
+        assert machine.guest()["phase"] == "failed"
+
+    def test_a_server_that_goes_deaf_after_ready_is_restarted(self, machine: Machine):
+        agent, latest = self.agent()
+        text = document(free_port(), secretEnv={})
+        latest.set(text)
+        threading.Thread(target=agent.run, daemon=True).start()
+        eventually(lambda: machine.guest().get("phase") == "ready", "the server is ready")
+        sick = machine.root / "gemma-serving.exit.sick"
+        sick.touch()
+        lost = "/health does not answer any more: status 503"
+        eventually(lambda: phases_after(machine, lost)[:1] == ["loading"], "the loss is published")
+        eventually(lambda: machine.guest()["phase"] == "failed" or self.runs(machine) == 2, "it is given up")
+        sick.unlink()
+        eventually(lambda: self.runs(machine) == 2 and machine.guest()["phase"] == "ready", "it is ready again")
+        latest.set(None)
+        eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent has let go")
+
+
+def test_of_rapid_changes_the_last_one_wins_and_the_same_text_is_no_change():
+    latest = LatestDocument()
+    latest.set("a")
+    latest.set("a")
+    assert latest.get() == (1, "a")
+    latest.set("b")
+    latest.set("c")
+    assert latest.get() == (3, "c")
+    assert latest.wait_for_newer(1, 0)
+    assert not latest.wait_for_newer(3, 0.01)

@@ -1,0 +1,273 @@
+"""The start-up script, unchanged, on a machine of fakes."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import vm_agent
+from components.startup_script import METADATA_VALUE_LIMIT_BYTES, SECTIONS, startup_script
+from contracts.serving_document import DocumentError, parse_document
+from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually, free_port
+from vm_agent.base import TMPFS
+
+AGENT = Path(vm_agent.__file__).parent
+
+
+@pytest.fixture
+def machine(tmp_path: Path):
+    machine = Machine(tmp_path)
+    machine.secrets["projects/p/secrets/s/versions/3"] = f"{CANARY}\n".encode()
+    yield machine
+    machine.close()
+
+
+def is_phase(machine: Machine, phase: str, text_hash: str) -> bool:
+    guest = machine.guest()
+    return guest.get("phase") == phase and guest.get("document-hash") == text_hash
+
+
+def runs(machine: Machine) -> list[list[str]]:
+    return [call for call in machine.docker_calls() if call[0] == "run"]
+
+
+def test_the_script_is_constant_small_enough_for_metadata_and_python_3_10():
+    script = startup_script()
+    assert script == startup_script()
+    assert script.startswith("#!/usr/bin/env python3\n")
+    assert len(script.encode()) < METADATA_VALUE_LIMIT_BYTES / 4
+    tree = ast.parse(script, feature_version=(3, 10))
+    imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert {name.partition(".")[0] for name in imported} <= set(sys.stdlib_module_names)
+    assert SECTIONS[-1] == "vm_agent.entry"
+    assert {f"vm_agent.{path.stem}" for path in AGENT.glob("[!_]*.py")} <= set(SECTIONS)
+
+
+def test_no_two_sections_define_the_same_name():
+    defined: list[str] = []
+    for node in ast.parse(startup_script()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.append(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            defined += [target.id for target in targets if isinstance(target, ast.Name)]
+    assert sorted(set(defined)) == sorted(defined)
+
+
+def test_a_boot_without_a_document_says_that_it_waits_for_one(machine: Machine):
+    booted = machine.boot()
+    assert booted.returncode == 0, booted.stderr
+    eventually(
+        lambda: "gemma-serving-document" in machine.guest().get("detail", ""), "the agent says what it waits for"
+    )
+    assert machine.guest()["phase"] == "starting"
+    unit = json.loads((machine.root / "systemd-run.log").read_text())
+    assert "--unit=gemma-serving-agent" in unit
+    assert "--property=Restart=always" in unit
+
+
+def test_a_document_becomes_a_ready_server_and_every_phase_is_told(machine: Machine):
+    port = free_port()
+    text_hash = machine.set_document(document(port))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    phases = [phase for phase, seen_hash in machine.moments() if seen_hash == text_hash]
+    assert phases == ["starting", "pulling image", "loading", "compiling", "ready"]
+    assert machine.guest()["updated-at"].endswith("Z")
+    assert machine.guest()["detail"] == ""
+    (run,) = runs(machine)
+    assert {"-d", "--net=host", "--privileged", "--shm-size=10240m", "--volume=/dev/shm:/dev/shm"} <= set(run)
+    assert run[run.index(IMAGE) :] == [
+        IMAGE,
+        "serve",
+        "google/gemma-4-E2B-it",
+        f"--port={port}",
+        "--max-model-len=16384",
+    ]
+    assert "--entrypoint=vllm" in run
+
+
+def test_the_secret_reaches_the_server_through_a_private_file_in_memory_and_is_nowhere_else(machine: Machine):
+    text_hash = machine.set_document(document(free_port()))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    seen = json.loads(next(machine.root.glob("seen-*.json")).read_text())
+    assert seen["env"]["HF_TOKEN"] == CANARY
+    log = (machine.root / "docker.log").read_text()
+    assert "env file 0o600 in /dev/shm" in log
+    assert CANARY not in log
+    assert "vm-token" not in log
+    assert CANARY not in (machine.root / "agent.log").read_text()
+    assert CANARY not in json.dumps(machine.published)
+    env_file = next(word for word in runs(machine)[0] if word.startswith("--env-file=")).partition("=")[2]
+    assert not Path(env_file).exists()
+
+
+def test_a_pull_from_artifact_registry_logs_in_outside_dockers_own_configuration(machine: Machine):
+    text_hash = machine.set_document(document(free_port()))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    login = next(call for call in machine.docker_calls() if call[0] == "login")
+    assert login[1:] == ["--username=oauth2accesstoken", "--password-stdin", "https://us-docker.pkg.dev"]
+    folder = next(
+        line for line in (machine.root / "docker.log").read_text().splitlines() if line.startswith("login with")
+    )
+    assert folder.split(" in ")[1].startswith(f"{TMPFS}/")
+    assert not Path(folder.split(" in ")[1]).exists()
+
+
+def test_a_changed_document_is_rolled_out_in_place_and_the_image_is_pulled_before_the_old_server_stops(
+    machine: Machine,
+):
+    port = free_port()
+    first = machine.set_document(document(port))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", first), "the first server is ready")
+    second = machine.set_document(
+        document(port, image=IMAGE.replace("a" * 64, "b" * 64), args=["m", f"--port={port}", "--max-model-len=8192"])
+    )
+    eventually(lambda: is_phase(machine, "ready", second), "the second server is ready")
+    verbs = [call[0] for call in machine.docker_calls() if call[0] in {"pull", "stop", "rm", "run"}]
+    assert verbs == ["pull", "run", "pull", "stop", "rm", "run"]
+    assert "--max-model-len=8192" in runs(machine)[1]
+    moments = machine.moments()
+    assert moments.index(("ready", second)) == len(moments) - 1
+
+
+def test_a_slow_pull_is_dropped_when_a_newer_document_comes_and_the_last_one_wins(machine: Machine):
+    port = free_port()
+    machine.set_document(document(port, image="docker.io/vllm/slow:1"))
+    machine.boot()
+    eventually(lambda: machine.guest().get("phase") == "pulling image", "the pull has begun")
+    machine.set_document(document(port, image="docker.io/vllm/slow:2"))
+    last = machine.set_document(document(port))
+    eventually(lambda: is_phase(machine, "ready", last), "the last document runs")
+    assert len(runs(machine)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "Serving document: it is not JSON"),
+        ("[]", "`(document)` is [], but it has to be a JSON object."),
+        ('{"schema": 2}', "`schema` is 2, but it has to be 1"),
+        (document(8000, port=0), "`port` is 0, but it has to be a port number"),
+        (document(8000, args="x"), '`args` is "x", but it has to be a list of strings.'),
+        (document(8000, env={"A": 1}), "`env.A` is 1, but it has to be a string of one line."),
+        (
+            document(8000, secretEnv={"T": "latest"}),
+            '`secretEnv.T` is "latest", but it has to be projects/P/secrets/S/versions/V.',
+        ),
+        (document(8000, flavour="x"), "`flavour` is unknown; known keys are"),
+        (
+            document(8000, weights={"mode": "bucket", "uri": "x", "path": "/m"}),
+            '`weights.uri` is "x", but it has to be gs://BUCKET/PREFIX.',
+        ),
+    ],
+)
+def test_a_malformed_document_is_one_sentence_with_the_key_the_value_and_what_is_allowed(text: str, sentence: str):
+    with pytest.raises(DocumentError) as refused:
+        parse_document(text)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_after_a_malformed_document_the_old_server_still_answers_and_the_next_good_one_runs(machine: Machine):
+    port = free_port()
+    first = machine.set_document(document(port))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", first), "the first server is ready")
+    bad = machine.set_document("{")
+    eventually(lambda: is_phase(machine, "failed", bad), "the failure is told")
+    assert "not JSON" in machine.guest()["detail"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as response:
+        assert response.status == 200
+    machine.set_document(document(port))
+    eventually(lambda: is_phase(machine, "ready", first), "the good document is ready again")
+    assert len(runs(machine)) == 1, "the same document on the same running server needs no restart"
+
+
+def test_a_crash_is_told_with_the_servers_last_lines_and_without_the_secret(machine: Machine):
+    port = free_port()
+    text_hash = machine.set_document(document(port, args=["m", f"--port={port}", "--crash"]))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "failed", text_hash), "the crash is told")
+    detail = machine.guest()["detail"]
+    assert "ValueError: no such flag" in detail
+    assert "the token is [removed]" in detail
+    assert detail.endswith("The server stopped with exit code 3.")
+    assert CANARY not in json.dumps(machine.published) + (machine.root / "agent.log").read_text()
+
+
+def test_an_unreadable_secret_fails_before_the_old_server_is_touched(machine: Machine):
+    port = free_port()
+    first = machine.set_document(document(port))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", first), "the first server is ready")
+    second = machine.set_document(document(port, secretEnv={"HF_TOKEN": "projects/p/secrets/other/versions/1"}))
+    eventually(lambda: is_phase(machine, "failed", second), "the refusal is told")
+    assert "Cannot read secret projects/p/secrets/other/versions/1: " in machine.guest()["detail"]
+    assert "403 Permission denied on resource" in machine.guest()["detail"]
+    assert "stop" not in [call[0] for call in machine.docker_calls()]
+
+
+def test_a_restarted_agent_takes_over_the_running_server(machine: Machine):
+    text_hash = machine.set_document(document(free_port()))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    machine.stop_agent()
+    before = len(machine.published)
+    machine.boot()
+    eventually(lambda: ("phase", "ready") in machine.published[before:], "ready is told again")
+    assert len(runs(machine)) == 1
+
+
+def test_a_server_lost_after_ready_is_told_and_restarted(machine: Machine):
+    port = free_port()
+    text_hash = machine.set_document(document(port))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    with pytest.raises(OSError):  # noqa: PT011 - whatever a dying server does to the connection
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/die", timeout=5)
+    eventually(lambda: is_phase(machine, "failed", text_hash), "the loss is told")
+    assert "exit code 137 (killed, most likely out of memory)" in machine.guest()["detail"]
+    eventually(lambda: is_phase(machine, "ready", text_hash), "it is ready again", limit_s=30)
+    assert len(runs(machine)) == 2
+
+
+def pythons() -> list[str]:
+    """This interpreter, and Python 3.10 where the machine has one that starts: the TPU machine's version."""
+    candidates = [shutil.which("python3.10"), *Path.home().glob(".pyenv/versions/3.10.*/bin/python3.10")]
+    answers = {
+        str(path): subprocess.run([path, "--version"], capture_output=True, check=False) for path in candidates if path
+    }
+    return [sys.executable, *(path for path, answer in answers.items() if answer.stdout.startswith(b"Python 3.10."))]
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_the_script_needs_nothing_but_a_standard_library(python: str):
+    load = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='checked')"
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write(startup_script())
+        file.flush()
+        argv = [python, "-I", "-S", "-c", load, file.name]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_the_program_serves_on_every_python_of_this_machine(tmp_path: Path, python: str):
+    machine = Machine(tmp_path, python=python)
+    try:
+        text_hash = machine.set_document(document(free_port(), secretEnv={}))
+        machine.boot()
+        eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    finally:
+        machine.close()

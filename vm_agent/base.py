@@ -1,0 +1,39 @@
+"""Names, limits and errors that every part of the agent uses."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+UNIT = "gemma-serving-agent"
+CONTAINER = "gemma-serving"
+HASH_LABEL = "gemma-serving.document-hash"
+# Memory on purpose: secrets on their way to docker never touch a disk, and the compile cache is mounted from here.
+TMPFS = "/dev/shm"  # noqa: S108 - memory shared with the container, on purpose
+GIB = 1024**3
+
+
+def log(message: str) -> None:
+    """Write one line to the journal."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def environment_variable(name: str, default: str) -> str:
+    """Return an environment variable, or the default if it is absent or empty."""
+    return os.environ.get(name) or default
+
+
+class ServingError(Exception):
+    """The document cannot be served; the message is one sentence for people.
+
+    `log_lines` are the last lines of the server's log, if it had started. `retry` is False if another attempt cannot succeed
+    until the document changes.
+    """
+
+    def __init__(self, message: str, log_lines: Sequence[str] = (), *, retry: bool = True) -> None:
+        super().__init__(message)
+        self.log_lines = tuple(log_lines)
+        self.retry = retry
+
+
+class SupersededError(Exception):
+    """A newer document has arrived; the work for the old one stops."""

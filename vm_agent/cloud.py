@@ -1,0 +1,136 @@
+"""HTTP: the machine's metadata server and Google's APIs."""
+
+import base64
+import binascii
+import http.client
+import json
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
+from vm_agent.base import ServingError, environment_variable
+
+# The metadata server and the model server are never behind a proxy.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+# What a broken connection or an unreadable answer raises.
+CONNECTION_ERRORS = (OSError, http.client.HTTPException, ValueError)
+
+
+@dataclass
+class MetadataClient:
+    """Client of the machine's metadata server."""
+
+    host: str = field(default_factory=lambda: environment_variable("GCE_METADATA_HOST", "metadata.google.internal"))
+    _token: str = ""
+    _token_until: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def _open(self, path: str, *, timeout_s: float, data: bytes | None = None) -> http.client.HTTPResponse:
+        request = urllib.request.Request(
+            f"http://{self.host}/computeMetadata/v1/{path}",
+            data=data,
+            headers={"Metadata-Flavor": "Google", "Content-Type": "text/plain"},
+            method="GET" if data is None else "PUT",
+        )
+        return DIRECT.open(request, timeout=timeout_s)
+
+    def attribute(self, key: str, *, etag: str | None = None, wait_s: int = 60) -> tuple[str | None, str]:
+        """Return (value, etag); the value is None if the key is absent.
+
+        With an etag, wait at most `wait_s` for a value with another etag.
+        """
+        wait_for_change = (
+            f"?wait_for_change=true&last_etag={urllib.parse.quote(etag)}&timeout_sec={wait_s}" if etag else ""
+        )
+        try:
+            with self._open(f"instance/attributes/{key}{wait_for_change}", timeout_s=30 + wait_s) as response:
+                return response.read().decode(), response.headers.get("ETag", "")
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == HTTPStatus.NOT_FOUND:
+                    return None, ""
+            raise
+
+    def publish(self, key: str, value: str) -> None:
+        """Set one guest attribute."""
+        self._open(
+            f"instance/guest-attributes/{GUEST_ATTRIBUTE_NAMESPACE}/{key}", timeout_s=10, data=value.encode()
+        ).close()
+
+    def token(self) -> str:
+        """Return an access token of the machine's service account that is valid for at least another minute."""
+        with self._lock:
+            if time.monotonic() > self._token_until:
+                with self._open("instance/service-accounts/default/token", timeout_s=30) as response:
+                    answer = json.loads(response.read())
+                self._token = str(answer["access_token"])
+                self._token_until = time.monotonic() + max(0.0, float(answer.get("expires_in", 0)) - 60)
+            return self._token
+
+
+def endpoint(api: str) -> str:
+    """Return the base URL of a Google API, with a slash at its end."""
+    override = environment_variable(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"https://{api}.googleapis.com")
+    return override.rstrip("/") + "/"
+
+
+def google_get(
+    metadata: MetadataClient, url: str, *, headers: Mapping[str, str] | None = None, tries: int = 5
+) -> bytes:
+    """Send a GET as the machine's service account and return the body. Retry 429, 5xx and broken connections.
+
+    Raises:
+        ServingError: with Google's error message.
+    """
+    problem = ""
+    for attempt in range(tries):
+        if attempt:
+            time.sleep(min(8.0, 0.25 * 2**attempt))
+        try:
+            authorized = {"Authorization": f"Bearer {metadata.token()}", **(headers or {})}
+            request = urllib.request.Request(url, headers=authorized)  # noqa: S310 - https, or the override
+            with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - the same
+                return response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                problem = f"{error.code} {_google_message(error)}"
+            if error.code != HTTPStatus.TOO_MANY_REQUESTS and error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
+                break
+        except CONNECTION_ERRORS as error:
+            problem = str(error)
+    raise ServingError(f"GET {urllib.parse.urlsplit(url).path} failed: {problem}")
+
+
+def _google_message(error: urllib.error.HTTPError) -> str:
+    body = error.read()
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(body)["error"]["message"]).rstrip(".")
+    return body[:200].decode(errors="replace")
+
+
+def read_secret(metadata: MetadataClient, version: str) -> str:
+    """Return the value of one secret version.
+
+    Raises:
+        ServingError: the message names the version, never its value.
+    """
+    try:
+        answer = json.loads(google_get(metadata, f"{endpoint('secretmanager')}v1/{version}:access"))
+        value = base64.b64decode(answer["payload"]["data"]).decode().rstrip("\r\n")
+    except ServingError as error:
+        raise ServingError(
+            f"Cannot read secret {version}: {error}. Grant the machine's service account "
+            "roles/secretmanager.secretAccessor on the secret."
+        ) from None
+    except (ValueError, KeyError, TypeError, binascii.Error):
+        raise ServingError(f"Secret {version} has no text payload.") from None
+    if "\n" in value or not value:
+        raise ServingError(f"Secret {version} is empty or has several lines. An environment variable takes one line.")
+    return value

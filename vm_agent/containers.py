@@ -1,0 +1,184 @@
+"""Docker: pull the image, start and stop the server's container."""
+
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.serving_document import ServingDocument
+from vm_agent.base import CONTAINER, HASH_LABEL, TMPFS, ServingError, SupersededError
+from vm_agent.cloud import MetadataClient
+
+STOP_GRACE_S = 30
+
+
+def run_command(
+    argv: Sequence[str], *, stdin: str = "", timeout_s: float = 120, env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Run a command to its end. Return its exit status and its output, both streams together."""
+    try:
+        done = subprocess.run(
+            argv,
+            input=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            env={**os.environ, **(env or {})},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return 124, f"no result within {timeout_s:.0f} s"
+    except OSError as error:
+        return 127, str(error)
+    return done.returncode, done.stdout.strip()
+
+
+def wait_for_docker(limit_s: float = 120) -> None:
+    """Wait until docker answers: at boot its daemon may start after this program.
+
+    Raises:
+        ServingError: docker does not answer within `limit_s`.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        status, output = run_command(["docker", "ps", "--quiet"])
+        if status == 0:
+            return
+        if time.monotonic() > deadline:
+            raise ServingError(f"docker has not answered for {limit_s:.0f} s: {output[-300:]}")
+        time.sleep(1)
+
+
+@contextmanager
+def registry_login(metadata: MetadataClient, image: str) -> Generator[dict[str, str]]:
+    """Yield the environment in which `docker pull` may read the image.
+
+    The credentials are kept in memory, outside docker's own configuration, and deleted afterwards.
+    """
+    host = image.partition("/")[0]
+    if not host.endswith("-docker.pkg.dev"):
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix=".docker-", dir=TMPFS) as folder:
+        env = {"DOCKER_CONFIG": folder}
+        argv = ["docker", "login", "--username=oauth2accesstoken", "--password-stdin", f"https://{host}"]
+        status, output = run_command(argv, stdin=metadata.token(), env=env)
+        if status:
+            raise ServingError(f"docker login at {host} failed: {output[-300:]}")
+        yield env
+
+
+def pull(
+    metadata: MetadataClient, image: str, *, progress: Callable[[str], None], cancelled: Callable[[], bool]
+) -> None:
+    """Pull the image, unless it is named by digest and is on the machine already.
+
+    Raises:
+        ServingError: with docker's error message.
+        SupersededError: the pull was cancelled.
+    """
+    inspect = ["docker", "inspect", "--type=image", "--format={{.Id}}", image]
+    if "@sha256:" in image and run_command(inspect)[0] == 0:
+        return
+    with registry_login(metadata, image) as env:
+        status, lines = _pull(image, env, progress, cancelled)
+    if status:
+        raise ServingError(f"Cannot pull image {image}: {' '.join(lines)[-600:]}")
+
+
+def _pull(
+    image: str, env: Mapping[str, str], progress: Callable[[str], None], cancelled: Callable[[], bool]
+) -> tuple[int, Sequence[str]]:
+    process = subprocess.Popen(
+        ["docker", "pull", image],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, **env},
+    )
+    lines: deque[str] = deque(maxlen=10)
+    layers = {"Pulling fs layer": 0, "Pull complete": 0}
+
+    def read() -> None:
+        for line in process.stdout or ():
+            lines.append(line.strip())
+            for words in layers:
+                layers[words] += words in line
+            if layers["Pulling fs layer"]:
+                progress(f"{layers['Pull complete']} of {layers['Pulling fs layer']} layers")
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    while process.poll() is None:
+        if cancelled():
+            process.kill()
+            process.wait()
+            raise SupersededError
+        time.sleep(0.1)
+    reader.join(5)
+    return process.returncode, lines
+
+
+@dataclass(frozen=True)
+class ContainerState:
+    """State of the server's container; `text_hash` is the hash of the document that it was started for."""
+
+    running: bool
+    exit_code: int
+    text_hash: str
+
+
+def container_state() -> ContainerState | None:
+    """Return the state of the server's container, or None if it does not exist."""
+    template = '{{.State.Running}} {{.State.ExitCode}} {{index .Config.Labels "' + HASH_LABEL + '"}}'
+    status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", CONTAINER])
+    running, _, rest = output.partition(" ")
+    if status or running not in {"true", "false"}:
+        return None
+    exit_code, _, text_hash = rest.partition(" ")
+    return ContainerState(running == "true", int(exit_code), text_hash)
+
+
+def remove_container() -> None:
+    """Stop the server's container gracefully and remove it, if it exists."""
+    if container_state() is None:
+        return
+    run_command(["docker", "stop", "-t", str(STOP_GRACE_S), CONTAINER], timeout_s=STOP_GRACE_S + 60)
+    run_command(["docker", "rm", "-f", CONTAINER])
+
+
+def start_container(document: ServingDocument, text_hash: str, secrets: Mapping[str, str]) -> None:
+    """Start the server.
+
+    Docker gets the secrets through a file in memory that only its owner can read; the file is deleted right afterwards.
+
+    Raises:
+        ServingError: with docker's error message.
+    """
+    argv = ["docker", "run", "-d", f"--name={CONTAINER}", f"--label={HASH_LABEL}={text_hash}"]
+    argv += ["--net=host", "--privileged", f"--shm-size={max(1, round(document.shm_size_gib * 1024))}m"]
+    argv.append(f"--volume={TMPFS}:{TMPFS}")
+    if document.weights is not None:
+        argv.append(f"--volume={document.weights.path}:{document.weights.path}:ro")
+    argv += [f"--env={name}={value}" for name, value in document.environment.items()]
+    if document.command:
+        argv.append(f"--entrypoint={document.command[0]}")
+    descriptor, env_file = tempfile.mkstemp(prefix=".env-", dir=TMPFS)  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.writelines(f"{name}={value}\n" for name, value in secrets.items())
+        argv += [f"--env-file={env_file}", document.image, *document.command[1:], *document.arguments]
+        status, output = run_command(argv, timeout_s=300)
+    finally:
+        Path(env_file).unlink(missing_ok=True)
+    if status:
+        raise ServingError(f"docker run failed: {output[-600:]}")

@@ -1,0 +1,68 @@
+"""Entry points: the start-up script starts the agent as a systemd unit, and the unit runs the agent."""
+
+import os
+import signal
+import sys
+import threading
+from typing import NoReturn
+
+from contracts.guest_attributes import FAILED, STARTING
+from contracts.serving_document import SCRIPT_METADATA_KEY
+from vm_agent.base import UNIT, ServingError, log
+from vm_agent.cloud import MetadataClient
+from vm_agent.containers import run_command, wait_for_docker
+from vm_agent.publishing import PhasePublisher
+from vm_agent.serving import Agent, LatestDocument, follow_document
+
+# The only variables of the start-up script's environment that the agent gets.
+FORWARDED_VARIABLES = (
+    "PATH",
+    "GCE_METADATA_HOST",
+    "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER",
+    "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE",
+    "GEMMA_SERVING_LOOPBACK",
+)
+
+# The unit reads this program from metadata, so that nothing has to be on disk.
+BOOTSTRAP = f"""
+import os, urllib.request as r
+host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
+url = "http://" + host + "/computeMetadata/v1/instance/attributes/{SCRIPT_METADATA_KEY}"
+ask = r.Request(url, headers={{"Metadata-Flavor": "Google"}})
+exec(compile(r.build_opener(r.ProxyHandler({{}})).open(ask, timeout=30).read(), "{SCRIPT_METADATA_KEY}", "exec"))
+"""
+
+
+def launch() -> int:
+    """Restart the agent's unit and return its exit status. A running container keeps running."""
+    run_command(["systemctl", "stop", f"{UNIT}.service"])  # exists only if somebody runs the script again
+    run_command(["systemctl", "reset-failed", f"{UNIT}.service"])
+    argv = ["systemd-run", f"--unit={UNIT}", "--collect", "--property=Restart=always", "--property=RestartSec=2"]
+    argv.append("--property=StartLimitIntervalSec=0")
+    argv += [f"--setenv={name}={os.environ[name]}" for name in FORWARDED_VARIABLES if name in os.environ]
+    status, output = run_command([*argv, "/usr/bin/env", "python3", "-c", BOOTSTRAP, "agent"])
+    log(output or f"{UNIT} started.")
+    return status
+
+
+def serve_forever() -> NoReturn:
+    """Run the agent in this process."""
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # so that files in memory are deleted at the end
+    metadata, latest = MetadataClient(), LatestDocument()
+    publisher = PhasePublisher(metadata)
+    publisher.publish(STARTING, "")
+    threading.Thread(target=follow_document, args=(metadata, latest), daemon=True).start()
+    try:
+        wait_for_docker()
+        Agent(metadata, latest, publisher).run()
+    except ServingError as error:
+        publisher.publish(FAILED, "", str(error))
+        sys.exit(1)  # systemd starts it again
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["agent"]:
+        serve_forever()
+    sys.exit(launch())

@@ -1,0 +1,141 @@
+"""Publish the server's phase: derive it from the server's log, write guest attributes without secrets."""
+
+import re
+import subprocess
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from contracts.guest_attributes import (
+    COMPILING,
+    DETAIL_KEY,
+    DETAIL_LIMIT_BYTES,
+    DOCUMENT_HASH_KEY,
+    FETCHING_WEIGHTS,
+    LOADING,
+    PHASE_KEY,
+    STARTING,
+    UPDATED_AT_KEY,
+)
+from vm_agent.base import CONTAINER, log
+from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
+
+# Messages of vLLM (GPU and TPU builds), matched without regard to case. The first match counts.
+LOG_PHASES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("", re.compile(r"Initializing a V\d|args: |_config=|Namespace\(")),  # lists of settings name every phase
+    (
+        COMPILING,
+        re.compile(
+            r"\bcompiling|pre-?compil|compilation|torch\.compile|captur\w* .*graph|graph captur|warm(ing)?[ -]?up",
+            re.IGNORECASE,
+        ),
+    ),
+    (FETCHING_WEIGHTS, re.compile(r"fetching \d+ files|download\w* .*(weights|model|shards)", re.IGNORECASE)),
+    (LOADING, re.compile(r"load\w* .*(model|weights|checkpoint|shards)", re.IGNORECASE)),
+)
+# Patterns of tokens that must never be published, whichever program printed them.
+TOKEN_PATTERNS = re.compile(r"hf_[A-Za-z0-9]{8,}|ya29\.[\w.-]+|(?<=[Bb]earer )\S+|eyJ[\w-]{10,}\.[\w-]+\.[\w-]+")
+
+
+@dataclass
+class LogFollower:
+    """Reads the container's log as it grows: keeps the last lines and derives the phase from them."""
+
+    phase: str = LOADING
+    detail: str = ""
+    lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=60))
+    _process: subprocess.Popen[str] | None = None
+    _reader: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Follow the log, beginning with its last 200 lines."""
+        argv = ["docker", "logs", "-f", "--tail=200", CONTAINER]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        self._process = process
+        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            self.add_line(line.rstrip())
+
+    def add_line(self, line: str) -> None:
+        """Record one line of the log. Within one start, `compiling` is never followed by an earlier phase."""
+        self.lines.append(line)
+        for phase, pattern in LOG_PHASES:
+            if pattern.search(line):
+                if phase and (phase == COMPILING or self.phase != COMPILING):
+                    self.phase = phase
+                    self.detail = line[-200:]
+                return
+
+    def stop(self, *, wait_s: float = 0.0) -> tuple[str, ...]:
+        """Stop following and return the last lines. A container that has just ended may still write for `wait_s`."""
+        if self._process:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(wait_s)
+            self._process.kill()
+            self._process.wait()
+        if self._reader:
+            self._reader.join(5)
+        return tuple(self.lines)
+
+
+@dataclass
+class PhasePublisher:
+    """Writes the phase into guest attributes and removes secrets from every text."""
+
+    metadata: MetadataClient
+    heartbeat_s: float = 60.0
+    """Interval at which an unchanged phase is written again."""
+    progress_s: float = 2.0
+    """Shortest interval between two details of the same phase."""
+    secrets: set[str] = field(default_factory=set[str])
+    published: dict[str, str] = field(default_factory=dict[str, str])
+    """What the guest attributes hold."""
+    _latest: tuple[str, str, str] = (STARTING, "", "")
+    _published_at: float = 0.0
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def remove_secrets(self, text: str) -> str:
+        """Return the end of a text, at most DETAIL_LIMIT_BYTES, without known secrets and without tokens."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, "[removed]")
+        text = TOKEN_PATTERNS.sub("[removed]", text)
+        return text.encode(errors="replace")[-DETAIL_LIMIT_BYTES:].decode(errors="ignore")
+
+    def publish(self, phase: str, text_hash: str, detail: str = "") -> None:
+        """Publish a phase. A reader never sees a new hash together with the phase of the previous document."""
+        with self._lock:
+            self._latest = (phase, text_hash, detail)
+            if self.published.get(DOCUMENT_HASH_KEY) != text_hash:
+                self._write(PHASE_KEY, STARTING)
+                self._write(DOCUMENT_HASH_KEY, text_hash)
+            detail = self.remove_secrets(detail)
+            is_new_phase = self.published.get(PHASE_KEY) != phase
+            interval_s = self.heartbeat_s if self.published.get(DETAIL_KEY) == detail else self.progress_s
+            if not is_new_phase and time.monotonic() - self._published_at < interval_s:
+                return
+            if is_new_phase:
+                log(f"Document {text_hash[:12] or '(none)'}: {phase}.")
+            self._write(DETAIL_KEY, detail)
+            self._write(PHASE_KEY, phase)
+            now = datetime.now(timezone.utc)
+            self._write(UPDATED_AT_KEY, now.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+            self._published_at = time.monotonic()
+
+    def publish_again(self) -> None:
+        """Publish the latest phase again: as a heartbeat, or because its detail came too soon after the one before."""
+        self.publish(*self._latest)
+
+    def _write(self, key: str, value: str) -> None:
+        if self.published.get(key) == value:
+            return
+        try:
+            self.metadata.publish(key, value)
+            self.published[key] = value
+        except CONNECTION_ERRORS as error:  # the next call writes it
+            log(f"Cannot write guest attribute {key}: {error}. It needs the metadata enable-guest-attributes=TRUE.")

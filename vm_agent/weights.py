@@ -1,0 +1,160 @@
+"""Copy weights from a bucket: parallel ranged reads, each file checked and then renamed into place."""
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import threading
+import urllib.parse
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contracts.serving_document import BucketWeights
+from vm_agent.base import GIB, ServingError, SupersededError, log
+from vm_agent.cloud import MetadataClient, endpoint, google_get
+
+CHUNK_BYTES = 32 * 1024 * 1024
+COPY_THREADS = 16
+GENERATION_SUFFIX = ".generation"
+"""Suffix of the hidden file beside each complete copy; it holds the object's generation."""
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """One object below the weights' prefix; `relative` is its path below the prefix, `size` is in bytes."""
+
+    name: str
+    relative: str
+    size: int
+    generation: str
+    md5: str
+
+
+@dataclass
+class WeightsCopy:
+    """Copies a bucket's prefix to a folder. Files that are complete already are not copied again."""
+
+    metadata: MetadataClient
+    weights: BucketWeights
+    progress: Callable[[str], None]
+    cancelled: Callable[[], bool]
+    chunk_bytes: int = CHUNK_BYTES
+    _done_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self) -> None:
+        """Copy every missing file.
+
+        Raises:
+            ServingError: an object cannot be read, or the disk is too small.
+            SupersededError: the copy was cancelled.
+        """
+        objects = self._list()
+        folder = Path(self.weights.path)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._remove_stale_files(folder, objects)
+        missing = [item for item in objects if not self._is_complete(folder / item.relative, item)]
+        total = sum(item.size for item in missing)
+        free = shutil.disk_usage(folder).free
+        if total > free:
+            raise ServingError(
+                f"The weights need {total / GIB:.1f} GiB at {folder}, but only {free / GIB:.1f} GiB are free. "
+                "Use a path on a larger disk or under /dev/shm.",
+                retry=False,
+            )
+        with ThreadPoolExecutor(COPY_THREADS) as pool:
+            for item in missing:
+                self._copy(pool, folder / item.relative, item, total)
+
+    def _bucket(self) -> tuple[str, str]:
+        bucket, _, prefix = self.weights.uri.removeprefix("gs://").partition("/")
+        return f"{endpoint('storage')}storage/v1/b/{bucket}/o", f"{prefix}/" if prefix else ""
+
+    def _list(self) -> list[StoredObject]:
+        base, prefix = self._bucket()
+        found: list[StoredObject] = []
+        page = ""
+        while True:
+            query = {"prefix": prefix, "fields": "items(name,size,generation,md5Hash),nextPageToken"}
+            if page:
+                query["pageToken"] = page
+            answer = json.loads(google_get(self.metadata, f"{base}?{urllib.parse.urlencode(query)}"))
+            for raw in answer.get("items", []):
+                relative = str(raw["name"])[len(prefix) :]
+                if not relative or relative.endswith("/"):
+                    continue  # placeholders of folders
+                if ".." in relative.split("/") or relative.startswith("/"):
+                    raise ServingError(
+                        f"Object {raw['name']} would be written outside {self.weights.path}. Rename it.", retry=False
+                    )
+                size, generation = int(raw["size"]), str(raw["generation"])
+                found.append(StoredObject(raw["name"], relative, size, generation, raw.get("md5Hash", "")))
+            page = answer.get("nextPageToken", "")
+            if not page:
+                break
+        if not found:
+            raise ServingError(f"No object under {self.weights.uri}/. Stage the model first.", retry=False)
+        return found
+
+    def _remove_stale_files(self, folder: Path, objects: list[StoredObject]) -> None:
+        """Delete files that an earlier copy made and that the bucket no longer has: vLLM would load them too."""
+        listed = {folder / item.relative for item in objects}
+        for generation in folder.rglob(f".*{GENERATION_SUFFIX}"):
+            target = generation.with_name(generation.name[1 : -len(GENERATION_SUFFIX)])
+            if target not in listed:
+                target.unlink(missing_ok=True)
+                generation.unlink(missing_ok=True)
+
+    def _is_complete(self, target: Path, item: StoredObject) -> bool:
+        """Whether the file has the object's size and generation. The generation is written after the checksum matched."""
+        with suppress(OSError):
+            generation = target.with_name(f".{target.name}{GENERATION_SUFFIX}")
+            return target.stat().st_size == item.size and generation.read_text() == item.generation
+        return False
+
+    def _copy(self, pool: ThreadPoolExecutor, target: Path, item: StoredObject, total: int) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.part")
+        with part.open("wb") as file:
+            file.truncate(item.size)
+            starts = range(0, item.size, self.chunk_bytes)
+            jobs = [pool.submit(self._read, file.fileno(), item, start, total) for start in starts]
+            for job in wait(jobs, return_when=FIRST_EXCEPTION).not_done:
+                job.cancel()
+            wait(jobs)  # no thread writes to the file after it is closed
+            for job in jobs:
+                if not job.cancelled():
+                    job.result()
+        if not item.md5:
+            log(f"{item.name} has no MD5, because it was uploaded in parts: only its size was checked.")
+        elif _md5(part) != item.md5:
+            part.unlink()
+            raise ServingError(f"The copy of {item.name} has another MD5 than the object in the bucket.")
+        part.replace(target)
+        target.with_name(f".{target.name}{GENERATION_SUFFIX}").write_text(item.generation)
+
+    def _read(self, descriptor: int, item: StoredObject, start: int, total: int) -> None:
+        if self.cancelled():
+            raise SupersededError
+        size = min(self.chunk_bytes, item.size - start)
+        base, _ = self._bucket()
+        url = f"{base}/{urllib.parse.quote(item.name, safe='')}?alt=media&generation={item.generation}"
+        data = google_get(self.metadata, url, headers={"Range": f"bytes={start}-{start + size - 1}"})
+        if len(data) != size:
+            raise ServingError(f"{item.name}: received {len(data)} bytes for a range of {size} bytes.")
+        os.pwrite(descriptor, data, start)
+        with self._lock:
+            self._done_bytes += size
+            self.progress(f"{self._done_bytes / GIB:.1f} of {total / GIB:.1f} GiB")
+
+
+def _md5(path: Path) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return base64.b64encode(digest.digest()).decode()
