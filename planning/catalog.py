@@ -4,16 +4,12 @@ Dimensions from the checkpoints' config.json (google/gemma-4-*); totals agree wi
 active) and 30.70 billion parameters in the language model.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from planning.model import Attention, Experts, LayerGroup, ModelSpec, VisionTower
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 VOCAB: Final = 262_144
 HEAD_DIM: Final = 256

@@ -1,7 +1,5 @@
 """The planner's one error."""
 
-from __future__ import annotations
-
 
 class PlanningError(ValueError):
     """A deployment that cannot be planned: an unknown name or a contradiction.

@@ -4,15 +4,11 @@ Sources by block; `usable_gib` is what the driver shows to one process (torch.cu
 which is less than the box says.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-Kind = Literal["gpu", "tpu"]
+AcceleratorKind = Literal["gpu", "tpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +16,7 @@ class Accelerator:
     """One device, and how many of them come together."""
 
     name: str
-    kind: Kind
+    kind: AcceleratorKind
     devices: int
     usable_gib: float
     """Of one device."""
@@ -193,6 +189,10 @@ def host_of(accelerator: Accelerator, platform: str) -> Host:
     return _HOSTS[accelerator.name, platform]
 
 
+CLOUD_RUN_VCPU: Final = (4, 6, 8, 20, 22, 24, 26, 28, 30)
+"""vCPU that an instance with a GPU may have; each allows CLOUD_RUN_GIB_PER_VCPU of memory (Cloud Run, memory limits)."""
+CLOUD_RUN_GIB_PER_VCPU: Final = 4
+
 L4_REGIONS: Final = ("us-east4", "europe-west1", "europe-west4", "asia-southeast1", "us-central1")
 RTX_PRO_6000_REGIONS: Final = ("us-central1", "europe-west4", "asia-southeast1")
 FLEX_START_V6E_ZONES: Final = (
@@ -203,6 +203,10 @@ FLEX_START_V6E_ZONES: Final = (
     "southamerica-west1-a",
 )
 """Zones where flex-start v6e was granted or is documented; capacity at any moment is another matter."""
+V5E_ZONES: Final = ("us-central1-a", "us-west4-a", "us-west1-c", "us-south1-a", "europe-west4-b")
+"""Zones with v5e (Cloud TPU, regions and zones)."""
+MIN_RUN_S: Final = 600
+"""Shorter runs end before a large model has been loaded; the TPU API itself takes any positive duration."""
 
 CLOUD_RUN_MAX_INITIAL_DELAY_S: Final = 240
 CLOUD_RUN_MAX_PERIOD_S: Final = 240
@@ -211,3 +215,8 @@ CLOUD_RUN_MAX_GPU_PROBE_S: Final = 1_800
 CLOUD_RUN_MAX_STARTUP_S: Final = CLOUD_RUN_MAX_INITIAL_DELAY_S + CLOUD_RUN_MAX_GPU_PROBE_S
 FLEX_START_MAX_RUN_S: Final = 7 * 86_400
 """Flex-start nodes live seven days at most (Cloud TPU documentation, queued resources)."""
+
+
+def gpu_regions(accelerator: Accelerator) -> tuple[str, ...]:
+    """Return the regions where Cloud Run is known to have this GPU."""
+    return L4_REGIONS if accelerator.name == "L4" else RTX_PRO_6000_REGIONS

@@ -5,15 +5,11 @@ experts, per-layer embeddings and shared KV (Gemma 4), and the usual quantized c
 attention are refused, because their caches follow other rules.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
 
 from planning.errors import PlanningError
 from planning.model import Attention, Experts, LayerGroup, ModelSpec, VisionTower
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _PLAIN_MLP: Final = frozenset({"gpt2", "gpt_neox", "falcon", "opt", "phi", "starcoder2"})
 """Model types whose feed-forward block has two matrices instead of three."""
@@ -59,7 +55,7 @@ class _Reader:
         value = self.values.get(key)
         return value if isinstance(value, str) else ""
 
-    def block(self, key: str) -> _Reader | None:
+    def block(self, key: str) -> "_Reader | None":
         value = self.values.get(key)
         return _Reader(cast("Mapping[str, object]", value), f"{self.where}, {key}") if isinstance(value, dict) else None
 

@@ -10,21 +10,16 @@ length. KV heads are padded to the tensor-parallel size; the two numbers of each
 fp8, so that fp8 saves nothing where a device has a single KV head.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from planning.model import LayerGroup
 from planning.overheads import TPU_LANES, TPU_WORD_BITS
+from planning.resolve import Resolved
 from planning.units import align_to, ceil_div
-
-if TYPE_CHECKING:
-    from planning.model import LayerGroup
-    from planning.resolve import Resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class KvLayout:
     """How one device stores KV."""
 
     block_bytes: int
@@ -33,11 +28,11 @@ class Layout:
     """Tokens in a block of the kind with the larger page; what `cache_config_info` reports."""
     bytes_per_token: int
     """What one further token of a long request costs."""
-    kinds: tuple[Kind, ...]
+    kinds: "tuple[KvLayers, ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class KvLayers:
     """Layers that hold the same number of tokens of a request, in groups."""
 
     groups: int
@@ -46,7 +41,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class KvCapacity:
     """What a given amount of memory holds."""
 
     blocks: int
@@ -56,23 +51,25 @@ class Capacity:
     """KV of one request of max-model-len on one device."""
 
 
-def layout_of(r: Resolved) -> Layout:
+def layout_of(resolved: Resolved) -> KvLayout:
     """The layout that vLLM would choose."""
-    return _tpu_layout(r) if r.is_tpu else _gpu_layout(r)
+    return _tpu_layout(resolved) if resolved.is_tpu else _gpu_layout(resolved)
 
 
-def capacity_of(layout: Layout, available_bytes: float, *, max_model_len: int, max_num_batched_tokens: int) -> Capacity:
+def capacity_of(
+    layout: KvLayout, available_bytes: float, *, max_model_len: int, max_num_batched_tokens: int
+) -> KvCapacity:
     """Blocks, logged tokens and concurrency of `available_bytes` on one device."""
     blocks = max(int(available_bytes // layout.block_bytes), 0)
     per_request = blocks_per_request(layout, max_model_len=max_model_len, max_num_batched_tokens=max_num_batched_tokens)
     concurrency = blocks / per_request
     tokens = blocks * layout.block_size if _holds_full_length(layout) else int(concurrency * max_model_len)
-    return Capacity(
+    return KvCapacity(
         blocks=blocks, tokens=tokens, concurrency=concurrency, request_bytes=per_request * layout.block_bytes
     )
 
 
-def blocks_per_request(layout: Layout, *, max_model_len: int, max_num_batched_tokens: int) -> int:
+def blocks_per_request(layout: KvLayout, *, max_model_len: int, max_num_batched_tokens: int) -> int:
     """Blocks that one request of `max_model_len` holds at most."""
     total = 0
     for kind in layout.kinds:
@@ -84,7 +81,7 @@ def blocks_per_request(layout: Layout, *, max_model_len: int, max_num_batched_to
     return max(total, 1)
 
 
-def largest_model_len(layout: Layout, available_bytes: float, *, max_num_batched_tokens: int, limit: int) -> int:
+def largest_model_len(layout: KvLayout, available_bytes: float, *, max_num_batched_tokens: int, limit: int) -> int:
     """The longest request, at most `limit`, that `available_bytes` hold once; 0 where there is none. Exact, as vLLM's own estimate."""
     blocks = int(available_bytes // layout.block_bytes)
     if blocks <= 0:
@@ -99,48 +96,56 @@ def largest_model_len(layout: Layout, available_bytes: float, *, max_num_batched
     return low
 
 
-def _holds_full_length(layout: Layout) -> bool:
+def _holds_full_length(layout: KvLayout) -> bool:
     return len(layout.kinds) == 1 and layout.kinds[0].window is None
 
 
-def _owners(r: Resolved) -> list[LayerGroup]:
-    return [group for group in r.spec.groups if group.owns_kv and group.count > 0]
+def _owners(resolved: Resolved) -> list[LayerGroup]:
+    return [group for group in resolved.spec.groups if group.owns_kv and group.count > 0]
 
 
-def _gpu_layout(r: Resolved) -> Layout:
+def _gpu_layout(resolved: Resolved) -> KvLayout:
     counts: dict[tuple[int | None, int], int] = {}
-    for group in _owners(r):
-        a = group.attention
-        token_bytes = 2 * max(1, a.kv_heads // r.tp) * a.head_dim * r.kv_bytes
-        counts[a.window, token_bytes] = counts.get((a.window, token_bytes), 0) + group.count
+    for group in _owners(resolved):
+        attention = group.attention
+        heads = max(1, attention.kv_heads // resolved.tp)
+        key = (attention.window, 2 * heads * attention.head_dim * resolved.kv_bytes)
+        counts[key] = counts.get(key, 0) + group.count
     growing = sum(count * token_bytes for (window, token_bytes), count in counts.items() if window is None)
     windows = {window for window, _ in counts}
     if len(windows) == 1:
         # All layers hold the same tokens: one group, one block of it is a page of every layer.
         per_token = sum(count * token_bytes for (_, token_bytes), count in counts.items())
-        kind = Kind(groups=1, block_size=r.block_size, window=windows.pop())
-        return Layout(
-            block_bytes=per_token * r.block_size, block_size=r.block_size, bytes_per_token=per_token, kinds=(kind,)
+        kind = KvLayers(groups=1, block_size=resolved.block_size, window=windows.pop())
+        return KvLayout(
+            block_bytes=per_token * resolved.block_size,
+            block_size=resolved.block_size,
+            bytes_per_token=per_token,
+            kinds=(kind,),
         )
-    page = r.block_size * max(token_bytes for _, token_bytes in counts)
+    page = resolved.block_size * max(token_bytes for _, token_bytes in counts)
     smallest, largest = min(counts.values()), max(counts.values())
     # vLLM: the smaller kind sets the size of a group, unless the kinds are nearly equal in number.
     group_size = largest if largest < smallest * 1.5 else smallest
     kinds = tuple(
-        Kind(groups=ceil_div(count, group_size), block_size=page // token_bytes, window=window)
+        KvLayers(groups=ceil_div(count, group_size), block_size=page // token_bytes, window=window)
         for (window, token_bytes), count in counts.items()
     )
-    return Layout(block_bytes=page * group_size, block_size=r.block_size, bytes_per_token=growing, kinds=kinds)
+    return KvLayout(block_bytes=page * group_size, block_size=resolved.block_size, bytes_per_token=growing, kinds=kinds)
 
 
-def _tpu_layout(r: Resolved) -> Layout:
-    packing = TPU_WORD_BITS // (8 * r.kv_bytes)
+def _tpu_layout(resolved: Resolved) -> KvLayout:
+    packing = TPU_WORD_BITS // (8 * resolved.kv_bytes)
     per_token = 0
-    for group in _owners(r):
-        a = group.attention
-        heads = ceil_div(max(a.kv_heads, r.tp), r.tp)
-        per_token += group.count * align_to(2 * heads, packing) * align_to(a.head_dim, TPU_LANES) * r.kv_bytes
-    kind = Kind(groups=1, block_size=r.block_size, window=None)
-    return Layout(
-        block_bytes=per_token * r.block_size, block_size=r.block_size, bytes_per_token=per_token, kinds=(kind,)
+    for group in _owners(resolved):
+        attention = group.attention
+        heads = ceil_div(max(attention.kv_heads, resolved.tp), resolved.tp)
+        head_bytes = align_to(attention.head_dim, TPU_LANES) * resolved.kv_bytes
+        per_token += group.count * align_to(2 * heads, packing) * head_bytes
+    kind = KvLayers(groups=1, block_size=resolved.block_size, window=None)
+    return KvLayout(
+        block_bytes=per_token * resolved.block_size,
+        block_size=resolved.block_size,
+        bytes_per_token=per_token,
+        kinds=(kind,),
     )

@@ -5,19 +5,15 @@ later), and gives the rest to the KV cache. TPU: usable x utilisation minus weig
 what utilisation leaves.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from planning import overheads
 from planning.kv_cache import capacity_of, largest_model_len, layout_of
+from planning.model import LayerGroup
+from planning.resolve import Resolved
 from planning.types import MemoryPlan
 from planning.units import from_gib, to_gib
 from planning.weights import weights_of
-
-if TYPE_CHECKING:
-    from planning.model import LayerGroup
-    from planning.resolve import Resolved
 
 _BF16: Final = 2
 _FP32: Final = 4
@@ -29,24 +25,24 @@ _GRAPH_STEP_CHANGE: Final = 256
 _LARGEST_GRAPH: Final = 512
 
 
-def memory_plan(r: Resolved) -> MemoryPlan:
+def memory_plan(resolved: Resolved) -> MemoryPlan:
     """The memory of a resolved deployment."""
-    weights = weights_of(r)
-    offloaded = min(from_gib(r.offload_gib), weights.layers)
+    weights = weights_of(resolved)
+    offloaded = min(from_gib(resolved.offload_gib), weights.layers)
     on_device_gib = to_gib(weights.device - offloaded)
-    activations_gib = activation_gib(r)
-    graphs_gib = graph_gib(r)
-    budget_gib = r.accelerator.usable_gib * r.utilization
-    left_gib = budget_gib - on_device_gib - (0.0 if r.is_tpu else activations_gib + graphs_gib)
+    activations_gib = activation_gib(resolved)
+    graphs_gib = graph_gib(resolved)
+    budget_gib = resolved.accelerator.usable_gib * resolved.utilization
+    left_gib = budget_gib - on_device_gib - (0.0 if resolved.is_tpu else activations_gib + graphs_gib)
     available = from_gib(max(left_gib, 0.0))
-    layout = layout_of(r)
+    layout = layout_of(resolved)
     capacity = capacity_of(
-        layout, available, max_model_len=r.max_model_len, max_num_batched_tokens=r.max_num_batched_tokens
+        layout, available, max_model_len=resolved.max_model_len, max_num_batched_tokens=resolved.max_num_batched_tokens
     )
-    context_gib = 0.0 if r.is_tpu else overheads.CUDA_CONTEXT_GIB
+    context_gib = 0.0 if resolved.is_tpu else overheads.CUDA_CONTEXT_GIB
     checkpoint_gib = to_gib(weights.checkpoint)
     return MemoryPlan(
-        usable_gib=r.accelerator.usable_gib,
+        usable_gib=resolved.accelerator.usable_gib,
         budget_gib=budget_gib,
         weights_gib=on_device_gib,
         offloaded_gib=to_gib(offloaded),
@@ -62,47 +58,52 @@ def memory_plan(r: Resolved) -> MemoryPlan:
         checkpoint_gib=checkpoint_gib,
         load_peak_device_gib=on_device_gib + to_gib(weights.load_extra) + context_gib,
         # Prefetched pages and pinned offload push each other out of memory; the larger of the two has to fit.
-        load_peak_host_gib=max(checkpoint_gib, 1.25 * to_gib(offloaded) * r.tp) + overheads.HOST_PROCESS_GIB,
-        headroom_gib=r.accelerator.usable_gib - budget_gib,
+        load_peak_host_gib=max(checkpoint_gib, 1.25 * to_gib(offloaded) * resolved.tp) + overheads.HOST_PROCESS_GIB,
+        headroom_gib=resolved.accelerator.usable_gib - budget_gib,
         largest_max_model_len=largest_model_len(
-            layout, available, max_num_batched_tokens=r.max_num_batched_tokens, limit=r.spec.max_positions
+            layout, available, max_num_batched_tokens=resolved.max_num_batched_tokens, limit=resolved.spec.max_positions
         ),
     )
 
 
-def activation_gib(r: Resolved) -> float:
+def activation_gib(resolved: Resolved) -> float:
     """The peak of one step beside weights and KV cache, in GiB of one device.
 
     The largest of: a full batch through the widest layer, the sampler at the largest batch, the longest item through the vision tower.
     """
     forward = (
-        r.max_num_batched_tokens
+        resolved.max_num_batched_tokens
         * _BF16
-        * (_RESIDUAL_COPIES * r.spec.hidden + max(_layer_width(group, r) for group in r.spec.groups))
+        * (
+            _RESIDUAL_COPIES * resolved.spec.hidden
+            + max(_layer_width(group, resolved) for group in resolved.spec.groups)
+        )
     )
-    sequences = min(r.max_num_seqs, r.max_num_batched_tokens)
-    if r.is_tpu:
-        logits = sequences * r.spec.vocab * _FP32 / r.tp
+    sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
+    if resolved.is_tpu:
+        logits = sequences * resolved.spec.vocab * _FP32 / resolved.tp
         return to_gib(forward + logits) + overheads.TPU_PROGRAM_GIB
-    sampler = sequences * r.spec.vocab * overheads.SAMPLER_BYTES_PER_LOGIT
-    encoder_cache = r.max_num_batched_tokens * r.spec.hidden * _BF16 if r.sees else 0
-    fixed_gib = overheads.NON_TORCH_GIB + (overheads.NCCL_GIB if r.tp > 1 else 0.0)
-    return to_gib(max(forward, sampler, _encoder_bytes(r)) + encoder_cache) + fixed_gib
+    sampler = sequences * resolved.spec.vocab * overheads.SAMPLER_BYTES_PER_LOGIT
+    encoder_cache = (
+        resolved.max_num_batched_tokens * resolved.spec.hidden * _BF16 if resolved.serves_images_or_video else 0
+    )
+    fixed_gib = overheads.NON_TORCH_GIB + (overheads.NCCL_GIB if resolved.tp > 1 else 0.0)
+    return to_gib(max(forward, sampler, _encoder_bytes(resolved)) + encoder_cache) + fixed_gib
 
 
-def graph_gib(r: Resolved) -> float:
+def graph_gib(resolved: Resolved) -> float:
     """CUDA graphs of one device in GiB; 0 in eager mode and on TPU."""
-    graphs = captured_graphs(r)
+    graphs = captured_graphs(resolved)
     return graphs * overheads.GRAPH_GIB + overheads.GRAPH_POOL_GIB if graphs else 0.0
 
 
-def captured_graphs(r: Resolved) -> int:
+def captured_graphs(resolved: Resolved) -> int:
     """CUDA graphs that vLLM captures: one of each size for mixed batches, one of each for decoding batches."""
-    if r.is_tpu or r.eager:
+    if resolved.is_tpu or resolved.eager:
         return 0
-    tokens_per_sequence = 1 + r.speculative_tokens
-    decode = min(r.max_num_seqs * tokens_per_sequence, r.max_num_batched_tokens)
-    return _sizes_up_to(min(2 * decode, _LARGEST_GRAPH, r.max_num_batched_tokens)) + _sizes_up_to(
+    tokens_per_sequence = 1 + resolved.speculative_tokens
+    decode = min(resolved.max_num_seqs * tokens_per_sequence, resolved.max_num_batched_tokens)
+    return _sizes_up_to(min(2 * decode, _LARGEST_GRAPH, resolved.max_num_batched_tokens)) + _sizes_up_to(
         min(decode, _LARGEST_GRAPH)
     )
 
@@ -115,25 +116,29 @@ def _sizes_up_to(largest: int) -> int:
     return few + small + large
 
 
-def _layer_width(group: LayerGroup, r: Resolved) -> float:
+def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
     """Numbers a token that a layer holds at its peak beside the residual stream: in attention or in the feed-forward part."""
-    a = group.attention
-    attention = (2 * a.heads * a.head_dim + 2 * max(a.kv_heads, r.tp) * a.head_dim) / r.tp
-    feed_forward = 3 * group.mlp / r.tp
+    heads = group.attention.heads + max(group.attention.kv_heads, resolved.tp)
+    attention = 2 * heads * group.attention.head_dim / resolved.tp
+    feed_forward = 3 * group.mlp / resolved.tp
     if group.experts is not None:
-        e = group.experts
-        width = e.intermediate / r.tp
-        feed_forward += e.active * (max(2 * width, r.spec.hidden) + width) + 3 * e.shared_intermediate / r.tp
+        experts = group.experts
+        width = experts.intermediate / resolved.tp
+        feed_forward += experts.active * (max(2 * width, resolved.spec.hidden) + width)
+        feed_forward += 3 * experts.shared_intermediate / resolved.tp
     return max(attention, feed_forward)
 
 
-def _encoder_bytes(r: Resolved) -> float:
+def _encoder_bytes(resolved: Resolved) -> float:
     """Peak of the vision tower over the longest item that the limits allow; towers are computed whole on each device."""
-    tower = r.spec.vision
-    if tower is None or not r.sees:
+    tower = resolved.spec.vision
+    if tower is None or not resolved.serves_images_or_video:
         return 0.0
-    if r.item_limit("video") > 0:
+    if resolved.item_limit("video") > 0:
         tokens = overheads.VIDEO_FRAMES * 70
     else:
-        tokens = min(r.max_num_batched_tokens, r.item_limit("image") * r.max_num_seqs * overheads.IMAGE_TOKENS)
+        tokens = min(
+            resolved.max_num_batched_tokens,
+            resolved.item_limit("image") * resolved.max_num_seqs * overheads.IMAGE_TOKENS,
+        )
     return tokens * tower.patches_per_token * _BF16 * (3 * tower.intermediate + 4 * tower.hidden)

@@ -7,8 +7,6 @@ Sources: the checkpoints' config.json, transformers' Gemma 4 classes (gemma4, ge
 and gemma4_unified.py (0.23) for what a server makes of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal

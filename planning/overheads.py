@@ -6,8 +6,6 @@ models. Rates had to be read off somebody's log; docs/accuracy.md says which row
 disagree, correcting a figure is one line here.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 # --- GPU memory (vLLM 0.21 and later) ---------------------------------------------------------------------------------------------

@@ -5,15 +5,11 @@ chip-hour), Compute Engine pricing of accelerator-optimized machines in us-centr
 a3-ultragpu-8g). A region, a commitment or a contract changes them: pass your own.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from planning.errors import PlanningError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 AS_OF: Final = "2026-11"
 
@@ -43,7 +39,7 @@ class PriceBook:
     gce_h200_usd_per_hour: float = 10.4365
 
     @classmethod
-    def from_mapping(cls, given: Mapping[str, object]) -> PriceBook:
+    def from_mapping(cls, given: Mapping[str, object]) -> "PriceBook":
         """The list prices with some replaced. Keys are the names of the fields above.
 
         Raises:

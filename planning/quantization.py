@@ -1,12 +1,8 @@
 """What one parameter weighs in each precision."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final
 
 FULL_BYTES: Final = 2.0
 """Bytes of a bf16 parameter; tensors that a scheme leaves alone (embeddings, norms, routers, towers) keep them."""

@@ -4,18 +4,13 @@ From the Gemma 4 recipe of the vLLM project and the turbo-stable configuration o
 defaults hold. Every recommendation is an option that a user can override.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from planning.catalog import find_id, spec_of
 from planning.errors import PlanningError
-from planning.hardware import ACCELERATORS, PLATFORMS, find_accelerator
+from planning.hardware import ACCELERATORS, PLATFORMS, Accelerator, find_accelerator
+from planning.model import ModelSpec
 from planning.vllm_args import Modality, VllmOptions
-
-if TYPE_CHECKING:
-    from planning.hardware import Accelerator
-    from planning.model import ModelSpec
 
 UTILIZATION: Final = 0.90
 """The middle of the recipe's 0.85 to 0.95; on TPU the rest holds compiled programs."""

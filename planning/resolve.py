@@ -1,25 +1,19 @@
 """From what a person wrote to what a server would be started with: names found, defaults filled in, contradictions refused."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import Final, Literal, cast
 
 from planning import overheads
 from planning.catalog import MODEL_IDS, QAT_SUFFIX, find_id, spec_of
 from planning.errors import PlanningError
 from planning.hardware import ACCELERATORS, Accelerator, Host, find_accelerator, host_of
+from planning.model import ModelSpec
 from planning.prices import LIST_PRICES, PriceBook
 from planning.quantization import SCHEMES, Scheme
 from planning.recommendation import MAX_NUM_SEQS, UTILIZATION, recommended_options
-from planning.vllm_args import check_options
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from planning.model import ModelSpec
-    from planning.types import Deployment, Platform, WeightsMode
-    from planning.vllm_args import VllmOptions
+from planning.types import Deployment, Platform, WeightsMode
+from planning.vllm_args import VllmOptions, check_options
 
 Runtime = Literal["cuda", "tpu-jax", "tpu-torch"]
 
@@ -68,12 +62,12 @@ class Resolved:
         return 1 if limits is None else limits.get(modality, 1)
 
     @property
-    def sees(self) -> bool:
+    def serves_images_or_video(self) -> bool:
         """Whether images or videos are served at all."""
         return self.spec.is_multimodal and (self.item_limit("image") > 0 or self.item_limit("video") > 0)
 
     @property
-    def hears(self) -> bool:
+    def serves_audio(self) -> bool:
         """Whether audio is served at all."""
         return self.spec.audio_params > 0 and self.item_limit("audio") > 0
 
@@ -106,10 +100,12 @@ def resolve(deployment: Deployment) -> Resolved:
     block = options.block_size or _default_block(accelerator, max_model_len, max_num_seqs)
     offload = options.cpu_offload_gib or 0.0
     if offload and accelerator.is_tpu:
-        raise PlanningError(f"cpuOffloadGib is {offload:g}, but vLLM on TPU cannot offload weights; leave it out.")
+        raise PlanningError(
+            f"`vllm.cpu_offload_gib` is {offload:g}, but vLLM on TPU cannot offload weights; leave it out."
+        )
     memory_gib = deployment.host_memory_gib if deployment.host_memory_gib is not None else host.memory_gib
     if memory_gib <= 0:
-        raise PlanningError(f"hostMemoryGib is {memory_gib:g}; it must be above 0.")
+        raise PlanningError(f"`host_memory_gib` is {memory_gib:g}; it must be above 0.")
     return Resolved(
         deployment=deployment,
         model_id=model_id,
@@ -178,12 +174,12 @@ def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
     if model_id is None:
         raise PlanningError(
             f'The model "{deployment.model}" is not in the catalog; known are {", ".join(MODEL_IDS)}; '
-            "any other can be planned from its config.json (--config FILE)."
+            "`python -m scripts.plan --config FILE` plans any other from its config.json."
         )
     is_qat = model_id.endswith(QAT_SUFFIX)
     if is_qat and asked not in {None, "w4a16"}:
         raise PlanningError(
-            f'The checkpoint {model_id} is w4a16, so quantization "{asked}" contradicts it; '
+            f'The checkpoint {model_id} is w4a16, so `quantization` "{asked}" contradicts it; '
             f"leave quantization out, or take {model_id.removesuffix(QAT_SUFFIX)}."
         )
     quantization = asked or ("w4a16" if is_qat else "bf16")
@@ -193,7 +189,7 @@ def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
 def _weights_mode(deployment: Deployment, platform: str) -> WeightsMode:
     mode = deployment.weights_mode or ("fuse" if platform == "cloud-run" else "hub")
     if mode not in WEIGHTS_MODES:
-        raise PlanningError(f'weightsMode is "{mode}"; allowed are {", ".join(WEIGHTS_MODES)}.')
+        raise PlanningError(f'`weights_mode` is "{mode}"; allowed are {", ".join(WEIGHTS_MODES)}.')
     return mode
 
 

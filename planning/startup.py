@@ -3,19 +3,15 @@
 Each part is a size or a count from the architecture times a constant of `planning.overheads`.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from planning import overheads
 from planning.hardware import CLOUD_RUN_MAX_GPU_PROBE_S, CLOUD_RUN_MAX_STARTUP_S
 from planning.memory import captured_graphs
+from planning.resolve import Resolved
 from planning.types import StartupPlan
 from planning.weights import weights_of
-
-if TYPE_CHECKING:
-    from planning.resolve import Resolved
 
 _PROBE_STEP_S: Final = 60
 _MIN_PROBE_S: Final = 120
@@ -27,16 +23,16 @@ _STREAM_RATES: Final = {
 }
 
 
-def startup_plan(r: Resolved) -> StartupPlan:
+def startup_plan(resolved: Resolved) -> StartupPlan:
     """The start of a resolved deployment, in seconds."""
-    pull_s = _pull_s(r)
-    load_s = _load_s(r)
-    compile_s = compile_s_of(r, warm=r.deployment.tpu.compile_cache_warm)
+    pull_s = _pull_s(resolved)
+    load_s = _load_s(resolved)
+    compile_s = compile_s_of(resolved, is_cached=False)
     total_s = pull_s + load_s + compile_s
-    process_s = overheads.TPU_PROCESS_START_S if r.is_tpu else overheads.GPU_PROCESS_START_S
-    kept_cache = r.is_tpu and r.deployment.tpu.compile_cache_path is not None
+    process_s = overheads.TPU_PROCESS_START_S if resolved.is_tpu else overheads.GPU_PROCESS_START_S
+    keeps_cache = resolved.is_tpu and resolved.deployment.tpu.compile_cache == "memory"
     budget_s = max(math.ceil(total_s * overheads.PROBE_MARGIN / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
-    limit_s = CLOUD_RUN_MAX_STARTUP_S if r.platform == "cloud-run" else None
+    limit_s = CLOUD_RUN_MAX_STARTUP_S if resolved.platform == "cloud-run" else None
     # A start that the platform allows gets all the margin that the platform allows, and no more.
     if limit_s is not None and total_s <= limit_s:
         budget_s = min(budget_s, CLOUD_RUN_MAX_GPU_PROBE_S if total_s <= CLOUD_RUN_MAX_GPU_PROBE_S else limit_s)
@@ -47,22 +43,22 @@ def startup_plan(r: Resolved) -> StartupPlan:
         total_s=total_s,
         probe_budget_s=budget_s,
         probe_limit_s=limit_s,
-        restart_s=process_s + _reload_s(r) + compile_s_of(r, warm=kept_cache),
+        restart_s=process_s + _reload_s(resolved) + compile_s_of(resolved, is_cached=keeps_cache),
     )
 
 
-def _pull_s(r: Resolved) -> float:
-    if r.platform == "cloud-run":
+def _pull_s(resolved: Resolved) -> float:
+    if resolved.platform == "cloud-run":
         return overheads.CLOUD_RUN_CONTAINER_START_S + overheads.GPU_PROCESS_START_S
-    process_s = overheads.TPU_PROCESS_START_S if r.is_tpu else overheads.GPU_PROCESS_START_S
+    process_s = overheads.TPU_PROCESS_START_S if resolved.is_tpu else overheads.GPU_PROCESS_START_S
     return overheads.VM_IMAGE_PULL_S + process_s
 
 
-def _load_s(r: Resolved) -> float:
-    size = weights_of(r).checkpoint
-    mode = r.weights_mode
+def _load_s(resolved: Resolved) -> float:
+    size = weights_of(resolved).checkpoint
+    mode = resolved.weights_mode
     if mode == "fuse":
-        reads = overheads.FUSE_PREFETCH_READS if r.vllm.safetensors_load_strategy == "prefetch" else 1
+        reads = overheads.FUSE_PREFETCH_READS if resolved.vllm.safetensors_load_strategy == "prefetch" else 1
         return size * reads / overheads.FUSE_BYTES_PER_S
     if mode in _STREAM_RATES:
         return size / _STREAM_RATES[mode]
@@ -73,24 +69,26 @@ def _load_s(r: Resolved) -> float:
     }
     # `image`: the layers are streamed or already on the machine's disk, then read like local files.
     fetched_s = size / fetch[mode] if mode in fetch else size / overheads.STREAMER_BYTES_PER_S
-    return fetched_s + _reload_s(r)
+    return fetched_s + _reload_s(resolved)
 
 
-def _reload_s(r: Resolved) -> float:
+def _reload_s(resolved: Resolved) -> float:
     """Reading weights that are on the machine already."""
-    rate = overheads.DISK_TO_DEVICE_BYTES_PER_S if r.is_tpu else overheads.PAGE_CACHE_TO_GPU_BYTES_PER_S
-    return weights_of(r).checkpoint / rate
+    rate = overheads.DISK_TO_DEVICE_BYTES_PER_S if resolved.is_tpu else overheads.PAGE_CACHE_TO_GPU_BYTES_PER_S
+    return weights_of(resolved).checkpoint / rate
 
 
-def compile_s_of(r: Resolved, *, warm: bool) -> float:
+def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
     """Compilation, graph capture and warm-up."""
-    if r.is_tpu:
-        return overheads.XLA_CACHED_S if warm else xla_programs(r) * _xla_program_s(r)
-    if r.eager:
+    if resolved.is_tpu:
+        return overheads.XLA_CACHED_S if is_cached else xla_programs(resolved) * _xla_program_s(resolved)
+    if resolved.eager:
         return overheads.GPU_EAGER_WARM_UP_S
-    factor = 1.0 if r.platform == "cloud-run" else overheads.GPU_DEDICATED_COMPILE_FACTOR
-    compile_s = overheads.GPU_COMPILE_BASE_S + overheads.GPU_COMPILE_S_PER_LAYER * r.spec.layers
-    return factor * compile_s + captured_graphs(r) * overheads.GPU_GRAPH_CAPTURE_S + overheads.GPU_EAGER_WARM_UP_S
+    factor = 1.0 if resolved.platform == "cloud-run" else overheads.GPU_DEDICATED_COMPILE_FACTOR
+    compile_s = overheads.GPU_COMPILE_BASE_S + overheads.GPU_COMPILE_S_PER_LAYER * resolved.spec.layers
+    return (
+        factor * compile_s + captured_graphs(resolved) * overheads.GPU_GRAPH_CAPTURE_S + overheads.GPU_EAGER_WARM_UP_S
+    )
 
 
 def token_buckets(max_tokens: int, padding_gap: int) -> int:
@@ -102,15 +100,15 @@ def token_buckets(max_tokens: int, padding_gap: int) -> int:
     return buckets
 
 
-def xla_programs(r: Resolved) -> int:
+def xla_programs(resolved: Resolved) -> int:
     """Programs of the model that a cold start compiles: one a bucket, and one more with embeddings as input where it sees."""
     from planning.vllm_args import TPU_BUCKET_PADDING_GAP  # noqa: PLC0415 - TPU only
 
-    buckets = token_buckets(r.max_num_batched_tokens, TPU_BUCKET_PADDING_GAP if r.spec.is_moe else 0)
-    return buckets * (2 if r.spec.is_multimodal else 1)
+    buckets = token_buckets(resolved.max_num_batched_tokens, TPU_BUCKET_PADDING_GAP if resolved.spec.is_moe else 0)
+    return buckets * (2 if resolved.spec.is_multimodal else 1)
 
 
-def _xla_program_s(r: Resolved) -> float:
-    slower = overheads.XLA_V5E_FACTOR if r.accelerator.name.startswith("v5e") else 1.0
-    speculation = overheads.XLA_SPECULATION_FACTOR if r.speculative_tokens else 1.0
+def _xla_program_s(resolved: Resolved) -> float:
+    slower = overheads.XLA_V5E_FACTOR if resolved.accelerator.name.startswith("v5e") else 1.0
+    speculation = overheads.XLA_SPECULATION_FACTOR if resolved.speculative_tokens else 1.0
     return overheads.XLA_PROGRAM_S * slower * speculation

@@ -1,20 +1,22 @@
-"""What a preflight rule looks at: the resolved deployment and everything that was computed from it."""
+"""What a rule looks at: the resolved deployment and everything that was computed from it."""
 
-from __future__ import annotations
+from dataclasses import dataclass, replace
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from planning.resolve import Resolved
-    from planning.types import CostPlan, MemoryPlan, StartupPlan, ThroughputPlan
+from planning.cost import cost_plan
+from planning.memory import memory_plan
+from planning.resolve import Resolved, resolve
+from planning.startup import startup_plan
+from planning.throughput import throughput_plan
+from planning.types import CostPlan, Deployment, MemoryPlan, StartupPlan, ThroughputPlan
+from planning.weights import WeightSizes, weights_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """A deployment with its figures."""
 
-    r: Resolved
+    resolved: Resolved
+    weights: WeightSizes
     memory: MemoryPlan
     startup: StartupPlan
     throughput: ThroughputPlan
@@ -22,8 +24,33 @@ class Subject:
 
     @property
     def device(self) -> str:
-        """A device in words."""
-        return "chip" if self.r.is_tpu else "GPU"
+        """What one device is called."""
+        return "chip" if self.resolved.is_tpu else "GPU"
+
+
+def examine(deployment: Deployment) -> Subject:
+    """Return the figures of a deployment, without findings. Raises PlanningError as `planning.plan` does."""
+    resolved = resolve(deployment)
+    startup = startup_plan(resolved)
+    is_late = startup.probe_limit_s is not None and startup.total_s > startup.probe_limit_s
+    if deployment.weights_mode is None and is_late:
+        # The plain mount is only the default, and it cannot start in time: take the mode that can.
+        resolved = replace(resolved, weights_mode="fuse-buffered")
+    return subject_of(resolved)
+
+
+def subject_of(resolved: Resolved) -> Subject:
+    """Return the figures of a resolved deployment."""
+    memory = memory_plan(resolved)
+    throughput = throughput_plan(resolved, memory)
+    return Subject(
+        resolved=resolved,
+        weights=weights_of(resolved),
+        memory=memory,
+        startup=startup_plan(resolved),
+        throughput=throughput,
+        cost=cost_plan(resolved, throughput),
+    )
 
 
 def is_out_of_memory(memory: MemoryPlan) -> bool:

@@ -4,22 +4,27 @@ Frozen, slotted, keyword-only dataclasses of the standard library alone, so that
 Units stand in the names: `_s` seconds, `_gib` 2^30 bytes, `_usd` US dollars.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from contracts.outputs import (
+    CostSummary,
+    MemorySummary,
+    PlanSummary,
+    Severity,
+    StartupSummary,
+    ThroughputSummary,
+    Verdict,
+)
+from planning.model import ModelSpec
+from planning.prices import PriceBook
 from planning.vllm_args import VllmOptions
-
-if TYPE_CHECKING:
-    from planning.model import ModelSpec
-    from planning.prices import PriceBook
+from planning.wording import FIELDS, Wording, finding_json
 
 Platform = Literal["tpu-vm", "cloud-run", "gce"]
-Severity = Literal["block", "warn", "info"]
-Verdict = Literal["fits", "oom", "blocked"]
+CompileCache = Literal["memory", "off"]
 ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]
-TokenSource = Literal["none", "secret-manager", "environment", "metadata"]
 WeightsMode = Literal["hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image"]
 """Where the server finds its weights when it starts.
 
@@ -68,19 +73,16 @@ class CloudRunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuOptions:
-    """What the TPU queued resource is configured with; None where it was not given."""
+    """What the TPU queued resource is configured with."""
 
     provisioning_model: ProvisioningModel = "flex-start"
-    max_run_duration_s: int | None = None
-    valid_until_s: int | None = None
-    """Longest wait for capacity in one zone."""
+    max_run_duration_s: int | None = 14_400
+    """Google deletes the nodes after this time; None sets no end, which flex-start does not allow."""
     zones: tuple[str, ...] = ()
-    external_ip: bool = False
-    compile_cache_path: str | None = "/dev/shm/vllm_cache"  # noqa: S108 - shared memory inside the container, on purpose
-    """Where compiled XLA programs survive a restart of the server; None keeps nothing."""
-    compile_cache_warm: bool = False
-    """The cache is known to hold this very configuration, so that a start compiles nothing."""
-    allow_replace_active: bool = False
+    compile_cache: CompileCache = "memory"
+    """Where compiled XLA programs are kept for a restart of the server: in shared memory, or nowhere."""
+    private_google_access: bool | None = None
+    """Of a subnet that exists already: whether it has Private Google Access; None if the stack makes the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +112,6 @@ class Deployment:
     """The endpoint may be called by anyone."""
     endpoint_url: str | None = None
     """An endpoint that the user gave in the settings, if any."""
-    subnet_private_google_access: bool | None = None
-    """Of a subnet that the user gave: whether it has Private Google Access; None where the project makes the subnet or nobody could read it."""
-    token_source: TokenSource = "none"  # noqa: S105 - names where a token comes from, not a token
     measured_tok_per_s: float | None = None
     """Output rate that this deployment showed, all requests together; used for the cost of a million tokens and nothing else."""
     accept_findings: tuple[str, ...] = ()
@@ -124,15 +123,38 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """Changes of a deployment's fields that remove a finding. `planning.fields.changed` applies them."""
+
+    changes: Mapping[str, object]
+    """The new value of each field, by path (`vllm.max_model_len`); None leaves the field out."""
+    move: Literal["accelerator", "model"] | None = None
+    """What the remedy replaces; None if it keeps both the accelerator and the model."""
+    title: str = ""
+    """Of a move: where it leads, in words."""
+    usd_per_hour: float | None = None
+    """Price per hour after the change; None if the price stays the same."""
+    extra_usd_per_hour: float = 0.0
+    """How much more than now that is."""
+    is_deployable: bool = True
+    """Whether this project can deploy the result; False for a machine of Compute Engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that a person should know before the first dollar."""
+    """Something to know before the deployment costs anything.
+
+    `message` and `advice` name fields of a `Deployment` by their path in backticks; `planning.wording` puts the caller's keys there.
+    """
 
     id: str
     severity: Severity
     message: str
     """The fact and its figure, one or two sentences."""
-    remedy: str
-    """What to change, with the price of each way out where it costs money."""
+    remedies: tuple[Remedy, ...]
+    """Changes that were tried: each removes this finding, and adds none that blocks."""
+    advice: str
+    """What to do beside a change of fields, such as asking for quota; may be empty."""
     source: str
     """Where the rule or the figure comes from."""
 
@@ -206,6 +228,8 @@ class ThroughputPlan:
     """Requests that run together at saturation."""
     bound: Literal["memory", "compute", "pcie", "overhead"]
     """What limits a single request."""
+    ttft_s: float
+    """Seconds to the first token of one short request alone: the prompt's step and one decoding step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,40 +277,45 @@ class Plan:
         """Findings that stop preview and up: those that block and were not accepted."""
         return tuple(f for f in self.findings if f.severity == "block" and f.id not in self.accepted)
 
-    def to_json(self) -> dict[str, Any]:
-        """The plan as `scripts.plan --json` prints it; contains only JSON types."""
+    def summary(self) -> PlanSummary:
+        """Return the plan in rounded figures, as the stack's outputs carry it."""
         memory, startup, throughput, cost = self.memory, self.startup, self.throughput, self.cost
-        return {
-            "fits": self.fits,
-            "verdict": self.verdict,
-            "model": self.model,
-            "accelerator": self.accelerator,
-            "platform": self.platform,
-            "memory": {
-                "usable_gib": round(memory.usable_gib, 3),
-                "weights_gib": round(memory.weights_gib, 3),
-                "activations_gib": round(memory.activations_gib, 3),
-                "graphs_gib": round(memory.graphs_gib, 3),
-                "kv_gib": round(memory.kv_gib, 3),
-                "kv_tokens": memory.kv_tokens,
-                "kv_blocks": memory.kv_blocks,
-                "max_concurrency": round(memory.max_concurrency, 2),
-            },
-            "startup": {
-                "pull_s": round(startup.pull_s, 1),
-                "load_s": round(startup.load_s, 1),
-                "compile_s": round(startup.compile_s, 1),
-                "total_s": round(startup.total_s, 1),
-                "probe_budget_s": startup.probe_budget_s,
-            },
-            "throughput": {
-                "decode_tok_per_s": round(throughput.decode_tok_per_s, 2),
-                "saturated_tok_per_s": round(throughput.saturated_tok_per_s, 1),
-            },
-            "cost": {
-                "usd_per_hour": round(cost.usd_per_hour, 4),
-                "max_usd": round(cost.max_usd, 2),
-                "usd_per_million_tokens": round(cost.usd_per_million_tokens, 4),
-            },
-            "findings": [asdict(finding) for finding in self.findings],
-        }
+        return PlanSummary(
+            fits=self.fits,
+            verdict=self.verdict,
+            model=self.model,
+            accelerator=self.accelerator,
+            platform=self.platform,
+            memory=MemorySummary(
+                usable_gib=round(memory.usable_gib, 3),
+                weights_gib=round(memory.weights_gib, 3),
+                activations_gib=round(memory.activations_gib, 3),
+                graphs_gib=round(memory.graphs_gib, 3),
+                kv_gib=round(memory.kv_gib, 3),
+                kv_tokens=memory.kv_tokens,
+                kv_blocks=memory.kv_blocks,
+                max_concurrency=round(memory.max_concurrency, 2),
+            ),
+            startup=StartupSummary(
+                pull_s=round(startup.pull_s, 1),
+                load_s=round(startup.load_s, 1),
+                compile_s=round(startup.compile_s, 1),
+                total_s=round(startup.total_s, 1),
+                probe_budget_s=startup.probe_budget_s,
+            ),
+            throughput=ThroughputSummary(
+                decode_tok_per_s=round(throughput.decode_tok_per_s, 2),
+                saturated_tok_per_s=round(throughput.saturated_tok_per_s, 1),
+            ),
+            cost=CostSummary(
+                usd_per_hour=round(cost.usd_per_hour, 4),
+                max_usd=round(cost.max_usd, 2),
+                usd_per_million_tokens=round(cost.usd_per_million_tokens, 4),
+            ),
+        )
+
+    def to_json(self, wording: Wording = FIELDS) -> dict[str, Any]:
+        """Return the plan as `scripts.plan --json` prints it, in JSON types; `wording` has the keys of the caller."""
+        document = asdict(self.summary())
+        document["throughput"]["ttft_s"] = round(self.throughput.ttft_s, 3)
+        return {**document, "findings": [finding_json(finding, wording) for finding in self.findings]}

@@ -1,7 +1,6 @@
 """Units of memory and time, and whole-number helpers."""
 
-from __future__ import annotations
-
+import re
 from typing import Final
 
 KIB: Final = 1 << 10
@@ -9,6 +8,8 @@ GIB: Final = 1 << 30
 
 HOUR_S: Final = 3_600
 DAY_S: Final = 86_400
+_DURATION_UNITS_S: Final = {"d": DAY_S, "h": HOUR_S, "m": 60, "s": 1}
+DURATION_PATTERN: Final = r"^(\d+[dhms])+$"
 MONTH_H: Final = 730
 """Hours in a month, as cloud price lists count them."""
 
@@ -36,6 +37,24 @@ def align_to(value: int, step: int) -> int:
 def next_power_of_two(value: int) -> int:
     """The smallest power of two that is not below `value` (at least 1)."""
     return 1 << max(value - 1, 0).bit_length()
+
+
+def parse_duration_s(value: object) -> int:
+    """Return the seconds of a duration such as "4h" or "1h30m". Raises ValueError for anything else, also a bare number."""
+    if not isinstance(value, str) or not re.fullmatch(DURATION_PATTERN, value):
+        raise ValueError('a duration needs its unit; write for example "90s", "30m", "4h" or "1h30m"')
+    return sum(int(amount) * _DURATION_UNITS_S[unit] for amount, unit in re.findall(r"(\d+)([dhms])", value))
+
+
+def format_duration(seconds: int) -> str:
+    """Return the shortest text that `parse_duration_s` reads back as the same number of seconds."""
+    parts: list[str] = []
+    rest = seconds
+    for unit, size_s in _DURATION_UNITS_S.items():
+        amount, rest = divmod(rest, size_s)
+        if amount:
+            parts.append(f"{amount}{unit}")
+    return "".join(parts) or "0s"
 
 
 def duration(seconds: float) -> str:

@@ -193,7 +193,7 @@ def _json_object(text: str) -> object:
     return cast("object", value)
 
 
-_KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
+KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
     bool: ("true or false", _boolean),
     int: ("a whole number", _whole_number),
     float: ("a number", float),
@@ -228,7 +228,7 @@ class Option(NamedTuple):
 
     def read(self, text: str) -> object:
         """Return the value of a command line's text. Raises PlanningError: the key, the value and what is allowed."""
-        words, reader = _KINDS[self.kind]
+        words, reader = KINDS[self.kind]
         try:
             value = reader(text.lower() if self.kind is str and self.choices else text)
         except (ValueError, KeyError):

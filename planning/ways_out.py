@@ -1,144 +1,171 @@
-"""Alternatives that fit, with their prices, for findings that block for lack of memory."""
+"""Candidates for remedies that move a deployment: to another accelerator, or to a smaller model.
 
-from __future__ import annotations
+They are changes only. `planning.rules` plans each as a whole and shows those that fit.
+"""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Iterator
 
-from planning.catalog import MODELS, QAT_SUFFIX, spec_of
+from planning.catalog import MODELS, QAT_SUFFIX
 from planning.cost import hourly_parts
-from planning.hardware import ACCELERATORS, host_of
-from planning.memory import memory_plan
-from planning.overheads import VLLM_DEFAULT_BLOCK
-from planning.quantization import SCHEMES
-from planning.recommendation import (
-    MAX_NUM_BATCHED_TOKENS,
-    MAX_NUM_SEQS,
-    SMALL_DEVICE_GIB,
-    SMALL_DEVICE_MAX_NUM_SEQS,
-    UTILIZATION,
+from planning.errors import PlanningError
+from planning.fields import changed
+from planning.hardware import (
+    ACCELERATORS,
+    FLEX_START_V6E_ZONES,
+    V5E_ZONES,
+    Accelerator,
+    AcceleratorKind,
+    gpu_regions,
+    host_of,
 )
-from planning.subject import is_out_of_memory
-from planning.units import to_gib
-from planning.weights import weights_of
+from planning.memory import memory_plan
+from planning.recommendation import MAX_NUM_SEQS, SMALL_DEVICE_GIB, SMALL_DEVICE_MAX_NUM_SEQS
+from planning.resolve import resolve
+from planning.subject import Subject, is_out_of_memory
+from planning.types import Deployment, Remedy
 
-if TYPE_CHECKING:
-    from planning.hardware import Accelerator, Kind
-    from planning.resolve import Resolved
-    from planning.types import Platform
+_SHORT_REQUEST = 8_192
+_RUN_S = 4 * 3_600
+_PLACES = {"cloud-run": " on Cloud Run", "gce": " on Compute Engine", "tpu-vm": ""}
+_HARDWARE_OPTIONS = (
+    "vllm.tensor_parallel_size",
+    "vllm.gpu_memory_utilization",
+    "vllm.max_num_seqs",
+    "vllm.max_num_batched_tokens",
+    "vllm.block_size",
+    "vllm.cpu_offload_gib",
+)
+"""Options that were chosen for the present hardware; after a move the recommended ones hold."""
 
-_SHOWN: Final = 3
-_SHOWN_MODELS: Final = 2
-_SHORT_REQUEST: Final = 8_192
-_TPU_BLOCK: Final = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WayOut:
-    """One alternative and what it costs an hour."""
-
-    text: str
-    usd_per_hour: float
+Changes = dict[str, object]
 
 
-def other_accelerators(r: Resolved, *, kind: Kind | None = None) -> list[WayOut]:
-    """The same model elsewhere, cheapest first. A quantized model goes to TPUs as its bf16 original."""
-    found: list[WayOut] = []
+def ways_out(subject: Subject) -> Iterator[Remedy]:
+    """Yield the same model elsewhere, then smaller models on the same hardware."""
+    yield from other_accelerators(subject)
+    yield from smaller_models(subject)
+
+
+def other_accelerators(subject: Subject, *, kind: AcceleratorKind | None = None) -> Iterator[Remedy]:
+    """Yield the same model on each other accelerator, cheapest first. A quantized model goes to TPUs as its bf16 original."""
+    deployment = subject.resolved.deployment
+    candidates: list[tuple[float, Remedy]] = []
     for accelerator in ACCELERATORS.values():
-        if accelerator.name == r.accelerator.name or kind not in {None, accelerator.kind}:
+        if accelerator.name == subject.resolved.accelerator.name or kind not in {None, accelerator.kind}:
             continue
-        other = _moved(r, accelerator)
-        if other is None or not _serves(other, at_least=1):
+        moved = _moved(subject, accelerator)
+        if moved is None:
             continue
-        precision = f" as {other.scheme.name}" if other.scheme is not r.scheme else ""
-        where = {"cloud-run": " on Cloud Run", "gce": " on Compute Engine", "tpu-vm": ""}[other.platform]
-        found.append(_way(f"{accelerator.name}{where}{precision}", other))
-    return sorted(found, key=lambda way: way.usd_per_hour)[:_SHOWN]
+        try:
+            after = resolve(changed(deployment, moved))
+        except PlanningError:
+            continue
+        precision = f" as {after.scheme.name}" if after.scheme is not subject.resolved.scheme else ""
+        title = f"{accelerator.name}{_PLACES[after.platform]}{precision}"
+        usd_per_hour = sum(price for _, price in hourly_parts(after))
+        is_deployable = after.platform != "gce"
+        candidates.append(
+            (usd_per_hour, Remedy(changes=moved, move="accelerator", title=title, is_deployable=is_deployable))
+        )
+    yield from (remedy for _, remedy in sorted(candidates, key=lambda candidate: candidate[0]))
 
 
-def smaller_models(r: Resolved) -> list[WayOut]:
-    """What fits on the same hardware: the same model in 4 bits, then the largest smaller models."""
-    if r.deployment.model_spec is not None:
-        return []
-    base, names = r.model_id.removesuffix(QAT_SUFFIX), list(MODELS)
+def smaller_models(subject: Subject) -> Iterator[Remedy]:
+    """Yield what may fit on the same hardware: the same model in 4 bits, then the largest smaller models."""
+    resolved = subject.resolved
+    deployment = resolved.deployment
+    if deployment.model_spec is not None:
+        return
+    base, names = resolved.model_id.removesuffix(QAT_SUFFIX), list(MODELS)
     smaller = list(reversed(names[: names.index(base)]))
-    if r.is_tpu:
+    if resolved.is_tpu:
         candidates = smaller
-    elif r.scheme.name == "w4a16":
+    elif resolved.scheme.name == "w4a16":
         candidates = [name + QAT_SUFFIX for name in smaller]
     else:
         candidates = [base + QAT_SUFFIX, *(name + suffix for name in smaller for suffix in ("", QAT_SUFFIX))]
-    found: list[WayOut] = []
-    here = _usual(r, r.accelerator)
+    short = {"vllm.max_model_len": _SHORT_REQUEST} if resolved.max_model_len > _SHORT_REQUEST else {}
+    usual = dict.fromkeys(_HARDWARE_OPTIONS, None)
     for name in candidates:
-        if len(found) == _SHOWN_MODELS:
-            break
-        scheme = "w4a16" if name.endswith(QAT_SUFFIX) else r.scheme.name
-        other = replace(here, model_id=name, spec=spec_of(name, scheme), scheme=SCHEMES[scheme], tp=r.tp)
-        if _serves(other, at_least=1, tokens=_SHORT_REQUEST):
-            found.append(_way(f"{name} here", other))
-    return found
+        model: Changes = {"model": name, "quantization": None, "vllm.quantization": None}
+        for change in (model, model | usual, model | usual | short):
+            yield Remedy(
+                changes=change,
+                move="model",
+                title=f"{name} here",
+                is_deployable=resolved.platform != "gce",
+            )
 
 
-def trillium_note(r: Resolved) -> str:
-    """Why one v6e chip, the usual cheap idea for a 4-bit model, does or does not help."""
-    if r.scheme.name != "w4a16" or r.is_tpu:
+def trillium_note(subject: Subject) -> str:
+    """Return why one v6e chip, the usual cheap idea for a 4-bit model, does not hold it; empty where it does."""
+    resolved, accelerator = subject.resolved, ACCELERATORS["v6e-1"]
+    moved = _moved(subject, accelerator) if resolved.scheme.name == "w4a16" and not resolved.is_tpu else None
+    if moved is None:
         return ""
-    other = _moved(r, ACCELERATORS["v6e-1"])
-    if other is None:
+    after = resolve(changed(resolved.deployment, moved))
+    memory = memory_plan(after)
+    if not is_out_of_memory(memory):
         return ""
-    memory, price = memory_plan(other), _hourly(other)
-    if is_out_of_memory(memory):
-        return (
-            f" v6e-1 (${price:.2f}/h) is none: 4-bit checkpoints do not load on TPU, and bf16 takes "
-            f"{memory.weights_gib:.1f} GiB of its {memory.usable_gib:.2f} GiB."
-        )
-    return f" v6e-1 (${price:.2f}/h) takes it as bf16 only."
-
-
-def _serves(r: Resolved, *, at_least: float, tokens: int | None = None) -> bool:
-    if to_gib(weights_of(r).device) > r.accelerator.usable_gib * r.utilization:
-        return False  # no need to ask for the rest
-    memory = memory_plan(r if tokens is None else replace(r, max_model_len=min(r.max_model_len, tokens)))
-    return not is_out_of_memory(memory) and memory.max_concurrency >= at_least
-
-
-def _moved(r: Resolved, accelerator: Accelerator) -> Resolved | None:
-    other = _usual(r, accelerator)
-    if not accelerator.is_tpu or r.scheme.name == "bf16":
-        return other
-    if r.deployment.model_spec is not None:
-        return None
-    base = r.model_id.removesuffix(QAT_SUFFIX)
-    return replace(other, model_id=base, spec=MODELS[base], scheme=SCHEMES["bf16"])
-
-
-def _usual(r: Resolved, accelerator: Accelerator) -> Resolved:
-    """The same question on this accelerator, set up as recommended."""
-    platform = accelerator.platforms[0]
-    host = host_of(accelerator, platform)
-    small = not accelerator.is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
-    return replace(
-        r,
-        accelerator=accelerator,
-        platform=cast("Platform", platform),
-        host=host,
-        runtime="cuda" if not accelerator.is_tpu else "tpu-torch" if r.spec.tpu_torch_path else "tpu-jax",
-        tp=accelerator.devices,
-        utilization=UTILIZATION,
-        max_num_seqs=SMALL_DEVICE_MAX_NUM_SEQS if small else MAX_NUM_SEQS,
-        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
-        block_size=_TPU_BLOCK if accelerator.is_tpu else VLLM_DEFAULT_BLOCK,
-        offload_gib=0.0,
-        host_memory_gib=host.memory_gib,
-        vcpu=host.vcpu,
+    price = sum(usd for _, usd in hourly_parts(after))
+    return (
+        f"One v6e chip (v6e-1, ${price:.2f}/h) does not hold it: 4-bit checkpoints do not load on TPU, and bf16 takes "
+        f"{memory.weights_gib:.1f} GiB of its {memory.usable_gib:.2f} GiB."
     )
 
 
-def _way(text: str, r: Resolved) -> WayOut:
-    price = _hourly(r)
-    return WayOut(text=f"{text} (${price:.2f}/h)", usd_per_hour=price)
+def to_bf16(model_id: str) -> Changes:
+    """Return the changes that serve the unquantized original of a checkpoint."""
+    return {"model": model_id.removesuffix(QAT_SUFFIX), "quantization": None, "vllm.quantization": None}
 
 
-def _hourly(r: Resolved) -> float:
-    return sum(price for _, price in hourly_parts(r))
+def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
+    """Return the changes that move the deployment, set up as recommended there; None if its weights cannot load there."""
+    resolved = subject.resolved
+    deployment = resolved.deployment
+    platform = accelerator.platforms[0]
+    changes: Changes = {"accelerator": accelerator.name, **dict.fromkeys(_HARDWARE_OPTIONS, None)}
+    if deployment.platform is not None:
+        changes["platform"] = platform
+    if accelerator.is_tpu and resolved.scheme.name != "bf16":
+        if deployment.model_spec is not None:
+            return None
+        changes |= to_bf16(resolved.model_id)
+    if platform != resolved.platform and deployment.weights_mode not in {None, "hub"}:
+        from_bucket = deployment.weights_mode != "image"
+        bucket_mode = "fuse-buffered" if platform == "cloud-run" else "disk"
+        changes["weights_mode"] = bucket_mode if from_bucket else "hub"
+    changes |= _cloud_run(deployment, accelerator) if platform == "cloud-run" else _machine(deployment, accelerator)
+    return changes
+
+
+def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
+    """Return what a Cloud Run service with this GPU needs. What the deployment leaves open stays open."""
+    run, is_explicit = deployment.cloud_run, deployment.platform is not None
+    host, regions = host_of(accelerator, "cloud-run"), gpu_regions(accelerator)
+    is_small = accelerator.usable_gib < SMALL_DEVICE_GIB
+    usual_concurrency = (SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS) if is_explicit else None
+    return {
+        "host_memory_gib": host.memory_gib if is_explicit else None,
+        "vcpu": host.vcpu if is_explicit else None,
+        "cloud_run.startup_probe": None,
+        "cloud_run.region": run.region if run.region in regions or not is_explicit else regions[0],
+        "cloud_run.concurrency": usual_concurrency if run.concurrency is None else run.concurrency,
+    }
+
+
+def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
+    """Return what a machine with this accelerator needs: its own memory, and for a TPU a zone that has it and an end."""
+    changes: Changes = {"host_memory_gib": None, "vcpu": None}
+    tpu = deployment.tpu
+    if not accelerator.is_tpu:
+        return changes
+    known = FLEX_START_V6E_ZONES if accelerator.name.startswith("v6e") else V5E_ZONES
+    if deployment.platform is not None:
+        kept = tuple(zone for zone in tpu.zones if zone in known)
+        changes["tpu.zones"] = kept or known
+        if not kept:
+            changes["tpu.private_google_access"] = None  # an existing subnet is in the region of the present zones
+    if tpu.max_run_duration_s is None:
+        changes["tpu.max_run_duration_s"] = _RUN_S
+    return changes

@@ -11,23 +11,16 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
   implementation (12B) go through its PyTorch path, which keeps the copies and an output head of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from planning.model import Tensor, tensors
-from planning.quantization import FULL_BYTES
-
-if TYPE_CHECKING:
-    from planning.model import ModelSpec
-    from planning.quantization import Scheme
-    from planning.resolve import Resolved, Runtime
+from planning.model import ModelSpec, Tensor, tensors
+from planning.quantization import FULL_BYTES, Scheme
+from planning.resolve import Resolved, Runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class WeightSizes:
     """Bytes; `device` and what follows are of one device, before offload."""
 
     checkpoint: float
@@ -46,16 +39,16 @@ class Weights:
     """Position tables and buffers, counted in `device`."""
 
 
-def weights_of(r: Resolved) -> Weights:
+def weights_of(resolved: Resolved) -> WeightSizes:
     """The weights of a resolved deployment."""
     return _weights(
-        r.spec,
-        r.scheme,
-        r.runtime,
-        r.tp,
-        batched_tokens=r.max_num_batched_tokens if r.spec.layer_embedding_dim else 0,
-        with_vision=r.sees or r.is_tpu,
-        with_audio=r.hears,
+        resolved.spec,
+        resolved.scheme,
+        resolved.runtime,
+        resolved.tp,
+        batched_tokens=resolved.max_num_batched_tokens if resolved.spec.layer_embedding_dim else 0,
+        with_vision=resolved.serves_images_or_video or resolved.is_tpu,
+        with_audio=resolved.serves_audio,
     )
 
 
@@ -69,7 +62,7 @@ def _weights(
     batched_tokens: int,
     with_vision: bool,
     with_audio: bool,
-) -> Weights:
+) -> WeightSizes:
     inventory = tensors(spec)
     stored = {tensor: tensor.params * _bytes(tensor, scheme) for tensor in inventory}
     whole_head = spec.vocab * spec.hidden * FULL_BYTES if spec.tied_embeddings else 0.0
@@ -95,7 +88,7 @@ def _weights(
     if runtime == "cuda" and spec.layer_embedding_dim:
         tables += batched_tokens * spec.layers * spec.layer_embedding_dim * FULL_BYTES
     own_head = head if runtime == "tpu-torch" or (runtime == "tpu-jax" and stored_head) else 0.0
-    return Weights(
+    return WeightSizes(
         checkpoint=checkpoint * scale,
         device=device + tables + own_head,
         layers=layers,

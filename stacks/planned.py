@@ -1,15 +1,9 @@
 """From settings to the planner's question, and from its answer to the program's decision to go on."""
 
-from planning.hardware import FLEX_START_V6E_ZONES, L4_REGIONS, RTX_PRO_6000_REGIONS
-from planning.types import CloudRunOptions, Deployment, Plan, StartupProbe, TpuOptions, WeightsMode
-from planning.vllm_args import XLA_CACHE_PATH
+from planning.rules import ACCEPTABLE_IDS
+from planning.types import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, WeightsMode
+from planning.wording import Wording, remedy_of, worded
 from stacks.settings import CloudRunSettings, ProbeSettings, Settings, TpuSettings
-
-_REGIONS = {"nvidia-l4": L4_REGIONS, "nvidia-rtx-pro-6000": RTX_PRO_6000_REGIONS}
-
-
-class PlacesError(ValueError):
-    """A zone or region does not have the accelerator; the message names those that have."""
 
 
 class BlockedError(ValueError):
@@ -32,32 +26,9 @@ def to_deployment(settings: Settings) -> Deployment:
         cloud_run=_cloud_run_options(run, settings) if run else CloudRunOptions(),
         public=run.public if run else False,
         endpoint_url=settings.endpoint_url,
-        subnet_private_google_access=tpu.existing_network.private_google_access
-        if tpu and tpu.existing_network
-        else None,
         measured_tok_per_s=settings.measured_tok_per_s,
-        token_source="secret-manager" if settings.has_hf_token else "none",
         accept_findings=tuple(settings.accept_findings),
     )
-
-
-def check_places(settings: Settings) -> None:
-    """Refuse a zone or region in which the accelerator is not known to exist, before anything is asked of the cloud.
-
-    Raises PlacesError.
-    """
-    tpu, run = settings.tpu, settings.cloud_run
-    if tpu is not None and tpu.provisioning == "flex-start" and tpu.accelerator_type.startswith("v6e"):
-        for index, zone in enumerate(tpu.zones):
-            if zone not in FLEX_START_V6E_ZONES:
-                raise PlacesError(
-                    f'gemma-serving:tpu.zones[{index}] = "{zone}": no flex-start {tpu.accelerator_type} is known there; known are '
-                    f"{', '.join(FLEX_START_V6E_ZONES)}."
-                )
-    if run is not None and run.region not in _REGIONS[run.gpu]:
-        raise PlacesError(
-            f'gemma-serving:cloudRun.region = "{run.region}": Cloud Run has no {run.gpu} there; it has in {", ".join(_REGIONS[run.gpu])}.'
-        )
 
 
 def to_probe(probe: ProbeSettings) -> StartupProbe:
@@ -81,22 +52,23 @@ def headline(plan: Plan) -> str:
     )
 
 
-def require_unblocked(plan: Plan, stack: str) -> None:
-    """Raise BlockedError where the plan has findings that stop the stack and were not accepted."""
+def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
+    """Raise BlockedError if the plan has findings that stop the stack and were not accepted."""
     if not plan.stopping:
         return
-    lines = [f"{finding.id}: {finding.message} {finding.remedy}" for finding in plan.stopping]
-    ids = ", ".join(finding.id for finding in plan.stopping)
-    hint = f"Nothing was declared. Change Pulumi.{stack}.yaml as said above, or accept with gemma-serving:acceptFindings: [{ids}]; "
-    raise BlockedError(
-        "\n".join(
-            [
-                f"The plan stops stack {stack}:",
-                *lines,
-                f"{hint}python -m scripts.plan --stack {stack} shows the figures.",
-            ]
-        )
+    lines = [finding_text(finding, wording) for finding in plan.stopping]
+    ids = ", ".join(finding.id for finding in plan.stopping if finding.id in ACCEPTABLE_IDS)
+    accept = f", or accept with gemma-serving:acceptFindings: [{ids}]" if ids else ""
+    hint = (
+        f"Nothing was declared. Change Pulumi.{stack}.yaml as said above (python -m scripts.plan --stack {stack} --fix writes the "
+        f"change){accept}. python -m scripts.plan --stack {stack} shows the figures."
     )
+    raise BlockedError("\n".join([f"The plan stops stack {stack}:", *lines, hint]))
+
+
+def finding_text(finding: Finding, wording: Wording) -> str:
+    """Return a finding in one line: its id, what was found, and what to change in the settings file."""
+    return f"{finding.id}: {worded(finding.message, wording)} {remedy_of(finding, wording)}".rstrip()
 
 
 def _weights_mode(settings: Settings) -> WeightsMode:
@@ -111,11 +83,9 @@ def _tpu_options(tpu: TpuSettings) -> TpuOptions:
     return TpuOptions(
         provisioning_model=tpu.provisioning,
         max_run_duration_s=tpu.max_run_duration_s,
-        valid_until_s=tpu.wait_per_zone_s,
         zones=tuple(tpu.zones),
-        external_ip=False,
-        compile_cache_path=XLA_CACHE_PATH if tpu.compile_cache == "memory" else None,
-        allow_replace_active=tpu.allow_replace_active,
+        compile_cache=tpu.compile_cache,
+        private_google_access=tpu.existing_network.private_google_access if tpu.existing_network else None,
     )
 
 

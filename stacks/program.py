@@ -7,13 +7,15 @@ from components.errors import ComponentError
 from contracts.labels import Ownership
 from planning import PlanningError, plan
 from planning.types import Finding
+from planning.wording import Wording, worded
 from stacks import loading
 from stacks.base import Context
 from stacks.loading import SettingsError
 from stacks.naming import Names, NamingError
-from stacks.planned import BlockedError, PlacesError, check_places, headline, require_unblocked, to_deployment
+from stacks.planned import BlockedError, finding_text, headline, require_unblocked, to_deployment
+from stacks.wording import StackWording
 
-UserError = (SettingsError, PlanningError, NamingError, PlacesError, BlockedError, ComponentError)
+UserError = (SettingsError, PlanningError, NamingError, BlockedError, ComponentError)
 """Mistakes of the user's: one clear sentence, no traceback."""
 
 
@@ -21,12 +23,16 @@ def run() -> None:
     """Declare the stack that is being previewed or deployed. Raises one of `UserError` before any resource is declared."""
     stack = pulumi.get_stack()
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
-    check_places(settings)
-    planned = plan(to_deployment(settings))
+    deployment = to_deployment(settings)
+    wording = StackWording(deployment)
+    try:
+        planned = plan(deployment)
+    except PlanningError as error:
+        raise PlanningError(worded(str(error), wording)) from None
     pulumi.log.info(headline(planned))
     for finding in planned.findings:
-        _show(finding, accepted=finding.id in planned.accepted)
-    require_unblocked(planned, stack)
+        _show(finding, wording, accepted=finding.id in planned.accepted)
+    require_unblocked(planned, stack, wording)
     context = Context(
         settings=settings,
         plan=planned,
@@ -49,9 +55,11 @@ def _deploy(context: Context) -> None:
         cloud_run.deploy(context)
 
 
-def _show(finding: Finding, *, accepted: bool) -> None:
+def _show(finding: Finding, wording: Wording, *, accepted: bool) -> None:
     """Show a finding in the preview; those that block and are not accepted come with the error that stops the program."""
-    text = f"{finding.id}{' (accepted)' if accepted else ''}: {finding.message} {finding.remedy}"
+    text = finding_text(finding, wording)
+    if accepted:
+        text = f"Accepted: {text}"
     if finding.severity == "info":
         pulumi.log.info(text)
     elif accepted or finding.severity == "warn":

@@ -26,6 +26,7 @@ from pydantic.alias_generators import to_camel
 from contracts.labels import is_reserved
 from contracts.outputs import Target
 from planning.images import IMAGES, Image, image_of
+from planning.rules import check_accepted
 from planning.types import ProvisioningModel
 from planning.vllm_args import VllmOptions
 from stacks.units import DurationS, MemoryMib
@@ -381,12 +382,9 @@ class Settings(_Frozen):
     @field_validator("accept_findings")
     @classmethod
     def _findings_exist(cls, ids: list[str]) -> list[str]:
-        from planning.preflight import RULES  # noqa: PLC0415 - the rules load only for stacks that accept findings
-
-        known = [rule.__name__.partition("_")[0].upper() for rule in RULES]
-        unknown = next((finding for finding in ids if finding not in known), None)
-        if unknown is not None:
-            raise ValueError(f'"{unknown}" is the id of no finding; known are {", ".join(known)}')
+        mistake = check_accepted(ids)
+        if mistake:
+            raise ValueError(mistake)
         return ids
 
     @field_validator("labels")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from planning.catalog import MODELS, spec_of
+from planning.memory import memory_plan
 from planning.overheads import VM_IMAGE_PULL_S
-from planning.planner import examine
-from planning.subject import Subject
+from planning.subject import Subject, examine
 from planning.types import CloudRunOptions, Deployment, StartupProbe, TpuOptions
 from planning.vllm_args import VllmOptions
 
@@ -126,11 +126,9 @@ def subject_of(case: Case) -> Subject:
     subject = examine(case.deployment)
     if case.usable_gib is None:
         return subject
-    from planning.memory import memory_plan  # noqa: PLC0415 - for devices from outside the catalog only
-
-    accelerator = replace(subject.r.accelerator, usable_gib=case.usable_gib)
-    resolved = replace(subject.r, accelerator=accelerator)
-    return replace(subject, r=resolved, memory=memory_plan(resolved))
+    accelerator = replace(subject.resolved.accelerator, usable_gib=case.usable_gib)
+    resolved = replace(subject.resolved, accelerator=accelerator)
+    return replace(subject, resolved=resolved, memory=memory_plan(resolved))
 
 
 WEIGHTS: Final = 0.03

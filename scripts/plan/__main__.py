@@ -1,29 +1,28 @@
 """Say before the first dollar whether a deployment fits, how long it starts, what it costs, and what is wrong with it.
 
-    python -m scripts.plan --stack NAME
+    python -m scripts.plan --stack NAME [--fix [--write]]
     python -m scripts.plan --model google/gemma-4-31B-it --accelerator H100 --set maxModelLen=32768 --json
     python -m scripts.plan --model google/gemma-4-12B-it --compare --min-concurrency 8 --max-usd-per-hour 6
 
 Exit codes: 0 it fits, 2 it is blocked, out of memory, or the question is wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
-from planning.planner import examine, plan_of
-from scripts.plan.question import SET_KEYS, deployment_from
+from planning.planner import plan_of
+from planning.subject import examine
+from planning.wording import worded
+from scripts.plan.question import CommandWording, deployment_from, set_keys, wording_of
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-FITS: Final = 0
-BLOCKED: Final = 2
+FITS: Final = ExitCode.DONE
+BLOCKED: Final = ExitCode.REFUSED
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="one of " + ", ".join(SET_KEYS) + "; may be repeated",
+        help="one of " + ", ".join(set_keys()) + "; the value none leaves it out; may be repeated",
     )
     what.add_argument("--config", metavar="FILE", type=Path, help="config.json of a model that is not in the catalog")
     what.add_argument(
@@ -61,6 +60,10 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--prices", metavar="FILE", type=Path, help="JSON with prices that replace the list prices")
     how = p.add_argument_group("how to show it")
     how.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    how.add_argument(
+        "--fix", action="store_true", help="with --stack: the change of its file that removes what blocks, as a diff"
+    )
+    how.add_argument("--write", action="store_true", help="with --fix: make that change")
     how.add_argument("--explain", action="store_true", help="the formulas with their numbers, line by line")
     how.add_argument("--compare", action="store_true", help="this model on all accelerators")
     how.add_argument("--min-context", metavar="TOKENS", type=int, help="with --compare: requests at least this long")
@@ -80,9 +83,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             from scripts.plan.compare import compare
 
             return compare(args)
-        subject = examine(deployment_from(args))
+        if args.fix:
+            from scripts.plan.fix import fix  # noqa: PLC0415 - only with --fix
+
+            return fix(args.stack, write=args.write)
+        deployment = deployment_from(args)
+        subject = examine(deployment)
+        wording = wording_of(args, deployment)
     except PlanningError as error:
-        print(f"plan: {error}", file=sys.stderr)
+        print(f"plan: {worded(str(error), CommandWording())}", file=sys.stderr)
         return BLOCKED
     if args.explain:
         from planning.explain import explain
@@ -93,11 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FITS if plan_of(subject).fits else BLOCKED
     plan = plan_of(subject)
     if args.json:
-        print(json.dumps(plan.to_json(), indent=2))
+        print(json.dumps(plan.to_json(wording), indent=2))
     else:
         from scripts.plan.table import show
 
-        show(plan)
+        show(plan, wording)
     return FITS if plan.fits else BLOCKED
 
 
@@ -111,7 +120,13 @@ def _check(args: argparse.Namespace) -> None:
         if also or args.set or args.compare:
             given = f"--{also[0]}" if also else "--set" if args.set else "--compare"
             raise PlanningError(f"--stack takes everything from the stack's settings; leave out {given}.")
+        if args.fix and (args.json or args.explain):
+            raise PlanningError("--fix prints a diff; leave out --json and --explain.")
+        if args.write and not args.fix:
+            raise PlanningError("--write belongs to --fix; give both.")
         return
+    if args.fix or args.write:
+        raise PlanningError("--fix and --write change a stack's settings; name it: --stack NAME.")
     if args.model is None and args.config is None:
         raise PlanningError("Say what to plan: --stack NAME, or --model ID --accelerator NAME.")
     if args.accelerator is None and not args.compare:

@@ -1,22 +1,18 @@
 """One model on all accelerators: what fits, how much it holds, how fast it is, what it costs, and the cheapest that is enough."""
 
-from __future__ import annotations
-
 import json
+from argparse import Namespace
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from contracts.exit_codes import ExitCode
 from planning.hardware import ACCELERATORS
 from planning.planner import plan
-from scripts.plan.question import deployment_from
+from planning.types import Plan
+from scripts.plan.question import CommandWording, deployment_from
 
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from planning.types import Plan
-
-ENOUGH: Final = 0
-NONE: Final = 2
+ENOUGH: Final = ExitCode.DONE
+NONE: Final = ExitCode.REFUSED
 
 
 def compare(args: Namespace) -> int:
@@ -24,7 +20,7 @@ def compare(args: Namespace) -> int:
     plans = plans_of(args)
     chosen = cheapest(plans, args)
     if args.json:
-        rows = [{**p.to_json(), "enough": is_enough(p, args)} for p in plans]
+        rows = [{**one.to_json(CommandWording()), "enough": is_enough(one, args)} for one in plans]
         print(
             json.dumps(
                 {"model": plans[0].model, "cheapest": chosen.accelerator if chosen else None, "rows": rows}, indent=2
@@ -45,22 +41,22 @@ def plans_of(args: Namespace) -> list[Plan]:
         if args.accelerator
         else [a.name for a in ACCELERATORS.values() if args.platform in {None, *a.platforms}]
     )
-    return sorted((plan(replace(asked, accelerator=name)) for name in names), key=lambda p: p.cost.usd_per_hour)
+    return sorted((plan(replace(asked, accelerator=name)) for name in names), key=lambda one: one.cost.usd_per_hour)
 
 
-def is_enough(p: Plan, args: Namespace) -> bool:
+def is_enough(one: Plan, args: Namespace) -> bool:
     """Whether the plan fits and meets every limit that was given."""
     return (
-        p.fits
-        and (args.min_context is None or p.memory.largest_max_model_len >= args.min_context)
-        and (args.min_concurrency is None or p.memory.max_concurrency >= args.min_concurrency)
-        and (args.max_usd_per_hour is None or p.cost.usd_per_hour <= args.max_usd_per_hour)
+        one.fits
+        and (args.min_context is None or one.memory.largest_max_model_len >= args.min_context)
+        and (args.min_concurrency is None or one.memory.max_concurrency >= args.min_concurrency)
+        and (args.max_usd_per_hour is None or one.cost.usd_per_hour <= args.max_usd_per_hour)
     )
 
 
 def cheapest(plans: list[Plan], args: Namespace) -> Plan | None:
     """The cheapest plan that is enough."""
-    return min((p for p in plans if is_enough(p, args)), key=lambda p: p.cost.usd_per_hour, default=None)
+    return min((one for one in plans if is_enough(one, args)), key=lambda one: one.cost.usd_per_hour, default=None)
 
 
 def _table(plans: list[Plan], chosen: Plan | None, args: Namespace) -> None:
@@ -87,20 +83,20 @@ def _table(plans: list[Plan], chosen: Plan | None, args: Namespace) -> None:
         "$/M tokens",
     ):
         table.add_column(heading, justify="right" if heading not in {"accelerator", "as", "verdict", "why"} else "left")
-    for p in plans:
-        style = "bold green" if p is chosen else "" if is_enough(p, args) else "dim"
+    for one in plans:
+        style = "bold green" if one is chosen else "" if is_enough(one, args) else "dim"
         table.add_row(
-            f"{p.accelerator}{' *' if p is chosen else ''}",
-            p.quantization,
-            p.verdict,
-            ", ".join(f.id for f in p.stopping),
-            f"{p.memory.kv_tokens:,}",
-            f"{p.memory.max_concurrency:.1f}",
-            f"{p.throughput.decode_tok_per_s:.0f}",
-            f"{p.throughput.saturated_tok_per_s:,.0f}",
-            f"{p.startup.total_s / 60:.0f} min",
-            f"{p.cost.usd_per_hour:.2f}",
-            f"{p.cost.usd_per_million_tokens_saturated:.2f}",
+            f"{one.accelerator}{' *' if one is chosen else ''}",
+            one.quantization,
+            one.verdict,
+            ", ".join(f.id for f in one.stopping),
+            f"{one.memory.kv_tokens:,}",
+            f"{one.memory.max_concurrency:.1f}",
+            f"{one.throughput.decode_tok_per_s:.0f}",
+            f"{one.throughput.saturated_tok_per_s:,.0f}",
+            f"{one.startup.total_s / 60:.0f} min",
+            f"{one.cost.usd_per_hour:.2f}",
+            f"{one.cost.usd_per_million_tokens_saturated:.2f}",
             style=style,
         )
     console.print(table)

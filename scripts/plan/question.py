@@ -1,109 +1,172 @@
 """From the command line to the planner's question: names, `--set key=value`, `--config FILE`, `--prices FILE`, `--stack NAME`."""
 
-from __future__ import annotations
-
 import json
+import shlex
+import typing
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Final, cast
 
+from contracts.fields import camel_case
 from planning.errors import PlanningError
+from planning.fields import changed, field_types, is_duration
+from planning.model import ModelSpec
+from planning.prices import PriceBook
+from planning.rules import check_accepted
 from planning.types import Deployment
-from planning.vllm_args import VllmOptions
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Callable, Iterable, Mapping
-
-    from planning.model import ModelSpec
-    from planning.prices import PriceBook
+from planning.units import format_duration, parse_duration_s
+from planning.vllm_args import KINDS, OPTIONS
+from planning.wording import Wording
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+NONE: Final = "none"
+"""The value of `--set` that leaves a field out."""
+NO_PROJECT: Final = "planned-without-a-project"
+_PROBE: Final = "cloud_run.startup_probe"
+_OPTIONS: Final = {name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")}
+"""Fields that have an option of their own."""
 
 
-def _whole(text: str) -> int:
-    return int(text.replace("_", "").replace(",", ""))
+@cache
+def set_keys() -> Mapping[str, str]:
+    """Return the keys of `--set` with the field that each sets, by path: all fields that have no option of their own."""
+    return {_key(path): path for path in field_types() if path not in _OPTIONS}
 
 
-def _truth(text: str) -> bool:
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    return words[text.lower()]
+def _key(path: str) -> str:
+    """Return the key of `--set` for a field: the last part of its path without the unit of a duration."""
+    block, _, name = path.rpartition(".")
+    key = camel_case(name.removesuffix("_s") if is_duration(path) else name)
+    return f"startupProbe.{key}" if block.endswith("startup_probe") else key
 
 
-_INTEGER: Final = ("a whole number", _whole)
-_NUMBER: Final = ("a number", float)
-_TEXT: Final = ("a word", str)
+class CommandWording:
+    """Fields as options of this command, so that a remedy can be pasted at the end of the question."""
 
-SET_KEYS: Final[Mapping[str, tuple[str, tuple[str, Callable[[str], Any]]]]] = {
-    "gpuMemoryUtilization": ("gpu_memory_utilization", _NUMBER),
-    "maxModelLen": ("max_model_len", _INTEGER),
-    "maxNumSeqs": ("max_num_seqs", _INTEGER),
-    "maxNumBatchedTokens": ("max_num_batched_tokens", _INTEGER),
-    "kvCacheDtype": ("kv_cache_dtype", _TEXT),
-    "blockSize": ("block_size", _INTEGER),
-    "tensorParallelSize": ("tensor_parallel_size", _INTEGER),
-    "cpuOffloadGib": ("cpu_offload_gib", _NUMBER),
-    "enforceEager": ("enforce_eager", ("true or false", _truth)),
-    "hostMemoryGib": ("", _NUMBER),
-    "weightsMode": ("", _TEXT),
-}
-"""The keys of `--set`: the option that each means, what its value is, and how it is read."""
+    def key(self, path: str) -> str:
+        """Return the option, or the key of `--set`."""
+        return _OPTIONS.get(path) or (_key(path) if path in field_types() else "startupProbe")
+
+    def change(self, changes: Mapping[str, object]) -> str:
+        """Return the options that make the changes."""
+        return "add " + shlex.join(word for path, value in changes.items() for word in self._words(path, value))
+
+    def _words(self, path: str, value: object) -> Sequence[str]:
+        if path in _OPTIONS:
+            return (_OPTIONS[path], str(value or "none"))
+        return ("--set", f"{self.key(path)}={_spelled(path, value)}")
+
+
+def _spelled(path: str, value: object) -> str:
+    """Return a value as `--set` reads it back."""
+    if value is None:
+        return NONE
+    if is_duration(path):
+        return format_duration(cast("int", value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return json.dumps(value, separators=(",", ":"))
+    if isinstance(value, tuple):
+        return " ".join(cast("tuple[str, ...]", value)) or NONE
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def deployment_from(args: Namespace) -> Deployment:
-    """The deployment that the arguments describe.
-
-    Raises:
-        PlanningError: one sentence for a person, for every mistake.
-    """
+    """Return the deployment that the arguments describe. Raises PlanningError: one sentence, for every mistake."""
     if args.stack is not None:
         return of_stack(args.stack, prices=_prices(args.prices))
-    settings = parse_set(args.set)
-    given = {SET_KEYS[key][0]: value for key, value in settings.items() if SET_KEYS[key][0]}
     spec = _model_file(args.config, args.index, args.model)
-    return Deployment(
+    plain = Deployment(
         model=args.model or (spec.name if spec else ""),
         accelerator=args.accelerator or "",
-        platform=args.platform,
-        quantization=args.quantization,
-        vllm=VllmOptions(**given),
-        weights_mode=cast("Any", settings.get("weightsMode")),
-        host_memory_gib=settings.get("hostMemoryGib"),
+        platform=_given(args.platform),
+        quantization=_given(args.quantization),
         model_spec=spec,
         prices=_prices(args.prices),
     )
+    if not args.set:
+        return plain
+    deployment = changed(plain, parse_set(args.set))
+    mistake = check_accepted(deployment.accept_findings)
+    if mistake:
+        raise PlanningError(f"--set acceptFindings: {mistake}.")
+    return deployment
 
 
-def parse_set(pairs: Iterable[str]) -> dict[str, Any]:
-    """`key=value` pairs by key, read and checked. Raises PlanningError."""
-    found: dict[str, Any] = {}
+def _given(word: str | None) -> str | None:
+    return None if word == NONE else word
+
+
+def parse_set(pairs: Iterable[str]) -> dict[str, object]:
+    """Return the values of `key=value` pairs by field, read and checked. Raises PlanningError."""
+    keys, found = set_keys(), dict[str, object]()
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        key = key.strip()
-        if key not in SET_KEYS:
-            raise PlanningError(f'--set knows no key "{key}"; allowed are {", ".join(SET_KEYS)}.')
-        if not equals or not text.strip():
+        key, text = key.strip(), text.strip()
+        if key == "startupProbe" and text == NONE:
+            found = {path: value for path, value in found.items() if not path.startswith(_PROBE)} | {_PROBE: None}
+            continue
+        if key not in keys:
+            raise PlanningError(f'--set knows no key "{key}"; allowed are {", ".join(keys)}.')
+        if not equals or not text:
             raise PlanningError(f"--set {key} has no value; write --set {key}=VALUE.")
-        wanted, read = SET_KEYS[key][1]
-        try:
-            found[key] = read(text.strip())
-        except (ValueError, KeyError):
-            raise PlanningError(f'--set {key} is "{text.strip()}"; it must be {wanted}.') from None
+        found.pop(_PROBE, None) if keys[key].startswith(_PROBE) else None
+        found[keys[key]] = _read_value(key, keys[key], text)
     return found
 
 
+def _read_value(key: str, path: str, text: str) -> object:
+    hint, is_optional = field_types()[path]
+    if text == NONE and (is_optional or typing.get_origin(hint) is tuple):
+        return None if is_optional else ()
+    if path.startswith("vllm."):
+        return OPTIONS[key].read(text)
+    if is_duration(path):
+        try:
+            return parse_duration_s(text)
+        except ValueError as error:
+            raise PlanningError(f'--set {key} is "{text}"; {error}.') from None
+    choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
+    if choices and text not in choices:
+        raise PlanningError(f'--set {key} is "{text}"; allowed are {", ".join(choices)}.')
+    kind = str if choices else typing.get_origin(hint) or hint
+    words, read = KINDS[kind]
+    try:
+        return read(text)
+    except (ValueError, KeyError):
+        raise PlanningError(f'--set {key} is "{text}"; it must be {words}.') from None
+
+
+def stack_file(name: str) -> Path:
+    """Return the settings file of a stack."""
+    return ROOT / f"Pulumi.{name}.yaml"
+
+
 def of_stack(name: str, *, prices: PriceBook | None) -> Deployment:
-    """The deployment of a stack's settings file, read without an engine. Raises PlanningError."""
+    """Return the deployment of a stack's settings file, read without an engine. Raises PlanningError."""
     # pydantic and yaml cost more than the whole plan; only this path needs them.
-    from stacks.loading import SettingsError, from_file  # noqa: PLC0415
-    from stacks.planned import to_deployment  # noqa: PLC0415
+    from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - only with --stack
+    from stacks.planned import to_deployment  # noqa: PLC0415 - only with --stack
 
     try:
-        settings = from_file(ROOT / f"Pulumi.{name}.yaml", project="planned-without-a-project")
+        settings = from_file(stack_file(name), project=NO_PROJECT)
     except SettingsError as error:
         raise PlanningError(str(error)) from None
     deployment = to_deployment(settings)
     return replace(deployment, prices=prices) if prices else deployment
+
+
+def wording_of(args: Namespace, deployment: Deployment) -> Wording:
+    """Return the words for the findings: settings keys for a stack, options otherwise."""
+    if args.stack is None:
+        return CommandWording()
+    from stacks.wording import StackWording  # noqa: PLC0415 - only with --stack
+
+    return StackWording(deployment)
 
 
 def _model_file(config: Path | None, index: Path | None, name: str | None) -> ModelSpec | None:
@@ -123,8 +186,6 @@ def _model_file(config: Path | None, index: Path | None, name: str | None) -> Mo
 def _prices(path: Path | None) -> PriceBook | None:
     if path is None:
         return None
-    from planning.prices import PriceBook  # noqa: PLC0415 - only with --prices
-
     return PriceBook.from_mapping(_read(path))
 
 

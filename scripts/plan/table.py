@@ -1,17 +1,14 @@
 """A plan for people: memory as a bar, start-up as a timeline, speed and cost, findings."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from planning.types import Finding, Plan
 from planning.units import duration
-
-if TYPE_CHECKING:
-    from planning.types import Finding, Plan
+from planning.wording import Wording, remedy_of, worded
 
 _BAR: Final = 60
 _MAX_WIDTH: Final = 120
@@ -23,7 +20,7 @@ _VERDICTS: Final = {
 }
 
 
-def show(plan: Plan) -> None:
+def show(plan: Plan, wording: Wording) -> None:
     """Print the plan on stdout."""
     console = Console(highlight=False)
     if console.width > _MAX_WIDTH or not console.is_terminal:
@@ -38,7 +35,7 @@ def show(plan: Plan) -> None:
     _startup(console, plan)
     _figures(console, plan)
     for finding in plan.findings:
-        _finding(console, finding, accepted=finding.id in plan.accepted)
+        _finding(console, finding, wording, accepted=finding.id in plan.accepted)
 
 
 def _memory(console: Console, plan: Plan) -> None:
@@ -110,10 +107,7 @@ def _figures(console: Console, plan: Plan) -> None:
     console.print()
 
 
-def _finding(console: Console, finding: Finding, *, accepted: bool) -> None:
-    word = "accepted" if accepted else finding.severity
-    console.print(
-        Text.assemble(
-            (f"{finding.id} {word:<5} ", _COLOURS[finding.severity]), f"{finding.message} ", (finding.remedy, "italic")
-        )
-    )
+def _finding(console: Console, finding: Finding, wording: Wording, *, accepted: bool) -> None:
+    label = f"{finding.id} {'accepted' if accepted else finding.severity:<5} "
+    message, remedy = worded(finding.message, wording), remedy_of(finding, wording)
+    console.print(Text.assemble((label, _COLOURS[finding.severity]), f"{message} ", (remedy, "italic")))

@@ -1,14 +1,19 @@
 """The command: its keys, its exit codes, and what it says to a person who made a mistake."""
 
 import json
+import shlex
 import subprocess
 import sys
+import typing
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from scripts.plan.__main__ import main
-from scripts.plan.question import SET_KEYS
+from planning.fields import field_types, is_duration, value_at
+from planning.types import Deployment
+from scripts.plan.__main__ import main, parser
+from scripts.plan.question import CommandWording, deployment_from
 
 ROOT = Path(__file__).resolve().parents[2]
 E2B = ("--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-4")
@@ -95,26 +100,59 @@ def test_settings_change_the_plan(run, pair: str, path: tuple[str, ...], value: 
     assert found == value
 
 
-def test_every_key_that_is_promised_is_accepted(run):
-    values = {
-        "gpuMemoryUtilization": "0.9",
-        "maxModelLen": "8192",
-        "maxNumSeqs": "8",
-        "maxNumBatchedTokens": "4096",
-        "kvCacheDtype": "fp8",
-        "blockSize": "16",
-        "tensorParallelSize": "1",
-        "cpuOffloadGib": "2",
-        "enforceEager": "true",
-        "hostMemoryGib": "32",
-        "weightsMode": "fuse",
-    }
-    assert values.keys() == SET_KEYS.keys()
-    pairs = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
-    code, out, err = run("--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--accelerator", "l4", *pairs, "--json")
+VALUES: dict[object, object] = {
+    int: 7,
+    float: 0.5,
+    bool: True,
+    str: "word",
+    tuple: ("one", "two"),
+    Mapping: {"image": 2},
+}
+
+
+def example(path: str) -> object:
+    """Return a value that the field takes."""
+    hint = field_types()[path].hint
+    if is_duration(path):
+        return 5_400
+    if path == "accept_findings":
+        return ("PRB01", "TPU04")
+    if typing.get_origin(hint) is typing.Literal:
+        return typing.get_args(hint)[-1]
+    return VALUES[typing.get_origin(hint) or hint]
+
+
+def question(*arguments: str) -> Deployment:
+    return deployment_from(
+        parser().parse_args(["--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-1", *arguments])
+    )
+
+
+def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
+    plain = question()
+    for path, kind in field_types().items():
+        change = {path: example(path)}
+        words = CommandWording().change(change).removeprefix("add ")
+        assert value_at(question(*shlex.split(words)), path) == example(path), path
+        if kind.is_optional:
+            without = shlex.split(CommandWording().change({path: None}).removeprefix("add "))
+            assert value_at(question(*shlex.split(words), *without), path) is None, path
+    assert question("--set", "startupProbe.period=9s", "--set", "startupProbe=none") == plain
+
+
+def test_several_keys_make_one_deployment(run):
+    pairs = (
+        "cpuOffloadGib=2",
+        "enforceEager=true",
+        "hostMemoryGib=32",
+        "weightsMode=fuse",
+        "maxNumSeqs=8",
+        "kvCacheDtype=fp8",
+    )
+    words = [part for pair in pairs for part in ("--set", pair)]
+    code, out, err = run("--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--accelerator", "l4", *words, "--json")
     assert (code, err) == (0, "")
-    memory = json.loads(out)["memory"]
-    assert memory["graphs_gib"] == 0
+    assert json.loads(out)["memory"]["graphs_gib"] == 0
 
 
 def test_names_are_read_without_regard_to_case(run):
@@ -133,11 +171,16 @@ def test_names_are_read_without_regard_to_case(run):
         (("--model", "google/gemma-4-E2B-it", "--accelerator", "T4"), '"T4" is unknown; allowed are v5e-1'),
         ((*E2B, "--platform", "gce"), "allowed for it are tpu-vm"),
         ((*E2B, "--quantization", "int3"), "allowed are bf16, fp8, w4a16"),
-        ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength"; allowed are gpuMemoryUtilization'),
+        ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength"; allowed are tensorParallelSize'),
         ((*E2B, "--set", "maxModelLen"), "has no value"),
         ((*E2B, "--set", "maxModelLen=long"), '"long"; it must be a whole number'),
         ((*E2B, "--set", "enforceEager=maybe"), '"maybe"; it must be true or false'),
         ((*E2B, "--set", "weightsMode=floppy"), '"floppy"; allowed are hub'),
+        ((*E2B, "--set", "maxRunDuration=4"), "a duration needs its unit"),
+        ((*E2B, "--set", "compileCache=disk"), '"disk"; allowed are memory, off'),
+        ((*E2B, "--set", "acceptFindings=FIT99"), '"FIT99" is the id of no finding'),
+        ((*E2B, "--fix"), "--stack NAME"),
+        (("--stack", "tpu-v6e4", "--write"), "--write belongs to --fix"),
         ((*E2B, "--json", "--explain"), "choose one"),
         ((*E2B, "--min-context", "4096"), "belong to --compare"),
         ((*E2B, "--stack", "tpu-v6e4"), "leave out --model"),
@@ -170,7 +213,7 @@ def test_files_that_are_not_one_json_object_are_refused(run, tmp_path, text: str
 def test_a_table_shows_memory_start_up_cost_and_findings(run):
     code, out, _ = run(*E2B)
     assert code == 0
-    for part in ("google/gemma-4-E2B-it", "v6e-4", "weights", "KV", "weights (hub)", "compile", "$5.40", "TPU02"):
+    for part in ("google/gemma-4-E2B-it", "v6e-4", "weights", "KV", "weights (hub)", "compile", "$5.40", "CST01"):
         assert part in out
 
 

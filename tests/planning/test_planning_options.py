@@ -170,8 +170,8 @@ def test_recommendations_for_unknown_names_are_refused(model: str, platform: str
         ({"accelerator": "T4"}, 'The accelerator "T4" is unknown; allowed are v5e-1'),
         ({"platform": "cloud-run"}, 'The platform "cloud-run" does not have v6e-4; allowed for it are tpu-vm.'),
         ({"quantization": "int3"}, 'The quantization "int3" is unknown; allowed are bf16, fp8, w4a16.'),
-        ({"weights_mode": "floppy"}, 'weightsMode is "floppy"; allowed are hub'),
-        ({"host_memory_gib": 0}, "hostMemoryGib is 0; it must be above 0."),
+        ({"weights_mode": "floppy"}, '`weights_mode` is "floppy"; allowed are hub'),
+        ({"host_memory_gib": 0}, "`host_memory_gib` is 0; it must be above 0."),
         ({"vllm": VllmOptions(gpu_memory_utilization=1.1)}, "gpuMemoryUtilization is 1.1"),
         ({"vllm": VllmOptions(kv_cache_dtype="int3")}, 'kvCacheDtype is "int3"; allowed are auto'),
         ({"vllm": VllmOptions(max_model_len=-1)}, "maxModelLen is -1; it must be 1 or more."),
@@ -251,11 +251,12 @@ def test_a_plan_is_json_with_the_keys_that_are_promised():
             ]
         ),
         "startup": sorted(["pull_s", "load_s", "compile_s", "total_s", "probe_budget_s"]),
-        "throughput": ["decode_tok_per_s", "saturated_tok_per_s"],
+        "throughput": ["decode_tok_per_s", "saturated_tok_per_s", "ttft_s"],
         "cost": ["max_usd", "usd_per_hour", "usd_per_million_tokens"],
         "findings": None,
     }
-    assert all(finding.keys() == {"id", "severity", "message", "remedy", "source"} for finding in document["findings"])
+    keys = {"id", "severity", "message", "remedy", "source", "remedies"}
+    assert all(finding.keys() == keys for finding in document["findings"])
 
 
 def test_no_module_hides_a_name_of_the_package():

@@ -1,0 +1,465 @@
+"""Rules of the platforms: probes, scaling, places, slices, networks, secrets, mounts, money."""
+
+import math
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit, urlunsplit
+
+from planning import overheads
+from planning.hardware import (
+    CLOUD_RUN_MAX_GPU_PROBE_S,
+    CLOUD_RUN_MAX_INITIAL_DELAY_S,
+    CLOUD_RUN_MAX_PERIOD_S,
+    CLOUD_RUN_MAX_STARTUP_S,
+    FLEX_START_MAX_RUN_S,
+    FLEX_START_V6E_ZONES,
+    MIN_RUN_S,
+    gpu_regions,
+)
+from planning.recommendation import FUSE_MODES
+from planning.registry import RuleResult, rule
+from planning.subject import Subject
+from planning.throughput import saturation_batch
+from planning.types import Remedy, StartupProbe
+from planning.units import DAY_S, HOUR_S, duration
+from planning.ways_out import ways_out
+
+_PROBES = "Cloud Run, container health checks"
+_GPU_QUOTA = "Cloud Run GPU quota; pulumi/pulumi-gcp#3794"
+_MAX_CONCURRENCY = 1_000
+_USUAL_RUN_S = 4 * HOUR_S
+_SECRET_FLAGS = ("--api-key", "--hf-token")
+_SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}")
+
+
+def _change(path: str, value: object) -> Remedy:
+    return Remedy(changes={path: value})
+
+
+def _passing_probe(subject: Subject) -> dict[str, object]:
+    """Return the probe that gives the predicted start its margin, as far as Cloud Run allows."""
+    budget_s = min(subject.startup.probe_budget_s, CLOUD_RUN_MAX_STARTUP_S)
+    delay_s = CLOUD_RUN_MAX_INITIAL_DELAY_S if budget_s > CLOUD_RUN_MAX_GPU_PROBE_S else 0
+    probe = {
+        "initial_delay_s": delay_s,
+        "period_s": 60,
+        "failure_threshold": math.ceil((budget_s - delay_s) / 60),
+        "timeout_s": 10,
+    }
+    return {f"cloud_run.startup_probe.{name}": value for name, value in probe.items()}
+
+
+@rule("PRB01", "block", source=_PROBES, what="the start takes longer than the startup probe allows")
+def probe_budget(subject: Subject) -> RuleResult | None:
+    """Find a probe that ends the start before it is done."""
+    if subject.resolved.platform != "cloud-run":
+        return None
+    startup, probe = subject.startup, subject.resolved.deployment.cloud_run.startup_probe
+    budget_s = probe.budget_s if probe else CLOUD_RUN_MAX_STARTUP_S
+    if startup.total_s <= budget_s:
+        return None
+    given = (
+        f"`cloud_run.startup_probe` gives up after {duration(budget_s)}"
+        if probe
+        else f"Cloud Run allows {duration(budget_s)} at most"
+    )
+
+    def remedies() -> Iterator[Remedy]:
+        yield Remedy(changes=_passing_probe(subject))
+        without_probe: dict[str, object] = {"cloud_run.startup_probe": None}
+        if probe is not None:
+            yield Remedy(changes=without_probe)
+        yield _change("weights_mode", "fuse-buffered")
+        if probe is not None:
+            yield Remedy(changes={"weights_mode": "fuse-buffered", **without_probe})
+
+    return RuleResult(
+        message=(
+            f"The start is predicted to take {duration(startup.total_s)} ({duration(startup.load_s)} loading, "
+            f"{duration(startup.compile_s)} compiling and warm-up), but {given}: the revision would never become ready."
+        ),
+        remedies=remedies(),
+        last_resorts=ways_out(subject),
+        advice="No probe that Cloud Run allows is long enough." if startup.total_s > CLOUD_RUN_MAX_STARTUP_S else "",
+    )
+
+
+@rule("PRB02", "block", source=_PROBES, what="a startup probe that Cloud Run would refuse")
+def probe_limits(subject: Subject) -> RuleResult | None:
+    """Find a probe that Cloud Run does not accept."""
+    probe = subject.resolved.deployment.cloud_run.startup_probe
+    if subject.resolved.platform != "cloud-run" or probe is None:
+        return None
+    wrong = [text for is_wrong, text in _probe_checks(probe) if is_wrong]
+    if not wrong:
+        return None
+    return RuleResult(
+        message=f"Cloud Run would refuse the startup probe: {'; '.join(wrong)}.",
+        remedies=(Remedy(changes=_passing_probe(subject)), _change("cloud_run.startup_probe", None)),
+    )
+
+
+def _probe_checks(probe: StartupProbe) -> tuple[tuple[bool, str], ...]:
+    """Return each limit: whether the probe breaks it, and what to say then."""
+    whole_s = probe.period_s * probe.failure_threshold
+    return (
+        (
+            not 0 <= probe.initial_delay_s <= CLOUD_RUN_MAX_INITIAL_DELAY_S,
+            f"`cloud_run.startup_probe.initial_delay_s` is {probe.initial_delay_s} s; 0 to {CLOUD_RUN_MAX_INITIAL_DELAY_S} s are allowed",
+        ),
+        (
+            not 1 <= probe.period_s <= CLOUD_RUN_MAX_PERIOD_S,
+            f"`cloud_run.startup_probe.period_s` is {probe.period_s} s; 1 to {CLOUD_RUN_MAX_PERIOD_S} s are allowed",
+        ),
+        (
+            probe.failure_threshold < 1,
+            f"`cloud_run.startup_probe.failure_threshold` is {probe.failure_threshold}; it must be 1 or more",
+        ),
+        (
+            not 1 <= probe.timeout_s <= probe.period_s,
+            f"`cloud_run.startup_probe.timeout_s` is {probe.timeout_s} s; it may not be longer than the period of {probe.period_s} s",
+        ),
+        (
+            whole_s > CLOUD_RUN_MAX_GPU_PROBE_S,
+            f"period times failure threshold is {whole_s} s; {CLOUD_RUN_MAX_GPU_PROBE_S} s are allowed with a GPU",
+        ),
+    )
+
+
+@rule(
+    "SCL01",
+    "warn",
+    source="Cloud Run concurrency; vLLM v1 scheduler",
+    what="a concurrency that makes requests wait outside or inside the server",
+)
+def queueing(subject: Subject) -> RuleResult | None:
+    """Find requests that wait in front of a server that could take more, or inside one that cannot."""
+    run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
+    if resolved.platform != "cloud-run" or run.concurrency is None:
+        return None
+    at_once = saturation_batch(resolved, subject.memory)
+    length = min(overheads.TYPICAL_SEQUENCE_TOKENS, resolved.max_model_len)
+    allowed = run.concurrency * run.max_instances
+    if allowed < at_once:
+        return RuleResult(
+            message=(
+                f"Cloud Run passes on {allowed} requests at a time (`cloud_run.concurrency` {run.concurrency} x "
+                f"`cloud_run.max_instances` {run.max_instances}), although one instance alone computes {at_once} requests of "
+                f"{length:,} tokens at a time: further requests wait while the GPU has room for them."
+            ),
+            remedies=(
+                _change("cloud_run.concurrency", min(at_once, _MAX_CONCURRENCY)),
+                _change("cloud_run.max_instances", math.ceil(at_once / run.concurrency)),
+            ),
+        )
+    if run.concurrency > resolved.max_num_seqs:
+        return RuleResult(
+            message=(
+                f"Cloud Run passes on `cloud_run.concurrency` {run.concurrency} requests to an instance that computes "
+                f"{resolved.max_num_seqs} at a time (`vllm.max_num_seqs`): the others wait inside, where scaling does not see them."
+            ),
+            remedies=(
+                _change("cloud_run.concurrency", resolved.max_num_seqs),
+                _change("vllm.max_num_seqs", run.concurrency),
+            ),
+        )
+    return None
+
+
+@rule(
+    "SCL02",
+    "block",
+    "warn",
+    source=_GPU_QUOTA,
+    what="more instances than the GPU quota allows, or a quota that is not set",
+)
+def quota(subject: Subject) -> RuleResult | None:
+    """Find more instances than GPUs in the quota."""
+    run = subject.resolved.deployment.cloud_run
+    if subject.resolved.platform != "cloud-run":
+        return None
+    region = run.region or "the region"
+    if run.gpu_quota is None:
+        if run.max_instances <= 1:
+            return None
+        return RuleResult(
+            severity="warn",
+            message=f"`cloud_run.max_instances` is {run.max_instances}, and the GPU quota of {region} is not set.",
+            advice=(
+                "Look it up (nvidia_l4_gpu_allocation_no_zonal_redundancy and its like) and set `cloud_run.gpu_quota`; "
+                "revisions that still hold instances count too."
+            ),
+        )
+    if run.max_instances <= run.gpu_quota:
+        return None
+    changes: dict[str, object] = {"cloud_run.max_instances": run.gpu_quota}
+    if run.min_instances > run.gpu_quota:
+        changes["cloud_run.min_instances"] = run.gpu_quota
+    return RuleResult(
+        message=(
+            f"`cloud_run.max_instances` is {run.max_instances}, and the quota of {region} allows {run.gpu_quota} GPUs: "
+            "the service would fail to deploy."
+        ),
+        remedies=(Remedy(changes=changes),) if run.gpu_quota else (),
+        advice="Or ask for more GPU quota (free of charge, takes days).",
+    )
+
+
+@rule("SCL03", "block", source="Cloud Run, GPU support by region", what="a region that is not known to have the GPU")
+def region(subject: Subject) -> RuleResult | None:
+    """Find a region without this GPU."""
+    run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
+    if resolved.platform != "cloud-run" or run.region is None:
+        return None
+    known = gpu_regions(resolved.accelerator)
+    if run.region in known:
+        return None
+    nearest_first = sorted(known, key=lambda name: _continent(name) != _continent(run.region or ""))
+    return RuleResult(
+        message=f"Cloud Run is not known to have {resolved.accelerator.name} in {run.region}.",
+        remedies=tuple(_change("cloud_run.region", name) for name in nearest_first),
+        advice="If the region is newer than this list, accept this finding.",
+    )
+
+
+def _continent(place: str) -> str:
+    return place.partition("-")[0]
+
+
+@rule(
+    "TPU01",
+    "block",
+    source="vLLM on TPU, Gemma 4 recipe",
+    what="tensor parallelism differs from the chips of the slice",
+)
+def slice_parallelism(subject: Subject) -> RuleResult | None:
+    """Find tensor parallelism that differs from the slice."""
+    resolved = subject.resolved
+    if not resolved.is_tpu or resolved.tp == resolved.accelerator.devices:
+        return None
+    return RuleResult(
+        message=(
+            f"`vllm.tensor_parallel_size` is {resolved.tp}, and {resolved.accelerator.name} has {resolved.accelerator.devices} chip(s): "
+            "the server would not start, or leave chips idle that are paid for."
+        ),
+        remedies=(
+            _change("vllm.tensor_parallel_size", resolved.accelerator.devices),
+            _change("vllm.tensor_parallel_size", None),
+        ),
+        last_resorts=ways_out(subject),
+    )
+
+
+@rule(
+    "TPU02",
+    "block",
+    source="Cloud TPU, queued resources (runDuration)",
+    what="a run duration under 10 min or over 7 days, or none with flex-start",
+)
+def run_duration(subject: Subject) -> RuleResult | None:
+    """Find capacity that never ends, ends at once, or lasts longer than it may."""
+    tpu = subject.resolved.deployment.tpu
+    if not subject.resolved.is_tpu:
+        return None
+    run_s = tpu.max_run_duration_s
+    if run_s is None:
+        if tpu.provisioning_model != "flex-start":
+            return None
+        message = (
+            "`tpu.max_run_duration_s` is not set, and flex-start requires it; Google deletes the nodes at its end."
+        )
+        allowed_s = _USUAL_RUN_S
+    elif run_s > FLEX_START_MAX_RUN_S:
+        message = (
+            f"`tpu.max_run_duration_s` is {duration(run_s)}; at most {FLEX_START_MAX_RUN_S // DAY_S} d are allowed."
+        )
+        allowed_s = FLEX_START_MAX_RUN_S
+    elif run_s < MIN_RUN_S:
+        message = f"`tpu.max_run_duration_s` is {duration(run_s)}; a large model takes longer to load than a run under {duration(MIN_RUN_S)}."
+        allowed_s = MIN_RUN_S
+    else:
+        return None
+    price = subject.cost.usd_per_hour * allowed_s / HOUR_S
+    return RuleResult(
+        message=message,
+        remedies=(_change("tpu.max_run_duration_s", allowed_s),),
+        advice=f"A run of {duration(allowed_s)} costs ${price:,.2f}.",
+    )
+
+
+@rule(
+    "TPU04",
+    "block",
+    source="Cloud TPU regions and zones",
+    what="a zone where flex-start v6e is not known to be offered",
+)
+def zones(subject: Subject) -> RuleResult | None:
+    """Find zones where flex-start v6e is not known to be granted."""
+    tpu, accelerator = subject.resolved.deployment.tpu, subject.resolved.accelerator
+    if not accelerator.name.startswith("v6e") or tpu.provisioning_model != "flex-start":
+        return None
+    unknown = [zone for zone in tpu.zones if zone not in FLEX_START_V6E_ZONES]
+    if not unknown:
+        return None
+    known = tuple(zone for zone in tpu.zones if zone in FLEX_START_V6E_ZONES)
+    continents = {_continent(zone) for zone in tpu.zones}
+    near = tuple(zone for zone in FLEX_START_V6E_ZONES if _continent(zone) in continents)
+    choices = dict.fromkeys(choice for choice in (near, FLEX_START_V6E_ZONES) if choice)
+    # An existing subnet is in the region of the present zones, so that other zones need a network of the stack.
+    own_network = {} if tpu.private_google_access is None else {"tpu.private_google_access": None}
+    return RuleResult(
+        message=(
+            f"Flex-start v6e is not known to be offered in {', '.join(unknown)}. A zone needs the hardware, your quota and the offer; "
+            "many have only two of the three."
+        ),
+        remedies=(
+            *((_change("tpu.zones", known),) if known else ()),
+            *(Remedy(changes={"tpu.zones": choice, **own_network}) for choice in choices if choice != known),
+        ),
+        advice="If a zone is newer than this list, accept this finding.",
+    )
+
+
+@rule(
+    "TPU06",
+    "warn",
+    source="tpu-inference (VLLM_XLA_CACHE_PATH)",
+    what="no compile cache, so that each restart compiles everything again",
+)
+def compile_cache(subject: Subject) -> RuleResult | None:
+    """Find restarts that compile everything again."""
+    if not subject.resolved.is_tpu or subject.resolved.deployment.tpu.compile_cache != "off":
+        return None
+    return RuleResult(
+        message=(
+            f"`tpu.compile_cache` is off, so that each restart compiles for {duration(subject.startup.compile_s)} again "
+            f"instead of {overheads.XLA_CACHED_S} s."
+        ),
+        remedies=(_change("tpu.compile_cache", "memory"),),
+    )
+
+
+@rule("NET01", "block", source="vLLM binds to IPv4", what="an endpoint that names localhost")
+def localhost(subject: Subject) -> RuleResult | None:
+    """Find a name that resolves to IPv6 first."""
+    url = subject.resolved.deployment.endpoint_url
+    parts = urlsplit(url or "")
+    if url is None or (parts.hostname or "").lower() != "localhost":
+        return None
+    port = parts.netloc.lower().rpartition("localhost")[2]
+    address = urlunsplit(parts._replace(netloc=f"127.0.0.1{port}"))
+    return RuleResult(
+        message=f"`endpoint_url` is {url}: localhost may resolve to ::1 first, where vLLM does not listen.",
+        remedies=(_change("endpoint_url", address),),
+    )
+
+
+@rule("NET02", "block", source="VPC, Private Google Access", what="an existing subnet without Private Google Access")
+def private_access(subject: Subject) -> RuleResult | None:
+    """Find a machine that can pull nothing."""
+    tpu = subject.resolved.deployment.tpu
+    if not subject.resolved.is_tpu or tpu.private_google_access is not False:
+        return None
+    return RuleResult(
+        message=(
+            "`tpu.private_google_access` is false, and the machine has no external address: it could pull neither image nor weights."
+        ),
+        remedies=(_change("tpu.private_google_access", None),),
+        advice="Or switch on Private Google Access for the subnet (free of charge) and set `tpu.private_google_access` to true.",
+    )
+
+
+@rule(
+    "SEC01",
+    "block",
+    source="Secret Manager best practices",
+    what="a secret among the arguments of the server",
+    is_acceptable=False,
+)
+def secret_argument(subject: Subject) -> RuleResult | None:
+    """Find an argument that looks like a secret; its value is never shown."""
+    arguments = subject.resolved.deployment.vllm.extra_args
+    kept = _without_secrets(arguments)
+    if kept == arguments:
+        return None
+    return RuleResult(
+        message=(
+            f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would stand in clear in the "
+            "configuration, in the state, and in the service's description or the instance's metadata."
+        ),
+        remedies=(_change("vllm.extra_args", kept),),
+        advice="Revoke that secret. A Hugging Face token belongs in the secret setting hfToken, which goes to Secret Manager.",
+    )
+
+
+def _without_secrets(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the arguments without flags that carry a secret, their values, and anything that holds a Hugging Face token."""
+    kept: list[str] = []
+    follows_flag = False
+    for argument in arguments:
+        flag, equals, _ = argument.partition("=")
+        is_flag = flag in _SECRET_FLAGS
+        if _SECRET.search(argument) and not argument.startswith("--"):
+            if kept and kept[-1].startswith("--") and "=" not in kept[-1]:
+                kept.pop()  # the flag that this was the value of
+        elif not is_flag and not _SECRET.search(argument) and not (follows_flag and not argument.startswith("--")):
+            kept.append(argument)
+        follows_flag = is_flag and not equals
+    return tuple(kept)
+
+
+@rule(
+    "SEC02",
+    "block",
+    source="Cloud Run IAM (allUsers); vllm-project/vllm#58144",
+    what="an endpoint that anyone may call",
+)
+def public(subject: Subject) -> RuleResult | None:
+    """Find an endpoint for everybody."""
+    if not subject.resolved.deployment.public:
+        return None
+    return RuleResult(
+        message=f"Anyone on the internet could use the endpoint, at up to ${subject.cost.max_usd:,.0f} ({subject.cost.max_usd_basis}).",
+        remedies=(_change("public", False),),
+        advice="Name the callers instead, or accept this finding.",
+    )
+
+
+@rule(
+    "FUS01",
+    "block",
+    source="Cloud Storage FUSE mount options (uid, gid)",
+    what="a mount that the server's user cannot read",
+)
+def mount_owner(subject: Subject) -> RuleResult | None:
+    """Find a mount that belongs to another user than the server."""
+    run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
+    if resolved.platform != "cloud-run" or resolved.weights_mode not in FUSE_MODES or not run.image_uid:
+        return None
+    owners = (("uid", run.mount_uid, run.image_uid), ("gid", run.mount_gid, run.image_gid or 0))
+    wrong = {name: (given, wanted) for name, given, wanted in owners if given is not None and given != wanted}
+    if not wrong:
+        return None
+    said = " and ".join(f"{name} {given} (the image runs as {wanted})" for name, (given, wanted) in wrong.items())
+    return RuleResult(
+        message=f"The mount would belong to {said}: the server fails with Permission denied.",
+        remedies=(Remedy(changes={f"cloud_run.mount_{name}": None for name in wrong}),),
+    )
+
+
+@rule("CST01", "info", source="Google Cloud price lists", what="the whole bill: per hour, while idle, and at most")
+def whole_bill(subject: Subject) -> RuleResult:
+    """Return the bill with the parts that estimates forget."""
+    cost, resolved = subject.cost, subject.resolved
+    parts = " + ".join(f"{name} ${price:.2f}" for name, price in cost.parts_usd_per_hour)
+    idle = f"; ${cost.idle_usd_per_hour:.2f}/h while idle" if resolved.platform == "cloud-run" else ""
+    is_kept_warm = resolved.platform == "cloud-run" and resolved.deployment.cloud_run.min_instances > 0
+    return RuleResult(
+        message=(
+            f"${cost.usd_per_hour:.2f}/h ({parts}){idle}; at most ${cost.max_usd:,.0f} ({cost.max_usd_basis}); "
+            f"prices of {cost.prices_as_of}."
+        ),
+        advice="With `cloud_run.min_instances` 0 an idle service costs nothing, and the first request waits for a cold start."
+        if is_kept_warm
+        else "",
+    )

@@ -1,0 +1,136 @@
+"""A stack's settings file that can be changed without losing comments, order, or the spelling of other lines."""
+
+import difflib
+import io
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+
+from contracts.labels import PRODUCT
+from scripts.plan.question import NO_PROJECT
+from stacks.loading import from_values
+from stacks.settings import TOKEN_KEY, Settings
+
+Block: TypeAlias = MutableMapping[str, Any]
+"""A mapping of the file; ruamel.yaml gives its types no parameters."""
+_UNWRAPPED = 10_000
+"""Line width of the writer: lines stay as long as they are."""
+
+
+class SettingsFile:
+    """The text of `Pulumi.<stack>.yaml`, and its keys as settings name them (`cloudRun.memory`)."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file, which has to be YAML with a `config` block."""
+        self._name = path.name
+        self._text = path.read_text(encoding="utf-8")
+        self._document = _parsed(self._text)
+        self._config = cast("Block", self._document["config"])
+
+    def settings(self) -> Settings:
+        """Return the settings as they are now. Raises SettingsError."""
+        values: dict[str, object] = {
+            key.partition(":")[2]: value for key, value in self._config.items() if key.startswith(f"{PRODUCT}:")
+        }
+        has_token = values.pop(TOKEN_KEY, None) is not None
+        return from_values(values, project=NO_PROJECT, has_token=has_token, origin=self._name)
+
+    def apply(self, changes: Mapping[str, object]) -> None:
+        """Set keys to new values; None removes a key, and a block that is empty after it."""
+        for key, value in changes.items():
+            first, *rest = key.split(".")
+            path = (f"{PRODUCT}:{first}", *rest)
+            if value is None:
+                _remove(self._config, path)
+            else:
+                _set(self._config, path, value)
+
+    def text(self) -> str:
+        """Return the file's text. Only changed lines are written anew: the writer has its own style for blanks and quotes."""
+        kept = self._text.splitlines(keepends=True)
+        before = _dumped(_parsed(self._text)).splitlines(keepends=True)
+        after = _dumped(self._document).splitlines(keepends=True)
+        if len(before) != len(kept):
+            return "".join(after)
+        lines: list[str] = []
+        for operation, start, end, new_start, new_end in difflib.SequenceMatcher(
+            a=before, b=after, autojunk=False
+        ).get_opcodes():
+            lines += kept[start:end] if operation == "equal" else after[new_start:new_end]
+        return "".join(lines)
+
+
+def _writer() -> YAML:
+    writer = YAML()
+    writer.preserve_quotes = True
+    writer.width = _UNWRAPPED
+    return writer
+
+
+def _parsed(text: str) -> Block:
+    return cast("Block", cast("Any", _writer()).load(text))
+
+
+def _dumped(document: Block) -> str:
+    stream = io.StringIO()
+    cast("Any", _writer()).dump(document, stream)
+    return stream.getvalue()
+
+
+def _set(block: Block, path: tuple[str, ...], value: object) -> None:
+    key, *rest = path
+    if rest:
+        if not isinstance(block.get(key), MutableMapping):
+            block[key] = CommentedMap()
+        _set(cast("Block", block[key]), tuple(rest), value)
+        return
+    orphans = tuple(_comments_after(block, key)) if isinstance(block.get(key), MutableMapping) else ()
+    block[key] = value
+    _comment_next(block, key, orphans)
+
+
+def _remove(block: Block, path: tuple[str, ...]) -> None:
+    key, *rest = path
+    if key not in block:
+        return
+    if rest:
+        inner = cast("Block", block[key])
+        _remove(inner, tuple(rest))
+        if inner:
+            return
+    orphans = tuple(_comments_after(block, key))
+    _comment_next(block, key, orphans)
+    del block[key]
+
+
+def _comments_after(block: Block, key: str) -> Iterator[str]:
+    """Yield the comment lines that the parser keeps with a key although they stand before the next one."""
+    column = cast("int", cast("Any", block).lc.key(key)[1])
+    holder: Any = block
+    name: Any = key
+    while True:
+        token = holder.ca.items.get(name, (None, None, None))[2]
+        value = holder[name]
+        if not isinstance(value, MutableMapping) or not value:
+            break
+        holder = cast("Block", value)
+        name = list(holder)[-1]
+    if token is None:
+        return
+    _, _, below = str(token.value).partition("\n")
+    for line in below.splitlines():
+        text = line.lstrip()
+        if text.startswith("#") and len(line) - len(text) <= column:
+            yield text.lstrip("#").strip()
+
+
+def _comment_next(block: Block, key: str, comments: tuple[str, ...]) -> None:
+    """Put comments before the key that follows."""
+    keys = list(block)
+    position = keys.index(key) + 1
+    if comments and position < len(keys):
+        column = cast("Any", block).lc.key(keys[position])[1]
+        cast("Any", block).yaml_set_comment_before_after_key(keys[position], before="\n".join(comments), indent=column)

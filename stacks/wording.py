@@ -1,0 +1,158 @@
+"""Fields of a `Deployment` as settings: their keys, the spelling of their values, and the changes that a remedy means for a file."""
+
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from contracts.fields import camel_case
+from planning.fields import changed, is_duration, value_at
+from planning.hardware import find_accelerator
+from planning.types import Deployment, Platform
+from planning.units import format_duration
+from stacks.units import format_memory
+
+_TARGETS = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
+_BLOCKS = {"tpu": "tpu", "cloud-run": "cloudRun"}
+_GPUS = {"L4": "nvidia-l4", "RTX PRO 6000": "nvidia-rtx-pro-6000"}
+_IMAGES = {"tpu": "vllm-tpu", "cloud-run": "vllm-openai"}
+"""The image that a stack takes when it moves to a target."""
+_REQUIRED = {
+    "tpu": ("accelerator", "tpu.zones", "tpu.provisioning_model", "tpu.max_run_duration_s"),
+    "cloud-run": (
+        "cloud_run.region",
+        "accelerator",
+        "vcpu",
+        "host_memory_gib",
+        "cloud_run.concurrency",
+        "cloud_run.max_instances",
+    ),
+}
+"""Fields that the block of a target has to state."""
+
+_KEYS = {
+    "platform": "target",
+    "weights_mode": "weights",
+    "host_memory_gib": "cloudRun.memory",
+    "vcpu": "cloudRun.cpu",
+    "public": "cloudRun.public",
+    "tpu.provisioning_model": "tpu.provisioning",
+    "tpu.private_google_access": "tpu.existingNetwork",
+    "cloud_run.mount_uid": "cloudRun.mount.uid",
+    "cloud_run.mount_gid": "cloudRun.mount.gid",
+    "cloud_run.image_uid": "image.uid",
+    "cloud_run.image_gid": "image.gid",
+}
+"""Keys that do not follow from the field's name."""
+
+
+def settings_key(path: str, target: str) -> str:
+    """Return the settings key of a field, from the namespace on: `vllm.max_model_len` is `vllm.maxModelLen`."""
+    if path == "accelerator":
+        return "tpu.acceleratorType" if target == "tpu" else "cloudRun.gpu"
+    if path in _KEYS:
+        return _KEYS[path]
+    return ".".join(camel_case(part.removesuffix("_s") if is_duration(part) else part) for part in path.split("."))
+
+
+def spelled(path: str, value: object) -> object:
+    """Return the value of a field as the settings file has it; None stays None."""
+    if value is None:
+        return None
+    if path == "accelerator":
+        found = find_accelerator(str(value))
+        name = found.name if found else str(value)
+        return _GPUS.get(name, name)
+    if path == "host_memory_gib":
+        return format_memory(round(cast("float", value) * 1024))
+    if path == "vcpu":
+        return round(cast("float", value))
+    if is_duration(path):
+        return format_duration(cast("int", value))
+    return list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
+
+
+def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
+    """Return what the changes of a deployment mean for its settings file: new values by key, None for a key to remove.
+
+    A change of platform replaces the target's block and the image, since both belong to the target.
+    """
+    after = changed(deployment, changes)
+    before_target, target = _target(deployment), _target(after)
+    paths = [path for path in changes if path != "platform"]
+    found: dict[str, object] = {}
+    if target != before_target:
+        found |= {"target": target, "image": _IMAGES[target], _BLOCKS[before_target]: None}
+        paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
+        paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
+    for path in paths:
+        if path == "weights_mode":
+            found |= _weights(deployment, after)
+        elif not _is_foreign(path, target):
+            found[settings_key(path, target)] = spelled(path, value_at(after, path))
+    return found
+
+
+class StackWording:
+    """Fields as keys of a stack's settings file."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        """Word findings about the deployment of a stack."""
+        self._deployment = deployment
+
+    def key(self, path: str) -> str:
+        """Return the settings key of a field."""
+        return settings_key(path, _target(self._deployment))
+
+    def change(self, changes: Mapping[str, object]) -> str | None:
+        """Return what to set and what to remove in the settings file; None if the settings cannot express it."""
+        if changed(self._deployment, changes).platform not in _TARGETS:
+            return None
+        found = file_changes(self._deployment, changes)
+        return " and ".join(_phrases(found)) or None
+
+
+def _phrases(found: Mapping[str, object]) -> Iterator[str]:
+    given = ", ".join(f"{key}: {_inline(value)}" for key, value in found.items() if value is not None)
+    removed = ", ".join(key for key, value in found.items() if value is None)
+    if given:
+        yield f"set {given}"
+    if removed:
+        yield f"remove {removed}"
+
+
+def _inline(value: object) -> str:
+    """Return a value as YAML on one line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(_inline(item) for item in cast('list[object]', value))}]"
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[str, object]", value).items()
+        return f"{{ {', '.join(f'{key}: {_inline(item)}' for key, item in entries)} }}"
+    return str(value)
+
+
+def _target(deployment: Deployment) -> str:
+    return _TARGETS[cast("Platform", deployment.platform)]
+
+
+def _is_of_block(path: str, block: str, target: str) -> bool:
+    return settings_key(path, target).partition(".")[0] == block
+
+
+def _is_foreign(path: str, target: str) -> bool:
+    """Whether the field belongs to the block of the other target."""
+    return any(_is_of_block(path, block, target) for name, block in _BLOCKS.items() if name != target)
+
+
+def _weights(before: Deployment, after: Deployment) -> dict[str, object]:
+    mode = after.weights_mode
+    if mode in {"hub", "image"}:
+        return {"weights": "hub" if mode == "hub" else "prefetched-image"}
+    found: dict[str, object] = (
+        {} if before.weights_mode in {"disk", "fuse", "fuse-buffered", "fuse-cached"} else {"weights": "bucket"}
+    )
+    if _target(after) == "cloud-run":
+        found["cloudRun.mount.mode"] = mode
+    if before.weights_mode == "fuse-cached" and _target(before) == _target(after):
+        found["cloudRun.mount.cacheSize"] = None
+    return found

@@ -1,0 +1,125 @@
+"""Each failure that a preview can name, from a settings file: one edit of a stack of this project shows the finding."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from planning import Plan, plan
+from planning.rules import RULE_IDS, RULES
+from stacks.loading import from_file
+from stacks.planned import finding_text, to_deployment
+from stacks.wording import StackWording
+
+ROOT = Path(__file__).resolve().parents[2]
+LATE = {"initialDelay": "60s", "period": "60s", "failureThreshold": 5, "timeout": "50s"}
+TOO_LONG = {"initialDelay": "240s", "period": "60s", "failureThreshold": 31, "timeout": "50s"}
+OWN_IMAGE = {"repository": "my/vllm", "digest": f"sha256:{'0' * 64}", "uid": 2_000, "gid": 2_000}
+NETWORK = {"network": "shared", "subnetwork": "shared", "privateGoogleAccess": False}
+BF16 = "google/gemma-4-31B-it"
+QAT = "google/gemma-4-31B-it-qat-w4a16-ct"
+
+
+class Incident(NamedTuple):
+    """One edit of a stack's file, and the finding that it has to show."""
+
+    stack: str
+    edit: Mapping[str, Any]
+    severity: str
+    figure: str
+    """What the text has to say, as a regular expression."""
+
+
+INCIDENTS: Mapping[str, Incident] = {
+    "FIT01": Incident("l4-qat", {"model": QAT}, "block", r"22\.4 GiB .* 21\.96 GiB usable.*RTX PRO 6000.*12B-it-qat"),
+    "FIT02": Incident("l4-qat", {"model": QAT, "vllm.cpuOffloadGib": 14}, "warn", r"14\.0 GiB .* 0\.\d+ tokens/s"),
+    "FIT03": Incident("l4-qat", {"cloudRun.memory": "16Gi"}, "block", r"16\.\d+ GiB .* 16 GiB\..*cloudRun\.memory: 32Gi"),
+    "FIT04": Incident("tpu-v6e4", {"model": BF16, "vllm.maxModelLen": 262_144, "vllm.gpuMemoryUtilization": 0.9}, "block", r"tokens .*vllm\.maxModelLen: \d+"),
+    "FIT05": Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.99}, "warn", r"0\.22 GiB .* vllm\.gpuMemoryUtilization: 0\.9\d"),
+    "FIT06": Incident("tpu-v6e1-e4b", {"model": "google/gemma-4-E4B-it-qat-w4a16-ct"}, "block", r"Set model: google/gemma-4-E4B-it[ .;]"),
+    "FIT07": Incident("tpu-v6e1", {"vllm.kvCacheDtype": "fp8"}, "warn", r"tokens at \d+ KiB .* Remove vllm\.kvCacheDtype"),
+    "FIT08": Incident("rtx6000-31b", {"vllm.tensorParallelSize": 2}, "block", r"is 2, .* has 1 GPU"),
+    "LEN02": Incident("tpu-v6e4", {"vllm.maxNumBatchedTokens": 2_048}, "block", r"vllm\.maxNumBatchedTokens: 2496"),
+    "LEN03": Incident("tpu-v6e4", {"vllm.maxModelLen": 131_073}, "block", r"131,073.*vllm\.maxModelLen: 131072"),
+    "PRB01": Incident("l4-qat", {"cloudRun.startupProbe": LATE}, "block", r"gives up after 6 min.*cloudRun\.startupProbe\.failureThreshold: \d+"),
+    "PRB02": Incident("l4-qat", {"cloudRun.startupProbe": TOO_LONG}, "block", r"1860 s; 1800 s"),
+    "SCL01": Incident("l4-qat", {"cloudRun.concurrency": 4, "cloudRun.maxInstances": 1}, "warn", r"4 requests .* Set cloudRun\.concurrency: \d+"),
+    "SCL02": Incident("l4-qat", {"cloudRun.gpuQuota": 1}, "block", r"is 2, .* 1 GPUs.*cloudRun\.maxInstances: 1"),
+    "SCL03": Incident("l4-qat", {"cloudRun.region": "europe-west3"}, "block", r"europe-west3\. Set cloudRun\.region: europe-west1"),
+    "TPU01": Incident("tpu-v6e4", {"vllm.tensorParallelSize": 1}, "block", r"is 1, .* 4 chip.*vllm\.tensorParallelSize: 4"),
+    "TPU02": Incident("tpu-v6e4", {"tpu.maxRunDuration": None}, "block", r"tpu\.maxRunDuration is not set.*tpu\.maxRunDuration: 4h"),
+    "TPU04": Incident("tpu-v6e4", {"tpu.zones": ["us-west1-a", "us-east5-b"]}, "block", r"us-west1-a.*tpu\.zones: \[us-east5-b\]"),
+    "TPU06": Incident("tpu-v6e4", {"tpu.compileCache": "off"}, "warn", r"min .* instead of 10 s.*tpu\.compileCache: memory"),
+    "NET01": Incident("tpu-v6e4", {"endpointUrl": "http://localhost:8000"}, "block", r"endpointUrl: http://127\.0\.0\.1:8000"),
+    "NET02": Incident("tpu-v6e4", {"tpu.existingNetwork": NETWORK, "tpu.zones": ["us-east5-a"]}, "block", r"Remove tpu\.existingNetwork\."),
+    "SEC01": Incident("tpu-v6e4", {"vllm.extraArgs": ["--api-key=canary"]}, "block", r"1 argument.*vllm\.extraArgs: \[\]"),
+    "SEC02": Incident("l4-qat", {"cloudRun.public": True}, "block", r"up to \$2,075 .*cloudRun\.public: false"),
+    "FUS01": Incident("l4-qat", {"image": OWN_IMAGE, "cloudRun.mount": {"uid": 0}}, "block", r"uid 0 \(the image runs as 2000\).*Remove cloudRun\.mount\.uid"),
+    "CST01": Incident("l4-qat", {}, "info", r"\$1\.42/h while idle; at most \$2,075"),
+}  # fmt: skip
+MORE: tuple[tuple[str, Incident], ...] = (
+    ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "8d"}, "block", r"8 d; at most 7 d .*tpu\.maxRunDuration: 7d")),
+    ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "5m"}, "block", r"300 s|5 min.*tpu\.maxRunDuration: 10m")),
+    ("SCL02", Incident("l4-qat", {}, "warn", r"the GPU quota of us-east4 is not set.*set cloudRun\.gpuQuota")),
+    ("FIT06", Incident("tpu-v6e1-e4b", {"quantization": "fp8"}, "block", r"Remove quantization")),
+)  # fmt: skip
+EVERY = [*INCIDENTS.items(), *MORE]
+
+
+def edited(folder: Path, incident: Incident) -> Path:
+    """Write the stack's file with the edit, and return its path."""
+    document = yaml.safe_load((ROOT / f"Pulumi.{incident.stack}.yaml").read_text(encoding="utf-8"))
+    for key, value in incident.edit.items():
+        first, *rest = key.split(".")
+        place, last = document["config"], f"gemma-serving:{first}"
+        for name in rest:
+            place, last = place.setdefault(last, {}), name
+        if value is None:
+            del place[last]
+        else:
+            place[last] = value
+    path = folder / f"Pulumi.{incident.stack}.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+def planned(path: Path) -> tuple[Plan, StackWording]:
+    deployment = to_deployment(from_file(path, project="my-project"))
+    return plan(deployment), StackWording(deployment)
+
+
+def test_every_rule_is_reached_from_a_settings_file():
+    assert set(INCIDENTS) == set(RULE_IDS)
+
+
+@pytest.mark.parametrize(("identifier", "incident"), EVERY, ids=[f"{e[0]}-{i}" for i, e in enumerate(EVERY)])
+def test_the_incident_is_named_with_its_figure_and_its_remedy(tmp_path: Path, identifier: str, incident: Incident):
+    result, wording = planned(edited(tmp_path, incident))
+    finding = next(finding for finding in result.findings if finding.id == identifier)
+    assert finding.severity == incident.severity
+    assert finding.severity in RULES[identifier].severities
+    assert (finding in result.stopping) == (incident.severity == "block")
+    assert re.search(incident.figure, finding_text(finding, wording)), finding_text(finding, wording)
+    assert "canary" not in finding_text(finding, wording)
+    assert result.fits == (incident.severity != "block" and result.stopping == ())
+
+
+@pytest.mark.parametrize("stack", sorted(path.name for path in ROOT.glob("Pulumi.*.yaml")))
+def test_a_stack_without_the_edit_shows_nothing_that_blocks(stack: str):
+    result, _ = planned(ROOT / stack)
+    assert result.fits
+    assert {finding.severity for finding in result.findings} <= {"warn", "info"}
+
+
+@pytest.mark.parametrize(
+    ("identifier", "incident"),
+    [(i, n) for i, n in INCIDENTS.items() if n.severity == "block" and RULES[i].is_acceptable],
+)
+def test_an_incident_that_is_accepted_is_shown_and_stops_nothing(tmp_path: Path, identifier: str, incident: Incident):
+    edit = {**incident.edit, "acceptFindings": [identifier]}
+    result, _ = planned(edited(tmp_path, incident._replace(edit=edit)))
+    assert identifier in result.accepted
+    assert identifier not in {finding.id for finding in result.stopping}
