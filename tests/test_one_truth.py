@@ -19,6 +19,7 @@ import pytest
 from contracts import guest_attributes, labels, outputs, serving_document
 from contracts.exit_codes import ExitCode
 from contracts.fields import camel_case
+from planning.vllm_args import OPTIONS
 
 STRICT = False
 """Whether a repeated word fails; otherwise it is a warning."""
@@ -37,6 +38,9 @@ EXITS = {"exit", "Exit", "SystemExit", "_exit"}
 ALLOWED: dict[tuple[str, str], str] = {
     ("0", "vm_agent/entry.py"): "the agent is a systemd unit, not a command; systemd asks only whether it failed",
     ("1", "vm_agent/entry.py"): "the same",
+    ("document-hash", "provider/gcp_tpu_provider/properties.py"): "documentation texts of the schema",
+    ("--enable-auto-tool-choice", "localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
+    ("--tool-call-parser", "localcloud/vllm/generation.py"): "the same",
     ("--quantization", "scripts/plan/__main__.py"): "an option of scripts.plan that has the same name",
     ("--seed", "scripts/bench/vllm_command.py"): "an option of `vllm bench serve` that has the same name",
 }
@@ -170,10 +174,9 @@ def exit_codes() -> Found:
 
 
 def option_flags() -> Found:
-    """Flags of vLLM's options: the first argument of each `Flag(...)`."""
-    calls = [node for module in modules() for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
-    flags = [call.args[0] for call in calls if getattr(call.func, "id", None) == "Flag" and call.args]
-    return places_of({str(flag.value) for flag in flags if isinstance(flag, ast.Constant)})
+    """Flags of vLLM's options beside their fields; `Flag("--...")` is the field's own marker."""
+    flags = {option.flag for option in OPTIONS.values() if option.flag}
+    return {flag: [place for place in places if "Flag(" not in place.text] for flag, places in places_of(flags).items()}
 
 
 CHECKS: dict[Callable[[], Found], int] = {
@@ -182,7 +185,7 @@ CHECKS: dict[Callable[[], Found], int] = {
     output_keys: 0,
     machine_keys: 1,
     exit_codes: 0,
-    option_flags: 1,
+    option_flags: 0,
 }
 """What is counted, and in how many places a word may stand; `localcloud` and `provider` may always write it once."""
 
@@ -236,7 +239,7 @@ def test_a_public_class_has_one_meaning_in_the_whole_repository():
 
 def test_every_exception_is_still_needed():
     stand = {(word, place.path) for check in CHECKS for word, places in check().items() for place in places}
-    assert set(ALLOWED) <= stand
+    assert set(ALLOWED) - stand == set()
 
 
 if __name__ == "__main__":
