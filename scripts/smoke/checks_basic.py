@@ -24,7 +24,7 @@ MAX_HEALTH_S: Final = 2.0
 """A health endpoint that answers slower than this stands behind something that is overloaded."""
 CALL_LIMIT_S: Final = 60.0
 
-QUESTION: Final = "What is the capital of France? ServerAnswer with one word."
+QUESTION: Final = "What is the capital of France? Answer with one word."
 KNOWN_ANSWER: Final = "paris"
 SHOWN_CHARACTERS: Final = 40
 USAGE_TOKENS: Final = 8
