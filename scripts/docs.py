@@ -5,7 +5,9 @@ otherwise written by hand. With --check nothing is written, and the exit code is
 """
 
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,10 +24,16 @@ COMMAND_LINE: Final = "make docs"
 _MARKED: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(?:(?!<!-- generated).)*?(<!-- end -->)", re.DOTALL)
 
 
-def _settings() -> str:
+def _settings_page() -> str:
     from stacks.reference import page
 
     return page()
+
+
+def _settings_schema() -> str:
+    from stacks.reference import schema_text
+
+    return schema_text()
 
 
 def _contracts() -> Mapping[str, str]:
@@ -34,10 +42,27 @@ def _contracts() -> Mapping[str, str]:
     return tables()
 
 
-PAGES: Final[Mapping[str, Callable[[], str]]] = {"docs/settings.md": _settings}
+def _provider() -> Mapping[str, str]:
+    """Run the provider's own generator: commands do not import the provider, which is another distribution."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gcp_tpu_provider.reference"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "provider")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ScriptError(f"`python -m gcp_tpu_provider.reference` failed: {done.stderr.strip().splitlines()[-1]}")
+    return {"provider-properties": done.stdout}
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "docs/settings.md": _settings_page,
+    "docs/settings.schema.json": _settings_schema,
+}
 """Generated pages by their path. To add one, add a line here."""
 
-TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts,)
+TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider)
 """Sources of generated tables, by the names in their markers. To add one, add it here and set its markers in a page."""
 
 
