@@ -25,45 +25,45 @@ LINE_PERIOD_S: Final = 10.0
 
 
 class Reporter(Protocol):
-    """What a sweep tells while it runs."""
+    """Receiver of a sweep's progress."""
 
     def begin(self, points: int) -> None:
-        """So many points are to be measured."""
+        """Start a sweep of `points` points."""
         ...
 
     def start(self, point: Point) -> None:
-        """A point begins."""
+        """Start a point."""
         ...
 
     def progress(self, finished: int, in_flight: int) -> None:
-        """Requests of the point so far."""
+        """Report the point's requests so far."""
         ...
 
     def done(self, point: Point, result: Mapping[str, Any]) -> None:
-        """A point is measured and stored."""
+        """Report a point that is measured and stored."""
         ...
 
     def skipped(self, point: Point, reason: str) -> None:
-        """A point is left out."""
+        """Report a point that is skipped."""
         ...
 
     def line(self, text: str) -> None:
-        """Something to know."""
+        """Report a message."""
         ...
 
     def end(self) -> None:
-        """No more points."""
+        """End the sweep."""
         ...
 
 
 def describe(point: Point) -> str:
-    """A point in words."""
+    """Return a point as text."""
     load = f"concurrency {point.concurrency}" if point.concurrency is not None else f"{point.request_rate:g} requests/s"
     return f"{load}, {point.input_tokens} in, {point.output_tokens} out"
 
 
 def outcome(result: Mapping[str, Any]) -> str:
-    """A point's figures in one line."""
+    """Return a point's figures as one line."""
     if not result["completed"]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in result["errors_by_kind"].items())
         return f"no complete answer ({kinds})"
@@ -82,21 +82,21 @@ class LineReporter:
         self._text = ""
 
     def begin(self, points: int) -> None:
-        """So many points are to be measured."""
+        """Start a sweep of `points` points."""
         self._total, self._begin_s = points, time.monotonic()
 
     def start(self, point: Point) -> None:
-        """A point begins."""
+        """Start a point."""
         self._text, self._said_s = describe(point), time.monotonic()
 
     def progress(self, finished: int, in_flight: int) -> None:
-        """Requests of the point so far, every LINE_PERIOD_S."""
+        """Report the point's requests, every LINE_PERIOD_S."""
         if time.monotonic() - self._said_s >= LINE_PERIOD_S:
             self._said_s = time.monotonic()
-            self.line(f"{self._text}: {finished} done, {in_flight} under way")
+            self.line(f"{self._text}: {finished} done, {in_flight} in flight")
 
     def done(self, point: Point, result: Mapping[str, Any]) -> None:
-        """A point is measured and stored."""
+        """Report a point that is measured and stored."""
         self._measured += 1
         self.line(f"[{self._measured}/{self._total}] {describe(point)}: {outcome(result)}{self._left()}")
 
@@ -108,20 +108,20 @@ class LineReporter:
         return f"; about {left_s / 60:.0f} min left" if left_s > 90 else f"; about {left_s:.0f} s left"  # noqa: PLR2004 - minutes from here on
 
     def skipped(self, point: Point, reason: str) -> None:
-        """A point is left out."""
+        """Report a point that is skipped."""
         self._measured += 1
-        self.line(f"[{self._measured}/{self._total}] {describe(point)}: left out, {reason}")
+        self.line(f"[{self._measured}/{self._total}] {describe(point)}: skipped, {reason}")
 
     def line(self, text: str) -> None:
-        """Something to know."""
+        """Report a message."""
         print(f"bench: {text}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """No more points."""
+        """End the sweep."""
 
 
 class BarReporter:
-    """A bar on the terminal, with the points' figures above it."""
+    """A progress bar on the terminal, with the points' figures above it."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -139,38 +139,38 @@ class BarReporter:
         self._text = ""
 
     def begin(self, points: int) -> None:
-        """So many points are to be measured."""
+        """Start a sweep of `points` points."""
         self._progress.update(self._task, total=points)
         self._progress.start()
 
     def start(self, point: Point) -> None:
-        """A point begins."""
+        """Start a point."""
         self._text = describe(point)
         self._progress.update(self._task, description=self._text)
 
     def progress(self, finished: int, in_flight: int) -> None:
-        """Requests of the point so far."""
-        self._progress.update(self._task, description=f"{self._text}: {finished} done, {in_flight} under way")
+        """Report the point's requests so far."""
+        self._progress.update(self._task, description=f"{self._text}: {finished} done, {in_flight} in flight")
 
     def done(self, point: Point, result: Mapping[str, Any]) -> None:
-        """A point is measured and stored."""
+        """Report a point that is measured and stored."""
         self.line(f"{describe(point)}: {outcome(result)}")
         self._progress.advance(self._task)
 
     def skipped(self, point: Point, reason: str) -> None:
-        """A point is left out."""
-        self.line(f"{describe(point)}: left out, {reason}")
+        """Report a point that is skipped."""
+        self.line(f"{describe(point)}: skipped, {reason}")
         self._progress.advance(self._task)
 
     def line(self, text: str) -> None:
-        """Something to know."""
+        """Report a message."""
         self._console.print(text, markup=False)
 
     def end(self) -> None:
-        """No more points."""
+        """End the sweep."""
         self._progress.stop()
 
 
 def reporter_for_stderr() -> Reporter:
-    """A bar where stderr is a terminal, lines otherwise."""
+    """Return a progress bar if stderr is a terminal, else lines."""
     return BarReporter() if sys.stderr.isatty() else LineReporter()

@@ -1,6 +1,6 @@
-"""Reads the Prometheus text that a vLLM server exports at /metrics.
+"""Read the Prometheus text that a vLLM server exports at /metrics.
 
-Names changed over vLLM's versions; the first name of a list that exists is taken.
+Names differ between vLLM's versions. Of a list of names, the first that exists counts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Scrape:
     samples: Mapping[str, tuple[Sample, ...]]
 
     def total(self, names: tuple[str, ...]) -> float | None:
-        """Sum over all label sets of the first name that exists (data-parallel engines export one each); None where none does."""
+        """Return the sum over all label sets of the first name that exists (data-parallel engines export one each), or None."""
         for name in names:
             found = self.samples.get(name)
             if found:
@@ -55,7 +55,7 @@ class Scrape:
         return None
 
     def highest(self, names: tuple[str, ...]) -> float | None:
-        """Largest value over all label sets of the first name that exists; for shares such as KV cache use."""
+        """Return the largest value over all label sets of the first name that exists, or None. For shares such as KV cache use."""
         for name in names:
             found = self.samples.get(name)
             if found:
@@ -63,7 +63,7 @@ class Scrape:
         return None
 
     def labels(self, names: tuple[str, ...]) -> Mapping[str, str] | None:
-        """Labels of the first sample; for `..._info` metrics, whose labels are the information."""
+        """Return the labels of the first sample, or None. For `..._info` metrics, whose labels are the information."""
         for name in names:
             found = self.samples.get(name)
             if found:
@@ -76,7 +76,7 @@ def _unescape(text: str) -> str:
 
 
 def parse_metrics(text: str) -> Scrape:
-    """Parse the text format; lines that are no samples, and values that are no numbers, are left out."""
+    """Parse the text format. Lines that are not samples and values that are not numbers are skipped."""
     samples: dict[str, list[Sample]] = {}
     for line in text.splitlines():
         match = None if line.startswith("#") else _SAMPLE.match(line.strip())

@@ -164,15 +164,15 @@ class OpenAIClient:
             raise UnreachableError(f"{method} {path} failed: {_reason(error)}.") from error
 
     async def get(self, path: str, *, limit_s: float, anonymous: bool = False) -> ServerAnswer:
-        """GET `path`."""
+        """Send a GET request."""
         return await self.request("GET", path, limit_s=limit_s, anonymous=anonymous)
 
     async def post(self, path: str, body: object, *, limit_s: float) -> ServerAnswer:
-        """POST `body` as JSON to `path`."""
+        """Send a POST request with a JSON body."""
         return await self.request("POST", path, body=body, limit_s=limit_s)
 
     async def chat(self, body: Mapping[str, object], *, limit_s: float) -> ServerAnswer:
-        """A chat completion that is not streamed; raises ServerError when the answer is not 200."""
+        """Return a chat completion that is not streamed. Raises ServerError if the status is not 200."""
         answer = await self.post("/v1/chat/completions", body, limit_s=limit_s)
         if answer.status != HTTPStatus.OK:
             raise ServerError(f"POST /v1/chat/completions answered {answer.status}: {answer.message}")
@@ -181,10 +181,10 @@ class OpenAIClient:
     async def stream(
         self, body: Mapping[str, object], *, limit_s: float, path: str = "/v1/chat/completions"
     ) -> Streamed:
-        """A streamed completion, timed.
+        """Return a streamed completion with its times.
 
-        Raises ServerError when the status is not 200, an event is malformed or carries an error, and UnreachableError when the
-        stream breaks or is not over within `limit_s` seconds.
+        Raises ServerError if the status is not 200 or an event is malformed or has an error, and UnreachableError if the stream breaks
+        or does not end within `limit_s` seconds.
         """
         headers = dict(await asyncio.to_thread(self._headers))
         reader = _StreamReader()
@@ -207,7 +207,7 @@ class OpenAIClient:
                 )
         except TimeoutError as error:
             raise UnreachableError(
-                f"the stream of {path} was not over within {limit_s:.0f} s ({reader.events} events had arrived)."
+                f"the stream of {path} did not end within {limit_s:.0f} s ({reader.events} events had arrived)."
             ) from error
         except aiohttp.ClientError as error:
             raise UnreachableError(
@@ -216,7 +216,7 @@ class OpenAIClient:
 
 
 class _StreamReader:
-    """Times the events of one stream."""
+    """Times of the events of one stream."""
 
     def __init__(self) -> None:
         self.events = 0

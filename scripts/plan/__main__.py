@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return compare(args)
         if args.fix:
-            from scripts.plan.fix import fix  # noqa: PLC0415 - only with --fix
+            from scripts.plan.fix import fix
 
             return fix(args.stack, write=args.write)
         deployment = deployment_from(args)

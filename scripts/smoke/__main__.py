@@ -8,7 +8,6 @@ OPENAI_API_KEY is sent as a bearer token. docs/smoke.md describes every check.
 """
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -112,10 +111,5 @@ COMMAND: Final = Command(
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return run_command(COMMAND, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(COMMAND))

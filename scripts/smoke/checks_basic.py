@@ -1,4 +1,4 @@
-"""Is it there, is it the right model, does it answer, does it stream, does it count?"""
+"""Basic checks: readiness, latency, model, answers, streaming, token counts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
-"""IAM changes take effect within about a minute or two; a refusal is given this long to turn."""
+"""IAM changes take effect within one or two minutes. A refusal may last this long."""
 HEALTH_PROBES: Final = 8
 MAX_HEALTH_S: Final = 2.0
-"""A health endpoint that answers slower than this stands behind something that is overloaded."""
+"""A slower health endpoint indicates an overloaded server."""
 CALL_LIMIT_S: Final = 60.0
 
-QUESTION: Final = "What is the capital of France? ServerAnswer with one word."
+QUESTION: Final = "What is the capital of France? Answer with one word."
 KNOWN_ANSWER: Final = "paris"
 SHOWN_CHARACTERS: Final = 40
 USAGE_TOKENS: Final = 8
@@ -32,7 +32,7 @@ MIN_EVENTS: Final = 2
 
 
 async def ready(context: CheckContext) -> Outcome:
-    """GET /health until it answers 200, within the start-up budget."""
+    """Wait until /health answers 200, within the start-up budget."""
     budget_s = context.target.thresholds.startup_budget_s
     start_s = time.monotonic()
     last, pause_s, refused_since_s, next_line_s = "nothing yet", 0.25, None, start_s + 2
@@ -44,7 +44,7 @@ async def ready(context: CheckContext) -> Outcome:
                 verdict="failed",
                 measured=f"not ready after {elapsed_s:.0f} s",
                 wanted=f"<= {budget_s:.0f} s",
-                detail=f"the last answer of /health was: {last}. Look at the server's log, or raise the start-up budget.",
+                detail=f"the last answer of /health was: {last}. See the server's log, or raise smoke.startupBudget.",
                 values={"ready_s": None, "budget_s": budget_s},
             )
         try:
@@ -63,7 +63,7 @@ async def ready(context: CheckContext) -> Outcome:
                     verdict="failed",
                     measured=f"refused with {answer.status} for {ACCESS_GRACE_S:.0f} s",
                     wanted=f"ready <= {budget_s:.0f} s",
-                    detail="this account may not call the server: give it roles/run.invoker, or pass the API key.",
+                    detail="the account may not call the server: give it roles/run.invoker, or set OPENAI_API_KEY.",
                 )
         if time.monotonic() >= next_line_s:
             context.say(f"waiting for readiness, {elapsed_s:.0f} s of {budget_s:.0f} s: {last}")
@@ -90,7 +90,7 @@ async def _is_ready(context: CheckContext, answer: ServerAnswer, ready_s: float)
 
 
 async def health(context: CheckContext) -> Outcome:
-    """Latency of /health, the median of some probes."""
+    """Measure the latency of /health: the median of some probes."""
     times_s: list[float] = []
     for _ in range(HEALTH_PROBES):
         answer = await context.client.get("/health", limit_s=PROBE_LIMIT_S)
@@ -109,7 +109,7 @@ async def health(context: CheckContext) -> Outcome:
 
 
 async def served_model(context: CheckContext) -> Outcome:
-    """/v1/models names the model that the stack promises."""
+    """Check that /v1/models names the stack's model."""
     answer = await context.client.get("/v1/models", limit_s=CALL_LIMIT_S)
     wanted = context.target.model
     if answer.status != HTTPStatus.OK:
@@ -122,7 +122,7 @@ async def served_model(context: CheckContext) -> Outcome:
             verdict="failed",
             measured=", ".join(names) or "no model",
             wanted=wanted,
-            detail="another model is served: see --served-model-name and the model of the stack's settings.",
+            detail="the server serves another model: see --served-model-name and the model of the stack's settings.",
         )
     length = row.get("max_model_len")
     context.max_model_len = length if isinstance(length, int) else None
@@ -132,7 +132,7 @@ async def served_model(context: CheckContext) -> Outcome:
 
 
 async def chat(context: CheckContext) -> Outcome:
-    """A greedy question with a known answer, asked twice."""
+    """Ask a greedy question with a known answer twice."""
     texts: list[str] = []
     for _ in range(2):
         answer = await context.client.chat(
@@ -151,13 +151,11 @@ async def chat(context: CheckContext) -> Outcome:
             verdict="failed",
             measured=measured,
             wanted=wanted,
-            detail="a wrong answer to a simple question points at damaged weights, a wrong chat template or a wrong dtype.",
+            detail="a wrong answer to a simple question indicates damaged weights, a wrong chat template or a wrong dtype.",
             values=values,
         )
     detail = (
-        ""
-        if same
-        else f"the second time it said {_short(texts[1])}: greedy answers should not differ on an idle server."
+        "" if same else f"the second answer was {_short(texts[1])}: greedy answers should not differ on an idle server."
     )
     return Outcome(
         verdict="passed" if same else "warned", measured=measured, wanted=wanted, detail=detail, values=values
@@ -170,7 +168,7 @@ def _short(text: str) -> str:
 
 
 async def streaming(context: CheckContext) -> Outcome:
-    """A streamed chat arrives in pieces, in the right format, and ends properly."""
+    """Check that a streamed chat arrives in several events, in the right format, and ends."""
     streamed = await context.client.stream(
         chat_body(context.target.model, "Count from 1 to 20 in words.", max_tokens=64, stream=True),
         limit_s=CALL_LIMIT_S,
@@ -197,7 +195,7 @@ async def streaming(context: CheckContext) -> Outcome:
 
 
 async def usage(context: CheckContext) -> Outcome:
-    """Token counts are there, add up, and are the same streamed and not."""
+    """Check that token counts exist, add up, and are equal with and without streaming."""
     model = context.target.model
     answer = await context.client.chat(chat_body(model, QUESTION, max_tokens=USAGE_TOKENS), limit_s=CALL_LIMIT_S)
     streamed = await context.client.stream(

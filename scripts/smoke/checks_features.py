@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from scripts.smoke.context import CheckContext
 
 FEATURE_LIMIT_S: Final = 180.0
-"""A reasoning answer of 1,024 tokens at 6 tokens/s still fits."""
+"""Enough for a reasoning answer of 1,024 tokens at 6 tokens/s."""
 CHANNEL_MARKS: Final = ("<|channel", "<channel|", "<|tool_call", "<tool_call|")
-"""Gemma 4's own delimiters; in an answer's text they show that a parser is missing."""
+"""Gemma 4's delimiters. In the text of an answer they show that a parser is missing."""
 
 WEATHER_TOOL: Final[dict[str, object]] = {
     "type": "function",
@@ -41,7 +41,7 @@ CITY_SCHEMA: Final[dict[str, object]] = {
 
 
 def _room(context: CheckContext, wanted: int) -> int:
-    """Output tokens to ask for: `wanted`, or what a short max-model-len leaves."""
+    """Return the output tokens to ask for: `wanted`, or fewer with a short max-model-len."""
     length = context.max_model_len or context.target.thresholds.max_model_len
     return wanted if length is None else max(16, min(wanted, length // 2))
 
@@ -57,7 +57,7 @@ async def _ask(
 
 
 async def reasoning(context: CheckContext) -> Outcome:
-    """With thinking enabled the reasoning stands in a field of its own."""
+    """Check that the reasoning has its own field when thinking is enabled."""
     if not context.target.thresholds.expect_reasoning:
         return Outcome(verdict="skipped", measured="", detail="no reasoning parser in the settings")
     message = await _ask(
@@ -81,7 +81,7 @@ async def reasoning(context: CheckContext) -> Outcome:
 
 
 async def tool_call(context: CheckContext) -> Outcome:
-    """A question that needs the tool makes a call with arguments that parse."""
+    """Check that a question that needs the tool gives a call with arguments that parse."""
     if not context.target.thresholds.expect_tool_calls:
         return Outcome(verdict="skipped", measured="", detail="no tool-call parser in the settings")
     message = await _ask(
@@ -105,7 +105,7 @@ async def tool_call(context: CheckContext) -> Outcome:
             verdict="failed",
             measured=measured,
             wanted=wanted,
-            detail=f"the arguments are no object with a location; {hint}",
+            detail=f"the arguments are not an object with a location; {hint}",
         )
     if name != "get_weather":
         return Outcome(
@@ -116,13 +116,13 @@ async def tool_call(context: CheckContext) -> Outcome:
             verdict="warned",
             measured=measured,
             wanted=wanted,
-            detail="the call is well formed, its argument is not what was asked.",
+            detail="the call is well-formed, but its argument is not the city in the question.",
         )
     return Outcome(verdict="passed", measured=measured, wanted=wanted)
 
 
 async def structured_output(context: CheckContext) -> Outcome:
-    """An answer under a JSON schema is valid under it."""
+    """Check that an answer with a JSON schema is valid."""
     response_format = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY_SCHEMA, "strict": True}}
     body = chat_body(
         context.target.model,
@@ -137,7 +137,7 @@ async def structured_output(context: CheckContext) -> Outcome:
             verdict="skipped",
             measured=f"status {answer.status}",
             wanted=wanted,
-            detail=f"the server does not offer it: {answer.message}",
+            detail=f"the server does not support it: {answer.message}",
         )
     if answer.status != HTTPStatus.OK:
         return Outcome(verdict="failed", measured=f"status {answer.status}", wanted=wanted, detail=answer.message)
@@ -148,15 +148,15 @@ async def structured_output(context: CheckContext) -> Outcome:
     try:
         found: object = json.loads(content)
     except ValueError:
-        return Outcome(verdict="failed", measured=measured, wanted=wanted, detail="the answer is no JSON.")
+        return Outcome(verdict="failed", measured=measured, wanted=wanted, detail="the answer is not JSON.")
     fault = _city_fault(found)
     return Outcome(verdict="failed" if fault else "passed", measured=measured, wanted=wanted, detail=fault)
 
 
 def _city_fault(found: object) -> str:
-    """What is wrong with `found` under CITY_SCHEMA, or nothing."""
+    """Return how a value violates CITY_SCHEMA; empty if it does not."""
     if not isinstance(found, dict):
-        return "the answer is no JSON object."
+        return "the answer is not a JSON object."
     city = cast("dict[str, object]", found)
     if set(city) != {"city", "country", "population"}:
         return f"the keys are {sorted(city)}."
@@ -169,20 +169,18 @@ def _city_fault(found: object) -> str:
 
 
 def overlong_prompt(tokens: int) -> str:
-    """A prompt of more than `tokens` tokens under any tokenizer that does not merge words: one word is one token at least."""
+    """Return a prompt of more than `tokens` tokens for any tokenizer that does not merge words."""
     words = ("river", "stone", "cloud", "green", "seven", "light", "paper", "north")
     return " ".join(words[index % len(words)] for index in range(tokens + 1))
 
 
 async def max_model_len(context: CheckContext) -> Outcome:
-    """The server states the length that the settings ask for, and refuses what is longer with 400."""
+    """Check that the server states the settings' length and refuses a longer prompt with 400."""
     wanted_len = context.target.thresholds.max_model_len
     stated = context.max_model_len
     length = stated or wanted_len
     if length is None:
-        return Outcome(
-            verdict="skipped", measured="", detail="neither the server nor the settings say how long a request may be"
-        )
+        return Outcome(verdict="skipped", measured="", detail="neither the server nor the settings state a length")
     wanted = f"{wanted_len if wanted_len is not None else length} tokens, longer ones refused with 400"
     values = {"stated": stated, "wanted": wanted_len}
     if wanted_len is not None and stated is not None and stated != wanted_len:

@@ -1,4 +1,4 @@
-"""Who may call it, what can be watched, and whether the options took effect."""
+"""Checks of operations: access, metrics, options in effect."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 CALL_LIMIT_S: Final = 30.0
 ROUNDING: Final = 1e-6
 KV_TOLERANCE: Final = 0.10
-"""The planner promises KV tokens within 5 %; as much again for differences between driver and image versions."""
+"""The planner is accurate to 5 % of KV tokens. Driver and image versions may differ by as much again."""
 GUARDED_PATHS: Final = ("/v1/models", "/metrics", "/invocations", "/tokenize")
-"""vLLM's own `--api-key` guards /v1 only, so an identity check has to stand in front of the others (vllm-project/vllm#58144)."""
+"""vLLM's `--api-key` protects /v1 only; the other paths need an identity check in front (vllm-project/vllm#58144)."""
 
 
 async def anonymous(context: CheckContext) -> Outcome:
-    """A caller without credentials gets 401 or 403, on every path, where the server is private."""
+    """Check that a private server answers 401 or 403 to callers without credentials, on every path."""
     access = context.access
     if access.auth == "tunnel":
         return Outcome(
-            verdict="skipped", measured="", detail="reached through a tunnel: the server has no public address to call"
+            verdict="skipped", measured="", detail="the server has no public address: it is reached through a tunnel"
         )
     if not access.private:
         detail = (
-            "no credentials are asked for: public by the settings"
+            "the server needs no credentials: the settings make it public"
             if context.target.stack
             else "no credentials were given"
         )
@@ -60,12 +60,12 @@ async def anonymous(context: CheckContext) -> Outcome:
             verdict="failed",
             measured=measured,
             wanted=wanted,
-            detail=f"anyone may call {', '.join(open_paths)}: see the service's invoker binding.",
+            detail=f"anyone can call {', '.join(open_paths)}: see the service's invoker binding.",
         )
     detail = (
         ""
         if access.id_tokens is not None
-        else "an API key guards /v1 only; /metrics and /tokenize are open unless something stands in front"
+        else "an API key protects /v1 only; /metrics and /tokenize are open unless a proxy protects them"
     )
     return Outcome(verdict="warned" if detail else "passed", measured=measured, wanted=wanted, detail=detail)
 
@@ -78,11 +78,13 @@ async def _scrape(context: CheckContext) -> tuple[Scrape | None, str]:
 
 
 async def metrics(context: CheckContext) -> Outcome:
-    """KV cache use and waiting requests can be scraped, and the token counter moved by what we were sent at least."""
+    """Check that KV cache use and waiting requests can be read, and that the token counter covers all tokens received."""
     scrape, fault = await _scrape(context)
     wanted = "KV use, waiting and running requests, counted tokens"
     if scrape is None:
-        return Outcome(verdict="failed", measured=fault, wanted=wanted, detail="nothing can be watched without it.")
+        return Outcome(
+            verdict="failed", measured=fault, wanted=wanted, detail="the server cannot be monitored without it."
+        )
     kv, waiting, running, tokens = (
         scrape.highest(KV_USAGE),
         scrape.total(WAITING),
@@ -104,7 +106,7 @@ async def metrics(context: CheckContext) -> Outcome:
     values = {"kv_cache_usage": kv, "waiting": waiting, "running": running, "generated_tokens": counted}
     measured = f"KV {kv or 0:.1%}, waiting {waiting:.0f}, running {running:.0f}, {counted:.0f} tokens"
     if short > 0:
-        detail = f"usage stated {context.generated_tokens} output tokens, the counter moved by {counted:.0f}: several instances answer, or it restarted."
+        detail = f"the answers state {context.generated_tokens} output tokens, the counter {counted:.0f}: several instances answer, or the server restarted."
         return Outcome(verdict="warned", measured=measured, wanted=wanted, detail=detail, values=values)
     return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values)
 

@@ -1,4 +1,4 @@
-"""Time to first token and tokens a second, of one stream and of a short burst, against the stack's thresholds."""
+"""Speed checks: time to first token and output rate of one stream and of a short burst."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 OUTPUT_TOKENS: Final = 128
 RUNS: Final = 3
 STREAM_LIMIT_S: Final = 240.0
-"""One stream of 128 tokens at half a token a second."""
+"""One stream of 128 tokens at half a token per second."""
 
 
 def stream_limit_s(target: SmokeTarget) -> float:
-    """Seconds that one stream may take: five times what the thresholds allow, between 60 and STREAM_LIMIT_S."""
+    """Return the time limit of one stream: five times what the thresholds allow, between 60 s and STREAM_LIMIT_S."""
     thresholds = target.thresholds
     if thresholds.min_decode_tok_per_s is None:
         return STREAM_LIMIT_S
@@ -30,7 +30,7 @@ def stream_limit_s(target: SmokeTarget) -> float:
 
 
 def single_limit_s(target: SmokeTarget) -> float:
-    """Seconds for all runs of the single stream."""
+    """Return the time limit of all runs of the single stream."""
     return (RUNS + 1) * stream_limit_s(target)
 
 
@@ -40,7 +40,7 @@ def _output_tokens(context: CheckContext) -> int:
 
 
 async def _one(context: CheckContext) -> Streamed:
-    """One stream of full length under a prompt that no cache has seen."""
+    """Run one stream of full length with a prompt that is in no cache."""
     prompt = f"{secrets.token_hex(8)}: write a long story about a lighthouse keeper."
     length = {"ignore_eos": True} if context.ignore_eos else {}
     body = chat_body(context.target.model, prompt, max_tokens=_output_tokens(context), stream=True, extra=length)
@@ -50,7 +50,7 @@ async def _one(context: CheckContext) -> Streamed:
 
 
 async def _warm_up(context: CheckContext) -> None:
-    """One stream that is not counted; finds out whether the server knows ignore_eos."""
+    """Run one stream that is not counted, and find out whether the server supports ignore_eos."""
     try:
         await _one(context)
     except UnreachableError:
@@ -63,7 +63,7 @@ async def _warm_up(context: CheckContext) -> None:
 
 
 async def single_stream(context: CheckContext) -> Outcome:
-    """The median of some streams, one after the other."""
+    """Measure some streams one after the other and judge the median."""
     await _warm_up(context)
     runs = [await _one(context) for _ in range(RUNS)]
     ttfts = [run.ttft_s for run in runs if run.ttft_s is not None]
@@ -72,7 +72,7 @@ async def single_stream(context: CheckContext) -> Outcome:
         return Outcome(
             verdict="failed",
             measured="no timed tokens",
-            detail="the streams held too few events or no usage to time anything.",
+            detail="the streams have too few events or no usage.",
         )
     ttft_s, speed = statistics.median(ttfts), statistics.median(speeds)
     thresholds = context.target.thresholds
@@ -100,11 +100,11 @@ def _wanted(ttft_s: float | None, speed: float | None) -> str:
 
 
 def _no_threshold(*limits: float | None) -> str:
-    return "" if any(limit is not None for limit in limits) else "no threshold given: measured only"
+    return "" if any(limit is not None for limit in limits) else "no threshold: only measured"
 
 
 async def burst(context: CheckContext) -> Outcome:
-    """Some streams at once: all are answered, and together they are fast enough."""
+    """Check that concurrent streams are all answered, and fast enough together."""
     count = context.target.thresholds.burst_requests
     wanted_speed = context.target.thresholds.min_burst_tok_per_s
     results = await asyncio.gather(*(_one(context) for _ in range(count)), return_exceptions=True)
