@@ -74,7 +74,7 @@ class ComputeResource(RestResource):
         separate = {name for each in self.own for name in each.names}
         if wanted.changed - separate:
             await RestResource.update(self, context, wanted)
-        path = self.path(self.item, context, {**wanted.state, **wanted.inputs}, wanted.id)
+        path = self.item_path(context, {**wanted.state, **wanted.inputs}, wanted.id)
         for each in self.own:
             changed = [name for name in each.names if name in wanted.changed]
             if changed:
@@ -162,8 +162,7 @@ def _compute(noun: str, collection: str, properties: Overlay, *own: OwnUpdate) -
     lifecycle = partial(
         ComputeResource,
         noun=noun,
-        collection=f"{API}/{collection}",
-        item=f"{API}/{collection}/{{name}}",
+        api=API,
         id_template=f"{collection}/{{name}}",
         wait=Wait.COMPUTE,
         own=own,

@@ -151,7 +151,6 @@ OBJECTS: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             BucketObjectLifecycle,
             noun="object",
-            collection="",
             item="storage/storage/v1/b/{bucket}/o/{name}",
         ),
         foresee=_new_content,

@@ -65,7 +65,7 @@ class EnabledService(RestResource):
         path = f"{_API}/projects/{project}/services/{service}:{verb}"
         answer = await context.rest.call("POST", path, body=body)
         try:
-            await follow(context, self.wait, answer, path, operations=self.operations)
+            await follow(context, self.wait, answer, path, operations=self.api)
         except OperationError as error:
             raise PluginError(f"Error waiting to {verb} {service} in project {project}: {error}") from error
 
@@ -150,15 +150,14 @@ PROJECTS: Final[Mapping[str, TypeOverlay]] = {
             EnabledService,
             noun="Project Service",
             id_template="{project}/{service}",
-            item="",
             wait=Wait.OPERATION,
-            operations=_API,
+            api=_API,
         )
     ),
     "gcp:serviceaccount/account:Account": TypeOverlay(
         message="iam.v1#ServiceAccount",
         properties={"accountId": {"autoname": True}, "disabled": {"local": True}},
-        lifecycle=partial(ServiceAccountLifecycle, noun="service account", item="iam/v1/{id}"),
+        lifecycle=partial(ServiceAccountLifecycle, noun="service account", api="iam/v1", server_named=True),
         foresee=_new_account,
     ),
 }
