@@ -50,7 +50,7 @@ class IamMember:
 
     def path_of(self, context: OperationContext, values: Mapping[str, Value]) -> str:
         """Return the path of the resource that has the policy."""
-        subject = text_of(dict(values), self.subject)
+        subject = text_of(values, self.subject)
         if subject.count("/") and subject.count("/") == self.resource.count("/"):
             return subject
         scope = context.scope(values)
@@ -196,12 +196,12 @@ def _with_member(bindings: list[Object], values: Mapping[str, Value]) -> list[Ob
     """Return the bindings with the member, or None if they contain it already."""
     if _has_member(bindings, values):
         return None
-    member = text_of(dict(values), "member")
+    member = text_of(values, "member")
     for binding in bindings:
         if _is_ours(binding, values):
             binding["members"] = sorted([*_members(binding), member], key=str)
             return bindings
-    fresh: Object = {"members": [member], "role": text_of(dict(values), "role")}
+    fresh: Object = {"members": [member], "role": text_of(values, "role")}
     condition = _condition(values)
     return [*bindings, {**fresh, "condition": condition} if condition else fresh]
 

@@ -92,7 +92,7 @@ class DashboardLifecycle(RestResource):
 
 def _parsed(values: Mapping[str, Value]) -> Json:
     try:
-        return cast("Json", json.loads(text_of(dict(values), "dashboardJson")))
+        return cast("Json", json.loads(text_of(values, "dashboardJson")))
     except ValueError:
         return None
 

@@ -18,7 +18,7 @@ class RouterNatLifecycle(RestResource):
 
     def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
         """Return a path template with the resource's properties in it; the router may be given by its path."""
-        named = {**values, "router": last_segment(text_of(dict(values), "router"))}
+        named = {**values, "router": last_segment(text_of(values, "router"))}
         return super().path(template, context, named, resource_id)
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:

@@ -45,7 +45,7 @@ class BucketObjectLifecycle(RestResource):
 
     def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
         """Return a path template with the object's properties in it; an object's name may hold anything."""
-        named = {**values, "name": quote(text_of(dict(values), "name"), safe="")}
+        named = {**values, "name": quote(text_of(values, "name"), safe="")}
         return super().path(template, context, named, resource_id)
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
