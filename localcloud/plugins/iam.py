@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, cast
 
 from localcloud.plugins.lifecycle import Created, OperationContext, UpdateRequest
 from localcloud.plugins.resource import parse_id
-from localcloud.plugins.rest import GoogleApiError, PluginError
+from localcloud.plugins.rest import PluginError, RestError
 from localcloud.plugins.schema import Json, Object, PropertySpecs, last_segment
 from localcloud.plugins.values import Properties, Value, is_object, text_of
 
@@ -79,7 +79,7 @@ class IamMember:
         path = self.path_of(context, values)
         try:
             policy = await self._get(context, path)
-        except GoogleApiError as error:
+        except RestError as error:
             if error.is_missing:
                 return None
             raise
@@ -109,7 +109,7 @@ class IamMember:
         del resource_id
         try:
             await self._cycle(context, self.path_of(context, state), _without_member, state)
-        except GoogleApiError as error:
+        except RestError as error:
             if not error.is_missing:
                 raise
 
@@ -122,7 +122,7 @@ class IamMember:
                     return
                 try:
                     await self._set(context, path, policy, changed)
-                except GoogleApiError as error:
+                except RestError as error:
                     if not error.is_conflict:
                         raise
                     await context.rest.pause(min(attempt, 3) + random.randrange(2))  # noqa: S311 - jitter, not cryptography

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from localcloud.plugins.coding import encode_field, put
-from localcloud.plugins.diffing import META, Detail, Details, PropertyChange
+from localcloud.plugins.diffing import META, Detail, Details, DiffKind
 from localcloud.plugins.facts import Overlay, Recorded
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest
 from localcloud.plugins.resource import RestResource, Wait
@@ -105,7 +105,7 @@ def _shrunk_range(details: Details, state: Mapping[str, Value], inputs: Mapping[
         grows = False
     if grows or any(detail.replaces for detail in details.values()):
         return details
-    return {**details, META: Detail(change=PropertyChange.UPDATE, replaces=True)}
+    return {**details, META: Detail(change=DiffKind.UPDATE, replaces=True)}
 
 
 _NETWORK_PROPERTIES: Final[Overlay] = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final, cast
 
-from localcloud.plugins.diffing import Detail, Details, PropertyChange
+from localcloud.plugins.diffing import Detail, Details, DiffKind
 from localcloud.plugins.facts import Recorded
 from localcloud.plugins.lifecycle import OperationContext, TypeOverlay
 from localcloud.plugins.resource import Mask, RestResource
@@ -104,7 +104,7 @@ def _same_dashboard(details: Details, state: Mapping[str, Value], inputs: Mappin
     left = {path: detail for path, detail in details.items() if path != ("dashboardJson",)}
     wanted = _parsed(inputs)
     if _reduced(_parsed(state), wanted) != wanted:
-        left["dashboardJson",] = Detail(change=PropertyChange.UPDATE)
+        left["dashboardJson",] = Detail(change=DiffKind.UPDATE)
     return left
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 from localcloud.plugins.coding import encode_body
-from localcloud.plugins.diffing import Detail, Details, PropertyChange
+from localcloud.plugins.diffing import Detail, Details, DiffKind
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
 from localcloud.plugins.resource import RestResource
 from localcloud.plugins.rest import PluginError
@@ -128,12 +128,10 @@ def _new_content(details: Details, state: Mapping[str, Value], inputs: Mapping[s
     if isinstance(inputs.get("source"), Asset):
         details = {path: detail for path, detail in details.items() if path[0] not in {"source", "detectMd5hash"}}
         if _md5_of(dict(inputs)) != state.get("md5hash"):
-            details[("source",)] = Detail(change=PropertyChange.UPDATE, replaces=True)
+            details[("source",)] = Detail(change=DiffKind.UPDATE, replaces=True)
     if not {("content",), ("source",), ("detectMd5hash",)} & set(details):
         return details
-    follow = {
-        (name,): Detail(change=PropertyChange.UPDATE) for name in ("crc32c", "detectMd5hash", "generation", "md5hash")
-    }
+    follow = {(name,): Detail(change=DiffKind.UPDATE) for name in ("crc32c", "detectMd5hash", "generation", "md5hash")}
     return {**details, **follow}
 
 
