@@ -58,16 +58,14 @@ class Naming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedInputs:
+class CheckReply:
     """Inputs with everything filled in, and what is wrong with them."""
 
     inputs: Properties
     failures: tuple[Failure, ...]
 
 
-def check(
-    token: str, fields: PropertySpecs, news: Properties, olds: Mapping[str, Value], naming: Naming
-) -> CheckedInputs:
+def check(token: str, fields: PropertySpecs, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
     """Check the inputs of a resource of the type `token`; `olds` are its last inputs, whose chosen name is kept."""
     written = {name: value for name, value in news.items() if name not in _ENGINE_KEYS and value is not None}
     defaulted: list[Value] = []
@@ -85,7 +83,7 @@ def check(
             for name in missing
         )
     inputs[DEFAULTS_KEY] = sorted(defaulted, key=str)
-    return CheckedInputs(inputs=inputs, failures=failures)
+    return CheckReply(inputs=inputs, failures=failures)
 
 
 def with_defaults(fields: PropertySpecs, values: Mapping[str, Value]) -> Properties:

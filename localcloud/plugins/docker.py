@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from localcloud.plugins.checking import DEFAULTS_KEY, CheckedInputs, Failure, Naming, check
+from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
 from localcloud.plugins.contexts import Build, context_digest, manifest_digest
-from localcloud.plugins.diffing import Detail, Details, Difference, PropertyChange, compare
+from localcloud.plugins.diffing import Detail, Details, Difference, DiffKind, compare
 from localcloud.plugins.inputs import foretold, secret_paths
 from localcloud.plugins.lifecycle import Created
-from localcloud.plugins.provider import ReadResult
+from localcloud.plugins.provider import ReadReply
 from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, block, flag, listing, outputs, text, texts_by_key
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_object, text_of
@@ -120,7 +120,7 @@ class DockerSession:
     def cancel(self) -> None:
         """Do nothing: no operation waits."""
 
-    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckedInputs:
+    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
         """Check inputs; an image's build gets the digest of its context, so that a changed file is a difference."""
         checked = check(type_name, _fields(type_name), _without_digest(news), olds, naming)
         if type_name != _IMAGE or checked.failures or has_unknown(checked.inputs.get("build")):
@@ -128,11 +128,11 @@ class DockerSession:
         try:
             digest = context_digest(_build(checked.inputs))
         except (PluginError, OSError) as error:
-            return CheckedInputs(inputs=checked.inputs, failures=(Failure(path="build.context", reason=str(error)),))
+            return CheckReply(inputs=checked.inputs, failures=(Failure(path="build.context", reason=str(error)),))
         build = checked.inputs.get("build")
         hashed: Properties = {**(build if is_object(build) else {"context": "."}), "contextDigest": digest}
         inputs: Properties = {**checked.inputs, "build": hashed}
-        return CheckedInputs(inputs=inputs, failures=())
+        return CheckReply(inputs=inputs, failures=())
 
     def diff(self, type_name: str, state: Properties, news: Properties) -> Difference:
         """Compare the state with new inputs. Ignore a registry's user and password, which change with every login."""
@@ -140,7 +140,7 @@ class DockerSession:
         details = compare(fields, state, news)
         kept: Details = {path: detail for path, detail in details.items() if not _is_login(path)}
         if type_name == _IMAGE and kept:
-            kept["repoDigest",] = Detail(change=PropertyChange.UPDATE)
+            kept["repoDigest",] = Detail(change=DiffKind.UPDATE)
         return Difference(details=kept, delete_first=False)
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
@@ -175,11 +175,11 @@ class DockerSession:
         state = {key: value for key, value in inputs.items() if key != DEFAULTS_KEY}
         return Created(id=digest, state={**state, "sha256Digest": digest})
 
-    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
+    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadReply | None:
         """Return the state unchanged, as the real provider does."""
         if not inputs:
             raise PluginError(f"{type_name} {resource_id!r} cannot be imported")
-        return ReadResult(created=Created(id=resource_id, state=state), inputs=inputs)
+        return ReadReply(created=Created(id=resource_id, state=state), inputs=inputs)
 
     async def update(
         self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from localcloud.plugins import labels
-from localcloud.plugins.checking import DEFAULTS_KEY, CheckedInputs, Failure, Naming, check
+from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
 from localcloud.plugins.diffing import Difference, compare
 from localcloud.plugins.inputs import foretold, from_state, refreshed, secret_paths, with_kept_defaults
 from localcloud.plugins.invokes import FUNCTIONS
 from localcloud.plugins.lifecycle import Created, Locks, OperationContext, PluginSettings, ResourceType, UpdateRequest
 from localcloud.plugins.overlay import lifecycle_of, resource_type
-from localcloud.plugins.provider import ReadResult
+from localcloud.plugins.provider import ReadReply
 from localcloud.plugins.rest import LOCAL_TOKEN, PluginError, Rest, RestTransport
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
 
@@ -104,7 +104,7 @@ class GcpSession:
         """End the session's waits."""
         self.context.rest.stop.now()
 
-    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckedInputs:
+    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
         """Check inputs and fill defaults in."""
         return check(type_name, resource_type(type_name).fields, news, olds, naming)
 
@@ -148,7 +148,7 @@ class GcpSession:
         """Create a resource."""
         return await lifecycle_of(type_name).create(self.context.limited(limit_s), _bare(inputs))
 
-    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
+    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadReply | None:
         """Read a resource. A read without inputs is an import."""
         entry = resource_type(type_name)
         created = await lifecycle_of(type_name).read(self.context, resource_id, state if inputs else {})
@@ -156,9 +156,9 @@ class GcpSession:
             return None
         if inputs:
             drifted = self.diff(type_name, created.state, inputs).changed
-            return ReadResult(created=created, inputs=refreshed(entry.fields, inputs, created.state, drifted))
+            return ReadReply(created=created, inputs=refreshed(entry.fields, inputs, created.state, drifted))
         imported = with_kept_defaults(entry.fields, created.state)
-        return ReadResult(created=Created(id=created.id, state=imported), inputs=from_state(entry.fields, imported))
+        return ReadReply(created=Created(id=created.id, state=imported), inputs=from_state(entry.fields, imported))
 
     async def update(
         self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float

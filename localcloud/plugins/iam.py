@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, cast
 
 from localcloud.plugins.lifecycle import Created, OperationContext, UpdateRequest
 from localcloud.plugins.resource import parse_id
-from localcloud.plugins.rest import GoogleApiError, PluginError
+from localcloud.plugins.rest import PluginError, RestError
 from localcloud.plugins.schema import Json, Object, PropertySpecs, last_segment
 from localcloud.plugins.values import Properties, Value, is_object, text_of
 
@@ -50,7 +50,7 @@ class IamMember:
 
     def path_of(self, context: OperationContext, values: Mapping[str, Value]) -> str:
         """Return the path of the resource that has the policy."""
-        subject = text_of(dict(values), self.subject)
+        subject = text_of(values, self.subject)
         if subject.count("/") and subject.count("/") == self.resource.count("/"):
             return subject
         scope = context.scope(values)
@@ -79,7 +79,7 @@ class IamMember:
         path = self.path_of(context, values)
         try:
             policy = await self._get(context, path)
-        except GoogleApiError as error:
+        except RestError as error:
             if error.is_missing:
                 return None
             raise
@@ -109,7 +109,7 @@ class IamMember:
         del resource_id
         try:
             await self._cycle(context, self.path_of(context, state), _without_member, state)
-        except GoogleApiError as error:
+        except RestError as error:
             if not error.is_missing:
                 raise
 
@@ -122,7 +122,7 @@ class IamMember:
                     return
                 try:
                     await self._set(context, path, policy, changed)
-                except GoogleApiError as error:
+                except RestError as error:
                     if not error.is_conflict:
                         raise
                     await context.rest.pause(min(attempt, 3) + random.randrange(2))  # noqa: S311 - jitter, not cryptography
@@ -196,12 +196,12 @@ def _with_member(bindings: list[Object], values: Mapping[str, Value]) -> list[Ob
     """Return the bindings with the member, or None if they contain it already."""
     if _has_member(bindings, values):
         return None
-    member = text_of(dict(values), "member")
+    member = text_of(values, "member")
     for binding in bindings:
         if _is_ours(binding, values):
             binding["members"] = sorted([*_members(binding), member], key=str)
             return bindings
-    fresh: Object = {"members": [member], "role": text_of(dict(values), "role")}
+    fresh: Object = {"members": [member], "role": text_of(values, "role")}
     condition = _condition(values)
     return [*bindings, {**fresh, "condition": condition} if condition else fresh]
 

@@ -60,8 +60,8 @@ class OperationContext:
 
     def scope(self, values: Mapping[str, Value]) -> ResourceScope:
         """Return the project and region of a resource: its own, else the provider's."""
-        project = text_of(dict(values), "project") or self.settings.project
-        region = text_of(dict(values), "region") or text_of(dict(values), "location") or self.settings.region
+        project = text_of(values, "project") or self.settings.project
+        region = text_of(values, "region") or text_of(values, "location") or self.settings.region
         return ResourceScope(project=project, region=region)
 
 

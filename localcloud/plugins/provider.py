@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from localcloud.plugins.checking import CheckedInputs, Failure, Naming
+from localcloud.plugins.checking import CheckReply, Failure, Naming
 from localcloud.plugins.diffing import Difference
 from localcloud.plugins.lifecycle import Created
 from localcloud.plugins.values import Properties, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadResult:
+class ReadReply:
     """The result of a read: the resource, and the inputs that lead to it."""
 
     created: Created
@@ -25,7 +25,7 @@ class Session(Protocol):
         """End the waits of this session that are under way, and no others."""
         ...
 
-    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckedInputs:
+    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
         """Check inputs and fill defaults in."""
         ...
 
@@ -45,7 +45,7 @@ class Session(Protocol):
         """Create a resource."""
         ...
 
-    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
+    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadReply | None:
         """Read a resource, or return None if it is gone."""
         ...
 

@@ -35,23 +35,29 @@ class Mask(Enum):
 class RestResource:
     """One ordinary resource type.
 
-    `noun` names it in errors. Paths are templates over the resource's properties and `project`, `region`, `location` and `id`; `collection` takes
-    the POST, `item` the rest. `server_named`: the id is the name that the service answers, else it is `id_template`.
+    `noun` names it in errors. Paths are templates over the resource's properties and `project`, `region`, `location` and `id`. `id_template` is the
+    id; with `server_named` it is the name that the service answers. `item` is the resource's path, if it is not the id below `api`; `collection`
+    takes the POST, if it is not the folder of `item`.
     """
 
     noun: str
     fields: PropertySpecs
-    item: str
-    collection: str = ""
+    api: str = ""
     id_template: str = ""
+    item: str = ""
+    collection: str = ""
     server_named: bool = False
     create_query: Mapping[str, str] = field(default_factory=dict[str, str])
     delete_query: Mapping[str, str] = field(default_factory=dict[str, str])
     wait: Wait = Wait.NOT
-    operations: str = ""
     update_method: str = "PATCH"
     mask: Mask = Mask.NONE
     keeps_failed: bool = False
+
+    def item_path(self, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
+        """Return the path of the resource."""
+        below = "{id}" if self.server_named else self.id_template
+        return self.path(self.item or f"{self.api}/{below}", context, values, resource_id)
 
     def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
         """Return a path template with the resource's properties in it."""
@@ -92,7 +98,9 @@ class RestResource:
         """Send the POST, wait for its operation and read the resource."""
         body = self.body(context, inputs, {}, update=False)
         query = {name: self.path(template, context, inputs, "") for name, template in self.create_query.items()}
-        collection = self.path(self.collection, context, inputs, "")
+        collection = (
+            self.path(self.collection, context, inputs, "") or self.item_path(context, inputs, "").rpartition("/")[0]
+        )
         answer = await context.rest.call("POST", collection, query=query, body=body, doing=f"creating {self.noun}")
         answered = str(answer.get("name", ""))
         resource_id = answered if self.server_named else self.path(self.id_template, context, inputs, "")
@@ -127,7 +135,7 @@ class RestResource:
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """Read the resource. The properties in its id are part of the state."""
         named = self.named(resource_id)
-        body = await context.rest.find(self.path(self.item, context, given or named, resource_id))
+        body = await context.rest.find(self.item_path(context, given or named, resource_id))
         if body is None:
             return None
         state = self.state(context, body, given or named, imported=not given)
@@ -143,7 +151,7 @@ class RestResource:
         sent = self.sent(wanted.changed)
         if sent or (self.mask is Mask.NONE and not wanted.changed):
             body = self.body(context, wanted.inputs, wanted.state, update=True)
-            path = self.path(self.item, context, {**wanted.state, **wanted.inputs}, wanted.id)
+            path = self.item_path(context, {**wanted.state, **wanted.inputs}, wanted.id)
             query = {"updateMask": ",".join(sent)} if self.mask is Mask.CHANGED else {}
             doing = f"updating {self.noun} {wanted.id!r}"
             answer = await context.rest.call(self.update_method, path, query=query, body=body, doing=doing)
@@ -168,14 +176,14 @@ class RestResource:
                 f"cannot destroy {self.noun.lower()} without setting deletion_protection=false and running `pulumi up`"
             )
         query = {name: self.path(template, context, state, resource_id) for name, template in self.delete_query.items()}
-        path = self.path(self.item, context, state, resource_id)
+        path = self.item_path(context, state, resource_id)
         answer = await context.rest.drop(path, query=query, doing=f"when reading or editing {self.noun}")
         await self.finish(context, "Deleting", answer, path)
 
     async def finish(self, context: OperationContext, doing: str, answer: Object, path: str) -> None:
         """Wait for the operation that an answer may be. Raises OperationError if it fails or does not end in time."""
         try:
-            await follow(context, self.wait, answer, path, operations=self.operations)
+            await follow(context, self.wait, answer, path, operations=self.api)
         except PluginError as error:
             raise OperationError(None, f"Error waiting for {doing} {self.noun}: {error}") from error
 

@@ -33,7 +33,7 @@ class PluginError(Exception):
     """An error for the user: one message, in the real provider's words where it has any."""
 
 
-class GoogleApiError(PluginError):
+class RestError(PluginError):
     """An error response of Google's API: the HTTP status and the API's message."""
 
     def __init__(self, status: int, message: str, reason: str = "", *, doing: str = "") -> None:
@@ -167,7 +167,7 @@ class Rest:
         """Send a GET and return the JSON object, or None if it is a 404."""
         try:
             return await self.get(path, query)
-        except GoogleApiError as error:
+        except RestError as error:
             if error.is_missing:
                 return None
             raise
@@ -190,13 +190,13 @@ class Rest:
         """Send a request that deletes something. A 404 is success and returns an empty object."""
         try:
             return await self.call(method, path, query=query, doing=doing)
-        except GoogleApiError as error:
+        except RestError as error:
             if error.is_missing:
                 return {}
             raise
 
     async def call(self, method: str, path: str, *, query: Query = None, body: Json = None, doing: str = "") -> Object:
-        """Send a JSON request and return the JSON object that answers it. Raises GoogleApiError, which says what was being done, and PluginError."""
+        """Send a JSON request and return the JSON object that answers it. Raises RestError, which says what was being done, and PluginError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         return await self.send(method, path, query=query or {}, headers=headers, body=data, doing=doing)
@@ -211,7 +211,7 @@ class Rest:
         body: bytes | None,
         doing: str = "",
     ) -> Object:
-        """Send any request and return the JSON object that answers it. Raises GoogleApiError and PluginError."""
+        """Send any request and return the JSON object that answers it. Raises RestError and PluginError."""
         reply = await self._with_retries(
             method, path, query, {"Authorization": f"Bearer {self._token}", **headers}, body
         )
@@ -271,11 +271,11 @@ def _parse(text: str) -> Json:
         return None
 
 
-def _api_error(status: int, parsed: Json, text: str, doing: str) -> GoogleApiError:
+def _api_error(status: int, parsed: Json, text: str, doing: str) -> RestError:
     error = parsed.get("error") if isinstance(parsed, dict) else None
     if not isinstance(error, dict):
-        return GoogleApiError(status, text[:200], doing=doing)
+        return RestError(status, text[:200], doing=doing)
     listed = error.get("errors")
     first = listed[0] if isinstance(listed, list) and listed else None
     reason = str(first.get("reason", "")) if isinstance(first, dict) else ""
-    return GoogleApiError(status, str(error.get("message", "")), reason, doing=doing)
+    return RestError(status, str(error.get("message", "")), reason, doing=doing)

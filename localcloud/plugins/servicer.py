@@ -36,14 +36,6 @@ from localcloud.plugins.values import (
 Request: TypeAlias = Any
 RpcContext: TypeAlias = Any
 
-_KINDS: Final = {
-    "add": provider_pb2.PropertyDiff.ADD,
-    "add-replace": provider_pb2.PropertyDiff.ADD_REPLACE,
-    "delete": provider_pb2.PropertyDiff.DELETE,
-    "delete-replace": provider_pb2.PropertyDiff.DELETE_REPLACE,
-    "update": provider_pb2.PropertyDiff.UPDATE,
-    "update-replace": provider_pb2.PropertyDiff.UPDATE_REPLACE,
-}
 _NO_SECRETS: Final = Secrets()
 
 
@@ -230,7 +222,7 @@ def _diff_response(difference: Difference) -> Request:
         hasDetailedDiff=True,
     )
     for path, kind in rendered.items():
-        response.detailedDiff[path].kind = _KINDS[kind]
+        response.detailedDiff[path].kind = provider_pb2.PropertyDiff.Kind.Value(kind.upper().replace("-", "_"))
     return response
 
 

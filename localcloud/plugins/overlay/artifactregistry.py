@@ -10,7 +10,6 @@ from localcloud.plugins.schema import Json, ResourceScope
 from localcloud.plugins.values import Properties, Value, is_list, is_object
 
 _API: Final = "artifactregistry/v1"
-_ITEM: Final = "projects/{project}/locations/{location}/repositories/{repositoryId}"
 
 
 def _policies_to_json(value: Value, _scope: ResourceScope) -> Json:
@@ -52,12 +51,10 @@ ARTIFACTREGISTRY: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             RepositoryLifecycle,
             noun="Repository",
-            collection=f"{_API}/projects/{{project}}/locations/{{location}}/repositories",
-            item=f"{_API}/{_ITEM}",
-            id_template=_ITEM,
+            id_template="projects/{project}/locations/{location}/repositories/{repositoryId}",
             create_query={"repository_id": "{repositoryId}"},
             wait=Wait.OPERATION,
-            operations=_API,
+            api=_API,
             mask=Mask.CHANGED,
         ),
     )

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from localcloud.plugins.coding import encode_field, put
-from localcloud.plugins.diffing import META, Detail, Details, PropertyChange
+from localcloud.plugins.diffing import META, Detail, Details, DiffKind
 from localcloud.plugins.facts import Overlay, Recorded
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest
 from localcloud.plugins.resource import RestResource, Wait
@@ -74,7 +74,7 @@ class ComputeResource(RestResource):
         separate = {name for each in self.own for name in each.names}
         if wanted.changed - separate:
             await RestResource.update(self, context, wanted)
-        path = self.path(self.item, context, {**wanted.state, **wanted.inputs}, wanted.id)
+        path = self.item_path(context, {**wanted.state, **wanted.inputs}, wanted.id)
         for each in self.own:
             changed = [name for name in each.names if name in wanted.changed]
             if changed:
@@ -105,7 +105,7 @@ def _shrunk_range(details: Details, state: Mapping[str, Value], inputs: Mapping[
         grows = False
     if grows or any(detail.replaces for detail in details.values()):
         return details
-    return {**details, META: Detail(change=PropertyChange.UPDATE, replaces=True)}
+    return {**details, META: Detail(change=DiffKind.UPDATE, replaces=True)}
 
 
 _NETWORK_PROPERTIES: Final[Overlay] = {
@@ -162,8 +162,7 @@ def _compute(noun: str, collection: str, properties: Overlay, *own: OwnUpdate) -
     lifecycle = partial(
         ComputeResource,
         noun=noun,
-        collection=f"{API}/{collection}",
-        item=f"{API}/{collection}/{{name}}",
+        api=API,
         id_template=f"{collection}/{{name}}",
         wait=Wait.COMPUTE,
         own=own,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final, cast
 
-from localcloud.plugins.diffing import Detail, Details, PropertyChange
+from localcloud.plugins.diffing import Detail, Details, DiffKind
 from localcloud.plugins.facts import Recorded
 from localcloud.plugins.lifecycle import OperationContext, TypeOverlay
 from localcloud.plugins.resource import Mask, RestResource
@@ -15,7 +15,6 @@ from localcloud.plugins.values import Properties, Unknown, Value, text_of
 
 _V3: Final = "monitoring/v3"
 _V1: Final = "monitoring/v1"
-_LOGGING: Final = "logging/v2"
 _SENSITIVE: Final[Mapping[str, str]] = {"authToken": "auth_token", "password": "password", "serviceKey": "service_key"}
 
 
@@ -93,7 +92,7 @@ class DashboardLifecycle(RestResource):
 
 def _parsed(values: Mapping[str, Value]) -> Json:
     try:
-        return cast("Json", json.loads(text_of(dict(values), "dashboardJson")))
+        return cast("Json", json.loads(text_of(values, "dashboardJson")))
     except ValueError:
         return None
 
@@ -105,7 +104,7 @@ def _same_dashboard(details: Details, state: Mapping[str, Value], inputs: Mappin
     left = {path: detail for path, detail in details.items() if path != ("dashboardJson",)}
     wanted = _parsed(inputs)
     if _reduced(_parsed(state), wanted) != wanted:
-        left["dashboardJson",] = Detail(change=PropertyChange.UPDATE)
+        left["dashboardJson",] = Detail(change=DiffKind.UPDATE)
     return left
 
 
@@ -126,8 +125,8 @@ MONITORING: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             ChannelLifecycle,
             noun="NotificationChannel",
+            api=_V3,
             collection=f"{_V3}/projects/{{project}}/notificationChannels",
-            item=f"{_V3}/{{id}}",
             server_named=True,
             delete_query={"force": "{force}"},
         ),
@@ -138,8 +137,8 @@ MONITORING: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             AlertLifecycle,
             noun="AlertPolicy",
+            api=_V3,
             collection=f"{_V3}/projects/{{project}}/alertPolicies",
-            item=f"{_V3}/{{id}}",
             server_named=True,
             mask=Mask.CHANGED,
         ),
@@ -148,8 +147,8 @@ MONITORING: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             DashboardLifecycle,
             noun="Dashboard",
+            api=_V1,
             collection=f"{_V1}/projects/{{project}}/dashboards",
-            item=f"{_V1}/{{id}}",
             server_named=True,
         ),
         foresee=_same_dashboard,
@@ -160,8 +159,7 @@ MONITORING: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             RestResource,
             noun="Metric",
-            collection=f"{_LOGGING}/projects/{{project}}/metrics",
-            item=f"{_LOGGING}/projects/{{project}}/metrics/{{name}}",
+            item="logging/v2/projects/{project}/metrics/{name}",
             id_template="{name}",
             update_method="PUT",
         ),

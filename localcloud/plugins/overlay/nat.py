@@ -18,7 +18,7 @@ class RouterNatLifecycle(RestResource):
 
     def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
         """Return a path template with the resource's properties in it; the router may be given by its path."""
-        named = {**values, "router": last_segment(text_of(dict(values), "router"))}
+        named = {**values, "router": last_segment(text_of(values, "router"))}
         return super().path(template, context, named, resource_id)
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
@@ -31,7 +31,7 @@ class RouterNatLifecycle(RestResource):
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """Find the entry in the router's list."""
         named = self.named(resource_id)
-        router = await context.rest.find(self.path(self.item, context, named, ""))
+        router = await context.rest.find(self.item_path(context, named, ""))
         entry = next((each for each in _nats(router or {}) if each.get("name") == named["name"]), None)
         if entry is None:
             return None
@@ -47,7 +47,7 @@ class RouterNatLifecycle(RestResource):
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         """Remove the entry from the router's list. If the router is gone, so is the entry."""
         del resource_id
-        path = self.path(self.item, context, state, "")
+        path = self.item_path(context, state, "")
         async with context.locks.of(path):
             nats = _nats(await context.rest.find(path) or {})
             left = [each for each in nats if each.get("name") != state.get("name")]
@@ -55,7 +55,7 @@ class RouterNatLifecycle(RestResource):
                 await self._patch(context, path, left, "Deleting")
 
     async def _change(self, context: OperationContext, values: Properties, doing: str, entry: Object) -> None:
-        path, name = self.path(self.item, context, values, ""), entry.get("name")
+        path, name = self.item_path(context, values, ""), entry.get("name")
         async with context.locks.of(path):
             nats = _nats(await context.rest.call("GET", path, doing=f"{doing.lower()} RouterNat {name!r}"))
             exists = any(each.get("name") == name for each in nats)
@@ -117,7 +117,6 @@ NAT: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             RouterNatLifecycle,
             noun="RouterNat",
-            collection="",
             item=f"{API}/projects/{{project}}/regions/{{region}}/routers/{{router}}",
             id_template="{project}/{region}/{router}/{name}",
             wait=Wait.COMPUTE,

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 from localcloud.plugins.coding import encode_body
-from localcloud.plugins.diffing import Detail, Details, PropertyChange
+from localcloud.plugins.diffing import Detail, Details, DiffKind
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
 from localcloud.plugins.resource import RestResource
 from localcloud.plugins.rest import PluginError
@@ -45,7 +45,7 @@ class BucketObjectLifecycle(RestResource):
 
     def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
         """Return a path template with the object's properties in it; an object's name may hold anything."""
-        named = {**values, "name": quote(text_of(dict(values), "name"), safe="")}
+        named = {**values, "name": quote(text_of(values, "name"), safe="")}
         return super().path(template, context, named, resource_id)
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
@@ -128,12 +128,10 @@ def _new_content(details: Details, state: Mapping[str, Value], inputs: Mapping[s
     if isinstance(inputs.get("source"), Asset):
         details = {path: detail for path, detail in details.items() if path[0] not in {"source", "detectMd5hash"}}
         if _md5_of(dict(inputs)) != state.get("md5hash"):
-            details[("source",)] = Detail(change=PropertyChange.UPDATE, replaces=True)
+            details[("source",)] = Detail(change=DiffKind.UPDATE, replaces=True)
     if not {("content",), ("source",), ("detectMd5hash",)} & set(details):
         return details
-    follow = {
-        (name,): Detail(change=PropertyChange.UPDATE) for name in ("crc32c", "detectMd5hash", "generation", "md5hash")
-    }
+    follow = {(name,): Detail(change=DiffKind.UPDATE) for name in ("crc32c", "detectMd5hash", "generation", "md5hash")}
     return {**details, **follow}
 
 
@@ -151,7 +149,6 @@ OBJECTS: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             BucketObjectLifecycle,
             noun="object",
-            collection="",
             item="storage/storage/v1/b/{bucket}/o/{name}",
         ),
         foresee=_new_content,

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from localcloud.plugins.diffing import Detail, Details, PropertyChange
+from localcloud.plugins.diffing import Detail, Details, DiffKind
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
 from localcloud.plugins.resource import RestResource, Wait, follow, known_project
-from localcloud.plugins.rest import GoogleApiError, OperationError, PluginError
+from localcloud.plugins.rest import OperationError, PluginError, RestError
 from localcloud.plugins.schema import Object, last_segment
 from localcloud.plugins.values import Properties, Value, text_of
 
@@ -57,7 +57,7 @@ class EnabledService(RestResource):
         named = self.named(resource_id)
         try:
             await self._change(context, text_of(named, "project"), text_of(named, "service"), "disable", body)
-        except GoogleApiError as error:
+        except RestError as error:
             if not error.is_missing:
                 raise
 
@@ -65,7 +65,7 @@ class EnabledService(RestResource):
         path = f"{_API}/projects/{project}/services/{service}:{verb}"
         answer = await context.rest.call("POST", path, body=body)
         try:
-            await follow(context, self.wait, answer, path, operations=self.operations)
+            await follow(context, self.wait, answer, path, operations=self.api)
         except OperationError as error:
             raise PluginError(f"Error waiting to {verb} {service} in project {project}: {error}") from error
 
@@ -87,7 +87,7 @@ class ServiceAccountLifecycle(RestResource):
         try:
             answer = await context.rest.call("POST", collection, body=body, doing=f"creating {self.noun}")
             name = str(answer.get("name", ""))
-        except GoogleApiError as error:
+        except RestError as error:
             if not (error.is_conflict and inputs.get("createIgnoreAlreadyExists") is True):
                 raise
             project = known_project(context, inputs).project
@@ -140,7 +140,7 @@ def _new_account(details: Details, state: Mapping[str, Value], inputs: Mapping[s
     del state, inputs
     if ("accountId",) not in details:
         return details
-    changed = Detail(change=PropertyChange.UPDATE)
+    changed = Detail(change=DiffKind.UPDATE)
     return {**details, ("email",): changed, ("member",): changed}
 
 
@@ -150,15 +150,14 @@ PROJECTS: Final[Mapping[str, TypeOverlay]] = {
             EnabledService,
             noun="Project Service",
             id_template="{project}/{service}",
-            item="",
             wait=Wait.OPERATION,
-            operations=_API,
+            api=_API,
         )
     ),
     "gcp:serviceaccount/account:Account": TypeOverlay(
         message="iam.v1#ServiceAccount",
         properties={"accountId": {"autoname": True}, "disabled": {"local": True}},
-        lifecycle=partial(ServiceAccountLifecycle, noun="service account", item="iam/v1/{id}"),
+        lifecycle=partial(ServiceAccountLifecycle, noun="service account", api="iam/v1", server_named=True),
         foresee=_new_account,
     ),
 }

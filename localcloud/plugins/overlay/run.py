@@ -8,8 +8,6 @@ from localcloud.plugins.facts import Recorded
 from localcloud.plugins.lifecycle import TypeOverlay
 from localcloud.plugins.resource import RestResource, Wait
 
-_API: Final = "run/v2"
-_ITEM: Final = "projects/{project}/locations/{location}/services/{name}"
 # Probes of the other kinds are sent as null.
 _NULL: Final[Recorded] = {"unset": None, "send_zero": True}
 _CONTAINER: Final = "template.containers"
@@ -32,12 +30,10 @@ RUN: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             RestResource,
             noun="Service",
-            collection=f"{_API}/projects/{{project}}/locations/{{location}}/services",
-            item=f"{_API}/{_ITEM}",
-            id_template=_ITEM,
+            id_template="projects/{project}/locations/{location}/services/{name}",
             create_query={"serviceId": "{name}"},
             wait=Wait.OPERATION,
-            operations=_API,
+            api="run/v2",
             keeps_failed=True,
         ),
     )

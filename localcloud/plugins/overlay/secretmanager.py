@@ -11,7 +11,6 @@ from localcloud.plugins.schema import Object, last_segment
 from localcloud.plugins.values import Properties, text_of
 
 _API: Final = "secretmanager/v1"
-_SECRET: Final = "projects/{project}/secrets/{secretId}"  # noqa: S105 - the shape of a secret's name
 
 
 class SecretVersionLifecycle(RestResource):
@@ -85,9 +84,8 @@ SECRETMANAGER: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             RestResource,
             noun="Secret",
-            collection=f"{_API}/projects/{{project}}/secrets",
-            item=f"{_API}/{_SECRET}",
-            id_template=_SECRET,
+            api=_API,
+            id_template="projects/{project}/secrets/{secretId}",
             create_query={"secretId": "{secretId}"},
             mask=Mask.CHANGED,
         ),
@@ -95,6 +93,6 @@ SECRETMANAGER: Final[Mapping[str, TypeOverlay]] = {
     "gcp:secretmanager/secretVersion:SecretVersion": TypeOverlay(
         message="secretmanager.v1#SecretVersion",
         properties={"secret": {"same": last_segment}},
-        lifecycle=partial(SecretVersionLifecycle, noun="SecretVersion", collection="", item=f"{_API}/{{id}}"),
+        lifecycle=partial(SecretVersionLifecycle, noun="SecretVersion"),
     ),
 }

@@ -115,8 +115,7 @@ STORAGE: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             BucketLifecycle,
             noun="Bucket",
-            collection=f"{_API}/b",
-            item=f"{_API}/b/{{id}}",
+            api=f"{_API}/b",
             id_template="{name}",
             create_query={"project": "{project}"},
         ),
