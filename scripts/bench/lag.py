@@ -1,14 +1,10 @@
 """Measure the lateness of the load generator's event loop, which adds to every time that it measures."""
 
-from __future__ import annotations
-
+import asyncio
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scripts.client.wire import now_s
-
-if TYPE_CHECKING:
-    import asyncio
 
 PERIOD_S: Final = 0.01
 TIMER_STEP_S: Final = 0.001

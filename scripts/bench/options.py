@@ -1,7 +1,5 @@
 """Options of the benchmark, and what they ask for."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,11 +1,9 @@
 """Progress of a sweep on stderr: a bar on a terminal, lines otherwise."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -18,8 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-if TYPE_CHECKING:
-    from scripts.bench.points import Point
+from scripts.bench.points import Point
 
 LINE_PERIOD_S: Final = 10.0
 

@@ -5,8 +5,6 @@ tokenizer, drops words for which that does not hold, and finds what the chat tem
 from the first cache block on; the rest is a random stretch of the point's word list.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ vLLM's `--api-key` uses the Authorization header too. If both are needed, the id
 which Cloud Run checks and removes. No token appears in an argument list or in an exception.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
@@ -21,18 +19,15 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from contracts.outputs import Auth, StackOutputs, Tunnel
 from scripts.client.events import as_mapping
 from scripts.errors import CommandRefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from contracts.outputs import Auth, StackOutputs, Tunnel
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 TUNNEL_OPEN_LIMIT_S: Final = 90.0

@@ -3,15 +3,11 @@
 Names differ between vLLM's versions. Of a list of names, the first that exists counts.
 """
 
-from __future__ import annotations
-
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final
 
 KV_USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 RUNNING: Final = ("vllm:num_requests_running",)

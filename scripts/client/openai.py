@@ -4,23 +4,19 @@ Every call has a limit. The benchmark's load generator has its own, leaner reade
 through `scripts.client.events`, so they agree on what a first token is.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from types import TracebackType
+from typing import Final, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from scripts.client.events import DONE, SIMULATED_HEADER, EventSplitter, Usage, error_message, parse_event
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Gives the headers of the next request, so that a token that runs out is renewed in between."""

@@ -1,17 +1,13 @@
 """State of one run of the checks."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from scripts.client.access import ServerAccess
-    from scripts.client.metrics import Scrape
-    from scripts.client.openai import OpenAIClient
-    from scripts.smoke.results import Outcome
-    from scripts.smoke.target import SmokeTarget
+from scripts.client.access import ServerAccess
+from scripts.client.metrics import Scrape
+from scripts.client.openai import OpenAIClient
+from scripts.smoke.results import Outcome
+from scripts.smoke.target import SmokeTarget
 
 Say = Callable[[str], None]
 """Show one line of progress."""
