@@ -128,8 +128,7 @@ async def chat(context: CheckContext) -> Outcome:
         answer = await context.client.chat(
             chat_body(context.target.model, QUESTION, max_tokens=32, extra={"seed": 7}), limit_s=CALL_LIMIT_S
         )
-        usage = parse_usage(as_mapping(answer.body).get("usage"))
-        context.generated_tokens += usage.completion_tokens if usage else 0
+        context.count(parse_usage(as_mapping(answer.body).get("usage")))
         texts.append(str(first_message(answer.body).get("content") or ""))
     known = all(KNOWN_ANSWER in text.lower() for text in texts)
     same = texts[0] == texts[1]
@@ -162,7 +161,7 @@ async def streaming(context: CheckContext) -> Outcome:
         chat_body(context.target.model, "Count from 1 to 20 in words.", max_tokens=64, stream=True),
         limit_s=CALL_LIMIT_S,
     )
-    context.generated_tokens += streamed.usage.completion_tokens if streamed.usage else 0
+    context.count(streamed.usage)
     faults = [
         fault
         for wrong, fault in (

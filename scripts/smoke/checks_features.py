@@ -46,8 +46,7 @@ async def _ask(
 ) -> Mapping[str, object]:
     body = chat_body(context.target.model, prompt, max_tokens=_room(context, max_tokens), extra=extra)
     answer = await context.client.chat(body, limit_s=FEATURE_LIMIT_S)
-    counted = parse_usage(as_mapping(answer.body).get("usage"))
-    context.generated_tokens += counted.completion_tokens if counted else 0
+    context.count(parse_usage(as_mapping(answer.body).get("usage")))
     return first_message(answer.body)
 
 
@@ -122,8 +121,7 @@ async def structured_output(context: CheckContext) -> Outcome:
         )
     if answer.status != HTTPStatus.OK:
         return failed(f"status {answer.status}", wanted=wanted, detail=answer.message)
-    counted = parse_usage(as_mapping(answer.body).get("usage"))
-    context.generated_tokens += counted.completion_tokens if counted else 0
+    context.count(parse_usage(as_mapping(answer.body).get("usage")))
     content = str(first_message(answer.body).get("content") or "")
     measured = " ".join(content.split())[:60]
     try:

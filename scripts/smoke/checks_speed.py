@@ -41,7 +41,7 @@ async def _one(context: CheckContext) -> Streamed:
     length = {"ignore_eos": True} if context.ignore_eos else {}
     body = chat_body(context.target.model, prompt, max_tokens=_output_tokens(context), stream=True, extra=length)
     streamed = await context.client.stream(body, limit_s=stream_limit_s(context.target))
-    context.generated_tokens += streamed.usage.completion_tokens if streamed.usage else 0
+    context.count(streamed.usage)
     return streamed
 
 

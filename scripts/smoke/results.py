@@ -1,8 +1,7 @@
 """Results of the checks, and the report of all of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from contracts.exit_codes import ExitCode
@@ -21,22 +20,22 @@ class Outcome:
     wanted: str = ""
     detail: str = ""
     """Why it failed and by how much, or what to know about it."""
-    values: Values = MappingProxyType({})
+    values: Values = field(default_factory=dict[str, float | int | str | bool | None])
 
 
-def passed(measured: str, *, wanted: str = "", values: Values = MappingProxyType({})) -> Outcome:
+def passed(measured: str, *, wanted: str = "", values: Values | None = None) -> Outcome:
     """Return the result of a check that passed."""
-    return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values)
+    return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values or {})
 
 
-def failed(measured: str, *, wanted: str = "", detail: str = "", values: Values = MappingProxyType({})) -> Outcome:
+def failed(measured: str, *, wanted: str = "", detail: str = "", values: Values | None = None) -> Outcome:
     """Return the result of a check that failed."""
-    return Outcome(verdict="failed", measured=measured, wanted=wanted, detail=detail, values=values)
+    return Outcome(verdict="failed", measured=measured, wanted=wanted, detail=detail, values=values or {})
 
 
-def warned(measured: str, *, wanted: str = "", detail: str, values: Values = MappingProxyType({})) -> Outcome:
+def warned(measured: str, *, wanted: str = "", detail: str, values: Values | None = None) -> Outcome:
     """Return the result of a check that passed with a warning."""
-    return Outcome(verdict="warned", measured=measured, wanted=wanted, detail=detail, values=values)
+    return Outcome(verdict="warned", measured=measured, wanted=wanted, detail=detail, values=values or {})
 
 
 def skipped(reason: str, *, measured: str = "", wanted: str = "") -> Outcome:
