@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from contracts.labels import Ownership
-from scripts.cloud.google_api import GoogleApi, GoogleApiError
+from scripts.cloud.google_api import GoogleApi, GoogleListError
 from scripts.errors import ScriptError
 
 _NOT_ENABLED = "SERVICE_DISABLED"
@@ -154,7 +154,7 @@ def _items(api: GoogleApi, kind: _Kind, path: str) -> Iterator[Mapping[str, obje
     try:
         for page in api.pages(kind.api, path):
             yield from cast("list[Mapping[str, object]]", page.get(kind.key) or [])
-    except GoogleApiError as error:
+    except GoogleListError as error:
         # A disabled API or a location that does not exist holds no resources.
         if error.reason == _NOT_ENABLED or error.status == 404:  # noqa: PLR2004 - HTTP's own number
             return
