@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import CliOption, JsonSwitch
+from scripts.cli.options import JsonSwitch, Option
 from scripts.errors import ScriptError
 
 ROOT: Final = Path(__file__).parents[1]
@@ -70,7 +70,7 @@ TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provi
 class DocsOptions:
     """Options of the command."""
 
-    check: Annotated[bool, CliOption("Only tell which files are out of date.")] = False
+    check: Annotated[bool, Option("Only tell which files are out of date.")] = False
     as_json: JsonSwitch = False
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command, say
-from scripts.cli.options import CliOption, JsonSwitch, StackName
+from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
 from scripts.pulumi.settings import stack_settings
@@ -36,10 +36,10 @@ class StageOptions:
 
     stack: StackName
     folder: Annotated[
-        Path | None, CliOption("Folder with the checkpoint; by default the hub.", flag="--from", metavar="FOLDER")
+        Path | None, Option("Folder with the checkpoint; by default the hub.", flag="--from", metavar="FOLDER")
     ] = None
     revision: Annotated[
-        str | None, CliOption("Branch, tag or commit of the hub; by default its main branch.", metavar="NAME")
+        str | None, Option("Branch, tag or commit of the hub; by default its main branch.", metavar="NAME")
     ] = None
     as_json: JsonSwitch = False
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from contracts.exit_codes import ExitCode
 from contracts.labels import PRODUCT, Ownership
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import CliOption, JsonSwitch, StackName
+from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
 from scripts.pulumi.settings import stack_settings
@@ -33,7 +33,7 @@ class TeardownOptions:
     """Options of the command."""
 
     stack: StackName
-    yes: Annotated[bool, CliOption("Do not ask for confirmation.")] = False
+    yes: Annotated[bool, Option("Do not ask for confirmation.")] = False
     as_json: JsonSwitch = False
 
 

@@ -18,18 +18,18 @@ from typing import Annotated, Final
 from contracts.exit_codes import ExitCode
 from scripts.bench.options import BenchOptions
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import CliOption, JsonSwitch
+from scripts.cli.options import JsonSwitch, Option
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
     """Options of `compare`."""
 
-    before: Annotated[Path, CliOption("Folder of the sweep to compare with.", positional=True)]
-    after: Annotated[Path, CliOption("Folder of the sweep to judge.", positional=True)]
-    threshold: Annotated[float, CliOption("Share by which a figure may get worse.", least=0, most=1)] = 0.05
-    confidence: Annotated[float, CliOption("Confidence of the intervals.", least=0.5, most=0.9999)] = 0.95
-    out: Annotated[Path | None, CliOption("Also write the Markdown to this file.", metavar="FILE")] = None
+    before: Annotated[Path, Option("Folder of the sweep to compare with.", positional=True)]
+    after: Annotated[Path, Option("Folder of the sweep to judge.", positional=True)]
+    threshold: Annotated[float, Option("Share by which a figure may get worse.", least=0, most=1)] = 0.05
+    confidence: Annotated[float, Option("Confidence of the intervals.", least=0.5, most=0.9999)] = 0.95
+    out: Annotated[Path | None, Option("Also write the Markdown to this file.", metavar="FILE")] = None
     as_json: JsonSwitch = False
 
 
@@ -37,7 +37,7 @@ class CompareOptions:
 class ReportFolder:
     """Options of `report`."""
 
-    folder: Annotated[Path, CliOption("Folder of a sweep.", positional=True)]
+    folder: Annotated[Path, Option("Folder of a sweep.", positional=True)]
 
 
 def _bench(options: BenchOptions) -> ExitCode:

@@ -9,7 +9,7 @@ from typing import Annotated, Final, cast
 
 from scripts.bench.measure import Objective
 from scripts.bench.points import PRESETS, Sweep
-from scripts.cli.options import CliOption, JsonSwitch
+from scripts.cli.options import JsonSwitch, Option
 
 OBJECTIVES: Final = ("ttft", "tpot", "e2e")
 RESERVED: Final = ("model", "messages", "prompt", "stream", "stream_options", "max_tokens")
@@ -73,17 +73,17 @@ def _preset(text: str) -> Sweep:
 class BenchServerOptions:
     """Server."""
 
-    stack: Annotated[str | None, CliOption("Measure the server of this stack.", metavar="NAME")] = None
-    url: Annotated[str | None, CliOption("Measure the server at this address, without /v1.", metavar="URL")] = None
+    stack: Annotated[str | None, Option("Measure the server of this stack.", metavar="NAME")] = None
+    url: Annotated[str | None, Option("Measure the server at this address, without /v1.", metavar="URL")] = None
     model: Annotated[
-        str | None, CliOption("Name of the model; by default the first that the server serves.", metavar="ID")
+        str | None, Option("Name of the model; by default the first that the server serves.", metavar="ID")
     ] = None
     usd_per_hour: Annotated[
         float | None,
-        CliOption("Price of the server; by default the price in the stack's plan.", least=0, metavar="USD"),
+        Option("Price of the server; by default the price in the stack's plan.", least=0, metavar="USD"),
     ] = None
     accelerator: Annotated[
-        str | None, CliOption("Accelerator of the server, to detect impossible figures.", metavar="NAME")
+        str | None, Option("Accelerator of the server, to detect impossible figures.", metavar="NAME")
     ] = None
 
 
@@ -92,36 +92,34 @@ class LoadOptions:
     """Load."""
 
     preset: Annotated[
-        Sweep | None, CliOption("quick (8 points, minutes) or grid (12 x 12 points).", parse=_preset, metavar="NAME")
+        Sweep | None, Option("quick (8 points, minutes) or grid (12 x 12 points).", parse=_preset, metavar="NAME")
     ] = None
     concurrency: Annotated[
         tuple[int, ...],
-        CliOption("Closed loop: requests in flight, such as 1,8,64.", parse=_whole_numbers, metavar="LIST"),
+        Option("Closed loop: requests in flight, such as 1,8,64.", parse=_whole_numbers, metavar="LIST"),
     ] = ()
     request_rate: Annotated[
-        tuple[float, ...], CliOption("Open loop: requests per second, such as 0.5,2,8.", parse=_rates, metavar="LIST")
+        tuple[float, ...], Option("Open loop: requests per second, such as 0.5,2,8.", parse=_rates, metavar="LIST")
     ] = ()
     input_tokens: Annotated[
-        tuple[int, ...], CliOption("Prompt lengths, such as 128,1024.", parse=_whole_numbers, metavar="LIST")
+        tuple[int, ...], Option("Prompt lengths, such as 128,1024.", parse=_whole_numbers, metavar="LIST")
     ] = ()
     output_tokens: Annotated[
-        tuple[int, ...], CliOption("Answer lengths, such as 128.", parse=_whole_numbers, metavar="LIST")
+        tuple[int, ...], Option("Answer lengths, such as 128.", parse=_whole_numbers, metavar="LIST")
     ] = ()
-    requests: Annotated[int | None, CliOption("Requests per point.", least=1)] = None
+    requests: Annotated[int | None, Option("Requests per point.", least=1)] = None
     duration: Annotated[
-        float | None, CliOption("Seconds per point; no request is sent afterwards.", least=0.1, metavar="SECONDS")
+        float | None, Option("Seconds per point; no request is sent afterwards.", least=0.1, metavar="SECONDS")
     ] = None
-    seed: Annotated[int | None, CliOption("Seed of prompts and arrivals; by default drawn and recorded.", least=0)] = (
-        None
-    )
-    repeats: Annotated[int, CliOption("Measurements of every point.", least=1, most=100)] = 1
-    warm_up: Annotated[int | None, CliOption("Requests before each point that are not counted.", least=0)] = None
-    even_arrivals: Annotated[bool, CliOption("Open loop: constant intervals instead of Poisson arrivals.")] = False
-    stop_when_saturated: Annotated[bool, CliOption("Skip loads above saturation.")] = False
-    completions: Annotated[bool, CliOption("Use /v1/completions instead of chat.")] = False
+    seed: Annotated[int | None, Option("Seed of prompts and arrivals; by default drawn and recorded.", least=0)] = None
+    repeats: Annotated[int, Option("Measurements of every point.", least=1, most=100)] = 1
+    warm_up: Annotated[int | None, Option("Requests before each point that are not counted.", least=0)] = None
+    even_arrivals: Annotated[bool, Option("Open loop: constant intervals instead of Poisson arrivals.")] = False
+    stop_when_saturated: Annotated[bool, Option("Skip loads above saturation.")] = False
+    completions: Annotated[bool, Option("Use /v1/completions instead of chat.")] = False
     extra_body: Annotated[
         Mapping[str, object] | None,
-        CliOption("JSON object to add to every request.", parse=_extra_body, metavar="JSON"),
+        Option("JSON object to add to every request.", parse=_extra_body, metavar="JSON"),
     ] = None
 
     def sweep(self, seed: int) -> Sweep:
@@ -147,24 +145,24 @@ class LoadOptions:
 class LimitOptions:
     """Limits."""
 
-    request_limit: Annotated[float, CliOption("Time limit of one request.", least=1, metavar="SECONDS")] = 600.0
+    request_limit: Annotated[float, Option("Time limit of one request.", least=1, metavar="SECONDS")] = 600.0
     stall_limit: Annotated[
-        float, CliOption("Longest time without a byte during an answer.", least=0.5, metavar="SECONDS")
+        float, Option("Longest time without a byte during an answer.", least=0.5, metavar="SECONDS")
     ] = 60.0
-    point_limit: Annotated[float, CliOption("Time limit of one point.", least=1, metavar="SECONDS")] = 1800.0
-    workers: Annotated[int | None, CliOption("Processes of the load generator.", least=1, most=64)] = None
-    max_in_flight: Annotated[int, CliOption("Open loop: most requests in flight.", least=1)] = 4096
+    point_limit: Annotated[float, Option("Time limit of one point.", least=1, metavar="SECONDS")] = 1800.0
+    workers: Annotated[int | None, Option("Processes of the load generator.", least=1, most=64)] = None
+    max_in_flight: Annotated[int, Option("Open loop: most requests in flight.", least=1)] = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
     """Results."""
 
-    out: Annotated[Path | None, CliOption("Folder for results and report.", metavar="DIR")] = None
-    resume: Annotated[bool, CliOption("Continue the sweep in --out.")] = False
+    out: Annotated[Path | None, Option("Folder for results and report.", metavar="DIR")] = None
+    resume: Annotated[bool, Option("Continue the sweep in --out.")] = False
     slo: Annotated[
         Objective | None,
-        CliOption(
+        Option(
             "Objectives for goodput in seconds, such as ttft=0.5,tpot=0.05,e2e=10.", parse=_objective, metavar="LIST"
         ),
     ] = None

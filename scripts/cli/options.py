@@ -1,6 +1,6 @@
 """Command-line options as frozen dataclasses, read by argparse.
 
-A field is an option: `concurrency: Annotated[int | None, CliOption("Requests in flight.", least=1)] = None` is `--concurrency`. A field
+A field is an option: `concurrency: Annotated[int | None, Option("Requests in flight.", least=1)] = None` is `--concurrency`. A field
 without a default is required. A field whose type is such a dataclass is a group of options; the dataclass's docstring is its heading.
 
 argparse, not typer: planning a deployment (`scripts.plan --json`) has to stay under 0.2 s. An empty interpreter takes 15 ms here,
@@ -26,7 +26,7 @@ _METAVARS: Final[Mapping[type[object], str]] = {int: "N", float: "NUMBER", Path:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CliOption:
+class Option:
     """How a field is given on the command line."""
 
     help: str = dataclasses.field(kw_only=False)
@@ -46,8 +46,8 @@ class CliOption:
     """Environment variable that stands in for the option."""
 
 
-StackName = Annotated[str, CliOption("Name of the stack.", metavar="NAME")]
-JsonSwitch = Annotated[bool, CliOption("Print one JSON object on stdout.", flag="--json")]
+StackName = Annotated[str, Option("Name of the stack.", metavar="NAME")]
+JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--json")]
 
 
 class Parser(argparse.ArgumentParser):
@@ -88,12 +88,12 @@ def positional_names(kind: type[object]) -> Sequence[str]:
     return [field.name.upper() for field, _, option in _fields(kind) if option is not None and option.positional]
 
 
-def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", type[object], CliOption | None]]:
+def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", type[object], Option | None]]:
     """Yield each field, the type of its value, and its option; a group of options has none."""
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(cast("Any", kind)):
         hint: object = hints[field.name]
-        option = next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, CliOption)), None)
+        option = next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Option)), None)
         yield field, _value_type(getattr(hint, "__origin__", hint) if option else hint), option
 
 
@@ -103,7 +103,7 @@ def _value_type(hint: object) -> type[object]:
     return cast("type[object]", members[0])
 
 
-def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: type[object], option: CliOption) -> None:
+def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: type[object], option: Option) -> None:
     flag = option.flag or f"--{field.name.replace('_', '-')}"
     required = field.default is dataclasses.MISSING
     default = None if required else field.default
@@ -126,7 +126,7 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
     add(flag, dest=field.name, required=required, **words)
 
 
-def _reader(flag: str, hint: type[object], option: CliOption) -> Callable[[str], object]:
+def _reader(flag: str, hint: type[object], option: Option) -> Callable[[str], object]:
     def read(text: str) -> object:
         try:
             if option.parse is not None:
@@ -138,7 +138,7 @@ def _reader(flag: str, hint: type[object], option: CliOption) -> Callable[[str],
     return read
 
 
-def _number(text: str, hint: type[object], option: CliOption) -> float:
+def _number(text: str, hint: type[object], option: Option) -> float:
     least, most = (
         (-math.inf if option.least is None else option.least),
         (math.inf if option.most is None else option.most),

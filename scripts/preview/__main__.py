@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import CliOption, JsonSwitch
+from scripts.cli.options import JsonSwitch, Option
 from scripts.errors import CommandRefusedError
 
 
@@ -20,14 +20,14 @@ from scripts.errors import CommandRefusedError
 class RunOptions:
     """Options of `run`."""
 
-    out: Annotated[Path, CliOption("Folder for one JSON file per stack.", metavar="DIR")]
+    out: Annotated[Path, Option("Folder for one JSON file per stack.", metavar="DIR")]
     stack: Annotated[
         tuple[str, ...],
-        CliOption(
+        Option(
             "Preview this stack; may be repeated. By default all with a settings file.", repeated=True, metavar="NAME"
         ),
     ] = ()
-    create: Annotated[bool, CliOption("Create stacks that the backend does not know.")] = False
+    create: Annotated[bool, Option("Create stacks that the backend does not know.")] = False
     as_json: JsonSwitch = False
 
 
@@ -35,11 +35,11 @@ class RunOptions:
 class CommentOptions:
     """Options of `comment`."""
 
-    source: Annotated[Path, CliOption("Folder that `run` wrote.", flag="--from", metavar="DIR")]
+    source: Annotated[Path, Option("Folder that `run` wrote.", flag="--from", metavar="DIR")]
     repository: Annotated[
-        str, CliOption("Repository; by default GITHUB_REPOSITORY.", metavar="OWNER/NAME", variable="GITHUB_REPOSITORY")
+        str, Option("Repository; by default GITHUB_REPOSITORY.", metavar="OWNER/NAME", variable="GITHUB_REPOSITORY")
     ]
-    pull_request: Annotated[int, CliOption("Number of the pull request.")]
+    pull_request: Annotated[int, Option("Number of the pull request.")]
 
 
 @dataclass(frozen=True, kw_only=True)

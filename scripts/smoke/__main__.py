@@ -15,7 +15,7 @@ from typing import Annotated, Final
 from contracts.exit_codes import ExitCode
 from contracts.outputs import SmokeThresholds
 from scripts.cli.command import Command, run_command, say
-from scripts.cli.options import CliOption, JsonSwitch
+from scripts.cli.options import JsonSwitch, Option
 from scripts.errors import CommandRefusedError
 
 DEFAULT_READY_BUDGET_S: Final = 120.0
@@ -27,25 +27,25 @@ LINE_WIDTH: Final = 150
 class SmokeServerOptions:
     """Server."""
 
-    stack: Annotated[str | None, CliOption("Check the server of this stack.", metavar="NAME")] = None
-    url: Annotated[str | None, CliOption("Check the server at this address.", metavar="URL")] = None
-    model: Annotated[str | None, CliOption("With --url: name of the model to ask for.", metavar="ID")] = None
+    stack: Annotated[str | None, Option("Check the server of this stack.", metavar="NAME")] = None
+    url: Annotated[str | None, Option("Check the server at this address.", metavar="URL")] = None
+    model: Annotated[str | None, Option("With --url: name of the model to ask for.", metavar="ID")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdOptions:
     """Thresholds with --url."""
 
-    ready_budget_s: Annotated[float, CliOption("Longest wait until the server is ready, in seconds.", least=0.1)] = (
+    ready_budget_s: Annotated[float, Option("Longest wait until the server is ready, in seconds.", least=0.1)] = (
         DEFAULT_READY_BUDGET_S
     )
-    max_ttft_s: Annotated[float | None, CliOption("Longest time to the first token, in seconds.")] = None
-    min_decode_tok_per_s: Annotated[float | None, CliOption("Lowest output rate of one stream.")] = None
-    min_burst_tok_per_s: Annotated[float | None, CliOption("Lowest output rate of the burst.")] = None
-    burst_requests: Annotated[int, CliOption("Streams in the burst.", least=1, most=256)] = DEFAULT_BURST_REQUESTS
-    max_model_len: Annotated[int | None, CliOption("Length that the server has to state, in tokens.", least=1)] = None
-    expect_reasoning: Annotated[bool, CliOption("The server has a reasoning parser.", negatable=True)] = False
-    expect_tool_calls: Annotated[bool, CliOption("The server has a tool-call parser.", negatable=True)] = False
+    max_ttft_s: Annotated[float | None, Option("Longest time to the first token, in seconds.")] = None
+    min_decode_tok_per_s: Annotated[float | None, Option("Lowest output rate of one stream.")] = None
+    min_burst_tok_per_s: Annotated[float | None, Option("Lowest output rate of the burst.")] = None
+    burst_requests: Annotated[int, Option("Streams in the burst.", least=1, most=256)] = DEFAULT_BURST_REQUESTS
+    max_model_len: Annotated[int | None, Option("Length that the server has to state, in tokens.", least=1)] = None
+    expect_reasoning: Annotated[bool, Option("The server has a reasoning parser.", negatable=True)] = False
+    expect_tool_calls: Annotated[bool, Option("The server has a tool-call parser.", negatable=True)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class SmokeOptions:
     server: SmokeServerOptions
     thresholds: ThresholdOptions
     as_json: JsonSwitch = False
-    junit: Annotated[Path | None, CliOption("Also write the report as JUnit XML to this file.", metavar="FILE")] = None
+    junit: Annotated[Path | None, Option("Also write the report as JUnit XML to this file.", metavar="FILE")] = None
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:

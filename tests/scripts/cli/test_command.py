@@ -14,7 +14,7 @@ import pytest
 from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import CliOption, JsonSwitch, Parser, add_options, read_options
+from scripts.cli.options import JsonSwitch, Option, Parser, add_options, read_options
 from scripts.errors import CommandRefusedError, ScriptError
 
 ROOT = Path(__file__).parents[3]
@@ -25,9 +25,9 @@ COMMANDS = ("bench", "demo", "docs", "preview", "smoke", "stage_model", "teardow
 class Inner:
     """Things to set."""
 
-    count: Annotated[int, CliOption("How many.", least=1, most=9)] = 2
-    share: Annotated[float | None, CliOption("Which share.")] = None
-    fast: Annotated[bool, CliOption("Be fast.", negatable=True)] = False
+    count: Annotated[int, Option("How many.", least=1, most=9)] = 2
+    share: Annotated[float | None, Option("Which share.")] = None
+    fast: Annotated[bool, Option("Be fast.", negatable=True)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,9 @@ class Outer:
     """Options of a command."""
 
     inner: Inner
-    folder: Annotated[Path, CliOption("Where.", flag="--from")]
-    name: Annotated[tuple[str, ...], CliOption("Which.", repeated=True)] = ()
-    place: Annotated[str | None, CliOption("Place.", variable="TEST_PLACE")] = None
+    folder: Annotated[Path, Option("Where.", flag="--from")]
+    name: Annotated[tuple[str, ...], Option("Which.", repeated=True)] = ()
+    place: Annotated[str | None, Option("Place.", variable="TEST_PLACE")] = None
     as_json: JsonSwitch = False
 
 
