@@ -105,9 +105,9 @@ def fetch_id_token(audience: str) -> str:
 def _google_token(audience: str) -> tuple[str | None, str]:
     import functools  # noqa: PLC0415 - google-auth takes 0.25 s to load
 
-    import google.auth.exceptions  # noqa: PLC0415
-    import google.auth.transport.requests  # noqa: PLC0415
-    import google.oauth2.id_token  # noqa: PLC0415
+    import google.auth.exceptions  # noqa: PLC0415 - the same
+    import google.auth.transport.requests  # noqa: PLC0415 - the same
+    import google.oauth2.id_token  # noqa: PLC0415 - the same
 
     request: Any = functools.partial(google.auth.transport.requests.Request(), timeout=TOKEN_LIMIT_S)
     library: Any = google.oauth2.id_token
