@@ -1,7 +1,5 @@
 """The charts of a sweep as data. `svg` draws them for the report, and `png` as files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -5,8 +5,6 @@ more in both sweeps, which also sees what varies from run to run). They are wide
 that a grid of a hundred points does not raise an alarm by chance.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Write the report as one self-contained HTML page without scripts or external files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final

@@ -1,14 +1,10 @@
 """Measure the lateness of the load generator's event loop, which adds to every time that it measures."""
 
-from __future__ import annotations
-
+import asyncio
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scripts.client.wire import now_s
-
-if TYPE_CHECKING:
-    import asyncio
 
 PERIOD_S: Final = 0.01
 TIMER_STEP_S: Final = 0.001
@@ -18,8 +14,8 @@ TIMER_STEP_S: Final = 0.001
 class LagSampler:
     """Sample the loop's lateness evenly over time.
 
-    A blocked loop misses many ticks at once; each missed tick counts with the lateness that an event at that moment would have
-    met, so that a long block weighs as much as it hurts.
+    A blocked loop misses many ticks. Each missed tick counts with the lateness that an event at that moment would have had, so that a
+    long block has its full weight.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

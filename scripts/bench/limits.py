@@ -1,7 +1,5 @@
 """Operating-system limits for a thousand open streams."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 

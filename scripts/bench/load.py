@@ -5,8 +5,6 @@ Open loop: requests leave at times drawn beforehand, whatever the server does; t
 late client makes the server look worse and never better.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
@@ -14,17 +12,15 @@ import random
 import ssl
 import time
 from array import array
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from scripts.bench.lag import LagSampler
 from scripts.bench.prompts import PromptMaker, Recipe
 from scripts.bench.records import RequestRecord, WorkerResult
 from scripts.client.wire import Exchange, Origin, WireConnection, now_s, request_bytes, request_head
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 WATCH_PERIOD_S: Final = 0.25
 CONNECT_LIMIT_S: Final = 30.0

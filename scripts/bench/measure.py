@@ -4,18 +4,15 @@ Field names and definitions are those of `vllm bench serve`, so that results sta
 their formulas. Times in `_ms` fields are milliseconds, all others seconds.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from scripts.bench.records import RequestRecord, WorkerResult
+from scripts.bench.records import RequestRecord, WorkerResult
 
 PERCENTILES: Final = (90, 99)
 SCHEMA_VERSION: Final = 1

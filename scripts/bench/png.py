@@ -1,7 +1,5 @@
 """Draw the charts as PNG files."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Start and control the processes of the load generator."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses
@@ -10,13 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import Any, Final, Self, cast
 
+from scripts.bench.load import Share
 from scripts.bench.records import FRAME, WorkerResult, unpack_result
 from scripts.client.wire import now_s
-
-if TYPE_CHECKING:
-    from scripts.bench.load import Share
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 READY_LIMIT_S: Final = 180.0

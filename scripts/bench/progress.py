@@ -1,11 +1,9 @@
 """Progress of a sweep on stderr: a bar on a terminal, lines otherwise."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import (
@@ -18,42 +16,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-if TYPE_CHECKING:
-    from scripts.bench.points import Point
+from scripts.bench.points import Point
+from scripts.cli.command import say
 
 LINE_PERIOD_S: Final = 10.0
-
-
-class Reporter(Protocol):
-    """Receiver of a sweep's progress."""
-
-    def begin(self, points: int) -> None:
-        """Start a sweep of `points` points."""
-        ...
-
-    def start(self, point: Point) -> None:
-        """Start a point."""
-        ...
-
-    def progress(self, finished: int, in_flight: int) -> None:
-        """Report the point's requests so far."""
-        ...
-
-    def done(self, point: Point, result: Mapping[str, Any]) -> None:
-        """Report a point that is measured and stored."""
-        ...
-
-    def skipped(self, point: Point, reason: str) -> None:
-        """Report a point that is skipped."""
-        ...
-
-    def line(self, text: str) -> None:
-        """Report a message."""
-        ...
-
-    def end(self) -> None:
-        """End the sweep."""
-        ...
 
 
 def describe(point: Point) -> str:
@@ -73,13 +39,13 @@ def outcome(result: Mapping[str, Any]) -> str:
     return f"{result['output_throughput']:.1f} tok/s, TTFT {result['median_ttft_ms']:.1f} ms{tpot}{failed}{valid}"
 
 
-class LineReporter:
-    """Lines on stderr, for logs."""
+class Reporter:
+    """Progress as lines on stderr, for logs."""
 
     def __init__(self) -> None:
         self._total = self._measured = 0
         self._begin_s = self._said_s = time.monotonic()
-        self._text = ""
+        self._point = ""
 
     def begin(self, points: int) -> None:
         """Start a sweep of `points` points."""
@@ -87,25 +53,18 @@ class LineReporter:
 
     def start(self, point: Point) -> None:
         """Start a point."""
-        self._text, self._said_s = describe(point), time.monotonic()
+        self._point, self._said_s = describe(point), time.monotonic()
 
     def progress(self, finished: int, in_flight: int) -> None:
-        """Report the point's requests, every LINE_PERIOD_S."""
+        """Report the point's requests so far."""
         if time.monotonic() - self._said_s >= LINE_PERIOD_S:
             self._said_s = time.monotonic()
-            self.line(f"{self._text}: {finished} done, {in_flight} in flight")
+            self.line(f"{self._point}: {finished} done, {in_flight} in flight")
 
     def done(self, point: Point, result: Mapping[str, Any]) -> None:
         """Report a point that is measured and stored."""
         self._measured += 1
         self.line(f"[{self._measured}/{self._total}] {describe(point)}: {outcome(result)}{self._left()}")
-
-    def _left(self) -> str:
-        left = self._total - self._measured
-        if not left:
-            return ""
-        left_s = (time.monotonic() - self._begin_s) / self._measured * left
-        return f"; about {left_s / 60:.0f} min left" if left_s > 90 else f"; about {left_s:.0f} s left"  # noqa: PLR2004 - minutes from here on
 
     def skipped(self, point: Point, reason: str) -> None:
         """Report a point that is skipped."""
@@ -114,18 +73,26 @@ class LineReporter:
 
     def line(self, text: str) -> None:
         """Report a message."""
-        print(f"bench: {text}", file=sys.stderr, flush=True)
+        say("bench", text)
 
     def end(self) -> None:
         """End the sweep."""
 
+    def _left(self) -> str:
+        left = self._total - self._measured
+        if not left:
+            return ""
+        left_s = (time.monotonic() - self._begin_s) / self._measured * left
+        return f"; about {left_s / 60:.0f} min left" if left_s > 90 else f"; about {left_s:.0f} s left"  # noqa: PLR2004 - minutes from here on
 
-class BarReporter:
-    """A progress bar on the terminal, with the points' figures above it."""
+
+class BarReporter(Reporter):
+    """Progress as a bar on the terminal, with the points' figures above it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._console = Console(stderr=True, highlight=False)
-        self._progress = Progress(
+        self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
@@ -135,32 +102,22 @@ class BarReporter:
             console=self._console,
             transient=True,
         )
-        self._task = self._progress.add_task("", total=None)
-        self._text = ""
+        self._task = self._bar.add_task("", total=None)
 
     def begin(self, points: int) -> None:
         """Start a sweep of `points` points."""
-        self._progress.update(self._task, total=points)
-        self._progress.start()
+        super().begin(points)
+        self._bar.update(self._task, total=points)
+        self._bar.start()
 
     def start(self, point: Point) -> None:
         """Start a point."""
-        self._text = describe(point)
-        self._progress.update(self._task, description=self._text)
+        super().start(point)
+        self._bar.update(self._task, description=self._point, completed=self._measured)
 
     def progress(self, finished: int, in_flight: int) -> None:
         """Report the point's requests so far."""
-        self._progress.update(self._task, description=f"{self._text}: {finished} done, {in_flight} in flight")
-
-    def done(self, point: Point, result: Mapping[str, Any]) -> None:
-        """Report a point that is measured and stored."""
-        self.line(f"{describe(point)}: {outcome(result)}")
-        self._progress.advance(self._task)
-
-    def skipped(self, point: Point, reason: str) -> None:
-        """Report a point that is skipped."""
-        self.line(f"{describe(point)}: skipped, {reason}")
-        self._progress.advance(self._task)
+        self._bar.update(self._task, description=f"{self._point}: {finished} done, {in_flight} in flight")
 
     def line(self, text: str) -> None:
         """Report a message."""
@@ -168,9 +125,9 @@ class BarReporter:
 
     def end(self) -> None:
         """End the sweep."""
-        self._progress.stop()
+        self._bar.stop()
 
 
 def reporter_for_stderr() -> Reporter:
     """Return a progress bar if stderr is a terminal, else lines."""
-    return BarReporter() if sys.stderr.isatty() else LineReporter()
+    return BarReporter() if sys.stderr.isatty() else Reporter()

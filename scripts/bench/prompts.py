@@ -1,11 +1,9 @@
 """Make prompts of exact length that are in no cache.
 
-A prompt is a number of short common words. Each is one token under all tokenizers that we know of; `calibrate` asks the server's own
-tokenizer, drops words for which that does not hold, and finds what the chat template adds. A random head makes every prompt its own
-from the first cache block on; the rest is a random stretch of the point's word list.
+A prompt consists of short common words, each of which is one token in the known tokenizers. `calibrate` asks the server's tokenizer,
+drops words of several tokens, and finds the tokens that the chat template adds. A random head makes every prompt unique from the first
+cache block on; the rest is a random part of the point's word list.
 """
-
-from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import struct
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Final, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import IO, Any, Final, cast
 
 FRAME: Final = struct.Struct(">II")
 """Lengths of a message's JSON and of its raw bytes."""

@@ -1,7 +1,5 @@
 """Write the reports of a folder from its results: summary.csv, report.md, report.html and charts/*.png."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from scripts.bench.charts import pictures

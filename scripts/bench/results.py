@@ -1,7 +1,5 @@
 """Build one line of results.jsonl: a point's figures and notes about them."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

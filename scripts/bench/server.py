@@ -1,7 +1,5 @@
 """Read the server's model, limits and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import statistics

@@ -4,8 +4,6 @@
 line is dropped, and of two lines of one point the later one counts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

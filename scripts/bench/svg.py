@@ -1,15 +1,12 @@
 """Draw charts as inline SVG. Colours are the page's variables, so that one chart fits the light and the dark scheme."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from scripts.bench.charts import HeatMap, LineChart, Series
+from scripts.bench.charts import HeatMap, LineChart, Series
 
 NOTHING: Final = "\N{EN DASH}"
 WIDTH: Final = 440

@@ -1,30 +1,26 @@
 """Run a sweep point by point, and store each point when it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from scripts.bench.limits import open_files_limit
 from scripts.bench.load import Share
 from scripts.bench.measure import SCHEMA_VERSION, Objective
 from scripts.bench.points import Point, Sweep, SweepError, plan_points, point_seed
 from scripts.bench.pool import WorkerError, WorkerPool, usable_cores, workers_for
+from scripts.bench.progress import Reporter
 from scripts.bench.prompts import Calibration, Recipe, calibrate, fit_recipe
 from scripts.bench.results import Judging, point_result
+from scripts.bench.roofline import Roofline
 from scripts.bench.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
 from scripts.bench.store import ResultStore, open_store, read_run
+from scripts.client.access import ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError
-
-if TYPE_CHECKING:
-    from scripts.bench.progress import Reporter
-    from scripts.bench.roofline import Roofline
-    from scripts.client.access import ServerAccess
 
 RECOVERY_LIMIT_S: Final = 30.0
 """Time limit for a server that stopped answering to come back."""

@@ -1,7 +1,5 @@
 """The facts, the table and the CSV of a sweep's reports."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence

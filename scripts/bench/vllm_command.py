@@ -1,7 +1,5 @@
 """Build the command with which vLLM's own benchmark measures the same point."""
 
-from __future__ import annotations
-
 import shlex
 
 from scripts.bench.points import Point

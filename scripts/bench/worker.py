@@ -4,8 +4,6 @@ Messages in: `prepare` with a share, `go` with the start time, `stop`, and the e
 `ready`, `progress` twice a second, and one `result` a point. Interrupts are the parent's business: it decides what is kept.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal

@@ -3,14 +3,10 @@
 Pure functions over decoded JSON, shared by the smoke checks and the benchmark, so that both stop the clock at the same event.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final, cast
 
 DONE: Final = b"[DONE]"
 SIMULATED_HEADER: Final = "x-simulated"

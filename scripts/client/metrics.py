@@ -3,15 +3,11 @@
 Names differ between vLLM's versions. Of a list of names, the first that exists counts.
 """
 
-from __future__ import annotations
-
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final
 
 KV_USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 RUNNING: Final = ("vllm:num_requests_running",)
@@ -48,27 +44,20 @@ class Scrape:
 
     def total(self, names: tuple[str, ...]) -> float | None:
         """Return the sum over all label sets of the first name that exists (data-parallel engines export one each), or None."""
-        for name in names:
-            found = self.samples.get(name)
-            if found:
-                return math.fsum(sample.value for sample in found)
-        return None
+        found = self._first(names)
+        return math.fsum(sample.value for sample in found) if found else None
 
     def highest(self, names: tuple[str, ...]) -> float | None:
         """Return the largest value over all label sets of the first name that exists, or None. For shares such as KV cache use."""
-        for name in names:
-            found = self.samples.get(name)
-            if found:
-                return max(sample.value for sample in found)
-        return None
+        return max((sample.value for sample in self._first(names)), default=None)
 
     def labels(self, names: tuple[str, ...]) -> Mapping[str, str] | None:
         """Return the labels of the first sample, or None. For `..._info` metrics, whose labels are the information."""
-        for name in names:
-            found = self.samples.get(name)
-            if found:
-                return found[0].labels
-        return None
+        found = self._first(names)
+        return found[0].labels if found else None
+
+    def _first(self, names: tuple[str, ...]) -> tuple[Sample, ...]:
+        return next((self.samples[name] for name in names if self.samples.get(name)), ())
 
 
 def _unescape(text: str) -> str:

@@ -1,10 +1,8 @@
-"""A small asynchronous client for OpenAI-compatible servers, for checks and measurements of single requests.
+"""An asynchronous client for OpenAI-compatible servers, for checks of single requests.
 
-Every call has a limit. The benchmark's load generator has its own, leaner reader (`scripts.client.wire`); both read events
-through `scripts.client.events`, so they agree on what a first token is.
+Every call has a time limit. The benchmark's load generator has its own reader (`scripts.client.wire`). Both read events with
+`scripts.client.events`, so that they agree on what a first token is.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -12,24 +10,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from types import TracebackType
+from typing import Final, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from scripts.client.events import DONE, SIMULATED_HEADER, EventSplitter, Usage, error_message, parse_event
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
-"""Gives the headers of the next request, so that a token that runs out is renewed in between."""
+"""Returns the headers of the next request, so that tokens are renewed in time."""
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class ServerError(Exception):
-    """The server's answer was not usable; the message says what it was, in one sentence."""
+    """The server's answer is not usable; the message is one sentence about it."""
 
 
 class UnreachableError(ServerError):
@@ -38,23 +34,23 @@ class UnreachableError(ServerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAnswer:
-    """A whole HTTP answer."""
+    """A complete HTTP answer."""
 
     status: int
     body: object
-    """Decoded JSON, or the text where it is no JSON."""
+    """Decoded JSON, or the text if it is not JSON."""
     headers: Mapping[str, str]
     """Names in lower case."""
     elapsed_s: float
 
     @property
     def simulated(self) -> str | None:
-        """What the server calls itself when it is a simulation."""
+        """Name of the simulator; None for a real server."""
         return self.headers.get(SIMULATED_HEADER)
 
     @property
     def message(self) -> str:
-        """The server's words about an error, shortened."""
+        """The server's error message, shortened."""
         return error_message(self.body)
 
 
@@ -65,7 +61,7 @@ class Streamed:
     text: str
     reasoning: str
     events: int
-    """Events that carried output."""
+    """Events with output."""
     usage: Usage | None
     finish_reason: str | None
     done: bool
@@ -74,7 +70,7 @@ class Streamed:
     simulated: str | None
     ttft_s: float | None
     last_s: float | None
-    """When the last output arrived."""
+    """Arrival of the last output."""
     end_s: float
     started_at_s: float
     """Monotonic clock when the request was sent; for spans over several requests."""

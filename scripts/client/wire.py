@@ -1,10 +1,10 @@
 """A lean HTTP/1.1 reader of server-sent event streams, for load generation.
 
-One connection carries one request at a time and is kept open for the next. Bytes are cut into events as they arrive, by callbacks
-of the transport: no task, stream buffer or queue stands between the socket and the clock, which is what makes a general HTTP client
-the bottleneck at a thousand streams (benchmarks/bench_client.py measures both).
+A connection has one request at a time and stays open for the next. Callbacks of the transport split bytes into events as they arrive,
+without a task, a stream buffer or a queue in between. At a thousand streams these make a general HTTP client the bottleneck
+(benchmarks/bench_client.py measures both).
 
-It speaks what model servers speak: chunked or counted bodies, keep-alive, TLS. It follows no redirects and sends no cookies.
+It supports chunked bodies, bodies with a length, keep-alive and TLS. It follows no redirects and sends no cookies.
 """
 
 from __future__ import annotations
@@ -369,8 +369,8 @@ def _chunk_size(line: bytes) -> int:
 def _plain_token(payload: bytes) -> bool:
     """Whether the event holds only new text, as most do, found without decoding its JSON.
 
-    Only the compact form that vLLM writes is recognised; everything else is decoded. Quotes inside of generated text are escaped,
-    so text cannot imitate the keys.
+    Only the compact form that vLLM writes is recognized; everything else is decoded. Quotes in generated text are escaped, so that
+    text cannot look like a key.
     """
     start, size = payload.find(b'"content":"'), 11
     if start < 0:

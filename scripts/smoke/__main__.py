@@ -24,7 +24,7 @@ LINE_WIDTH: Final = 150
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class SmokeServerOptions:
     """Server."""
 
     stack: Annotated[str | None, Option("Check the server of this stack.", metavar="NAME")] = None
@@ -52,7 +52,7 @@ class ThresholdOptions:
 class SmokeOptions:
     """Options of the command."""
 
-    server: ServerOptions
+    server: SmokeServerOptions
     thresholds: ThresholdOptions
     as_json: JsonSwitch = False
     junit: Annotated[Path | None, Option("Also write the report as JUnit XML to this file.", metavar="FILE")] = None

@@ -1,18 +1,14 @@
 """Speed checks: time to first token and output rate of one stream and of a short burst."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import statistics
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scripts.client.openai import ServerError, Streamed, UnreachableError, chat_body
 from scripts.smoke.context import CheckContext, percent_over
-from scripts.smoke.results import Outcome
-
-if TYPE_CHECKING:
-    from scripts.smoke.target import SmokeTarget
+from scripts.smoke.results import Outcome, failed
+from scripts.smoke.target import SmokeTarget
 
 OUTPUT_TOKENS: Final = 128
 RUNS: Final = 3
@@ -45,7 +41,7 @@ async def _one(context: CheckContext) -> Streamed:
     length = {"ignore_eos": True} if context.ignore_eos else {}
     body = chat_body(context.target.model, prompt, max_tokens=_output_tokens(context), stream=True, extra=length)
     streamed = await context.client.stream(body, limit_s=stream_limit_s(context.target))
-    context.generated_tokens += streamed.usage.completion_tokens if streamed.usage else 0
+    context.count(streamed.usage)
     return streamed
 
 
@@ -69,11 +65,7 @@ async def single_stream(context: CheckContext) -> Outcome:
     ttfts = [run.ttft_s for run in runs if run.ttft_s is not None]
     speeds = [speed for run in runs if (speed := run.decode_tok_per_s) is not None]
     if not ttfts or not speeds:
-        return Outcome(
-            verdict="failed",
-            measured="no timed tokens",
-            detail="the streams have too few events or no usage.",
-        )
+        return failed("no timed tokens", detail="the streams have too few events or no usage.")
     ttft_s, speed = statistics.median(ttfts), statistics.median(speeds)
     thresholds = context.target.thresholds
     faults: list[str] = []
@@ -117,7 +109,7 @@ async def burst(context: CheckContext) -> Outcome:
         f", >= {wanted_speed:g} tok/s together" if wanted_speed is not None else ""
     )
     if errors:
-        return Outcome(verdict="failed", measured=f"{len(done)} of {count} answered", wanted=wanted, detail=errors[0])
+        return failed(f"{len(done)} of {count} answered", wanted=wanted, detail=errors[0])
     tokens = sum(run.usage.completion_tokens for run in done if run.usage is not None)
     span_s = max(run.started_at_s + run.end_s for run in done) - min(run.started_at_s for run in done)
     speed = tokens / span_s if span_s > 0 else 0.0

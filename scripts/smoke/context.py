@@ -1,17 +1,14 @@
 """State of one run of the checks."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from scripts.client.access import ServerAccess
-    from scripts.client.metrics import Scrape
-    from scripts.client.openai import OpenAIClient
-    from scripts.smoke.results import Outcome
-    from scripts.smoke.target import SmokeTarget
+from scripts.client.access import ServerAccess
+from scripts.client.events import Usage
+from scripts.client.metrics import Scrape
+from scripts.client.openai import OpenAIClient
+from scripts.smoke.results import Outcome
+from scripts.smoke.target import SmokeTarget
 
 Say = Callable[[str], None]
 """Show one line of progress."""
@@ -34,6 +31,10 @@ class CheckContext:
     """Whether the server supports `ignore_eos`, which keeps answers at full length."""
     generated_tokens: int = 0
     """Output tokens that the server's answers have stated so far."""
+
+    def count(self, usage: Usage | None) -> None:
+        """Add the output tokens of an answer."""
+        self.generated_tokens += usage.completion_tokens if usage else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,21 +1,17 @@
 """Run the checks in order, each within its time limit. An interrupted run keeps its results."""
 
-from __future__ import annotations
-
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scripts.client.access import AccessError, ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError
 from scripts.smoke import checks_basic, checks_features, checks_operations, checks_speed
 from scripts.smoke.context import Check, CheckContext, Say
-from scripts.smoke.results import CheckResult, Outcome, SmokeReport
+from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed
 from scripts.smoke.target import SmokeTarget
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 READY_SLACK_S: Final = 20.0
 """Added to the readiness budget, because the last probe may still run."""
@@ -110,17 +106,10 @@ async def _run_one(check: Check, context: CheckContext) -> CheckResult:
         async with asyncio.timeout(limit_s):
             outcome = await check.run(context)
     except TimeoutError:
-        outcome = Outcome(
-            verdict="failed",
-            measured=f"no end after {limit_s:.0f} s",
-            wanted="an end",
-            detail="the check reached its time limit.",
-        )
+        outcome = failed(f"no end after {limit_s:.0f} s", wanted="an end", detail="the check reached its time limit.")
     except (ServerError, AccessError) as error:
-        outcome = Outcome(verdict="failed", measured="no usable answer", detail=str(error))
+        outcome = failed("no usable answer", detail=str(error))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         # An answer of 200 that does not have the API's shape is the server's fault, not a reason to stop.
-        outcome = Outcome(
-            verdict="failed", measured="an answer of the wrong shape", detail=f"{type(error).__name__}: {error}"
-        )
+        outcome = failed("an answer of the wrong shape", detail=f"{type(error).__name__}: {error}")
     return CheckResult(name=check.name, outcome=outcome, elapsed_s=time.monotonic() - start_s)
