@@ -1,6 +1,21 @@
-"""Generated parts of docs/planning.md."""
+"""Generated documentation of the rules."""
 
 from planning.rules import RULES
+
+_HEAD = """# Findings
+
+Written by `make docs` from `planning/rules_memory.py` and `planning/rules_platform.py`.
+
+`block` stops `pulumi preview` and `pulumi up`. `warn` and `info` are only shown.
+`gemma-serving:acceptFindings: [ID, ...]` accepts findings: they are shown and stop nothing.
+`python -m scripts.plan --stack NAME --fix` shows how to change the settings so that nothing blocks.
+
+"""
+
+
+def rules_page() -> str:
+    """Return the page of all rules in Markdown."""
+    return _HEAD + rules_table()
 
 
 def rules_table() -> str:

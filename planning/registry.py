@@ -20,6 +20,11 @@ class RuleResult:
     """Of this result, for a rule with more than one severity; None takes the rule's first."""
 
 
+def change(path: str, value: object) -> Remedy:
+    """Return a remedy that changes one field."""
+    return Remedy(changes={path: value})
+
+
 Check = Callable[[Subject], RuleResult | None]
 
 

@@ -7,7 +7,7 @@ from planning import overheads
 from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
 from planning.kv_cache import layout_of
 from planning.recommendation import UTILIZATION
-from planning.registry import RuleResult, rule
+from planning.registry import RuleResult, change, rule
 from planning.subject import Subject, is_out_of_memory
 from planning.types import Remedy
 from planning.units import align_to, to_gib
@@ -17,13 +17,9 @@ _WORTH_HALF = 0.55
 """fp8 KV that costs no more than this part of bf16 KV delivers what people expect of it."""
 
 
-def _change(path: str, value: object) -> Remedy:
-    return Remedy(changes={path: value})
-
-
 def _more_utilization(subject: Subject) -> Iterator[Remedy]:
     if subject.resolved.utilization < UTILIZATION:
-        yield _change("vllm.gpu_memory_utilization", UTILIZATION)
+        yield change("vllm.gpu_memory_utilization", UTILIZATION)
 
 
 @rule(
@@ -81,7 +77,7 @@ def offload(subject: Subject) -> RuleResult | None:
     link = subject.resolved.accelerator.host_link_gb_per_s * overheads.ZERO_COPY_EFFICIENCY
 
     def remedies() -> Iterator[Remedy]:
-        yield _change("vllm.cpu_offload_gib", None)
+        yield change("vllm.cpu_offload_gib", None)
         yield from ways_out(subject)
 
     return RuleResult(
@@ -122,7 +118,7 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     resolved = subject.resolved
     host, need = resolved.host, subject.memory.load_peak_host_gib
     if resolved.platform != "cloud-run":
-        yield _change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
+        yield change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
         return
     usual = host.memory_gib if need <= host.memory_gib else 0
     memory_gib = max(align_to(int(need) + 1, CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib, usual)
@@ -151,7 +147,7 @@ def one_request(subject: Subject) -> RuleResult | None:
 
     def remedies() -> Iterator[Remedy]:
         if longest > 0:
-            yield _change("vllm.max_model_len", longest)
+            yield change("vllm.max_model_len", longest)
         yield from _more_utilization(subject)
         yield from other_accelerators(subject)
 
@@ -193,7 +189,7 @@ def headroom(subject: Subject) -> RuleResult | None:
             f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {memory.headroom_gib:.2f} GiB of a {subject.device} "
             f"outside the budget; {outside} need {need:.2f} GiB."
         ),
-        remedies=(_change("vllm.gpu_memory_utilization", fitting),),
+        remedies=(change("vllm.gpu_memory_utilization", fitting),),
         advice=f"A utilization of {fitting:g} or less leaves enough; it also shrinks the KV cache.",
     )
 
@@ -253,7 +249,7 @@ def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
             f"{subject.memory.kv_tokens:,} tokens at {packed / 1024:.0f} KiB each, {gain} than with bf16. "
             "A chip with a single KV head pads its fp8 to the width of bf16."
         ),
-        remedies=(_change("vllm.kv_cache_dtype", None),),
+        remedies=(change("vllm.kv_cache_dtype", None),),
         advice="" if packed == plain else "Keep it if the gain is worth the loss of precision.",
     )
 
@@ -276,9 +272,9 @@ def parallelism(subject: Subject) -> RuleResult | None:
         return None
 
     def remedies() -> Iterator[Remedy]:
-        yield _change("vllm.tensor_parallel_size", None)
+        yield change("vllm.tensor_parallel_size", None)
         divisors = [count for count in range(devices, 0, -1) if heads % count == 0]
-        yield from (_change("vllm.tensor_parallel_size", count) for count in divisors)
+        yield from (change("vllm.tensor_parallel_size", count) for count in divisors)
 
     return RuleResult(
         message=f"`vllm.tensor_parallel_size` is {resolved.tp}, and {fact}.",
@@ -309,8 +305,8 @@ def multimodal_item(subject: Subject) -> RuleResult | None:
             f"{resolved.max_num_batched_tokens:,}: the engine stops at start."
         ),
         remedies=(
-            _change("vllm.max_num_batched_tokens", tokens),
-            _change("vllm.limit_mm_per_prompt", limits),
+            change("vllm.max_num_batched_tokens", tokens),
+            change("vllm.limit_mm_per_prompt", limits),
         ),
         last_resorts=ways_out(subject),
     )
@@ -344,6 +340,6 @@ def model_length(subject: Subject) -> RuleResult | None:
             f"`vllm.max_model_len` is {resolved.max_model_len:,}, and {resolved.model_id} was made for {longest:,} tokens: "
             "vLLM refuses to start."
         ),
-        remedies=(_change("vllm.max_model_len", longest),),
+        remedies=(change("vllm.max_model_len", longest),),
         last_resorts=ways_out(subject),
     )

@@ -17,7 +17,7 @@ from planning.hardware import (
     gpu_regions,
 )
 from planning.recommendation import FUSE_MODES
-from planning.registry import RuleResult, rule
+from planning.registry import RuleResult, change, rule
 from planning.subject import Subject
 from planning.throughput import saturation_batch
 from planning.types import Remedy, StartupProbe
@@ -30,10 +30,6 @@ _MAX_CONCURRENCY = 1_000
 _USUAL_RUN_S = 4 * HOUR_S
 _SECRET_FLAGS = ("--api-key", "--hf-token")
 _SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}")
-
-
-def _change(path: str, value: object) -> Remedy:
-    return Remedy(changes={path: value})
 
 
 def _passing_probe(subject: Subject) -> dict[str, object]:
@@ -69,7 +65,7 @@ def probe_budget(subject: Subject) -> RuleResult | None:
         without_probe: dict[str, object] = {"cloud_run.startup_probe": None}
         if probe is not None:
             yield Remedy(changes=without_probe)
-        yield _change("weights_mode", "fuse-buffered")
+        yield change("weights_mode", "fuse-buffered")
         if probe is not None:
             yield Remedy(changes={"weights_mode": "fuse-buffered", **without_probe})
 
@@ -95,7 +91,7 @@ def probe_limits(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         message=f"Cloud Run would refuse the startup probe: {'; '.join(wrong)}.",
-        remedies=(Remedy(changes=_passing_probe(subject)), _change("cloud_run.startup_probe", None)),
+        remedies=(Remedy(changes=_passing_probe(subject)), change("cloud_run.startup_probe", None)),
     )
 
 
@@ -148,8 +144,8 @@ def queueing(subject: Subject) -> RuleResult | None:
                 f"{length:,} tokens at a time: further requests wait while the GPU has room for them."
             ),
             remedies=(
-                _change("cloud_run.concurrency", min(at_once, _MAX_CONCURRENCY)),
-                _change("cloud_run.max_instances", math.ceil(at_once / run.concurrency)),
+                change("cloud_run.concurrency", min(at_once, _MAX_CONCURRENCY)),
+                change("cloud_run.max_instances", math.ceil(at_once / run.concurrency)),
             ),
         )
     if run.concurrency > resolved.max_num_seqs:
@@ -159,8 +155,8 @@ def queueing(subject: Subject) -> RuleResult | None:
                 f"{resolved.max_num_seqs} at a time (`vllm.max_num_seqs`): the others wait inside, where scaling does not see them."
             ),
             remedies=(
-                _change("cloud_run.concurrency", resolved.max_num_seqs),
-                _change("vllm.max_num_seqs", run.concurrency),
+                change("cloud_run.concurrency", resolved.max_num_seqs),
+                change("vllm.max_num_seqs", run.concurrency),
             ),
         )
     return None
@@ -217,7 +213,7 @@ def region(subject: Subject) -> RuleResult | None:
     nearest_first = sorted(known, key=lambda name: _continent(name) != _continent(run.region or ""))
     return RuleResult(
         message=f"Cloud Run is not known to have {resolved.accelerator.name} in {run.region}.",
-        remedies=tuple(_change("cloud_run.region", name) for name in nearest_first),
+        remedies=tuple(change("cloud_run.region", name) for name in nearest_first),
         advice="If the region is newer than this list, accept this finding.",
     )
 
@@ -243,8 +239,8 @@ def slice_parallelism(subject: Subject) -> RuleResult | None:
             "the server would not start, or leave chips idle that are paid for."
         ),
         remedies=(
-            _change("vllm.tensor_parallel_size", resolved.accelerator.devices),
-            _change("vllm.tensor_parallel_size", None),
+            change("vllm.tensor_parallel_size", resolved.accelerator.devices),
+            change("vllm.tensor_parallel_size", None),
         ),
         last_resorts=ways_out(subject),
     )
@@ -282,7 +278,7 @@ def run_duration(subject: Subject) -> RuleResult | None:
     price = subject.cost.usd_per_hour * allowed_s / HOUR_S
     return RuleResult(
         message=message,
-        remedies=(_change("tpu.max_run_duration_s", allowed_s),),
+        remedies=(change("tpu.max_run_duration_s", allowed_s),),
         advice=f"A run of {duration(allowed_s)} costs ${price:,.2f}.",
     )
 
@@ -313,7 +309,7 @@ def zones(subject: Subject) -> RuleResult | None:
             "many have only two of the three."
         ),
         remedies=(
-            *((_change("tpu.zones", known),) if known else ()),
+            *((change("tpu.zones", known),) if known else ()),
             *(Remedy(changes={"tpu.zones": choice, **own_network}) for choice in choices if choice != known),
         ),
         advice="If a zone is newer than this list, accept this finding.",
@@ -335,7 +331,7 @@ def compile_cache(subject: Subject) -> RuleResult | None:
             f"`tpu.compile_cache` is off, so that each restart compiles for {duration(subject.startup.compile_s)} again "
             f"instead of {overheads.XLA_CACHED_S} s."
         ),
-        remedies=(_change("tpu.compile_cache", "memory"),),
+        remedies=(change("tpu.compile_cache", "memory"),),
     )
 
 
@@ -350,7 +346,7 @@ def localhost(subject: Subject) -> RuleResult | None:
     address = urlunsplit(parts._replace(netloc=f"127.0.0.1{port}"))
     return RuleResult(
         message=f"`endpoint_url` is {url}: localhost may resolve to ::1 first, where vLLM does not listen.",
-        remedies=(_change("endpoint_url", address),),
+        remedies=(change("endpoint_url", address),),
     )
 
 
@@ -364,7 +360,7 @@ def private_access(subject: Subject) -> RuleResult | None:
         message=(
             "`tpu.private_google_access` is false, and the machine has no external address: it could pull neither image nor weights."
         ),
-        remedies=(_change("tpu.private_google_access", None),),
+        remedies=(change("tpu.private_google_access", None),),
         advice="Or switch on Private Google Access for the subnet (free of charge) and set `tpu.private_google_access` to true.",
     )
 
@@ -387,7 +383,7 @@ def secret_argument(subject: Subject) -> RuleResult | None:
             f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would stand in clear in the "
             "configuration, in the state, and in the service's description or the instance's metadata."
         ),
-        remedies=(_change("vllm.extra_args", kept),),
+        remedies=(change("vllm.extra_args", kept),),
         advice="Revoke that secret. A Hugging Face token belongs in the secret setting hfToken, which goes to Secret Manager.",
     )
 
@@ -420,7 +416,7 @@ def public(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         message=f"Anyone on the internet could use the endpoint, at up to ${subject.cost.max_usd:,.0f} ({subject.cost.max_usd_basis}).",
-        remedies=(_change("public", False),),
+        remedies=(change("public", False),),
         advice="Name the callers instead, or accept this finding.",
     )
 

@@ -9,7 +9,7 @@ GIB: Final = 1 << 30
 HOUR_S: Final = 3_600
 DAY_S: Final = 86_400
 _DURATION_UNITS_S: Final = {"d": DAY_S, "h": HOUR_S, "m": 60, "s": 1}
-DURATION_PATTERN: Final = r"^(\d+[dhms])+$"
+DURATION_PATTERN: Final = r"^([0-9]+[dhms])+$"
 MONTH_H: Final = 730
 """Hours in a month, as cloud price lists count them."""
 
@@ -43,7 +43,7 @@ def parse_duration_s(value: object) -> int:
     """Return the seconds of a duration such as "4h" or "1h30m". Raises ValueError for anything else, also a bare number."""
     if not isinstance(value, str) or not re.fullmatch(DURATION_PATTERN, value):
         raise ValueError('a duration needs its unit; write for example "90s", "30m", "4h" or "1h30m"')
-    return sum(int(amount) * _DURATION_UNITS_S[unit] for amount, unit in re.findall(r"(\d+)([dhms])", value))
+    return sum(int(amount) * _DURATION_UNITS_S[unit] for amount, unit in re.findall(r"([0-9]+)([dhms])", value))
 
 
 def format_duration(seconds: int) -> str:

@@ -5,28 +5,12 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-_DURATION_UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_DURATION_PATTERN = r"^([0-9]+[dhms])+$"
+from planning.units import DURATION_PATTERN, format_duration, parse_duration_s
+
+__all__ = ["DurationS", "MemoryMib", "format_duration", "format_memory", "parse_duration_s", "parse_memory_mib"]
+
 _MEMORY_UNITS_MIB = {"Gi": 1024, "Mi": 1}
 _MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"
-
-
-def parse_duration_s(value: object) -> int:
-    """Return the seconds of a duration such as "4h" or "1h30m". Raises ValueError for anything else, also a bare number."""
-    if not isinstance(value, str) or not re.fullmatch(_DURATION_PATTERN, value):
-        raise ValueError('a duration needs its unit; write for example "90s", "30m", "4h" or "1h30m"')
-    return sum(int(amount) * _DURATION_UNITS_S[unit] for amount, unit in re.findall(r"([0-9]+)([dhms])", value))
-
-
-def format_duration(seconds: int) -> str:
-    """Return the shortest text that `parse_duration_s` reads back as the same number of seconds."""
-    parts: list[str] = []
-    rest = seconds
-    for unit, size_s in _DURATION_UNITS_S.items():
-        amount, rest = divmod(rest, size_s)
-        if amount:
-            parts.append(f"{amount}{unit}")
-    return "".join(parts) or "0s"
 
 
 def parse_memory_mib(value: object) -> int:
@@ -45,7 +29,7 @@ def format_memory(mib: int) -> str:
 DurationS = Annotated[
     int,
     BeforeValidator(parse_duration_s),
-    WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN, "examples": ["90s", "4h"]}),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["90s", "4h"]}),
 ]
 """Seconds, written with a unit in the settings."""
 

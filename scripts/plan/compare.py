@@ -1,65 +1,60 @@
 """One model on all accelerators: what fits, how much it holds, how fast it is, what it costs, and the cheapest that is enough."""
 
 import json
-from argparse import Namespace
 from dataclasses import replace
-from typing import Final
 
 from contracts.exit_codes import ExitCode
 from planning.hardware import ACCELERATORS
 from planning.planner import plan
 from planning.types import Plan
-from scripts.plan.question import CommandWording, deployment_from
-
-ENOUGH: Final = ExitCode.DONE
-NONE: Final = ExitCode.REFUSED
+from scripts.plan.question import CommandWording, Comparison, Question, deployment_from
 
 
-def compare(args: Namespace) -> int:
+def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCode:
     """Print the comparison; 0 where something is enough, 2 where nothing is. Raises PlanningError."""
-    plans = plans_of(args)
-    chosen = cheapest(plans, args)
-    if args.json:
-        rows = [{**one.to_json(CommandWording()), "enough": is_enough(one, args)} for one in plans]
+    plans = plans_of(question, limits)
+    chosen = cheapest(plans, limits)
+    if as_json:
+        rows = [{**one.to_json(CommandWording()), "enough": is_enough(one, limits)} for one in plans]
         print(
             json.dumps(
                 {"model": plans[0].model, "cheapest": chosen.accelerator if chosen else None, "rows": rows}, indent=2
             )
         )
     else:
-        _table(plans, chosen, args)
-    return ENOUGH if chosen else NONE
+        _table(plans, chosen, limits)
+    return ExitCode.DONE if chosen else ExitCode.REFUSED
 
 
-def plans_of(args: Namespace) -> list[Plan]:
-    """A plan for each accelerator, or for the one that was named, cheapest first."""
-    asked = deployment_from(args)
-    if args.min_context is not None and asked.vllm.max_model_len is None:
-        asked = replace(asked, vllm=replace(asked.vllm, max_model_len=args.min_context))
+def plans_of(question: Question, limits: Comparison) -> list[Plan]:
+    """Return a plan for each accelerator, or for the one that was named, cheapest first."""
+    asked = deployment_from(question)
+    if limits.min_context is not None and asked.vllm.max_model_len is None:
+        asked = replace(asked, vllm=replace(asked.vllm, max_model_len=limits.min_context))
     names = (
-        [args.accelerator]
-        if args.accelerator
-        else [a.name for a in ACCELERATORS.values() if args.platform in {None, *a.platforms}]
+        [question.accelerator]
+        if question.accelerator
+        else [a.name for a in ACCELERATORS.values() if question.platform in {None, *a.platforms}]
     )
     return sorted((plan(replace(asked, accelerator=name)) for name in names), key=lambda one: one.cost.usd_per_hour)
 
 
-def is_enough(one: Plan, args: Namespace) -> bool:
-    """Whether the plan fits and meets every limit that was given."""
+def is_enough(one: Plan, limits: Comparison) -> bool:
+    """Return whether the plan fits and meets every limit that was given."""
     return (
         one.fits
-        and (args.min_context is None or one.memory.largest_max_model_len >= args.min_context)
-        and (args.min_concurrency is None or one.memory.max_concurrency >= args.min_concurrency)
-        and (args.max_usd_per_hour is None or one.cost.usd_per_hour <= args.max_usd_per_hour)
+        and (limits.min_context is None or one.memory.largest_max_model_len >= limits.min_context)
+        and (limits.min_concurrency is None or one.memory.max_concurrency >= limits.min_concurrency)
+        and (limits.max_usd_per_hour is None or one.cost.usd_per_hour <= limits.max_usd_per_hour)
     )
 
 
-def cheapest(plans: list[Plan], args: Namespace) -> Plan | None:
-    """The cheapest plan that is enough."""
-    return min((one for one in plans if is_enough(one, args)), key=lambda one: one.cost.usd_per_hour, default=None)
+def cheapest(plans: list[Plan], limits: Comparison) -> Plan | None:
+    """Return the cheapest plan that is enough."""
+    return min((one for one in plans if is_enough(one, limits)), key=lambda one: one.cost.usd_per_hour, default=None)
 
 
-def _table(plans: list[Plan], chosen: Plan | None, args: Namespace) -> None:
+def _table(plans: list[Plan], chosen: Plan | None, limits: Comparison) -> None:
     from rich.console import Console  # noqa: PLC0415 - only for people
     from rich.table import Table  # noqa: PLC0415 - only for people
 
@@ -84,7 +79,7 @@ def _table(plans: list[Plan], chosen: Plan | None, args: Namespace) -> None:
     ):
         table.add_column(heading, justify="right" if heading not in {"accelerator", "as", "verdict", "why"} else "left")
     for one in plans:
-        style = "bold green" if one is chosen else "" if is_enough(one, args) else "dim"
+        style = "bold green" if one is chosen else "" if is_enough(one, limits) else "dim"
         table.add_row(
             f"{one.accelerator}{' *' if one is chosen else ''}",
             one.quantization,

@@ -3,16 +3,16 @@
 import json
 import shlex
 import typing
-from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Final, cast
+from typing import Annotated, Final, cast
 
 from contracts.fields import camel_case
 from planning.errors import PlanningError
 from planning.fields import changed, field_types, is_duration
+from planning.hardware import ACCELERATORS
 from planning.model import ModelSpec
 from planning.prices import PriceBook
 from planning.rules import check_accepted
@@ -20,6 +20,7 @@ from planning.types import Deployment
 from planning.units import format_duration, parse_duration_s
 from planning.vllm_args import KINDS, OPTIONS
 from planning.wording import Wording
+from scripts.cli.options import Option
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 NONE: Final = "none"
@@ -41,6 +42,53 @@ def _key(path: str) -> str:
     block, _, name = path.rpartition(".")
     key = camel_case(name.removesuffix("_s") if is_duration(path) else name)
     return f"startupProbe.{key}" if block.endswith("startup_probe") else key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What to plan."""
+
+    stack: Annotated[str | None, Option("Plan the settings of Pulumi.NAME.yaml.", metavar="NAME")] = None
+    model: Annotated[str | None, Option("Hugging Face id, such as google/gemma-4-12B-it.", metavar="ID")] = None
+    accelerator: Annotated[str | None, Option(f"One of {', '.join(ACCELERATORS)}.", metavar="NAME")] = None
+    platform: Annotated[str | None, Option("tpu-vm, cloud-run or gce; the accelerator's usual one without it.")] = None
+    quantization: Annotated[str | None, Option("bf16, fp8 or w4a16; the checkpoint's without it.")] = None
+    set: Annotated[
+        tuple[str, ...],
+        Option(
+            f"One of {', '.join(set_keys())}. The value none leaves it out. May be repeated.",
+            metavar="KEY=VALUE",
+            repeated=True,
+        ),
+    ] = ()
+    config: Annotated[Path | None, Option("config.json of a model that is not in the catalog.")] = None
+    index: Annotated[Path | None, Option("Its model.safetensors.index.json; the one beside --config without it.")] = (
+        None
+    )
+    prices: Annotated[Path | None, Option("JSON with prices that replace the list prices.")] = None
+
+    @property
+    def given(self) -> str | None:
+        """The first option that describes a deployment, None if none does."""
+        options = (*_OPTIONS.values(), "--config")
+        values = (self.model, self.accelerator, self.platform, self.quantization, self.config)
+        named = (option for option, value in zip(options, values, strict=True) if value is not None)
+        return next(named, "--set" if self.set else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Compare accelerators."""
+
+    compare: Annotated[bool, Option("Plan the model on every accelerator.")] = False
+    min_context: Annotated[int | None, Option("Requests of at least this length.", metavar="TOKENS", least=1)] = None
+    min_concurrency: Annotated[float | None, Option("At least this many of the longest requests at once.")] = None
+    max_usd_per_hour: Annotated[float | None, Option("At most this price.", metavar="USD")] = None
+
+    @property
+    def limits(self) -> tuple[float | None, ...]:
+        """The limits that were given, and None for those that were not."""
+        return (self.min_context, self.min_concurrency, self.max_usd_per_hour)
 
 
 class CommandWording:
@@ -75,22 +123,20 @@ def _spelled(path: str, value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def deployment_from(args: Namespace) -> Deployment:
-    """Return the deployment that the arguments describe. Raises PlanningError: one sentence, for every mistake."""
-    if args.stack is not None:
-        return of_stack(args.stack, prices=_prices(args.prices))
-    spec = _model_file(args.config, args.index, args.model)
+def deployment_from(question: Question) -> Deployment:
+    """Return the deployment that is asked about. Raises PlanningError: one sentence, for every mistake."""
+    if question.stack is not None:
+        return of_stack(question.stack, prices=_prices(question.prices))
+    spec = _model_file(question.config, question.index, question.model)
     plain = Deployment(
-        model=args.model or (spec.name if spec else ""),
-        accelerator=args.accelerator or "",
-        platform=_given(args.platform),
-        quantization=_given(args.quantization),
+        model=question.model or (spec.name if spec else ""),
+        accelerator=question.accelerator or "",
+        platform=_given(question.platform),
+        quantization=_given(question.quantization),
         model_spec=spec,
-        prices=_prices(args.prices),
+        prices=_prices(question.prices),
     )
-    if not args.set:
-        return plain
-    deployment = changed(plain, parse_set(args.set))
+    deployment = changed(plain, parse_set(question.set)) if question.set else plain
     mistake = check_accepted(deployment.accept_findings)
     if mistake:
         raise PlanningError(f"--set acceptFindings: {mistake}.")
@@ -160,9 +206,9 @@ def of_stack(name: str, *, prices: PriceBook | None) -> Deployment:
     return replace(deployment, prices=prices) if prices else deployment
 
 
-def wording_of(args: Namespace, deployment: Deployment) -> Wording:
+def wording_of(question: Question, deployment: Deployment) -> Wording:
     """Return the words for the findings: settings keys for a stack, options otherwise."""
-    if args.stack is None:
+    if question.stack is None:
         return CommandWording()
     from stacks.wording import StackWording  # noqa: PLC0415 - only with --stack
 

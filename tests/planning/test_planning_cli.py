@@ -12,8 +12,9 @@ import pytest
 
 from planning.fields import field_types, is_duration, value_at
 from planning.types import Deployment
-from scripts.plan.__main__ import main, parser
-from scripts.plan.question import CommandWording, deployment_from
+from scripts.cli.options import Parser, add_options, read_options
+from scripts.plan.__main__ import main
+from scripts.plan.question import CommandWording, Question, deployment_from
 
 ROOT = Path(__file__).resolve().parents[2]
 E2B = ("--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-4")
@@ -123,9 +124,10 @@ def example(path: str) -> object:
 
 
 def question(*arguments: str) -> Deployment:
-    return deployment_from(
-        parser().parse_args(["--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-1", *arguments])
-    )
+    command = Parser()
+    add_options(command, Question)
+    words = ("--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-1", *arguments)
+    return deployment_from(read_options(Question, command.parse_args(words)))
 
 
 def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
@@ -189,7 +191,7 @@ def test_names_are_read_without_regard_to_case(run):
         ((*E2B, "--prices", "no-such-file.json"), "no-such-file.json cannot be read"),
         (("--stack", "no-such-stack"), "no-such-stack"),
         ((*E2B, "--colour"), "--help lists what is allowed"),
-        ((*E2B, "--min-context", "many", "--compare"), "invalid int value"),
+        ((*E2B, "--min-context", "many", "--compare"), "must be a whole number"),
     ],
 )
 def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(run, arguments: tuple[str, ...], said: str):

@@ -21,8 +21,8 @@ from planning.rules import detected
 from planning.subject import examine
 from planning.types import Finding, Remedy
 from planning.wording import remedy_of, worded
-from scripts.plan.__main__ import parser
-from scripts.plan.question import CommandWording, deployment_from
+from scripts.cli.options import Parser, add_options, read_options
+from scripts.plan.question import CommandWording, Question, deployment_from
 from stacks.loading import SettingsError, from_values
 from stacks.planned import to_deployment
 from stacks.settings import Settings
@@ -164,11 +164,12 @@ drawn = settings(
 )
 
 
-COMMAND = parser()
+COMMAND = Parser()
+add_options(COMMAND, Question)
 
 
 def question(*arguments: str) -> Deployment:
-    return deployment_from(COMMAND.parse_args(arguments))
+    return deployment_from(read_options(Question, COMMAND.parse_args(arguments)))
 
 
 def arguments_of(deployment: Deployment) -> list[str]:
