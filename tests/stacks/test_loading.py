@@ -143,7 +143,12 @@ MISTAKES = [
     ("tpu-v6e4", "labels", {"managed-by": "me"}, '"managed-by" is set by this project'),
     ("tpu-v6e4", "endpointUrl", "models.example.com", "expected a whole URL such as https://models.example.com"),
     ("tpu-v6e4", "endpointUrl", "http://[", "expected a whole URL such as https://models.example.com"),
-    ("tpu-v6e4", "acceptFindings", ["FIT99"], '"FIT99" is the id of no finding; those that can be accepted are FIT02, FIT03'),
+    (
+        "tpu-v6e4",
+        "acceptFindings",
+        ["FIT99"],
+        '"FIT99" is the id of no finding; those that can be accepted are FIT02, FIT03',
+    ),
     ("tpu-v6e4", "measuredTokPerS", 0, "gemma-serving:measuredTokPerS = 0: expected greater than 0."),
     ("tpu-v6e4", "measuredTokPerS", float("inf"), "expected a finite number"),
     ("tpu-v6e4", "smoke", {"maxTtftS": float("nan")}, "gemma-serving:smoke.maxTtftS = NaN: expected a finite number"),
