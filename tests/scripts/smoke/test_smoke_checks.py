@@ -184,7 +184,7 @@ def says(message):
             checks_features.reasoning,
             {"content": "<|channel>thought 18", "reasoning": None},
             "failed",
-            "--reasoning-parser",
+            "vllm.reasoningParser",
         ),
         (checks_features.reasoning, {"content": "18", "reasoning_content": "up and down"}, "passed", ""),
         (checks_features.tool_call, {"content": "It is sunny"}, "failed", "--tool-call-parser"),
