@@ -1,9 +1,9 @@
-# gemma-serving. `make setup`, `make demo`, `make test`, `make check`, `make clean`; see README.md.
+# gemma-serving. `make setup`, `make demo`, `make test`, `make check`, `make docs`, `make clean`; see README.md.
 SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 STAMP := .venv/.requirements-dev.txt
 
-.PHONY: setup demo test check format lock clean
+.PHONY: setup demo test check docs format lock clean
 
 setup: $(STAMP)
 	@.venv/bin/python -m tools.engine
@@ -26,6 +26,9 @@ check: setup
 	@.venv/bin/ruff check .
 	@.venv/bin/pyright
 	@PYTHONPATH=provider .venv/bin/lint-imports --no-cache
+
+docs: setup
+	@.venv/bin/python -m scripts.docs
 
 format: setup
 	@.venv/bin/ruff format .

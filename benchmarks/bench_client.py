@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from scripts.bench.limits import raise_open_files_limit
 from scripts.bench.load import LoadGenerator, Share
 from scripts.bench.points import Sweep
-from scripts.bench.progress import LineReporter
+from scripts.bench.progress import Reporter
 from scripts.bench.prompts import POOL, PromptMaker, Recipe
 from scripts.bench.store import read_results
 from scripts.bench.sweep import SweepSettings, run_sweep
@@ -171,7 +171,7 @@ def _sweep(url: str, out: Path, levels: tuple[int, ...], tokens: int) -> list[di
         seed=1,
     )
     settings = SweepSettings(url=url, model=None, out=out, warm_up=1)
-    outcome = run_sweep(settings, sweep, ServerAccess(base_url=url, auth="none"), LineReporter())
+    outcome = run_sweep(settings, sweep, ServerAccess(base_url=url, auth="none"), Reporter())
     if outcome.ending != "done":
         raise SystemExit(f"the sweep ended early: {outcome.detail}")
     return read_results(out)

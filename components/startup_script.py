@@ -4,6 +4,9 @@ import ast
 from functools import cache
 from importlib.resources import files
 
+from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
+from contracts.serving_document import DOCUMENT_METADATA_KEY
+
 METADATA_VALUE_LIMIT_BYTES = 256 * 1024
 """Largest metadata value that Compute Engine accepts (256 KiB; Compute Engine, "About VM metadata", limitations)."""
 
@@ -20,12 +23,12 @@ SECTIONS = (
 )
 """Modules in the order of their dependencies. The last one starts the program."""
 
-HEADER = '''#!/usr/bin/env python3
+HEADER = f'''#!/usr/bin/env python3
 """Start-up script of a TPU virtual machine that serves one model with vLLM: the same for every deployment.
 
 Run without arguments (so the guest environment runs it at every boot) it starts itself as a systemd unit and returns.
-Run as `agent` it runs the serving document of the metadata key `gemma-serving-document` as a container, follows the
-key's changes, and publishes what it is doing as guest attributes in the namespace `gemma-serving`.
+Run as `agent` it runs the serving document of the metadata key `{DOCUMENT_METADATA_KEY}` as a container, follows the
+key's changes, and publishes what it is doing as guest attributes in the namespace `{GUEST_ATTRIBUTE_NAMESPACE}`.
 
 Needs Python 3.10, systemd and docker. Nothing secret is logged, published or put on a command line.
 """

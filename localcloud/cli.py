@@ -29,18 +29,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A cloud with its provider stand-ins, and the variables that lead to it."""
+    """A running cloud with its provider stand-ins, and the environment variables for it."""
 
     cloud: OpenCloud
     variables: dict[str, str]
 
 
 class RefusedError(Exception):
-    """The command line cannot be followed; the message is one sentence."""
+    """The command line is refused; the message is one sentence."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command line; returns the exit code."""
+    """Run a command line and return the exit code."""
     own, command = _split(list(arguments))
     options = _parser().parse_args(own)
     try:
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
             "--providers",
             choices=("standin", "real"),
             default="standin",
-            help="Pulumi provider plugins: our stand-ins, or the installed pulumi-gcp (default: standin)",
+            help="Pulumi provider plugins: the stand-ins, or the installed pulumi-gcp (default: standin)",
         )
         command.add_argument(
             "--speed",
@@ -167,7 +167,7 @@ def _notice(opened: Opened) -> str:
 
 @contextlib.asynccontextmanager
 async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Opened]:
-    """Lock the state, open the cloud and the stand-ins; everything is closed in the opposite order."""
+    """Lock the state, open the cloud and the stand-ins, and close them in reverse order."""
     scenario = load_scenario(options.scenario) if options.scenario else Scenario()
     project = (
         options.project or os.environ.get("GOOGLE_CLOUD_PROJECT") or os.environ.get("GOOGLE_PROJECT") or DEFAULT_PROJECT
@@ -181,7 +181,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
             cloud = await open_cloud(state, wanted, simulated_runtimes)
         except OSError as error:
             raise RefusedError(
-                f"Port {options.port} on 127.0.0.1 cannot be listened on ({error.strerror}); choose another with --port."
+                f"Cannot listen on port {options.port} of 127.0.0.1 ({error.strerror}); choose another port with --port."
             ) from None
         try:
             token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=365 * 24 * 3600)
@@ -207,15 +207,15 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
 
 
 async def _child(command: list[str], variables: dict[str, str]) -> int:
-    """Run the command; signals go on to it, and its exit code comes back (128 + N where signal N ended it)."""
+    """Run the command, forward signals to it, and return its exit code (128 + N after signal N)."""
     inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
     try:
         child = await asyncio.create_subprocess_exec(*command, env={**inherited, **variables})
     except FileNotFoundError:
-        print(f"localcloud: there is no command '{command[0]}' on PATH.", file=sys.stderr)
+        print(f"localcloud: the command '{command[0]}' was not found on PATH.", file=sys.stderr)
         return _NOT_FOUND
     except PermissionError:
-        print(f"localcloud: '{command[0]}' cannot be executed.", file=sys.stderr)
+        print(f"localcloud: the file '{command[0]}' is not executable.", file=sys.stderr)
         return _NOT_EXECUTABLE
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
@@ -229,7 +229,7 @@ async def _child(command: list[str], variables: dict[str, str]) -> int:
 
 
 def _forward(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Pass a signal on, unless the terminal has sent it to the child already: a Ctrl-C goes to the whole foreground group."""
+    """Forward a signal, unless the terminal has already sent it to the child: Ctrl-C reaches the whole foreground group."""
     from_terminal = (
         number == signal.SIGINT
         and sys.stdin is not None

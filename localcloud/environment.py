@@ -29,7 +29,7 @@ REMOVED = (
     "GOOGLE_IMPERSONATE_SERVICE_ACCOUNT",
     "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE",
 )
-"""Variables that a command of `run` does not inherit: they would lead past the local cloud, or carry real credentials to it."""
+"""Variables that a command of `run` does not inherit: they would bypass the local cloud or send real credentials to it."""
 
 _REAL_PLUGIN_ENDPOINTS = {
     "GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT": "run/v2/",

@@ -156,10 +156,5 @@ COMMAND: Final = Command(
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return run_command(COMMAND, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(COMMAND))

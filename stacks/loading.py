@@ -25,6 +25,8 @@ _PLAIN = {
     "Input should be a valid array": "expected a list",
     "Input should be a valid": "expected a",
     "expected a integer": "expected a whole number",
+    "expected a boolean": "expected true or false",
+    "expected a string": "expected text",
     "Input should be": "expected",
     " after validation": "",
 }
@@ -159,10 +161,12 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
         return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(location)}."
     if details["type"] == "missing":
         return f"{origin}: {PRODUCT}:{key} is missing; set it."
-    value = _value_at(values, location)
-    name = "gcp:project" if key == "project" else f"{PRODUCT}:{key}" if key else "the settings"
+    place, value = _found(values, location)
+    name = "gcp:project" if key == "project" else f"{PRODUCT}:{_path(place)}" if place else "the settings"
     shown = f" = {_shown(value)}" if isinstance(value, str | int | float | bool) else ""
-    return f"{origin}: {name}{shown}: {_allowed(details['msg'])}."
+    # A location that goes on beyond the value names one type of several that the value could have.
+    allowed = _allowed(details["msg"]) if place == location else "expected text, a number, true or false"
+    return f"{origin}: {name}{shown}: {allowed}."
 
 
 def _allowed(message: str) -> str:
@@ -178,14 +182,18 @@ def _path(location: Sequence[int | str]) -> str:
     return text
 
 
-def _value_at(values: object, location: Sequence[int | str]) -> object:
-    found = values
+def _found(values: object, location: Sequence[int | str]) -> tuple[list[int | str], object]:
+    """Return the part of a location that the values have, and the value there."""
+    place: list[int | str] = []
     for part in location:
-        if isinstance(found, Mapping) and part in found:
-            found = cast("Mapping[object, object]", found)[part]
-        elif isinstance(found, list) and isinstance(part, int):
-            found = cast("list[object]", found)[part]
-    return cast("object", found)
+        if isinstance(values, Mapping) and part in values:
+            values = cast("Mapping[object, object]", values)[part]
+        elif isinstance(values, list) and isinstance(part, int):
+            values = cast("list[object]", values)[part]
+        else:
+            break
+        place.append(part)
+    return place, cast("object", values)
 
 
 def _shown(value: object) -> str:

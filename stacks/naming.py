@@ -1,4 +1,4 @@
-"""Names of cloud resources, made from the project's and the stack's names within each service's limits."""
+"""Names of cloud resources, made from the names of the project and the stack within each service's limits."""
 
 import hashlib
 import re
@@ -11,12 +11,12 @@ _HASH_DIGITS = 6
 
 
 class NamingError(ValueError):
-    """A stack's name cannot become part of resource names; the message says what can."""
+    """A stack's name cannot become part of resource names. The message names the allowed characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Names for one stack. All begin with `gemma-STACK`, so that a person can find them in the console."""
+    """Names of one stack's resources. Each contains `gemma-STACK`, so that a person can find it in the console."""
 
     project: str
     stack: str
@@ -24,27 +24,28 @@ class Names:
     def __post_init__(self) -> None:
         if not _STACK.fullmatch(self.stack):
             raise NamingError(
-                f'The stack\'s name "{self.stack}" becomes part of resource names: use up to 30 lower-case letters, digits and hyphens, a letter first.'
+                f'The stack\'s name "{self.stack}" becomes part of resource names: use up to 30 lower-case letters, '
+                "digits and hyphens, and begin with a letter."
             )
 
     @property
     def base(self) -> str:
-        """Services, secrets, networks, repositories, queued resources (63 characters at most)."""
+        """Name of services, networks, repositories and queued resources, and prefix of secrets: at most 63 characters."""
         return f"gemma-{self.stack}"
 
     @property
     def account_id(self) -> str:
-        """A service account's id: 6 to 30 characters."""
+        """Id of the service account: 6 to 30 characters."""
         return _within(self.base, _MAX_ACCOUNT_ID)
 
     @property
     def bucket(self) -> str:
-        """A bucket's name: unique in the world, so the project's id is part of it; 63 characters at most."""
+        """Name of the bucket: at most 63 characters, and unique in the world, so it contains the project's id."""
         return _within(f"{self.project}-{self.base}-models", _MAX_BUCKET)
 
 
 def _within(name: str, limit: int) -> str:
-    """Shorten a name to a limit, keeping it unique by a hash of the whole."""
+    """Return a name of at most `limit` characters; a shortened one ends with a hash of the whole name."""
     if len(name) <= limit:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]

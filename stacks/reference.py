@@ -1,14 +1,12 @@
-"""`python -m stacks.reference`: write docs/settings.md and docs/settings.schema.json from the settings' models."""
+"""docs/settings.md and docs/settings.schema.json, made from the settings' models; `python -m scripts.docs` writes them."""
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
+from contracts.labels import PRODUCT
 from planning.images import IMAGES
 from stacks.schema import Schema, alternatives, blocks, file_schema
-
-_DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 
 _WORDS: Final = {
     "string": "text",
@@ -19,11 +17,11 @@ _WORDS: Final = {
     "object": "map",
 }
 
-_INTRODUCTION: Final = """# Settings
+_INTRODUCTION: Final = f"""# Settings
 
-Written by `python -m stacks.reference`; a test fails when this page is out of date.
+Written by `python -m scripts.docs`; a test fails when this page is out of date.
 
-All keys stand in `Pulumi.<stack>.yaml` under `gemma-serving:`.
+All keys stand in `Pulumi.<stack>.yaml` under `{PRODUCT}:`.
 `gcp:project` names the Google Cloud project; without it `GOOGLE_CLOUD_PROJECT` does.
 Quantities carry their unit (`4h`, `32Gi`).
 An unknown key, a wrong unit or a contradiction is refused in one sentence before anything is declared.
@@ -73,7 +71,7 @@ def _kind(option: Schema) -> str:
     if "secure" in option.get("properties", {}):
         return "secret"
     if "examples" in option:
-        return f"text such as `{option['examples'][0]}`"
+        return f"text such as {' or '.join(f'`{example}`' for example in option['examples'])}"
     return _WORDS[option["type"]]
 
 
@@ -83,8 +81,3 @@ def _default(value: object) -> str:
 
 def _in_one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-if __name__ == "__main__":
-    (_DOCS / "settings.md").write_text(page(), encoding="utf-8")
-    (_DOCS / "settings.schema.json").write_text(schema_text(), encoding="utf-8")

@@ -1,15 +1,20 @@
 """The JSON schema of `Pulumi.<stack>.yaml`, made from the settings. Editors, the settings page and messages read it."""
 
+import ast
+import inspect
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from typing import Any, TypeAlias
 
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from contracts.fields import camel_case, documented
 from contracts.labels import PRODUCT
 from contracts.outputs import SmokeThresholds
-from planning.vllm_args import OPTIONS, Option
+from planning.vllm_args import OPTIONS, Option, VllmOptions
+from stacks import settings
 from stacks.settings import NOT_IN_FILE, TOKEN_KEY, Settings, SmokeSettings
 
 Schema: TypeAlias = dict[str, Any]
@@ -34,23 +39,46 @@ def settings_schema() -> Schema:
         keys.pop(key)
     keys[TOKEN_KEY] = {
         "type": "object",
-        "description": "Hugging Face token, for checkpoints that need one. Set it with `pulumi config set --secret hfToken`. "
+        "description": f"Hugging Face token, for checkpoints that need one. Set it with `pulumi config set --secret {TOKEN_KEY}`. "
         "The stack keeps it in Secret Manager.",
         "properties": {"secure": {"type": "string"}},
         "required": ["secure"],
         "additionalProperties": False,
     }
+    blocks_by_name: Schema = {"Settings": schema, **schema["$defs"]}
+    for (block, key), text in _meanings():
+        if key not in NOT_IN_FILE:
+            blocks_by_name[block]["properties"][key]["description"] = text
+    return schema
+
+
+def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield block, key and meaning of each setting: from OPTIONS, the outputs' contract, or the text below the field."""
     for key, option in OPTIONS.items():
-        block_of(schema, keys["vllm"])["properties"][key]["description"] = _described(option)
+        yield (VllmOptions.__name__, key), _described(option)
     thresholds = dict(documented(SmokeThresholds))
     for name, field in SmokeSettings.model_fields.items():
-        block_of(schema, keys["smoke"])["properties"][field.alias]["description"] = thresholds[camel_case(name)]
-    return schema
+        yield (SmokeSettings.__name__, field.alias or name), thresholds[camel_case(name)]
+    # pydantic can read these texts too, but it would do so at each import, for 25 ms.
+    for block in ast.parse(inspect.getsource(settings)).body:
+        if isinstance(block, ast.ClassDef):
+            yield from (((block.name, key), text) for key, text in _texts_below_fields(block))
+
+
+def _texts_below_fields(block: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield key and meaning of each setting of a class that has a text below it."""
+    for field, text in pairwise(block.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                model: type[BaseModel] = getattr(settings, block.name)
+                yield model.model_fields[name].alias or name, meaning
+            case _:
+                pass
 
 
 def file_schema() -> Schema:
     """Return the schema of a whole `Pulumi.<stack>.yaml`. Keys of other namespaces are free."""
-    settings = settings_schema()
+    known = settings_schema()
     text = {"type": "string"}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -64,10 +92,10 @@ def file_schema() -> Schema:
                         **text,
                         "description": "Google Cloud project. The default is GOOGLE_CLOUD_PROJECT.",
                     },
-                    **{f"{PRODUCT}:{key}": value for key, value in settings["properties"].items()},
+                    **{f"{PRODUCT}:{key}": value for key, value in known["properties"].items()},
                 },
                 "patternProperties": {f"^(?!{PRODUCT}:)[^:]+:.+$": {}},
-                "required": [f"{PRODUCT}:{key}" for key in settings["required"]],
+                "required": [f"{PRODUCT}:{key}" for key in known["required"]],
                 "additionalProperties": False,
             },
             "encryptionsalt": text,
@@ -77,7 +105,7 @@ def file_schema() -> Schema:
         },
         "required": ["config"],
         "additionalProperties": False,
-        "$defs": settings["$defs"],
+        "$defs": known["$defs"],
     }
 
 

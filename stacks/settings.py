@@ -5,9 +5,9 @@ the unit in the name (`max_run_duration_s`, `memory_mib`). `stacks.loading` turn
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, cast
 from urllib.parse import urlsplit
 
 from annotated_types import GroupedMetadata
@@ -106,7 +106,6 @@ class _Frozen(BaseModel):
         strict=True,
         allow_inf_nan=False,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
     )
 
 
@@ -139,11 +138,11 @@ class ImageSettings(_Frozen):
 
 def _image_block(value: object) -> object:
     """Return the block of an image that is given by name; leave a block as it is."""
-    if not isinstance(value, str):
-        return value
-    if value not in IMAGES:
+    if isinstance(value, Mapping):
+        return cast("object", value)
+    image = IMAGES.get(value) if isinstance(value, str) else None
+    if image is None:
         raise ValueError(f"expected {' or '.join(IMAGES)}, or a block with repository and digest")
-    image = IMAGES[value]
     return {"repository": image.repository, "digest": image.digest, "version": image.version}
 
 

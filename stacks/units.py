@@ -29,13 +29,13 @@ def format_memory(mib: int) -> str:
 DurationS = Annotated[
     int,
     BeforeValidator(parse_duration_s),
-    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["4h"]}),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["90s", "4h"]}),
 ]
 """Seconds, written with a unit in the settings."""
 
 MemoryMib = Annotated[
     int,
     BeforeValidator(parse_memory_mib),
-    WithJsonSchema({"type": "string", "pattern": _MEMORY_PATTERN, "examples": ["32Gi"]}),
+    WithJsonSchema({"type": "string", "pattern": _MEMORY_PATTERN, "examples": ["512Mi", "32Gi"]}),
 ]
 """MiB, written with a unit in the settings."""

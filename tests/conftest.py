@@ -41,6 +41,8 @@ class Recorder(pulumi.runtime.Mocks):
                 "state": "ACTIVE",
                 "phase": "ready",
                 "deadline": "2026-11-20T18:00:00Z",
+                "nodeIps": ["10.0.0.2"],
+                "stateHistory": [{"at": "2026-11-20T00:00:00Z", "zone": "us-east5-b", "state": "ACTIVE"}],
             },
             "docker:index/image:Image": {"repoDigest": f"{args.inputs.get('imageName')}@sha256:{'b' * 64}"},
         }

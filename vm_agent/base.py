@@ -4,9 +4,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+from contracts.guest_attributes import DOCUMENT_HASH_KEY
+
 UNIT = "gemma-serving-agent"
 CONTAINER = "gemma-serving"
-HASH_LABEL = "gemma-serving.document-hash"
+HASH_LABEL = f"{CONTAINER}.{DOCUMENT_HASH_KEY}"
 # Memory on purpose: secrets on their way to docker never touch a disk, and the compile cache is mounted from here.
 TMPFS = "/dev/shm"  # noqa: S108 - memory shared with the container, on purpose
 GIB = 1024**3

@@ -14,6 +14,26 @@ DEFAULTS_KEY: Final = "__defaults"
 _NAME_SUFFIX_LENGTH: Final = 7
 _ENGINE_KEYS: Final = frozenset({DEFAULTS_KEY, "__internal"})
 
+_TYPES: Final[Mapping[ValueKind, type | tuple[type, ...]]] = {
+    ValueKind.TEXT: str,
+    ValueKind.FLAG: bool,
+    ValueKind.WHOLE: int,
+    ValueKind.NUMBER: (int, float),
+    ValueKind.TEXTS_BY_KEY: dict,
+    ValueKind.BLOCK: dict,
+    ValueKind.LIST: list,
+    ValueKind.SET: list,
+    ValueKind.ASSET: Asset,
+}
+_NAMES: Final[Mapping[type | tuple[type, ...], str]] = {
+    bool: "true or false",
+    (int, float): "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+    Asset: "an asset",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
@@ -38,16 +58,14 @@ class Naming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedInputs:
+class CheckReply:
     """Inputs with everything filled in, and what is wrong with them."""
 
     inputs: Properties
     failures: tuple[Failure, ...]
 
 
-def check(
-    token: str, fields: PropertySpecs, news: Properties, olds: Mapping[str, Value], naming: Naming
-) -> CheckedInputs:
+def check(token: str, fields: PropertySpecs, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
     """Check the inputs of a resource of the type `token`; `olds` are its last inputs, whose chosen name is kept."""
     written = {name: value for name, value in news.items() if name not in _ENGINE_KEYS and value is not None}
     defaulted: list[Value] = []
@@ -65,7 +83,7 @@ def check(
             for name in missing
         )
     inputs[DEFAULTS_KEY] = sorted(defaulted, key=str)
-    return CheckedInputs(inputs=inputs, failures=failures)
+    return CheckReply(inputs=inputs, failures=failures)
 
 
 def with_defaults(fields: PropertySpecs, values: Mapping[str, Value]) -> Properties:
@@ -163,31 +181,10 @@ def _value_problems(token: str, each: PropertySpec, value: Value, path: Path) ->
             yield from _value_problems(token, entry, member, (*path, key))
 
 
-def _is_of_kind(kind: ValueKind, value: Value) -> bool:  # noqa: PLR0911 - one answer a kind
-    match kind:
-        case ValueKind.TEXT:
-            return isinstance(value, str)
-        case ValueKind.FLAG:
-            return isinstance(value, bool)
-        case ValueKind.WHOLE:
-            return isinstance(value, int) and not isinstance(value, bool)
-        case ValueKind.NUMBER:
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case ValueKind.BLOCK | ValueKind.TEXTS_BY_KEY:
-            return is_object(value)
-        case ValueKind.LIST | ValueKind.SET:
-            return is_list(value)
-        case ValueKind.ASSET:
-            return isinstance(value, Asset)
+def _is_of_kind(kind: ValueKind, value: Value) -> bool:
+    # Python's bool is an int as well.
+    return isinstance(value, _TYPES[kind]) and (kind is ValueKind.FLAG or not isinstance(value, bool))
 
 
 def _kind_name(value: Value) -> str:
-    names: list[tuple[type | tuple[type, ...], str]] = [
-        (bool, "true or false"),
-        ((int, float), "a number"),
-        (str, "a text"),
-        (list, "a list"),
-        (dict, "an object"),
-        (Asset, "an asset"),
-    ]
-    return next((name for types, name in names if isinstance(value, types)), "something else")
+    return next((name for types, name in _NAMES.items() if isinstance(value, types)), "something else")

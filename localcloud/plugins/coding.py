@@ -133,7 +133,7 @@ def _decode_items(each: PropertySpec, item: PropertySpec, raw: Json, given: Valu
 
 
 def fingerprint(item: PropertySpec, value: Value) -> str:
-    """A text that is the same for equal members of a set, whether zeros were written out or left away."""
+    """Return a text that is the same for equal members of a set, whether or not zeros are written out."""
     return _serialise(item, value)
 
 

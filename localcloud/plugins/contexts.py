@@ -22,15 +22,15 @@ class Build:
 
 
 def context_digest(build: Build) -> str:
-    """SHA-256 over the context's files (names, executable bits, contents) and the Dockerfile; `.dockerignore` is honoured.
+    """Return SHA-256 over the context's files (names, executable bits, contents) and the Dockerfile, without files in `.dockerignore`.
 
-    Raises PluginError where the context or the Dockerfile is not there.
+    Raises PluginError if the context or the Dockerfile does not exist.
     """
     context, dockerfile = Path(build.context), Path(build.dockerfile)
     if not context.is_dir():
-        raise PluginError(f"the build context {build.context!r} is no directory (looked from {Path.cwd()})")
+        raise PluginError(f"the build context {build.context!r} is not a directory (relative to {Path.cwd()})")
     if not dockerfile.is_file():
-        raise PluginError(f"the Dockerfile {build.dockerfile!r} is no file (looked from {Path.cwd()})")
+        raise PluginError(f"the Dockerfile {build.dockerfile!r} is not a file (relative to {Path.cwd()})")
     digest = hashlib.sha256()
     for path in sorted(_files(context, _rules(context))):
         file = context / path
@@ -41,7 +41,7 @@ def context_digest(build: Build) -> str:
 
 
 def manifest_digest(build: Build) -> str:
-    """The digest of the image that a build makes: the same for the same context, Dockerfile, arguments, target and platform.
+    """Return the digest of the image that a build makes: the same for the same context, Dockerfile, arguments, target and platform.
 
     Raises PluginError as `context_digest` does, and where the Dockerfile is none.
     """
@@ -103,7 +103,7 @@ def _rules(context: Path) -> list[_Rule]:
 
 
 def _translate(pattern: str) -> str:
-    """A pattern of Go's filepath.Match with `**`, as a regular expression over whole paths; a directory stands for all below it."""
+    """Return the regular expression of a pattern of Go's filepath.Match with `**`. It matches whole paths, and everything below a directory."""
     expression = ""
     index = 0
     while index < len(pattern):
@@ -127,7 +127,7 @@ def _is_ignored(path: str, rules: list[_Rule]) -> bool:
 
 
 def _files(context: Path, rules: list[_Rule]) -> Iterator[str]:
-    """Paths of the context's files, relative to it. Ignored folders are not entered unless some rule brings files back."""
+    """Return the paths of the context's files, relative to it. Ignored folders are skipped unless a rule includes files again."""
     may_return = any(rule.keeps for rule in rules)
     for folder, folders, names in os.walk(context):
         base = Path(folder).relative_to(context).as_posix()

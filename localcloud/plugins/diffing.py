@@ -1,7 +1,7 @@
 """Diff: which properties change between the state and the program, and whether a change replaces the resource.
 
 The comparison is the real provider's: the state (what Google answered last) against what the program asks for. Where the program says nothing,
-a value that the service chose is no difference, and one that somebody set behind the program's back is.
+a value that the service chose is not a difference, and one that another client set is.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
 from localcloud.plugins.values import Path, Unknown, Value, is_list, is_object, render_path
 
 
-class PropertyChange(Enum):
+class DiffKind(Enum):
     """What happens to a property."""
 
     ADD = "add"
@@ -26,12 +26,12 @@ class PropertyChange(Enum):
 class Detail:
     """One line of a detailed diff."""
 
-    change: PropertyChange
+    change: DiffKind
     replaces: bool = False
 
     @property
     def kind(self) -> str:
-        """The engine's word, such as `update-replace`."""
+        """Return the engine's word, such as `update-replace`."""
         return f"{self.change.value}-replace" if self.replaces else self.change.value
 
 
@@ -54,11 +54,11 @@ class Difference:
 
     @property
     def changed(self) -> frozenset[str]:
-        """The names of the top-level properties that change."""
+        """Return the names of the top-level properties that change."""
         return frozenset(str(path[0]) for path in self.details)
 
     def rendered(self) -> dict[str, str]:
-        """Property paths and kinds as the engine writes them."""
+        """Return property paths and kinds as the engine writes them."""
         return {render_path(path): detail.kind for path, detail in self.details.items()}
 
 
@@ -87,14 +87,14 @@ def _compare_objects(
 
 def _compare(each: PropertySpec, old: Value, new: Value, path: Path, *, replaces: bool, details: Details) -> None:
     if isinstance(new, Unknown):
-        change = PropertyChange.ADD if old is None else PropertyChange.UPDATE
+        change = DiffKind.ADD if old is None else DiffKind.UPDATE
         details[path] = Detail(change=change, replaces=replaces)
     elif _is_nothing(each, new):
         if not each.computed and not _is_nothing(each, old) and not _is_zero(each, old):
-            details[path] = Detail(change=PropertyChange.DELETE, replaces=replaces or _forces(each, old))
+            details[path] = Detail(change=DiffKind.DELETE, replaces=replaces or _forces(each, old))
     elif old is None or old == []:
         if not _is_zero(each, new):
-            details[path] = Detail(change=PropertyChange.ADD, replaces=replaces or _forces(each, new))
+            details[path] = Detail(change=DiffKind.ADD, replaces=replaces or _forces(each, new))
     else:
         _compare_given(each, old, new, path, replaces=replaces, details=details)
 
@@ -110,7 +110,7 @@ def _compare_given(each: PropertySpec, old: Value, new: Value, path: Path, *, re
     elif each.item is not None and is_list(old) and is_list(new):
         _compare_lists(each, each.item, old, new, path, replaces=replaces, details=details)
     elif not _equal(each, old, new):
-        details[path] = Detail(change=PropertyChange.UPDATE, replaces=replaces)
+        details[path] = Detail(change=DiffKind.UPDATE, replaces=replaces)
 
 
 def _forces(each: PropertySpec, value: Value) -> bool:
@@ -138,7 +138,7 @@ def _compare_members(
         before = spec.zero if old.get(name) is None else old[name]
         goes, comes = before != "", spec.computed or new.get(name) not in (None, spec.zero)
         if goes or comes:
-            change = PropertyChange.UPDATE if goes and comes else PropertyChange.ADD if comes else PropertyChange.DELETE
+            change = DiffKind.UPDATE if goes and comes else DiffKind.ADD if comes else DiffKind.DELETE
             details[*path, name] = Detail(change=change, replaces=replaces)
 
 
@@ -147,11 +147,11 @@ def compare_maps(old: Mapping[str, Value], new: Mapping[str, Value], path: Path,
     details: Details = {}
     for key in sorted({*old, *new}):
         if key not in old:
-            details[*path, key] = Detail(change=PropertyChange.ADD, replaces=replaces)
+            details[*path, key] = Detail(change=DiffKind.ADD, replaces=replaces)
         elif key not in new:
-            details[*path, key] = Detail(change=PropertyChange.DELETE, replaces=replaces)
+            details[*path, key] = Detail(change=DiffKind.DELETE, replaces=replaces)
         elif old[key] != new[key]:
-            details[*path, key] = Detail(change=PropertyChange.UPDATE, replaces=replaces)
+            details[*path, key] = Detail(change=DiffKind.UPDATE, replaces=replaces)
     return details
 
 
@@ -176,9 +176,7 @@ def _compare_lists(
         if index in removed and index in added:
             _compare(item, old[index], new[index], (*path, index), replaces=replaces, details=details)
         else:
-            change, member = (
-                (PropertyChange.DELETE, old[index]) if index in removed else (PropertyChange.ADD, new[index])
-            )
+            change, member = (DiffKind.DELETE, old[index]) if index in removed else (DiffKind.ADD, new[index])
             details[*path, index] = Detail(change=change, replaces=replaces or _forces(item, member))
 
 

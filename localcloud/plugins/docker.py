@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from localcloud.plugins.checking import DEFAULTS_KEY, CheckedInputs, Failure, Naming, check
+from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
 from localcloud.plugins.contexts import Build, context_digest, manifest_digest
-from localcloud.plugins.diffing import Detail, Details, Difference, PropertyChange, compare
+from localcloud.plugins.diffing import Detail, Details, Difference, DiffKind, compare
 from localcloud.plugins.inputs import foretold, secret_paths
 from localcloud.plugins.lifecycle import Created
-from localcloud.plugins.provider import ReadResult
+from localcloud.plugins.provider import ReadReply
 from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, block, flag, listing, outputs, text, texts_by_key
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_object, text_of
@@ -118,9 +118,9 @@ class DockerSession:
     registry: dict[str, str] = field(repr=False)
 
     def cancel(self) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: no operation waits."""
 
-    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckedInputs:
+    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
         """Check inputs; an image's build gets the digest of its context, so that a changed file is a difference."""
         checked = check(type_name, _fields(type_name), _without_digest(news), olds, naming)
         if type_name != _IMAGE or checked.failures or has_unknown(checked.inputs.get("build")):
@@ -128,34 +128,34 @@ class DockerSession:
         try:
             digest = context_digest(_build(checked.inputs))
         except (PluginError, OSError) as error:
-            return CheckedInputs(inputs=checked.inputs, failures=(Failure(path="build.context", reason=str(error)),))
+            return CheckReply(inputs=checked.inputs, failures=(Failure(path="build.context", reason=str(error)),))
         build = checked.inputs.get("build")
         hashed: Properties = {**(build if is_object(build) else {"context": "."}), "contextDigest": digest}
         inputs: Properties = {**checked.inputs, "build": hashed}
-        return CheckedInputs(inputs=inputs, failures=())
+        return CheckReply(inputs=inputs, failures=())
 
     def diff(self, type_name: str, state: Properties, news: Properties) -> Difference:
-        """Compare; a registry's user and password are no difference, since they change with every login."""
+        """Compare the state with new inputs. Ignore a registry's user and password, which change with every login."""
         fields = _fields(type_name)
         details = compare(fields, state, news)
         kept: Details = {path: detail for path, detail in details.items() if not _is_login(path)}
         if type_name == _IMAGE and kept:
-            kept["repoDigest",] = Detail(change=PropertyChange.UPDATE)
+            kept["repoDigest",] = Detail(change=DiffKind.UPDATE)
         return Difference(details=kept, delete_first=False)
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
-        """Everything but the digest is known before a build."""
+        """Return the state before a build: only the digest is unknown."""
         fields = _fields(type_name)
         if type_name != _IMAGE or has_unknown({name: value for name, value in inputs.items() if name != DEFAULTS_KEY}):
             return foretold(fields, inputs)
         return {**_image_state(inputs, ""), "repoDigest": UNKNOWN}
 
     def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:
-        """As for a creation; where nothing changes, the state."""
+        """Return the state before a build, or the state as it is when nothing changes."""
         return self.preview_create(type_name, news) if self.diff(type_name, state, news).details else state
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
-        """Work the digest out and note it in the registry."""
+        """Compute the digest and store it in the registry."""
         del limit_s
         _fields(type_name)
         if type_name == _IMAGE:
@@ -175,11 +175,11 @@ class DockerSession:
         state = {key: value for key, value in inputs.items() if key != DEFAULTS_KEY}
         return Created(id=digest, state={**state, "sha256Digest": digest})
 
-    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
-        """The real provider has nothing to read either: the state stays."""
+    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadReply | None:
+        """Return the state unchanged, as the real provider does."""
         if not inputs:
             raise PluginError(f"{type_name} {resource_id!r} cannot be imported")
-        return ReadResult(created=Created(id=resource_id, state=state), inputs=inputs)
+        return ReadReply(created=Created(id=resource_id, state=state), inputs=inputs)
 
     async def update(
         self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float
@@ -190,18 +190,18 @@ class DockerSession:
         return Created(id=resource_id, state=created.state)
 
     async def delete(self, type_name: str, resource_id: str, state: Properties, *, limit_s: float) -> None:
-        """Images stay where they are, as with the real provider; pushed ones without `keepRemotely` go."""
+        """Forget a pushed image unless `keepRemotely` is set. Local images stay, as with the real provider."""
         del limit_s, resource_id
         if type_name == _REGISTRY_IMAGE and state.get("keepRemotely") is not True:
             self.registry.pop(text_of(state, "name"), None)
 
     async def invoke(self, function: str, arguments: Properties) -> Properties:
-        """There are no data sources."""
+        """Raise PluginError: there are no data sources."""
         del arguments
         raise PluginError(f"the local docker stand-in does not know the function {function}")
 
     def secret_paths(self, type_name: str) -> frozenset[Path]:
-        """Passwords."""
+        """Return the paths of passwords."""
         fields = _TYPES.get(type_name)
         return secret_paths(fields) if fields else frozenset()
 
@@ -232,7 +232,7 @@ def _build(inputs: Mapping[str, Value]) -> Build:
 
 
 def _image_state(inputs: Properties, digest: str) -> Properties:
-    """The outputs of an image, and what its next diff compares with."""
+    """Return the outputs of an image, which its next diff compares with."""
     name = text_of(inputs, "imageName")
     build = _build(inputs)
     registry = inputs.get("registry")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from localcloud.plugins import labels
-from localcloud.plugins.checking import DEFAULTS_KEY, CheckedInputs, Failure, Naming, check
+from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
 from localcloud.plugins.diffing import Difference, compare
 from localcloud.plugins.inputs import foretold, from_state, refreshed, secret_paths, with_kept_defaults
 from localcloud.plugins.invokes import FUNCTIONS
 from localcloud.plugins.lifecycle import Created, Locks, OperationContext, PluginSettings, ResourceType, UpdateRequest
 from localcloud.plugins.overlay import lifecycle_of, resource_type
-from localcloud.plugins.provider import ReadResult
+from localcloud.plugins.provider import ReadReply
 from localcloud.plugins.rest import LOCAL_TOKEN, PluginError, Rest, RestTransport
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
 
@@ -66,7 +66,7 @@ class GcpProvider:
         return tuple(failures)
 
     def configure(self, configuration: Properties) -> "GcpSession":
-        """Take project and region from the configuration, else from the environment as the real provider does."""
+        """Return a session. Project and region come from the configuration, else from the environment, as with the real provider."""
         default_labels = _parsed(configuration.get("defaultLabels"))
         settings = PluginSettings(
             project=text_of(configuration, "project")
@@ -85,7 +85,7 @@ class GcpProvider:
 
 
 def _parsed(value: Value) -> Value:
-    """Configuration arrives as JSON texts where it is not a text itself."""
+    """Return a configuration value. Values other than texts arrive as JSON."""
     if not isinstance(value, str):
         return value
     try:
@@ -104,7 +104,7 @@ class GcpSession:
         """End the session's waits."""
         self.context.rest.stop.now()
 
-    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckedInputs:
+    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
         """Check inputs and fill defaults in."""
         return check(type_name, resource_type(type_name).fields, news, olds, naming)
 
@@ -121,21 +121,15 @@ class GcpSession:
         return Difference(details=details, delete_first=difference.replaces and _has_fixed_name(entry, news))
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
-        """The inputs, and unknowns for what the service will say."""
+        """Return the inputs, with unknowns for what the service will choose."""
         entry = resource_type(type_name)
         state = foretold(entry.fields, inputs)
         if self.context.settings.project and state.get("project") is UNKNOWN:
             state["project"] = self.context.settings.project
-        for family in labels.families(entry.fields):
-            if not has_unknown(inputs.get(family.written)):
-                wanted = labels.wanted(family, self.context.settings, inputs)
-                state[family.effective] = wanted
-                if family.managed:
-                    state[family.managed] = dict(wanted)
-        return state
+        return {**state, **labels.foretell(entry.fields, self.context.settings, inputs, {})}
 
     def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:
-        """The state with the new inputs; computed properties that change are unknown."""
+        """Return the state with the new inputs. Computed properties that change are unknown."""
         entry = resource_type(type_name)
         after = dict(state)
         for name, each in entry.fields.items():
@@ -148,39 +142,34 @@ class GcpSession:
         for name in self.diff(type_name, state, news).changed:
             if name in entry.fields and entry.fields[name].output:
                 after[name] = UNKNOWN
-        for family in labels.families(entry.fields):
-            if not has_unknown(news.get(family.written)):
-                after[family.effective] = labels.to_send(family, self.context.settings, news, state)
-                if family.managed:
-                    after[family.managed] = labels.wanted(family, self.context.settings, news)
-        return after
+        return {**after, **labels.foretell(entry.fields, self.context.settings, news, state)}
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
-        """Create."""
+        """Create a resource."""
         return await lifecycle_of(type_name).create(self.context.limited(limit_s), _bare(inputs))
 
-    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
-        """Read; without inputs it is an import."""
+    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadReply | None:
+        """Read a resource. A read without inputs is an import."""
         entry = resource_type(type_name)
         created = await lifecycle_of(type_name).read(self.context, resource_id, state if inputs else {})
         if created is None:
             return None
         if inputs:
             drifted = self.diff(type_name, created.state, inputs).changed
-            return ReadResult(created=created, inputs=refreshed(entry.fields, inputs, created.state, drifted))
+            return ReadReply(created=created, inputs=refreshed(entry.fields, inputs, created.state, drifted))
         imported = with_kept_defaults(entry.fields, created.state)
-        return ReadResult(created=Created(id=created.id, state=imported), inputs=from_state(entry.fields, imported))
+        return ReadReply(created=Created(id=created.id, state=imported), inputs=from_state(entry.fields, imported))
 
     async def update(
         self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float
     ) -> Created:
-        """Carry out what `diff` says, and nothing else."""
+        """Send the changes that `diff` finds, and no others."""
         changed = self.diff(type_name, state, news).changed
         wanted = UpdateRequest(id=resource_id, state=state, inputs=_bare(news), changed=changed)
         return await lifecycle_of(type_name).update(self.context.limited(limit_s), wanted)
 
     async def delete(self, type_name: str, resource_id: str, state: Properties, *, limit_s: float) -> None:
-        """Delete, unless `deletionPolicy` says something else."""
+        """Delete a resource, unless `deletionPolicy` is ABANDON or PREVENT."""
         policy = text_of(state, "deletionPolicy")
         if policy == "ABANDON":
             return
@@ -200,7 +189,7 @@ class GcpSession:
         return await found(self.context, arguments)
 
     def secret_paths(self, type_name: str) -> frozenset[Path]:
-        """The places of a type's state that are secret whatever the program says."""
+        """Return the paths of a type's state that are always secret."""
         return secret_paths(resource_type(type_name).fields)
 
 

@@ -1,22 +1,26 @@
-"""IAM members: one principal in one role of a resource's policy, kept by reading the policy, changing it and writing it back.
+"""IAM members: one principal in one role of a resource's policy. The policy is read, changed and written back.
 
-The policy's etag makes sure that nobody else's change is lost: a 409 means that somebody was faster, and the cycle begins again.
+The policy's etag protects the changes of others: a 409 means that another client was faster, and the cycle begins again.
 """
 
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from localcloud.plugins.lifecycle import Created, OperationContext, UpdateRequest
 from localcloud.plugins.resource import parse_id
-from localcloud.plugins.rest import GoogleApiError, PluginError
+from localcloud.plugins.rest import PluginError, RestError
 from localcloud.plugins.schema import Json, Object, PropertySpecs, last_segment
 from localcloud.plugins.values import Properties, Value, is_object, text_of
 
 _VERSION: Final = 3
+_VERSION_QUERY: Final = {"options.requestedPolicyVersion": str(_VERSION)}
 _MAX_CYCLES: Final = 12
+_ID: Final = ("path", "role", "member")
+
+_Edit: TypeAlias = Callable[[list[Object], Mapping[str, Value]], list[Object] | None]
 
 
 class PolicyDialect(Enum):
@@ -45,59 +49,50 @@ class IamMember:
     fields: PropertySpecs
 
     def path_of(self, context: OperationContext, values: Mapping[str, Value]) -> str:
-        """The path of the resource whose policy this is."""
-        subject = text_of(dict(values), self.subject)
+        """Return the path of the resource that has the policy."""
+        subject = text_of(values, self.subject)
         if subject.count("/") and subject.count("/") == self.resource.count("/"):
             return subject
         scope = context.scope(values)
         return self.resource.format(project=scope.project, location=scope.region, name=last_segment(subject))
 
-    def _state(self, context: OperationContext, given: Mapping[str, Value], policy: Object) -> Properties:
-        names = ("member", "role", "condition", "project", "location", self.subject)
-        state: Properties = {name: value for name in names if (value := given.get(name)) is not None}
-        path = self.path_of(context, given)
-        state[self.subject] = path
-        pieces = path.split("/")
-        for name, marker in (("project", "projects"), ("location", "locations")):
-            if marker in pieces and not (name == "location" and "{location}" not in self.resource):
-                state[name] = pieces[pieces.index(marker) + 1]
-        state["etag"] = str(policy.get("etag", ""))
-        return state
-
-    def _id(self, path: str, values: Mapping[str, Value]) -> str:
-        parts = [path, text_of(dict(values), "role"), text_of(dict(values), "member")]
-        condition = values.get("condition")
-        if is_object(condition):
-            parts.append(text_of(condition, "title"))
-        return "/".join(parts)
+    def _created(self, path: str, given: Mapping[str, Value], policy: Object) -> Created:
+        named = parse_id(self.resource, path, self.noun)
+        place = {name: named[name] for name in ("project", "location") if name in named}
+        known = {name: value for name, value in given.items() if name in self.fields}
+        condition = given.get("condition")
+        title = [text_of(condition, "title")] if is_object(condition) else []
+        resource_id = "/".join([path, str(given["role"]), str(given["member"]), *title])
+        return Created(
+            id=resource_id, state={**known, self.subject: path, **place, "etag": str(policy.get("etag", ""))}
+        )
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """Add the member to the policy."""
         path = self.path_of(context, inputs)
-        await self._cycle(context, path, lambda bindings: _with_member(bindings, inputs))
-        policy = await self._get(context, path)
-        return Created(id=self._id(path, inputs), state=self._state(context, inputs, policy))
+        await self._cycle(context, path, _with_member, inputs)
+        return self._created(path, inputs, await self._get(context, path))
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Look the member up in the policy; gone when the resource is gone."""
+        """Find the member in the policy. If the resource is gone, so is the member."""
         values = given or self._from_id(resource_id)
         path = self.path_of(context, values)
         try:
             policy = await self._get(context, path)
-        except GoogleApiError as error:
+        except RestError as error:
             if error.is_missing:
                 return None
             raise
         if not _has_member(_bindings(policy), values):
             return None
-        return Created(id=resource_id, state=self._state(context, values, policy))
+        return Created(id=resource_id, state=self._created(path, values, policy).state)
 
     def _from_id(self, resource_id: str) -> Properties:
-        """An import's id is `PATH ROLE MEMBER`, as the real provider takes it."""
+        """Return the properties in an import's id, which is `PATH ROLE MEMBER` as with the real provider."""
         pieces = resource_id.split(" ")
-        if len(pieces) != len(("path", "role", "member")):
+        if len(pieces) != len(_ID):
             raise PluginError(
-                f"{resource_id!r} is no id of a member of {self.noun}: import it as '<path> <role> <member>'"
+                f"{resource_id!r} is not an id of a member of {self.noun}: import it as '<path> <role> <member>'"
             )
         path, role, member = pieces
         values = parse_id(self.resource, path, self.noun)
@@ -105,57 +100,52 @@ class IamMember:
         return {**values, self.subject: name, "role": role, "member": member}
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Nothing of a member changes in place; read it again."""
+        """Read the member again: no property of it changes in place."""
         found = await self.read(context, wanted.id, {**wanted.state, **wanted.inputs})
         return found or await self.create(context, wanted.inputs)
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Take the member out of the policy; a resource that is gone took its policy with it."""
+        """Remove the member from the policy. If the resource is gone, so is its policy."""
         del resource_id
         try:
-            await self._cycle(context, self.path_of(context, state), lambda bindings: _without_member(bindings, state))
-        except GoogleApiError as error:
+            await self._cycle(context, self.path_of(context, state), _without_member, state)
+        except RestError as error:
             if not error.is_missing:
                 raise
 
-    async def _cycle(
-        self, context: OperationContext, path: str, change: Callable[[list[Object]], list[Object] | None]
-    ) -> None:
+    async def _cycle(self, context: OperationContext, path: str, edit: _Edit, values: Properties) -> None:
         async with context.locks.of(f"{self.prefix}/{path}"):
             for attempt in range(1, _MAX_CYCLES + 1):
                 policy = await self._get(context, path)
-                changed = change(_bindings(policy))
+                changed = edit(_bindings(policy), values)
                 if changed is None:
                     return
                 try:
                     await self._set(context, path, policy, changed)
-                except GoogleApiError as error:
+                except RestError as error:
                     if not error.is_conflict:
                         raise
                     await context.rest.pause(min(attempt, 3) + random.randrange(2))  # noqa: S311 - jitter, not cryptography
                 else:
                     return
         raise PluginError(
-            f"Error applying IAM policy for {self.noun} {path!r}: somebody else kept changing it; {_MAX_CYCLES} attempts were made"
+            f"Error applying IAM policy for {self.noun} {path!r}: another client changed it in each of {_MAX_CYCLES} attempts"
         )
 
     async def _get(self, context: OperationContext, path: str) -> Object:
-        version = str(_VERSION)
+        where = f"{self.prefix}/{path}:getIamPolicy"
         match self.dialect:
             case PolicyDialect.GET_QUERY:
-                return await context.rest.get(
-                    f"{self.prefix}/{path}:getIamPolicy", {"options.requestedPolicyVersion": version}
-                )
+                return await context.rest.get(where, _VERSION_QUERY)
             case PolicyDialect.GET_PLAIN:
-                return await context.rest.get(f"{self.prefix}/{path}:getIamPolicy")
+                return await context.rest.get(where)
             case PolicyDialect.POST_BODY:
-                body: Json = {"options": {"requestedPolicyVersion": _VERSION}}
-                return await context.rest.call("POST", f"{self.prefix}/{path}:getIamPolicy", body=body)
+                return await context.rest.call("POST", where, body={"options": {"requestedPolicyVersion": _VERSION}})
             case PolicyDialect.POST_QUERY:
-                query = {"options.requestedPolicyVersion": version}
-                return await context.rest.call("POST", f"{self.prefix}/{path}:getIamPolicy", query=query)
+                return await context.rest.call("POST", where, query=_VERSION_QUERY)
             case PolicyDialect.STORAGE:
-                return await context.rest.get(f"{self.prefix}/{path}/iam", {"optionsRequestedPolicyVersion": version})
+                query = {"optionsRequestedPolicyVersion": str(_VERSION)}
+                return await context.rest.get(f"{self.prefix}/{path}/iam", query)
 
     async def _set(self, context: OperationContext, path: str, policy: Object, bindings: list[Object]) -> None:
         body: Object = {"version": _VERSION}
@@ -170,10 +160,8 @@ class IamMember:
         if self.dialect is PolicyDialect.STORAGE:
             await context.rest.call("PUT", f"{self.prefix}/{path}/iam", body=body)
             return
-        whole: Object = {"policy": body}
-        if self.dialect is PolicyDialect.POST_BODY:
-            whole["updateMask"] = "bindings,etag,auditConfigs"
-        await context.rest.call("POST", f"{self.prefix}/{path}:setIamPolicy", body=whole)
+        mask: Object = {"updateMask": "bindings,etag,auditConfigs"} if self.dialect is PolicyDialect.POST_BODY else {}
+        await context.rest.call("POST", f"{self.prefix}/{path}:setIamPolicy", body={"policy": body, **mask})
 
 
 def _bindings(policy: Object) -> list[Object]:
@@ -181,22 +169,18 @@ def _bindings(policy: Object) -> list[Object]:
     return [dict(binding) for binding in found if isinstance(binding, dict)] if isinstance(found, list) else []
 
 
-def _condition(values: Mapping[str, Value]) -> Object | None:
-    condition = values.get("condition")
-    if not is_object(condition):
-        return None
-    return {name: str(text_) for name, text_ in condition.items() if text_}
+def _condition(owner: Mapping[str, Value] | Object) -> Object:
+    """Return what the condition of a binding or of the program says; empty without one."""
+    condition = owner.get("condition")
+    return {name: str(text) for name, text in condition.items() if text} if isinstance(condition, dict) else {}
 
 
 def _is_ours(binding: Object, values: Mapping[str, Value]) -> bool:
-    condition = binding.get("condition")
-    theirs = {name: text_ for name, text_ in condition.items() if text_} if isinstance(condition, dict) else None
-    return binding.get("role") == values.get("role") and theirs == _condition(values)
+    return binding.get("role") == values.get("role") and _condition(binding) == _condition(values)
 
 
 def _order(binding: Object) -> tuple[str, str]:
-    condition = binding.get("condition")
-    return str(binding.get("role", "")), str(condition.get("title", "")) if isinstance(condition, dict) else ""
+    return str(binding.get("role", "")), str(_condition(binding).get("title", ""))
 
 
 def _members(binding: Object) -> list[Json]:
@@ -209,29 +193,24 @@ def _has_member(bindings: list[Object], values: Mapping[str, Value]) -> bool:
 
 
 def _with_member(bindings: list[Object], values: Mapping[str, Value]) -> list[Object] | None:
-    """The bindings with the member; None where it is in already."""
+    """Return the bindings with the member, or None if they contain it already."""
     if _has_member(bindings, values):
         return None
-    member = text_of(dict(values), "member")
+    member = text_of(values, "member")
     for binding in bindings:
         if _is_ours(binding, values):
             binding["members"] = sorted([*_members(binding), member], key=str)
             return bindings
-    fresh: Object = {"members": [member], "role": text_of(dict(values), "role")}
+    fresh: Object = {"members": [member], "role": text_of(values, "role")}
     condition = _condition(values)
     return [*bindings, {**fresh, "condition": condition} if condition else fresh]
 
 
 def _without_member(bindings: list[Object], values: Mapping[str, Value]) -> list[Object] | None:
-    """The bindings without the member; None where it is not in."""
+    """Return the bindings without the member, or None if they do not contain it."""
     if not _has_member(bindings, values):
         return None
-    left: list[Object] = []
     for binding in bindings:
         if _is_ours(binding, values):
-            members = [member for member in _members(binding) if member != values.get("member")]
-            if not members:
-                continue
-            binding["members"] = cast("Json", members)
-        left.append(binding)
-    return left
+            binding["members"] = [member for member in _members(binding) if member != values.get("member")]
+    return [binding for binding in bindings if binding.get("members")]

@@ -8,7 +8,7 @@ from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, is_list,
 
 
 def from_state(fields: PropertySpecs, state: Mapping[str, Value]) -> Properties:
-    """The inputs that lead to a state: everything that a program could have written and that says something."""
+    """Return the inputs that lead to a state: everything a program can set, without zeros."""
     inputs: Properties = {}
     for name, each in fields.items():
         value = None if each.output else _worth_writing(each, state.get(name))
@@ -26,7 +26,7 @@ def _worth_writing(each: PropertySpec, value: Value) -> Value:
 def refreshed(
     fields: PropertySpecs, inputs: Properties, state: Mapping[str, Value], drifted: frozenset[str]
 ) -> Properties:
-    """The last inputs, with the properties that drifted taken from the state."""
+    """Return the last inputs, with drifted properties taken from the state."""
     fresh: Properties = {}
     for name, each in fields.items():
         if each.output:
@@ -40,7 +40,7 @@ def refreshed(
 
 
 def with_kept_defaults(fields: PropertySpecs, state: Mapping[str, Value]) -> Properties:
-    """An imported state, with the defaults of what only the provider keeps: the cloud knows nothing of them."""
+    """Return an imported state with the defaults of properties that exist only in the provider."""
     defaults = {name: each.kept for name, each in fields.items() if each.local and each.kept is not None}
     return {**defaults, **state}
 
@@ -67,7 +67,7 @@ def _with_chosen_inside(each: PropertySpec, value: Value, known: Value) -> Value
 
 
 def foretold(fields: PropertySpecs, inputs: Mapping[str, Value]) -> Properties:
-    """The state as a preview of a creation knows it: the inputs, and unknowns for what the service will say."""
+    """Return the state in a preview of a creation: the inputs, with unknowns for what the service will choose."""
     state: Properties = {}
     for name, each in fields.items():
         value = inputs.get(name)
@@ -79,7 +79,7 @@ def foretold(fields: PropertySpecs, inputs: Mapping[str, Value]) -> Properties:
 
 
 def secret_paths(fields: PropertySpecs, at: Path = ()) -> frozenset[Path]:
-    """The places that are secret whatever the program says."""
+    """Return the paths that are always secret."""
     found: set[Path] = set()
     for name, each in fields.items():
         if each.secret:

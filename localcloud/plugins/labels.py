@@ -11,12 +11,12 @@ from typing import Final
 from localcloud.plugins.diffing import Details, compare_maps
 from localcloud.plugins.lifecycle import PluginSettings
 from localcloud.plugins.schema import PropertySpec
-from localcloud.plugins.values import Properties, Value, is_object
+from localcloud.plugins.values import Properties, Value, has_unknown, is_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The properties that hold one kind of mark; `managed` is empty where the provider adds none of its own."""
+    """The properties of labels or annotations; `managed` is empty if the provider adds none of its own."""
 
     written: str
     effective: str
@@ -28,12 +28,12 @@ ANNOTATIONS: Final = Family(written="annotations", effective="effectiveAnnotatio
 
 
 def families(fields: Mapping[str, PropertySpec]) -> list[Family]:
-    """Which kinds of mark a resource type with these properties has."""
+    """Return the families that a resource type with these properties has."""
     return [family for family in (LABELS, ANNOTATIONS) if family.effective in fields]
 
 
 def wanted(family: Family, settings: PluginSettings, inputs: Mapping[str, Value]) -> dict[str, Value]:
-    """The marks that the program and the provider want."""
+    """Return the labels that the program and the provider want."""
     written = _map(inputs, family.written)
     return {**settings.default_labels, **written, **_own(settings)} if family.managed else dict(written)
 
@@ -45,16 +45,29 @@ def _own(settings: PluginSettings) -> Mapping[str, Value]:
 def to_send(
     family: Family, settings: PluginSettings, inputs: Mapping[str, Value], state: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """The marks to send: those wanted, and those of others that the state knows."""
+    """Return the labels to send: the wanted ones, and those of others that the state contains."""
     ours = _map(state, family.managed or family.written)
     others = {name: text for name, text in _map(state, family.effective).items() if name not in ours}
     return {**others, **wanted(family, settings, inputs)}
 
 
+def foretell(
+    fields: Mapping[str, PropertySpec], settings: PluginSettings, inputs: Properties, state: Mapping[str, Value]
+) -> Properties:
+    """Return the computed properties of all families in a preview; `state` is empty before a creation."""
+    foretold: Properties = {}
+    for family in families(fields):
+        if not has_unknown(inputs.get(family.written)):
+            foretold[family.effective] = to_send(family, settings, inputs, state)
+            if family.managed:
+                foretold[family.managed] = wanted(family, settings, inputs)
+    return foretold
+
+
 def sort_out(
     family: Family, settings: PluginSettings, state: Properties, given: Mapping[str, Value], *, imported: bool
 ) -> None:
-    """Split the marks that the service answered (in `state`, under the written name) into the family's properties, in place."""
+    """Split the labels that the service answered (in `state`, under the written name) into the family's properties, in place."""
     found = dict(_map(state, family.written))
     own: Mapping[str, Value] = _own(settings) if family.managed else {}
     written = {name for name in found if name not in own} if imported else set(_map(given, family.written))
@@ -72,7 +85,7 @@ def sort_out(
 def differences(
     family: Family, settings: PluginSettings, state: Mapping[str, Value], inputs: Mapping[str, Value]
 ) -> Details:
-    """What changes in the computed properties of a family."""
+    """Return the differences in the computed properties of a family."""
     want = wanted(family, settings, inputs)
     ours = _map(state, family.managed or family.written)
     effective = {name: text for name, text in _map(state, family.effective).items() if name in ours or name in want}

@@ -1,9 +1,8 @@
-"""What becomes of a resource: the context that operations get, what a resource type has to offer, and the errors between them."""
+"""The operations of a resource type, what they get and what they return."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeAlias
 
@@ -21,16 +20,14 @@ DEFAULT_LIMIT_S: Final = 20 * 60.0
 
 
 class Locks:
-    """One lock a name, for read-modify-write cycles on things that several resources share (a policy, a router)."""
+    """One lock per name, for read-modify-write cycles on objects that several resources share (a policy, a router)."""
 
     def __init__(self) -> None:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    @asynccontextmanager
-    async def of(self, name: str) -> AsyncGenerator[None]:
-        """Hold the lock of a name."""
-        async with self._locks[name]:
-            yield
+    def of(self, name: str) -> asyncio.Lock:
+        """Return the lock of a name."""
+        return self._locks[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +41,13 @@ class PluginSettings:
 
     @property
     def provider_labels(self) -> dict[str, str]:
-        """The labels that go on every resource that can carry labels."""
+        """Return the labels for every resource that can have labels."""
         return {**self.default_labels, **(ATTRIBUTION if self.attribution else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext:
-    """What an operation works with."""
+    """What an operation uses: the REST client, the provider's settings, locks and a time limit."""
 
     rest: Rest = field(compare=False)
     settings: PluginSettings
@@ -58,13 +55,13 @@ class OperationContext:
     limit_s: float = DEFAULT_LIMIT_S
 
     def limited(self, limit_s: float) -> "OperationContext":
-        """The same with the time limit that the program gives (`customTimeouts`), where it gives one."""
+        """Return the context with the program's time limit (`customTimeouts`), if it has one."""
         return replace(self, limit_s=limit_s) if limit_s > 0 else self
 
     def scope(self, values: Mapping[str, Value]) -> ResourceScope:
-        """The project and region of a resource: its own, else the provider's."""
-        project = text_of(dict(values), "project") or self.settings.project
-        region = text_of(dict(values), "region") or text_of(dict(values), "location") or self.settings.region
+        """Return the project and region of a resource: its own, else the provider's."""
+        project = text_of(values, "project") or self.settings.project
+        region = text_of(values, "region") or text_of(values, "location") or self.settings.region
         return ResourceScope(project=project, region=region)
 
 
@@ -77,7 +74,7 @@ class Created:
 
 
 class PartlyDoneError(PluginError):
-    """The resource exists, but is not what was asked for; id and state must not be lost."""
+    """The resource exists, but its creation or update failed; id and state must not be lost."""
 
     def __init__(self, created: Created, reason: str) -> None:
         super().__init__(reason)
@@ -85,7 +82,7 @@ class PartlyDoneError(PluginError):
 
 
 async def settled(resource_id: str, inputs: Properties, rest: Awaitable[Created]) -> Created:
-    """Finish the creation of a resource that exists from here on: whatever fails now, its id stays in the state. Raises PartlyDoneError."""
+    """Finish the creation of a resource that exists from here on. Raises PartlyDoneError with its id if anything fails."""
     try:
         return await rest
     except PartlyDoneError:
@@ -96,7 +93,7 @@ async def settled(resource_id: str, inputs: Properties, rest: Awaitable[Created]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRequest:
-    """What an update starts from and leads to."""
+    """What an update starts from (`state`) and leads to (`inputs`)."""
 
     id: str
     state: Properties
@@ -116,11 +113,11 @@ class Lifecycle(Protocol):
         ...
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Carry out the changes. Raises as `create` does."""
+        """Send the changes and return the resource. Raises the errors of `create`."""
         ...
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Delete; a resource that is gone already is no error."""
+        """Delete the resource. A resource that is gone already is not an error."""
         ...
 
 

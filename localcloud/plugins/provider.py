@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from localcloud.plugins.checking import CheckedInputs, Failure, Naming
+from localcloud.plugins.checking import CheckReply, Failure, Naming
 from localcloud.plugins.diffing import Difference
 from localcloud.plugins.lifecycle import Created
 from localcloud.plugins.values import Properties, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadResult:
-    """What a read found: the resource, and the inputs that lead to it."""
+class ReadReply:
+    """The result of a read: the resource, and the inputs that lead to it."""
 
     created: Created
     inputs: Properties
@@ -25,7 +25,7 @@ class Session(Protocol):
         """End the waits of this session that are under way, and no others."""
         ...
 
-    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckedInputs:
+    def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
         """Check inputs and fill defaults in."""
         ...
 
@@ -34,29 +34,29 @@ class Session(Protocol):
         ...
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
-        """Foretell the state of a resource that does not exist yet, without any effect."""
+        """Return the state in a preview of a creation, without any effect."""
         ...
 
     def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:
-        """Foretell the state after an update, without any effect."""
+        """Return the state in a preview of an update, without any effect."""
         ...
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
-        """Create."""
+        """Create a resource."""
         ...
 
-    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadResult | None:
-        """Read; None where there is nothing."""
+    async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadReply | None:
+        """Read a resource, or return None if it is gone."""
         ...
 
     async def update(
         self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float
     ) -> Created:
-        """Update in place."""
+        """Update a resource in place."""
         ...
 
     async def delete(self, type_name: str, resource_id: str, state: Properties, *, limit_s: float) -> None:
-        """Delete."""
+        """Delete a resource."""
         ...
 
     async def invoke(self, function: str, arguments: Properties) -> Properties:
@@ -64,7 +64,7 @@ class Session(Protocol):
         ...
 
     def secret_paths(self, type_name: str) -> frozenset[tuple[str | int, ...]]:
-        """The places of a type's state that are secret whatever the program says."""
+        """Return the paths of a type's state that are always secret."""
         ...
 
 
@@ -73,12 +73,12 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """The package, such as `gcp`."""
+        """Return the package, such as `gcp`."""
         ...
 
     @property
     def version(self) -> str:
-        """The version of the provider that this one stands in for."""
+        """Return the version of the provider that this one stands in for."""
         ...
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
-from typing import Final, Protocol, Self, cast
+from typing import Final, Protocol, Self, TypeAlias, cast
 
 import aiohttp
 
 from localcloud.plugins.schema import Json, Object
+
+Query: TypeAlias = Mapping[str, str] | None
 
 LOCAL_TOKEN: Final = "local-token"  # noqa: S105 - what the local cloud takes from a client without credentials; it opens nothing else
 
@@ -28,24 +30,25 @@ _SUCCESS_BELOW: Final = 300
 
 
 class PluginError(Exception):
-    """Something that a person has to read: one message, as the real provider words it where it has words for it."""
+    """An error for the user: one message, in the real provider's words where it has any."""
 
 
-class GoogleApiError(PluginError):
-    """Google's API refused: the HTTP status and the API's own message."""
+class RestError(PluginError):
+    """An error response of Google's API: the HTTP status and the API's message."""
 
-    def __init__(self, status: int, message: str, reason: str = "") -> None:
-        super().__init__(f"googleapi: Error {status}: {message}" + (f", {reason}" if reason else ""))
+    def __init__(self, status: int, message: str, reason: str = "", *, doing: str = "") -> None:
+        text = f"googleapi: Error {status}: {message}" + (f", {reason}" if reason else "")
+        super().__init__(f"Error {doing}: {text}" if doing else text)
         self.status = status
 
     @property
     def is_missing(self) -> bool:
-        """404: there is no such thing."""
+        """Tell whether it is a 404: the resource does not exist."""
         return self.status == _NOT_FOUND
 
     @property
     def is_conflict(self) -> bool:
-        """409: it exists already, or somebody else changed it meanwhile."""
+        """Tell whether it is a 409: the resource exists already, or changed since it was read."""
         return self.status == _CONFLICT
 
 
@@ -115,7 +118,7 @@ class LocalCloudTransport:
 
 
 class Stop:
-    """Lets the engine's Cancel end every wait that is under way; waits that begin later are not touched."""
+    """Ends all current waits when the engine cancels. Later waits are not affected."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -126,7 +129,7 @@ class Stop:
         self._event = asyncio.Event()
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep. Raises CancelledByUserError when `now` is called meanwhile."""
+        """Wait for some seconds. Raises CancelledByUserError if `now` is called in that time."""
         try:
             await asyncio.wait_for(self._event.wait(), timeout=seconds)
         except TimeoutError:
@@ -137,7 +140,7 @@ class Stop:
 
 
 class Rest:
-    """JSON over a transport, with the real provider's patience: 429, 5xx and broken connections are tried again for a bounded time."""
+    """JSON over a transport. As in the real provider, 429, 5xx and broken connections are retried for a limited time."""
 
     def __init__(self, transport: RestTransport, *, token: str = LOCAL_TOKEN) -> None:
         self._transport = transport
@@ -145,7 +148,7 @@ class Rest:
         self.stop = Stop()
 
     def for_session(self) -> "Rest":
-        """The same connections with waits of its own: the end of one engine's run must not end the waits of another's."""
+        """Return a client with the same connections and its own waits: the end of one run must not end the waits of another."""
         return Rest(self._transport, token=self._token)
 
     async def __aenter__(self) -> Self:
@@ -156,21 +159,21 @@ class Rest:
     ) -> None:
         await self._transport.close()
 
-    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Object:
-        """GET a JSON object."""
+    async def get(self, path: str, query: Query = None) -> Object:
+        """Send a GET and return the JSON object."""
         return await self.call("GET", path, query=query)
 
-    async def find(self, path: str, query: Mapping[str, str] | None = None) -> Object | None:
-        """GET a JSON object; None where there is none."""
+    async def find(self, path: str, query: Query = None) -> Object | None:
+        """Send a GET and return the JSON object, or None if it is a 404."""
         try:
             return await self.get(path, query)
-        except GoogleApiError as error:
+        except RestError as error:
             if error.is_missing:
                 return None
             raise
 
     async def pages(self, path: str, key: str, query: Mapping[str, str]) -> AsyncIterator[Object]:
-        """Go through the entries that all pages of a list hold under `key`; none where the path leads nowhere."""
+        """Yield the entries under `key` of all pages of a list. A 404 is an empty list."""
         asked = dict(query)
         while True:
             page = await self.find(path, asked) or {}
@@ -183,24 +186,38 @@ class Rest:
                 return
             asked["pageToken"] = token
 
-    async def call(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json = None
-    ) -> Object:
-        """Send a JSON request and return the JSON object that answers it. Raises GoogleApiError and PluginError."""
+    async def drop(self, path: str, *, doing: str, method: str = "DELETE", query: Query = None) -> Object:
+        """Send a request that deletes something. A 404 is success and returns an empty object."""
+        try:
+            return await self.call(method, path, query=query, doing=doing)
+        except RestError as error:
+            if error.is_missing:
+                return {}
+            raise
+
+    async def call(self, method: str, path: str, *, query: Query = None, body: Json = None, doing: str = "") -> Object:
+        """Send a JSON request and return the JSON object that answers it. Raises RestError, which says what was being done, and PluginError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
-        return await self.send(method, path, query=query or {}, headers=headers, body=data)
+        return await self.send(method, path, query=query or {}, headers=headers, body=data, doing=doing)
 
     async def send(
-        self, method: str, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | None,
+        doing: str = "",
     ) -> Object:
-        """Send any request and return the JSON object that answers it. Raises GoogleApiError and PluginError."""
+        """Send any request and return the JSON object that answers it. Raises RestError and PluginError."""
         reply = await self._with_retries(
             method, path, query, {"Authorization": f"Bearer {self._token}", **headers}, body
         )
         parsed = _parse(reply.text)
         if reply.status >= _SUCCESS_BELOW:
-            raise _api_error(reply.status, parsed, reply.text)
+            raise _api_error(reply.status, parsed, reply.text, doing)
         return parsed if isinstance(parsed, dict) else {}
 
     async def _with_retries(
@@ -254,11 +271,11 @@ def _parse(text: str) -> Json:
         return None
 
 
-def _api_error(status: int, parsed: Json, text: str) -> GoogleApiError:
+def _api_error(status: int, parsed: Json, text: str, doing: str) -> RestError:
     error = parsed.get("error") if isinstance(parsed, dict) else None
     if not isinstance(error, dict):
-        return GoogleApiError(status, text[:200])
+        return RestError(status, text[:200], doing=doing)
     listed = error.get("errors")
     first = listed[0] if isinstance(listed, list) and listed else None
     reason = str(first.get("reason", "")) if isinstance(first, dict) else ""
-    return GoogleApiError(status, str(error.get("message", "")), reason)
+    return RestError(status, str(error.get("message", "")), reason, doing=doing)

@@ -28,7 +28,7 @@ class Ports:
 
     @property
     def debug_providers(self) -> str:
-        """The value of PULUMI_DEBUG_PROVIDERS."""
+        """Return the value of PULUMI_DEBUG_PROVIDERS."""
         return f"gcp:{self.gcp},docker:{self.docker}"
 
 

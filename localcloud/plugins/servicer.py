@@ -36,14 +36,6 @@ from localcloud.plugins.values import (
 Request: TypeAlias = Any
 RpcContext: TypeAlias = Any
 
-_KINDS: Final = {
-    "add": provider_pb2.PropertyDiff.ADD,
-    "add-replace": provider_pb2.PropertyDiff.ADD_REPLACE,
-    "delete": provider_pb2.PropertyDiff.DELETE,
-    "delete-replace": provider_pb2.PropertyDiff.DELETE_REPLACE,
-    "update": provider_pb2.PropertyDiff.UPDATE,
-    "update-replace": provider_pb2.PropertyDiff.UPDATE_REPLACE,
-}
 _NO_SECRETS: Final = Secrets()
 
 
@@ -55,7 +47,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
         self._sessions: dict[str, Session] = {}
 
     async def Attach(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """The engine comes to a provider that runs already; there is nothing to set up."""
+        """Answer an engine that attaches to this running provider."""
         del request, context
         return empty_pb2.Empty()
 
@@ -83,7 +75,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             return provider_pb2.CheckResponse(inputs=request.news, failures=_failures(failures))
 
     async def DiffConfig(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """A change of configuration replaces no provider, as the real ones say."""
+        """Compare configurations. As in the real providers, no change replaces the provider."""
         async with _answering(context):
             changed = from_struct(request.olds) != from_struct(request.news)
             changes = provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE
@@ -101,7 +93,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             )
 
     def _session(self, context: RpcContext) -> Session:
-        """The connection's session. After a reconnection the only one there is; with several it would be a guess, and is refused."""
+        """Return the connection's session, or the only session after a reconnection. Raises PluginError if there are several."""
         session = self._sessions.get(context.peer())
         if session is not None:
             return session
@@ -211,7 +203,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
 
 
 def _type_and_name(request: Request) -> tuple[str, str]:
-    """The type and name of the resource: of their own fields, or out of the URN of engines that do not send them."""
+    """Return the type and name of the resource: from their own fields, or from the URN for engines that do not send them."""
     qualified, _, name = str(request.urn).partition("::")[2].partition("::")[2].partition("::")
     return str(request.type) or qualified.rpartition("$")[2], str(request.name) or name
 
@@ -230,7 +222,7 @@ def _diff_response(difference: Difference) -> Request:
         hasDetailedDiff=True,
     )
     for path, kind in rendered.items():
-        response.detailedDiff[path].kind = _KINDS[kind]
+        response.detailedDiff[path].kind = provider_pb2.PropertyDiff.Kind.Value(kind.upper().replace("-", "_"))
     return response
 
 
@@ -249,7 +241,7 @@ async def _answering(
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, its text may hold a secret and must not be logged by the server
         where = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"a fault of the local stand-in itself: {type(error).__name__} at {where.filename.rpartition('localcloud')[2]}:{where.lineno}"
+        message = f"an error in the local stand-in: {type(error).__name__} at {where.filename.rpartition('localcloud')[2]}:{where.lineno}"
         await context.abort(grpc.StatusCode.INTERNAL, message)
 
 

@@ -4,7 +4,7 @@ Secrets are taken off on the way in (`plain`) and put back on the way out (`conc
 Nothing in this module prints or formats a value: an exception here never carries one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias, TypeGuard, cast
@@ -180,63 +180,64 @@ class Secrets:
 
 
 def plain(properties: Properties) -> tuple[Properties, Secrets]:
-    """Take the secret marks off: the bare properties, and where the marks were."""
+    """Return the properties without secret marks, and where the marks were."""
     paths: set[Path] = set()
     texts: set[str] = set()
 
     def strip(value: Value, path: Path) -> Value:
-        match value:
-            case Concealed():
-                paths.add(path)
-                bare = strip(value.value, path)
-                texts.update(text for text in _texts(bare) if len(text) >= _MIN_SECRET_LENGTH)
-                return bare
-            case list():
-                return [strip(item, (*path, index)) for index, item in enumerate(value)]
-            case dict():
-                return {name: strip(item, (*path, name)) for name, item in value.items()}
-            case _:
-                return value
+        if not isinstance(value, Concealed):
+            return _members(value, path, strip)
+        paths.add(path)
+        bare = strip(value.value, path)
+        texts.update(leaf for leaf in _leaves(bare) if isinstance(leaf, str) and len(leaf) >= _MIN_SECRET_LENGTH)
+        return bare
 
     bare = {name: strip(value, (name,)) for name, value in properties.items()}
     return bare, Secrets(frozenset(paths), frozenset(texts))
 
 
 def conceal(properties: Properties, secrets: Secrets) -> Properties:
-    """Put secret marks back: at the places where they were, and on every text that equals one of the secrets."""
+    """Return the properties with secret marks: at the places of secrets, and on every text that equals one of them."""
 
     def mark(value: Value, path: Path) -> Value:
-        if path in secrets.paths:
-            return Concealed(value)
-        match value:
-            case str():
-                return Concealed(value) if value in secrets.texts else value
-            case list():
-                return [mark(item, (*path, index)) for index, item in enumerate(value)]
-            case dict():
-                return {name: mark(item, (*path, name)) for name, item in value.items()}
-            case _:
-                return value
+        is_secret = path in secrets.paths or (isinstance(value, str) and value in secrets.texts)
+        return Concealed(value) if is_secret else _members(value, path, mark)
 
     return {name: mark(value, (name,)) for name, value in properties.items()}
 
 
+def _members(value: Value, path: Path, change: Callable[[Value, Path], Value]) -> Value:
+    """Return a list or object with a function applied to its members; anything else as it is."""
+    match value:
+        case list():
+            return [change(member, (*path, index)) for index, member in enumerate(value)]
+        case dict():
+            return {name: change(member, (*path, name)) for name, member in value.items()}
+        case _:
+            return value
+
+
+def _leaves(value: Value) -> Iterator[Value]:
+    """Yield everything inside that is neither a list nor an object."""
+    match value:
+        case Concealed():
+            yield from _leaves(value.value)
+        case list():
+            for member in value:
+                yield from _leaves(member)
+        case dict():
+            for member in value.values():
+                yield from _leaves(member)
+        case _:
+            yield value
+
+
 def has_unknown(value: Value) -> bool:
     """Tell whether anything inside is not known yet."""
-    match value:
-        case Unknown():
-            return True
-        case list():
-            return any(has_unknown(item) for item in value)
-        case dict():
-            return any(has_unknown(item) for item in value.values())
-        case Concealed():
-            return has_unknown(value.value)
-        case _:
-            return False
+    return any(leaf is UNKNOWN for leaf in _leaves(value))
 
 
-def text_of(properties: Properties, name: str) -> str:
+def text_of(properties: Mapping[str, Value], name: str) -> str:
     """Return a text property, or the empty string where it is absent or not a text."""
     value = properties.get(name)
     return value if isinstance(value, str) else ""
@@ -254,17 +255,3 @@ def render_path(path: Iterable[str | int]) -> str:
             quoted = step.replace("\\", "\\\\").replace('"', '\\"')
             rendered += f'["{quoted}"]'
     return rendered
-
-
-def _texts(value: Value) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case list():
-            for item in value:
-                yield from _texts(item)
-        case dict():
-            for item in value.values():
-                yield from _texts(item)
-        case _:
-            return

@@ -1,4 +1,4 @@
-"""One call of a method, and what every service needs to answer it: pages, field masks, names."""
+"""One call of a method, and what every service needs to handle it: pages, field masks, names."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ from localcloud.rest.errors import CloudError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who calls. The operator (and any bearer token that was not issued here) may do everything."""
+    """The identity of a caller. The operator may do everything; a bearer token that was not issued here counts as the operator's."""
 
     email: str
     operator: bool
@@ -26,7 +26,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A routed, checked request.
+    """A request that was routed and validated.
 
     `path` and `query` hold parameters by the document's names; `media` says `upload` or `download` for Cloud Storage's content.
     """
@@ -47,6 +47,11 @@ class Call:
             if key in self.path:
                 return self.path[key]
         raise KeyError(self.method.id)
+
+    @property
+    def location(self) -> str:
+        """Return `projects/P/locations/L` of the resource that the call names."""
+        return "/".join(self.name.split("/")[:4])
 
 
 MethodResult: TypeAlias = JsonObject | web.StreamResponse

@@ -1,7 +1,7 @@
-"""Google's discovery documents: which methods exist, how paths lead to them, and what their parameters and bodies look like.
+"""Google's discovery documents: methods, their paths, parameters and bodies.
 
-The documents ship with google-api-python-client. They are read when a request first needs them; reading the largest (compute, 5 MB)
-takes a fraction of a second.
+The documents are part of google-api-python-client. Each is read when a request first needs it; the largest (compute, 5 MB) takes a
+fraction of a second.
 """
 
 import json
@@ -31,7 +31,7 @@ class Parameter:
     minimum: int | None
     maximum: int | None
     refuses_wildcard: bool
-    """The document's text says that the location cannot be `-`."""
+    """True if the document's text says that the location cannot be `-`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Method:
     bound: tuple[str, ...]
 
     def bind(self, path: str) -> dict[str, str] | None:
-        """Take the path parameters, decoded, out of a raw path that the template matches."""
+        """Return the decoded path parameters of a raw path, or None if the template does not match."""
         found = self.binder.fullmatch(path)
         return (
             None
@@ -58,7 +58,7 @@ class Method:
 
 @dataclass(slots=True)
 class _Node:
-    """A node of the routing tree: one path segment further."""
+    """A node of the routing tree; each level is one path segment."""
 
     children: dict[str, "_Node"] = field(default_factory=dict[str, "_Node"])
     methods: dict[str, list[Method]] = field(default_factory=dict[str, list[Method]])
@@ -82,7 +82,7 @@ class DiscoveryDocument:
         return self.style is not ErrorStyle.STORAGE
 
     def match(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
-        """Find the method for a raw path (no leading slash) and its path parameters; None where Google would answer 404."""
+        """Return the method and the path parameters for a raw path without leading slash. None: Google would answer 404."""
         for node in _walk(self.root, path.rstrip("/").split("/"), 0):
             for method in node.methods.get(verb, []):
                 bound = method.bind(path.rstrip("/"))

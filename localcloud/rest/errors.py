@@ -1,4 +1,4 @@
-"""Google's errors: one exception with named constructors, and one mapper that writes the body each API family uses.
+"""Google's errors: one exception with named constructors, and the response body of each API family.
 
 Shapes, from Google's public API documents: google.rpc.Status for most APIs (`code`, `message`, `status`, `details`);
 Compute Engine adds a list `errors` of `{message, domain, reason}`; Cloud Storage has that list and no `status`.
@@ -11,7 +11,7 @@ from localcloud.json_values import JsonObject
 
 
 class ErrorStyle(Enum):
-    """Which family of APIs answers."""
+    """The API family, which decides the shape of an error body."""
 
     RPC = "rpc"
     COMPUTE = "compute"
@@ -19,9 +19,9 @@ class ErrorStyle(Enum):
 
 
 class CloudError(Exception):
-    """An answer of the local cloud that is not a success.
+    """An error response of the local cloud.
 
-    `code` is the HTTP status, `status` the canonical google.rpc.Code name, `reason` the short word that Compute Engine and Cloud Storage give.
+    `code` is the HTTP status, `status` the canonical google.rpc.Code name, `reason` the short word in answers of Compute Engine and Cloud Storage.
     """
 
     def __init__(

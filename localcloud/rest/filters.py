@@ -1,4 +1,4 @@
-"""List filters, the part in use.
+"""List filters: the supported part.
 
 `field=value`, `field:value`, `field!=value`, `field eq value`; dotted fields, quoted values; joined by AND or a blank, optionally in parentheses.
 """

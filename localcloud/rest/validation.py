@@ -1,7 +1,7 @@
-"""Parameters and bodies checked against the discovery documents, with Google's words where they do not fit.
+"""Validation of parameters and bodies against the discovery documents, with Google's error messages.
 
-What comes out is normalised: camelCase names, numbers as numbers where the document says integer, int64 as strings, output-only fields left out.
-`null` is accepted for every known field; it is kept where it means something (Compute Engine's and Cloud Storage's PATCH) and left out elsewhere.
+The result is normalised: camelCase names, integers as numbers, int64 as strings, no output-only fields.
+`null` is accepted for every known field. It is kept for PATCH of Compute Engine and Cloud Storage, where it removes the field, and dropped elsewhere.
 """
 
 import base64
@@ -35,7 +35,7 @@ _LAUNCH_STAGE = {
     6: "UNIMPLEMENTED",
     7: "PRELAUNCH",
 }
-"""google.api.LaunchStage is the one enum in use whose numbers do not follow the document's order (google/api/launch_stage.proto)."""
+"""google.api.LaunchStage: the only enum here whose numbers do not follow the document's order (google/api/launch_stage.proto)."""
 
 _UNDOCUMENTED = {
     "compute": {
@@ -43,7 +43,7 @@ _UNDOCUMENTED = {
         "NetworkRoutingConfig": frozenset({"deleteBgpAlwaysCompareMed"}),
     }
 }
-"""API -> schema -> fields that the real pulumi-gcp provider sends (and Google takes) although the published documents lack them. They have no effect here."""
+"""API -> schema -> fields that the real pulumi-gcp provider sends and Google accepts, but the published documents lack. They have no effect here."""
 
 
 def camel(name: str) -> str:
@@ -57,7 +57,7 @@ def snake(name: str) -> str:
 
 
 def query_parameters(document: DiscoveryDocument, method: Method, query: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Check a query string; returns name -> value (a list for repeated ones). Global parameters such as `alt` are left out."""
+    """Check a query string and return name -> value (a list for repeated ones), without global parameters such as `alt`."""
     taken: dict[str, Any] = {}
     for given, values in query.items():
         name = given if given in method.parameters or not document.forgiving_names else camel(given)
@@ -76,7 +76,7 @@ def query_parameters(document: DiscoveryDocument, method: Method, query: Mapping
 
 
 def path_parameters(document: DiscoveryDocument, method: Method, values: Mapping[str, str]) -> None:
-    """Check path parameters against their patterns (Compute Engine has real ones; elsewhere routing has done it) and against the wildcard `-`."""
+    """Check path parameters against their patterns (routing has checked most of them already) and against the wildcard `-`."""
     for name, value in values.items():
         pattern = method.parameters[name].pattern
         if method.parameters[name].refuses_wildcard and value.endswith("/locations/-"):
@@ -129,7 +129,7 @@ def _query_integer(parameter: Parameter, value: str) -> int:
 
 
 def request_body(document: DiscoveryDocument, method: Method, body: object) -> JsonObject:
-    """Check a JSON body against the method's schema and return it normalised."""
+    """Check a JSON body against the method's schema and return the normalised body."""
     if method.request is None:
         if body not in (None, {}):
             name = next(iter(cast("JsonObject", body)), "") if isinstance(body, dict) else ""
@@ -179,7 +179,7 @@ def _compute_rules(document: DiscoveryDocument, method: Method, body: JsonObject
 
 @dataclass(slots=True, kw_only=True)
 class _Checker:
-    """Walks a body along its schema and collects everything that does not fit."""
+    """Checks a body against its schema and collects all problems."""
 
     document: DiscoveryDocument
     keeps_null: bool
@@ -325,7 +325,7 @@ def _as_number(value: object, *, whole: bool) -> int | float | None:  # noqa: PL
 
 
 def _format_problem(kind: str, value: str) -> str:
-    """Name the type whose format the text breaks, or nothing."""
+    """Return the name of the type whose format the text breaks, or an empty text."""
     if kind == "google-duration" and _DURATION.fullmatch(value) is None:
         return "type.googleapis.com/google.protobuf.Duration: illegal duration format, a duration must end with 's'"
     if kind in {"google-datetime", "date-time"}:

@@ -1,7 +1,7 @@
 """Stable URLs of services: one loopback port each, IAM checked before a request reaches an instance.
 
-A front reads a request's head, decides, and then passes bytes through in both directions without looking at them, so that an event stream is
-neither held back nor taken apart. Each connection carries one request (`Connection: close`), because the next one has to be judged anew.
+A front reads the head of a request, checks it, and then copies bytes in both directions, so that event streams are not buffered.
+Each connection carries one request (`Connection: close`), because each request is checked.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _HEAD_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a service's instances take: `concurrent` requests at once; others wait `queue_s` and get a 429; `timeout_s` ends any request."""
+    """Limits of a service's instances: `concurrent` requests run at once; others wait for `queue_s` and then get a 429; `timeout_s` ends any request."""
 
     concurrent: int
     queue_s: float
@@ -32,7 +32,7 @@ class Limits:
 
 DEFAULT_LIMITS: Final = Limits(concurrent=10_000, queue_s=10.0, timeout_s=3600.0)
 LimitsOf: TypeAlias = Callable[[str], Limits]
-"""Given an instance's URL, tell its limits."""
+"""Returns the limits of the instance with this URL."""
 
 
 def _no_limits(_: str) -> Limits:
@@ -40,7 +40,7 @@ def _no_limits(_: str) -> Limits:
 
 
 class Fronts:
-    """Implements `localcloud.world.runtime.FrontRuntime`; see there."""
+    """Implementation of `localcloud.world.runtime.FrontRuntime`."""
 
     def __init__(self, *, authorize: Authorize, limits: LimitsOf = _no_limits, host: str = "127.0.0.1") -> None:
         self._authorize = authorize
@@ -49,7 +49,7 @@ class Fronts:
         self._fronts: dict[str, _Front] = {}
 
     async def open(self, service: str, *, port: int | None) -> int:
-        """Open a service's front, on the given port where that is free, and return its port."""
+        """Open a service's front, on the given port if that is free, and return its port."""
         known = self._fronts.get(service)
         if known is not None:
             return known.port
@@ -60,7 +60,7 @@ class Fronts:
         return front.port
 
     def route(self, service: str, instance_url: str | None) -> None:
-        """Send new requests to an instance; requests under way stay where they are. Raises KeyError for a service without a front."""
+        """Route new requests to an instance; running requests are not moved. Raises KeyError for a service without a front."""
         self._fronts[service].route(instance_url)
 
     async def close(self, service: str) -> None:
@@ -76,7 +76,7 @@ class Fronts:
 
 
 class _Front:
-    """One listening port. Its instance's slots are counted here."""
+    """One listening port, and the free slots of its instance."""
 
     def __init__(self, service: str, authorize: Authorize, limits: LimitsOf) -> None:
         self.service = service
@@ -116,7 +116,7 @@ class _Front:
 
 
 class _Target:
-    """An instance and its free slots; waiting requests are served in the order of their arrival."""
+    """An instance and its free slots. Waiting requests get slots in the order of arrival."""
 
     def __init__(self, url: str, limits: Limits) -> None:
         parts = urlsplit(url)
@@ -128,7 +128,7 @@ class _Target:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> bool:
-        """Take a slot; False when none came free in time."""
+        """Take a slot. Return False if none became free in time."""
         if self._free > 0:
             self._free -= 1
             return True
@@ -146,7 +146,7 @@ class _Target:
         return True
 
     def leave(self) -> None:
-        """Give a slot back, to the next in line where there is one."""
+        """Release a slot: to the next waiting request, if there is one."""
         while self._waiting:
             slot = self._waiting.popleft()
             if not slot.done():
@@ -169,7 +169,7 @@ class _Head:
 
 
 class _Client(asyncio.Protocol):
-    """The caller's side of one connection."""
+    """The connection to the caller."""
 
     def __init__(self, front: _Front) -> None:
         self._front = front
@@ -194,7 +194,7 @@ class _Client(asyncio.Protocol):
         self._buffer += data
         if self._task is not None:
             if len(self._buffer) > _HIGH_WATER_BYTES:
-                # The rest of a large body stays with the kernel until an instance takes it.
+                # Stop reading a large body until an instance takes it.
                 self.hold_request(hold=True)
             return
         end = self._buffer.find(b"\r\n\r\n")
@@ -235,7 +235,7 @@ class _Client(asyncio.Protocol):
             self._transport.abort()
 
     async def _serve(self, head: _Head) -> None:
-        """Judge the request, wait for a slot, connect and let the bytes flow until the instance has closed."""
+        """Check the request, wait for a slot, connect, and copy bytes until the instance closes the connection."""
         if not self._admit(head):
             return
         target = self._front.target
@@ -260,7 +260,7 @@ class _Client(asyncio.Protocol):
             target.leave()
 
     def _admit(self, head: _Head) -> bool:
-        """Check IAM; answer and tell False where it refuses."""
+        """Check IAM. Answer the request and return False if it is refused."""
         given = head.get("x-serverless-authorization") or head.get("authorization")
         token = None
         if given is not None:
@@ -308,12 +308,12 @@ class _Client(asyncio.Protocol):
         return str(address[0]) if address else "127.0.0.1"
 
     def from_upstream(self, data: bytes) -> None:
-        """Pass an instance's bytes on."""
+        """Forward an instance's bytes to the caller."""
         if self._transport is not None:
             self._transport.write(data)
 
     def upstream_closed(self, *, answered: bool, broken: bool) -> None:
-        """End with the instance: cleanly, or as broken as it was."""
+        """Close the caller's connection as the instance closed its own: cleanly or with a reset."""
         if self._transport is None or not answered:
             return
         if broken:
@@ -331,7 +331,7 @@ class _Client(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _answer(self, status: int, title: str, sentence: str, headers: str = "") -> None:
-        """Answer in place of the instance, as Google's front end does, and close."""
+        """Answer instead of the instance, as Google's front end does, and close."""
         if self._transport is None or self._transport.is_closing():
             return
         body = (
@@ -348,7 +348,7 @@ class _Client(asyncio.Protocol):
 
 
 class _Upstream(asyncio.Protocol):
-    """The instance's side."""
+    """The connection to the instance."""
 
     def __init__(self, client: _Client) -> None:
         self._client = client
@@ -404,7 +404,7 @@ def _forwarded(head: _Head, peer: str) -> bytes:
 
 
 def _without_signature(value: str) -> str:
-    """Cut the signature off an ID token that IAM has checked, as Cloud Run does before the container sees it."""
+    """Remove the signature of a checked ID token, as Cloud Run does before the request reaches the container."""
     parts = value.split(".")
     if len(parts) == 3 and value.lower().startswith("bearer ey"):  # noqa: PLR2004 - header, claims, signature
         return ".".join([*parts[:2], "SIGNATURE_REMOVED_BY_GOOGLE"])

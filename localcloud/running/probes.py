@@ -1,4 +1,4 @@
-"""Cloud Run's startup probe: really asked of the server, its delays and periods on the accelerated clock."""
+"""Cloud Run's startup probe: real requests to the server, with delays and periods on the accelerated clock."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from localcloud.running.processes import PlannedStart
 from localcloud.world.clock import Clock
 
 _LEAST_TIMEOUT_S: Final = 1.0
-"""Real seconds that an answer may take at least: an accelerated timeout would judge the machine that simulates, not the server."""
+"""Minimum timeout of a probe in real seconds: an accelerated timeout would measure this machine, not the server."""
 _LAG_LIMIT_S: Final = 10.0
-"""Real seconds for which a server that should be up by its own plan is waited for: its lag is the simulating machine's."""
+"""How long (real seconds) to wait for a server that should be up by its own plan: the delay comes from this machine."""
 _LAG_POLL_S: Final = 0.02
 _OK: Final = range(200, 400)
 
@@ -31,12 +31,12 @@ class Probe:
 
     @property
     def budget_s(self) -> float:
-        """Return what the probe allows, counted from the container's start: Cloud Run documents failureThreshold x period after the delay."""
+        """Return how long a start may take in simulated seconds: Cloud Run documents the delay plus failureThreshold x period."""
         return self.initial_delay_s + self.failure_threshold * self.period_s
 
 
 def read_probe(given: Mapping[str, Any] | None, container_port: int) -> Probe:
-    """Read a probe of a run.v2 container. Without one, Cloud Run asks once by TCP and waits 240 s for it (its documented default)."""
+    """Read the startup probe of a run.v2 container. Without one, return Cloud Run's documented default: one TCP attempt of 240 s."""
     if not given:
         return Probe(
             port=container_port, path=None, initial_delay_s=0, period_s=240, timeout_s=240, failure_threshold=1
@@ -54,9 +54,9 @@ def read_probe(given: Mapping[str, Any] | None, container_port: int) -> Probe:
 
 
 async def passes(probe: Probe, *, clock: Clock, port: int, planned: PlannedStart) -> bool:
-    """Probe until an attempt succeeds (True) or as many have failed as the probe allows (False).
+    """Probe until an attempt succeeds (True) or `failure_threshold` attempts have failed (False).
 
-    `port` is the real port of the server; a probe of another port than the container serves is refused, as it would be in the container.
+    `port` is the real port of the server. A probe of another port than the container's fails, as it would in the container.
     """
     loop = asyncio.get_running_loop()
     begun = loop.time()

@@ -1,10 +1,9 @@
-"""Starts a simulated server as a process of its own and reads its output, with secrets removed before they reach a file."""
+"""Starts a simulated server as a process and logs its output without the values of secrets."""
 
 import asyncio
 import os
 import re
 import signal
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,40 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import localcloud
+from localcloud.running import interpreter
 from localcloud.vllm.server import KILLED_MARK, PLANNED_MARK
 
-_ROOT: Final = Path(localcloud.__file__).resolve().parent.parent
 _STOP_GRACE_S: Final = 3.0
 _LAST_LINES: Final = 40
 _LINE_LIMIT_BYTES: Final = 1024 * 1024
-_PASSED_ON: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VLLM_SIM_FAULTS")
-"""Variables of the simulator that reach every server from the environment of the local cloud, unless a container sets its own."""
 
 
 def server_environment(container: Mapping[str, str], simulator: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a server: the container's own variables, what the interpreter needs, and the simulator's settings."""
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    needed = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
-    return {**passed, **container, **needed, **simulator}
-
-
-def server_command(words: Sequence[str]) -> list[str]:
-    """Return the real command line of a simulated server for a container's command line."""
-    # -P keeps the folder that it is started in off the module path.
-    return [sys.executable, "-P", "-m", "localcloud.vllm", *words]
+    needed = {**interpreter.ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "PYTHONUNBUFFERED": "1"}
+    return {**interpreter.simulator_variables(), **container, **needed, **simulator}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStart:
-    """What a server said when its process was up: the port that its container serves and how long its start takes, in simulated seconds."""
+    """What a server announces when its process runs: the container's port, and the length of its start in simulated seconds."""
 
     port: int
     start_s: float
 
 
 class Server:
-    """One running server. Its lifeline is its standard input: when this process is gone, so is the server."""
+    """One running server. It watches its standard input and ends when this process ends."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path, secrets: Sequence[str]) -> None:
         self._process = process
@@ -64,7 +53,7 @@ class Server:
         """Start a server for a container's command line."""
         log.parent.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
-            *server_command(words),
+            *interpreter.command("localcloud.vllm", *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -76,11 +65,11 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Tell whether the process lives."""
+        """Tell if the process runs."""
         return self._process.returncode is None
 
     async def up(self) -> PlannedStart | None:
-        """Wait until the process has read its command line; None when it ended instead."""
+        """Wait until the process has announced its start. Return None if it ended instead."""
         return await asyncio.shield(self._up)
 
     async def ended(self) -> int:
@@ -88,7 +77,7 @@ class Server:
         return await asyncio.shield(self._ended)
 
     async def stop(self) -> None:
-        """End it, gently at first; a server that has ended is fine."""
+        """Stop the server: SIGTERM, then SIGKILL after a grace period. A server that has ended is ignored."""
         if self.running:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)

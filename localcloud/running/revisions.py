@@ -1,6 +1,6 @@
-"""Cloud Run's instances: a simulated vLLM server for each revision, its startup probe really run on the accelerated clock.
+"""Cloud Run's instances: one simulated vLLM server for each revision, with its startup probe on the accelerated clock.
 
-One process stands for all instances of a revision. What it is given of its template: the container with the port, its command, arguments and
+One process represents all instances of a revision. It uses these parts of the template: the container with the port, its command, arguments and
 variables, secrets, Cloud Storage and memory volumes, the memory limit, the GPU, the startup probe, concurrency and the request timeout.
 """
 
@@ -17,15 +17,16 @@ from localcloud.json_values import as_list, as_object
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
 from localcloud.running.probes import passes, read_probe
 from localcloud.running.processes import PlannedStart, Server, server_environment
+from localcloud.services.run_limits import memory_gib
 from localcloud.world.clock import Clock
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
 ReadSecret: TypeAlias = Callable[[str, str], str]
-"""Given `projects/P/secrets/S/versions/V` and the service account's e-mail, return the payload. Raises RevisionFailedError where it may not."""
+"""Returns the payload of `projects/P/secrets/S/versions/V` for a service account's e-mail. Raises RevisionFailedError if access is denied."""
 ListObjects: TypeAlias = Callable[[str], Mapping[str, int] | None]
-"""Given a bucket, return its objects' names and sizes in bytes, or None where there is no such bucket."""
+"""Returns names and sizes in bytes of a bucket's objects, or None if there is no such bucket."""
 UserOf: TypeAlias = Callable[[str], int]
-"""Given an image, return the uid that its container runs as. vLLM's image runs as root."""
+"""Returns the uid of an image's container. vLLM's image runs as root."""
 
 _DEFAULT_PORT: Final = 8080
 _DEFAULT_MEMORY_MIB: Final = 512
@@ -35,15 +36,6 @@ _RESTART_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0
 _STEADY_S: Final = 60.0
 _UP_LIMIT_S: Final = 60.0
-_UNITS_MIB: Final = {
-    "Ki": 1 / 1024,
-    "Mi": 1,
-    "Gi": 1024,
-    "k": 1e3 / 2**20,
-    "M": 1e6 / 2**20,
-    "G": 1e9 / 2**20,
-    "": 1 / 2**20,
-}
 
 
 def _root(_: str) -> int:
@@ -71,7 +63,7 @@ class _Instance:
 
 
 class SimulatedRevisions:
-    """Implements `localcloud.world.runtime.RevisionRuntime`; see there."""
+    """Implementation of `localcloud.world.runtime.RevisionRuntime`."""
 
     def __init__(
         self,
@@ -91,7 +83,7 @@ class SimulatedRevisions:
         self._instances: dict[str, _Instance] = {}
 
     def limits(self, instance_url: str) -> Limits:
-        """Return the limits of an instance that `start` has returned; those of nobody for others."""
+        """Return the limits of an instance; the default limits for an unknown URL."""
         found = (item for item in self._instances.values() if item.url == instance_url)
         return next((item.limits for item in found), DEFAULT_LIMITS)
 
@@ -100,7 +92,7 @@ class SimulatedRevisions:
         return self._state / "logs" / f"{_short(name)}.log"
 
     async def start(self, revision: RevisionSpec) -> str:
-        """Start an instance and run its startup probe; see the protocol."""
+        """Start an instance and run its startup probe; see `RevisionRuntime`."""
         await self.stop(revision.name)
         template = _TemplateReader(revision.template)
         instance = self._prepare(revision, template)
@@ -142,7 +134,7 @@ class SimulatedRevisions:
             "VLLM_SIM_BIND_PORT": str(port),
             "VLLM_SIM_MEMORY_LIMIT_MIB": str(template.memory_mib),
             "VLLM_SIM_MOUNTS_FILE": str(mounts),
-            # Nothing of the container's file system outlives it, so there is nothing real behind its paths.
+            # A container's file system does not outlive it, so no real folder stands behind its paths.
             "VLLM_SIM_PATHS": json.dumps({"/": str(folder / "nothing")}),
             "VLLM_SIM_LIFELINE": "stdin",
         }
@@ -178,7 +170,7 @@ class SimulatedRevisions:
         return environment
 
     def _mounts(self, template: "_TemplateReader") -> list[dict[str, Any]]:
-        """List the Cloud Storage volumes with what is in them. Raises RevisionFailedError for a bucket that does not exist."""
+        """List the Cloud Storage volumes and their objects. Raises RevisionFailedError for a bucket that does not exist."""
         out: list[dict[str, Any]] = []
         uid = self._user_of(template.image)
         for path, name, bucket, options in template.buckets():
@@ -191,7 +183,7 @@ class SimulatedRevisions:
             only = options.get("only-dir", "").strip("/")
             if only:
                 files = {key[len(only) + 1 :]: size for key, size in files.items() if key.startswith(only + "/")}
-            # The mount belongs to the uid of its options, root without any; root reads everything.
+            # The mount belongs to the uid in its options, by default root. Root can read every mount.
             readable = uid == 0 or options.get("uid", "0") == str(uid)
             out.append({"path": path, "files": dict(files), "options": options, "readable": readable})
         return out
@@ -229,7 +221,7 @@ class SimulatedRevisions:
         )
 
     async def _exited(self, instance: _Instance, template: "_TemplateReader") -> RevisionFailedError:
-        """Word the end of a container as Cloud Run does."""
+        """Return the error with which Cloud Run describes the end of a container."""
         server = instance.server
         assert server is not None  # noqa: S101 - only called after a start
         code = await server.ended()
@@ -247,7 +239,7 @@ class SimulatedRevisions:
         )
 
     async def _keep(self, instance: _Instance) -> None:
-        """Start the server again, on the same port, whenever it ends: Cloud Run replaces instances that crash."""
+        """Restart the server on the same port whenever it ends, as Cloud Run replaces crashed instances."""
         loop = asyncio.get_running_loop()
         pause_s = _RESTART_PAUSE_S
         while instance.server is not None:
@@ -255,7 +247,7 @@ class SimulatedRevisions:
             code = await instance.server.ended()
             with instance.log.open("a", encoding="utf-8") as log:
                 log.write(f"Container called exit({code}).\n")
-            # One that cannot start any more is tried ever less often.
+            # If the server keeps failing, double the pause between restarts.
             steady = loop.time() - begun > _STEADY_S
             pause_s = _RESTART_PAUSE_S if steady else min(2 * pause_s, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause_s)
@@ -263,9 +255,9 @@ class SimulatedRevisions:
 
 
 def _limits(template: "_TemplateReader", planned: PlannedStart) -> Limits:
-    """Derive the limits of a revision: one process stands for all its instances.
+    """Return the limits of a revision. One process represents all its instances.
 
-    Cloud Run lets a request wait for 3.5 times the average start of an instance, or 10 s where that is more (Cloud Run, "About container
+    Cloud Run lets a request wait for 3.5 times the average start of an instance, but at least 10 s (Cloud Run, "About container
     instance autoscaling").
     """
     return Limits(
@@ -276,7 +268,7 @@ def _limits(template: "_TemplateReader", planned: PlannedStart) -> Limits:
 
 
 def _last_words(lines: list[str]) -> str:
-    """Return what a server said before it ended: the message of its traceback, else its last line."""
+    """Return the last message of a server: the message of its traceback, else its last line."""
     begun = max((at for at, line in enumerate(lines) if line.startswith("Traceback (")), default=None)
     if begun is not None:
         return " ".join(line.strip() for line in lines[begun + 2 :] if line.strip())
@@ -303,18 +295,18 @@ def _free_port() -> int:
 
 def memory_mib(text: str) -> int:
     """Convert a quantity (`32Gi`, `512Mi`, `1G`) to MiB. Raises RevisionFailedError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]i|[kMG]|)", text)
-    if match is None:
+    amount_gib = memory_gib(text)
+    if amount_gib is None:
         raise RevisionFailedError(f"The memory limit '{text}' is not a quantity such as 32Gi or 512Mi.")
-    return int(float(match[1]) * _UNITS_MIB[match[2]])
+    return int(amount_gib * 1024)
 
 
 class _TemplateReader:
-    """A RevisionTemplate, read."""
+    """The parts of a RevisionTemplate that the simulation uses."""
 
     def __init__(self, template: Mapping[str, Any]) -> None:
         containers = [as_object(item) for item in as_list(template.get("containers"))] or [{}]
-        # Beside sidecars, the container that takes requests is the one with a port.
+        # With sidecars, the container that has a port receives the requests.
         self._container = next((item for item in containers if item.get("ports")), containers[0])
         self._volumes = [as_object(item) for item in as_list(template.get("volumes"))]
         ports = [as_object(item) for item in as_list(self._container.get("ports"))]

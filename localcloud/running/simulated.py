@@ -1,4 +1,4 @@
-"""The runtimes in which things really run: simulated vLLM servers for revisions, fronts with invoker checks, machines that execute their start-up script."""
+"""The runtimes of the local cloud: simulated vLLM servers for revisions, fronts that check invokers, machines that run their start-up script."""
 
 import base64
 from collections.abc import Mapping

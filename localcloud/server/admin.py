@@ -1,4 +1,4 @@
-"""The admin API under /admin/: look at everything, set the scenario, move time, assign ids.
+"""The admin API under /admin/: list resources, set the scenario, advance the time, assign ids.
 
 It needs no credentials; the server listens on the loopback address only.
 """
@@ -10,8 +10,9 @@ from typing import Any, cast
 from aiohttp import web
 
 from localcloud.json_values import JsonObject, strings
+from localcloud.rest.call import merged
 from localcloud.rest.errors import CloudError, ErrorStyle
-from localcloud.services.projects import found_project
+from localcloud.services.projects import ensure_project
 from localcloud.services.tpu import preempt
 from localcloud.world import scenario as scenarios
 from localcloud.world.cloud import Cloud
@@ -34,7 +35,7 @@ _LABELLED: dict[str, str] = {
     "monitoring.dashboards": "labels",
     "logging.metrics": "labels",
 }
-"""Kinds that are resources of their own, with the field that holds their labels."""
+"""Kinds of resources, with the field of their labels."""
 
 
 class Admin:
@@ -86,10 +87,10 @@ class Admin:
         return web.json_response(self._cloud.scenario.model_dump(mode="json"))
 
     async def put_scenario(self, request: web.Request) -> web.Response:
-        """Replace the scenario; with ?merge=true the given keys are laid over the one in force. Fault counters begin anew."""
+        """Replace the scenario. With ?merge=true, merge the given keys into the current one; null resets a key. The fault counters start again."""
         given = await _body(request)
         if request.query.get("merge") == "true":
-            given = _laid_over(self._cloud.scenario.model_dump(mode="json"), given)
+            given = merged(self._cloud.scenario.model_dump(mode="json"), given)
         try:
             self._cloud.scenario = scenarios.parse(given, "PUT /admin/scenario")
         except scenarios.ScenarioError as error:
@@ -142,7 +143,7 @@ class Admin:
         given = await _body(request)
         if not given.get("projectId"):
             return _refusal("POST /admin/projects: projectId is missing.")
-        return web.json_response(found_project(self._cloud, str(given["projectId"]), given.get("projectNumber")))
+        return web.json_response(ensure_project(self._cloud, str(given["projectId"]), given.get("projectNumber")))
 
     async def tokens(self, request: web.Request) -> web.Response:
         """Issue an access token for `{"email": E}`, or an ID token if there is an `audience`, for any identity."""
@@ -196,14 +197,3 @@ async def _body(request: web.Request) -> JsonObject:
     if not isinstance(value, dict):
         raise web.HTTPBadRequest(text="the body is not a JSON object")
     return cast("JsonObject", value)
-
-
-def _laid_over(base: JsonObject, over: JsonObject) -> JsonObject:
-    result = dict(base)
-    for key, value in over.items():
-        below = result.get(key)
-        if isinstance(value, dict) and isinstance(below, dict):
-            result[key] = _laid_over(cast("JsonObject", below), cast("JsonObject", value))
-        else:
-            result[key] = value
-    return result

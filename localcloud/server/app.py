@@ -1,4 +1,4 @@
-"""The local cloud as a running server: in this process's event loop (`open_cloud`) or in a thread of its own (`start`)."""
+"""The local cloud as a running server: in the current event loop (`open_cloud`) or in a thread (`start`)."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from localcloud.json_values import JsonObject
 from localcloud.server.admin import Admin
 from localcloud.server.dispatch import Dispatcher
 from localcloud.services import iam
-from localcloud.services.projects import found_project
+from localcloud.services.projects import ensure_project
 from localcloud.services.run import resume as resume_run
 from localcloud.services.tpu import resume as resume_tpu
 from localcloud.world import oauth
@@ -33,7 +33,7 @@ _START_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to open a cloud. `port` 0 takes the port of the last run on the same state, or any."""
+    """How to open a cloud. `port` 0: the port of the last run on the same state, or any free one."""
 
     project: str = DEFAULT_PROJECT
     speed: float = DEFAULT_SPEED
@@ -51,7 +51,7 @@ def idle_runtimes(_cloud: Cloud) -> Runtimes:
 
 @dataclass(slots=True, kw_only=True)
 class OpenCloud:
-    """A cloud that answers. `credentials` is the service account file of the operator."""
+    """A running cloud. `credentials` is the operator's service account file."""
 
     cloud: Cloud
     base_url: str
@@ -59,7 +59,7 @@ class OpenCloud:
     _runner: web.AppRunner
 
     async def close(self) -> None:
-        """Stop what runs and close everything."""
+        """Stop all processes and close the cloud."""
         await self._runner.cleanup()
         await self.cloud.cancel()
         await _stop_all(self.cloud)
@@ -67,7 +67,7 @@ class OpenCloud:
 
 
 async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory = idle_runtimes) -> OpenCloud:
-    """Open the state folder (which must exist and be locked by the caller, if it is shared) and listen on the loopback address."""
+    """Open the state folder and listen on the loopback address. The caller has created the folder and locked it if others may use it."""
     clock = Clock(speed=options.speed)
     cloud = Cloud(state=state, project=options.project, clock=clock, scenario=options.scenario)
     dispatcher = Dispatcher(cloud, services.handlers(cloud))
@@ -95,7 +95,7 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory = i
 
 
 async def _listen(runner: web.AppRunner, port: int, *, strict: bool) -> int:
-    """Listen on the port, or (unless it was asked for) on any other where it is taken."""
+    """Listen on the port. If it is taken and was not requested, listen on any free one."""
     try:
         site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
@@ -109,8 +109,8 @@ async def _listen(runner: web.AppRunner, port: int, *, strict: bool) -> int:
 
 def _bootstrap(cloud: Cloud) -> Path:
     """Create the project and the operator if they do not exist, and return the operator's credentials file."""
-    found_project(cloud, cloud.home)
-    found_project(cloud, cloud.project)
+    ensure_project(cloud, cloud.home)
+    ensure_project(cloud, cloud.project)
     if not cloud.store.has(iam.ACCOUNTS, cloud.operator):
         iam.add_account(cloud, cloud.home, "local-operator", display_name="Operator of the local cloud")
     credentials = cloud.state / "credentials.json"
@@ -143,7 +143,7 @@ def _grant(cloud: Cloud, grant_type: str, assertion: str) -> JsonObject:
 
 
 async def _keep_time(cloud: Cloud) -> None:
-    """Write the time down now and then, so that a killed process loses little of it."""
+    """Store the time every second, so that a killed process loses little of it."""
     while True:
         await asyncio.sleep(1.0)
         cloud.remember_time()
@@ -160,7 +160,7 @@ async def _stop_all(cloud: Cloud) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A cloud that runs in a thread."""
+    """A cloud in a thread."""
 
     base_url: str
     state: Path
@@ -178,7 +178,7 @@ def start(
     scenario: Scenario | None = None,
     runtimes: RuntimeFactory = idle_runtimes,
 ) -> Generator[Started]:
-    """Run a cloud in a thread while the block lasts; without a state folder, on a temporary one."""
+    """Run a cloud in a thread during the block. Without a state folder, use a temporary one."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="localcloud-"))) if state is None else state
         folder.mkdir(parents=True, exist_ok=True)

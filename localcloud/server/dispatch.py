@@ -1,4 +1,4 @@
-"""From an HTTP request to the handler of its method and back: identity, routing, checks, faults, Google's error bodies, the request log."""
+"""Dispatch of HTTP requests to the handlers of Google's methods: routing, identity, validation, permissions, faults, error bodies, the request log."""
 
 import asyncio
 import inspect
@@ -36,7 +36,7 @@ class Dispatcher:
         self.log: deque[JsonObject] = deque(maxlen=_LOG_LENGTH)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request; every failure becomes Google's error body."""
+        """Answer one request. Every failure becomes an error body in Google's format."""
         entry: JsonObject = {
             "time": self._cloud.timeline.stamp(),
             "method": request.method,

@@ -1,4 +1,4 @@
-"""Faults that a scenario asks for, counted call by call."""
+"""The faults of a scenario, counted call by call."""
 
 import asyncio
 from fnmatch import fnmatchcase
@@ -10,7 +10,7 @@ from localcloud.world.scenario import Fault, Scenario
 
 
 class FaultSchedule:
-    """Decides which calls fail. Counting begins anew with each scenario."""
+    """Decides which calls fail. A new scenario resets the counters."""
 
     def __init__(self) -> None:
         self._scenario: Scenario | None = None
@@ -32,7 +32,7 @@ class FaultSchedule:
 
 
 async def inject(fault: Fault, request: web.Request) -> web.Response:
-    """Let a call fail as the fault says: raise a status, or cut the connection at once or after a while."""
+    """Let a call fail: raise an error status, or close the connection, for `hang` after `hang_s`."""
     if fault.action == "status":
         raise CloudError.injected(fault.status)
     if fault.action == "hang":

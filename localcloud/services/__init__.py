@@ -1,4 +1,4 @@
-"""Models of the services: one module or a few for each API. A module's `handlers(cloud)` maps method ids of the discovery documents to functions."""
+"""Models of the services, one or more modules for each API. `handlers(cloud)` returns functions by discovery method id."""
 
 from localcloud.rest.call import Handler
 from localcloud.services import (

@@ -1,4 +1,4 @@
-"""Artifact Registry v1: repositories and their IAM policies. Images themselves are not kept."""
+"""Artifact Registry v1: repositories and their IAM policies. Images are not stored."""
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call, Handler, check_id, masked
@@ -82,7 +82,7 @@ class _Repositories(PolicyService):
         self.find(call)
         self._store.delete(REPOSITORIES, call.name)
         self._cloud.policies.forget(f"//artifactregistry.googleapis.com/{call.name}")
-        return self._operation("/".join(call.name.split("/")[:4]), None)
+        return self._operation(call.location, None)
 
     def _operation(self, parent: str, response: JsonObject | None) -> JsonObject:
         return self._cloud.operations.timed(

@@ -1,4 +1,4 @@
-"""Compute Engine, beta and v1: networks, subnetworks, firewalls, routers, their operations; regions, zones and projects to look at."""
+"""Compute Engine, beta and v1: networks, subnetworks, firewalls, routers and their operations; regions, zones and projects read-only."""
 
 import asyncio
 import secrets
@@ -340,7 +340,7 @@ class _Places(ApiService):
             "id": number,
             "name": project,
             "creationTimestamp": document["createTime"],
-            "defaultServiceAccount": f"{number}-compute@developer.gserviceaccount.com",
+            "defaultServiceAccount": self._cloud.default_account(project),
             "defaultNetworkTier": "PREMIUM",
             "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
             "selfLink": _link(call, f"projects/{project}"),

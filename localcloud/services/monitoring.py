@@ -19,7 +19,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 
 class _MonitoringCollection(ApiService):
-    """What the three collections have in common. `kind` is where the documents are stored."""
+    """The methods that the three collections share. `kind` is the kind of the stored documents."""
 
     kind: str
 

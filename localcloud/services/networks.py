@@ -1,4 +1,4 @@
-"""Compute Engine's networks, subnetworks, firewalls and routers: what they look like once created, and what may refer to what."""
+"""Compute Engine's networks, subnetworks, firewalls and routers: defaults, checks and references."""
 
 import ipaddress
 import re
@@ -15,12 +15,12 @@ NETWORKS, SUBNETWORKS, FIREWALLS, ROUTERS = (
     "compute.routers",
 )
 _AUTO_RANGE = "10.128.0.0/9"
-"""Where auto mode networks take their /20 ranges from (Virtual Private Cloud's documentation)."""
+"""The range from which auto mode networks take /20 ranges (Virtual Private Cloud's documentation)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a resource is: project, and region for regional ones."""
+    """The project of a resource, and the region of a regional one."""
 
     project: str
     region: str | None
@@ -244,31 +244,18 @@ def users_of(cloud: Cloud, name: str) -> list[str]:
 
 def resolve_pair(cloud: Cloud, project: str, region: str, network: str | None, subnetwork: str | None) -> list[str]:
     """Return the full names of a network and subnetwork given by name or URL. Raise 404 if one does not exist."""
-    resolved: list[str] = []
-    if network:
-        name = (
-            network
-            if network.startswith("projects/")
-            else f"projects/{project}/global/networks/{network.rpartition('/')[2]}"
-        )
-        resolved.append(_needed(cloud, NETWORKS, name, "network"))
-    if subnetwork:
-        name = (
-            subnetwork
-            if subnetwork.startswith("projects/")
-            else f"projects/{project}/regions/{region}/subnetworks/{subnetwork.rpartition('/')[2]}"
-        )
-        resolved.append(_needed(cloud, SUBNETWORKS, name, "subnetwork"))
     if not network and not subnetwork:
-        name = f"projects/{project}/global/networks/default"
-        resolved.append(_needed(cloud, NETWORKS, name, "network"))
+        network = "default"
+    resolved: list[str] = []
+    for given, collection, scope in ((network, "networks", None), (subnetwork, "subnetworks", region)):
+        if not given:
+            continue
+        short = given.rpartition("/")[2]
+        full = given if given.startswith("projects/") else Place(project=project, region=scope).name(collection, short)
+        if not cloud.store.has(f"compute.{collection}", full):
+            raise CloudError.not_found(f"The {collection.removesuffix('s')} '{full}' was not found.")
+        resolved.append(full)
     return resolved
-
-
-def _needed(cloud: Cloud, kind: str, name: str, what: str) -> str:
-    if not cloud.store.has(kind, name):
-        raise CloudError.not_found(f"The {what} '{name}' was not found.")
-    return name
 
 
 def stamped(document: JsonObject) -> JsonObject:

@@ -8,8 +8,8 @@ from localcloud.services.service import PolicyService, method
 from localcloud.world.cloud import Cloud, project_policy
 
 
-def found_project(cloud: Cloud, project: str, number: str | None = None) -> JsonObject:
-    """Make a project with what a new one has: enabled APIs as the scenario says, and the default network."""
+def ensure_project(cloud: Cloud, project: str, number: str | None = None) -> JsonObject:
+    """Return a project; create it with the scenario's enabled APIs and the default network if it does not exist."""
     known = cloud.store.has("projects", project)
     document = cloud.add_project(project, number)
     if not known:

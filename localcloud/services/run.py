@@ -29,7 +29,7 @@ _MUTABLE = {
 }  # fmt: skip
 _MAX_WAIT_S = 300.0
 GCLOUD_CLIENT = "32555940559.apps.googleusercontent.com"
-"""The audience of `gcloud auth print-identity-token` for people, which Cloud Run takes beside a service's own URLs."""
+"""The audience of `gcloud auth print-identity-token` for users. Cloud Run accepts it in addition to a service's URLs."""
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -172,7 +172,7 @@ class _Services(PolicyService):
                 await runtimes.revisions.stop(revision)
         duration_s = self._cloud.duration_s(self._cloud.scenario.operations.run_s)
         return self._cloud.operations.timed(
-            "run", "/".join(call.name.split("/")[:4]), duration_s=duration_s, response=response, metadata=response
+            "run", call.location, duration_s=duration_s, response=response, metadata=response
         )
 
     @method("revisions.get")
@@ -197,12 +197,12 @@ class _Services(PolicyService):
         self._store.delete(REVISIONS, call.name)
         await self._cloud.runtimes.revisions.stop(call.name)
         response = {"@type": f"{TYPE}.Revision", **document}
-        return self._cloud.operations.timed("run", "/".join(call.name.split("/")[:4]), duration_s=0, response=response)
+        return self._cloud.operations.timed("run", call.location, duration_s=0, response=response)
 
     # Deployments
 
     def _complete(self, document: JsonObject, request: str) -> None:
-        """Fill in defaults and refuse what Cloud Run refuses at once."""
+        """Fill in defaults and check the request as Cloud Run does before it answers."""
         name = str(document["name"])
         _, project, _, region = name.split("/")[:4]
         template = document.get("template")
@@ -211,7 +211,7 @@ class _Services(PolicyService):
         check_labels(document.get("labels"), "service.labels")
         check_labels(template.get("labels"), "service.template.labels")
         left = self._gpus_left(name, template, region)
-        account = f"{self._cloud.project_number(project)}-compute@developer.gserviceaccount.com"
+        account = self._cloud.default_account(project)
         template = run_limits.with_defaults(template, default_account=account, gpu_max_instances=max(left, 0))
         run_limits.check(template, region=region, world=self._cloud.scenario.run, gpus_left=left, request=request)
         document["template"] = cast("JsonObject", _lean(template))
@@ -270,7 +270,7 @@ class _Services(PolicyService):
         return self._cloud.operations.timed("run", "/".join(name.split("/")[:4]), duration_s=0, response=response)
 
     async def _deploy_later(self, call: Call, name: str, document: JsonObject) -> JsonObject:
-        """Store the wanted state, and bring it about beside the request."""
+        """Store the wanted state and deploy it in the background."""
         document.update(lastModifier=call.caller.email, reconciling=True)
         pending = {
             "type": "Ready",

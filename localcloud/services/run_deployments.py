@@ -1,4 +1,4 @@
-"""Cloud Run v2: how a deployment becomes real. Revisions start through the revision runtime, traffic goes through the front runtime."""
+"""Cloud Run v2: deployments. Revisions start in the revision runtime; the front runtime routes the traffic."""
 
 import copy
 import random
@@ -18,7 +18,7 @@ TYPE = "type.googleapis.com/google.cloud.run.v2"
 LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
 BY_REVISION = "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION"
 NOT_OF_THE_REVISION = ("revision", "client", "clientVersion")
-"""Fields of a template that do not make a new revision and are not kept with it."""
+"""Fields of a template that do not make a new revision and are not stored with it."""
 
 
 class Deployments:
@@ -64,7 +64,7 @@ class Deployments:
         return full
 
     async def open_front(self, name: str, document: JsonObject) -> None:
-        """Open the service's front, where it was before if it can be, and note its URL."""
+        """Open the service's front, on its previous port if that is free, and store its URL."""
         known = document.get("_port")
         port = await self._cloud.runtimes.fronts.open(name, port=known)
         url = f"http://127.0.0.1:{port}"
@@ -72,7 +72,7 @@ class Deployments:
         self._store.put(SERVICES, name, document)
 
     async def deploy(self, name: str, generation: str, operation: str) -> None:
-        """Make the wanted state real; ends the operation in every case."""
+        """Deploy the wanted state. The operation ends in every case."""
         document = self._store.get(SERVICES, name)
         if document is None:
             return
@@ -117,7 +117,7 @@ class Deployments:
         self._cloud.operations.finish("run", operation, response=response, metadata=response)
 
     async def _start(self, name: str, revision: str) -> None:
-        """Check what the revision refers to, and start it."""
+        """Check the revision's references, then start it."""
         record = self._store.get(REVISIONS, revision)
         if record is None:
             return
@@ -203,7 +203,7 @@ class Deployments:
         return "_url" in (self._store.get(REVISIONS, revision) or {})
 
     async def _route(self, name: str) -> None:
-        """Send traffic to the revision with the largest share and stop those that get none."""
+        """Route the traffic to the revision with the largest share, and stop the revisions without traffic."""
         document = self._store.get(SERVICES, name)
         if document is None:
             return

@@ -1,4 +1,4 @@
-"""What Cloud Run accepts in a revision template, with messages in the form of its own: `Violation in CreateServiceRequest.service.template...`.
+"""What Cloud Run accepts in a revision template, with messages in its form: `Violation in CreateServiceRequest.service.template...`.
 
 Limits: Cloud Run's pages on health checks, GPUs, CPU and memory, concurrency and request timeout.
 """
@@ -34,12 +34,12 @@ _UNITS = {
     "Ti": 1 << 40,
 }
 _CPU_FOR_MEMORY = ((24, 8.0), (16, 6.0), (8, 4.0), (4, 2.0))
-"""More than so many GiB of memory need at least so many CPUs (Cloud Run's page on memory limits)."""
+"""(GiB, CPUs): more memory than this needs at least this many CPUs (Cloud Run's page on memory limits)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuType:
-    """What a GPU asks of its container: CPUs and memory at least, CPUs and memory at most."""
+    """Minimum and maximum of CPUs and memory for a container with this GPU."""
 
     min_cpu: float
     min_memory_gib: float
@@ -60,7 +60,7 @@ def gpu_of(template: JsonObject) -> str | None:
 
 
 def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, request: str) -> None:
-    """Refuse a template (defaults filled in) that Cloud Run would refuse. `gpus_left` is the quota left for its GPU type in the region."""
+    """Refuse a template with defaults that Cloud Run would refuse. `gpus_left` is the remaining quota of its GPU type in the region."""
     checker = _TemplateCheck(template=template, path=f"{request}.service.template")
     checker.selector()
     checker.containers()
@@ -273,7 +273,7 @@ class _TemplateCheck:
         limits: dict[str, str] = resources["limits"]
         if limits[GPU_LIMIT] != "1":
             raise _violation(
-                f"{path}.limits[{GPU_LIMIT}]", f"one GPU an instance is allowed; given {limits[GPU_LIMIT]}."
+                f"{path}.limits[{GPU_LIMIT}]", f"one GPU per instance is allowed; given {limits[GPU_LIMIT]}."
             )
         cpu, memory = cpus(limits.get("cpu", "1")) or 0, memory_gib(limits.get("memory", "512Mi")) or 0
         if cpu < need.min_cpu:

@@ -1,4 +1,4 @@
-"""What a Cloud Run revision refers to, checked when it is deployed: images, secrets, buckets, networks. Failures end the deployment as Cloud Run's own do."""
+"""Checks of a Cloud Run revision's references at its deployment: images, secrets, buckets, networks. A failed check ends the deployment as in Cloud Run."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _REGISTRY = re.compile(r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev/(?P<project>[
 
 
 class DeploymentFailedError(Exception):
-    """A deployment that ends in failure: message, Cloud Run's condition reason, google.rpc.Code number."""
+    """A failed deployment: message, Cloud Run's condition reason, google.rpc.Code number."""
 
     def __init__(self, message: str, *, reason: str, code: int) -> None:
         super().__init__(message)
@@ -36,12 +36,7 @@ class References:
     def account(self) -> None:
         """Refuse the request if the service account does not exist."""
         email = str(self.template.get("serviceAccount", ""))
-        found = re.fullmatch(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com", email)
-        if (
-            found is not None
-            and self.cloud.store.has("projects", found[1])
-            and not self.cloud.store.has("iam.serviceAccounts", email)
-        ):
+        if self.cloud.policies.lacks_account(email):
             raise CloudError.denied(
                 f"Permission 'iam.serviceaccounts.actAs' denied on service account {email} (or it may not exist)."
             )

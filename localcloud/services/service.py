@@ -16,7 +16,7 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def method(*names: str) -> Callable[[_Function], _Function]:
-    """Mark a function of a `ApiService` as the handler of discovery methods. Each name is the part of the method id below the service's `prefix`."""
+    """Mark a function of an `ApiService` as the handler of discovery methods. Each name is the part of the method id after the service's `prefix`."""
 
     def mark(function: _Function) -> _Function:
         setattr(function, _MARK, names)
@@ -135,7 +135,7 @@ def listing(
 
 
 def name_prefix(parent: str, collection: str) -> str:
-    """Return what the names of a collection start with below a parent; a parent that ends in `-` stands for all of its kind."""
+    """Return the prefix of all names of a collection below a parent. A parent that ends in `-` means all parents of its kind."""
     return parent.removesuffix("-") if parent.endswith("/-") else f"{parent}/{collection}/"
 
 

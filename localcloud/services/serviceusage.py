@@ -32,7 +32,7 @@ SERVICES: dict[str, str] = {
     "tpu": "Cloud TPU API",
     "vpcaccess": "Serverless VPC Access API",
 }
-"""Services that can be enabled; the local cloud models a part of them."""
+"""Services that can be enabled. The local cloud models some of them."""
 
 
 def enable_initial(cloud: Cloud, project: str) -> None:

@@ -1,4 +1,4 @@
-"""Cloud Storage v1: buckets, their IAM policies, and the wiring of objects and uploads."""
+"""Cloud Storage v1: buckets and their IAM policies; objects and uploads have modules of their own."""
 
 import re
 
@@ -62,8 +62,8 @@ class _Buckets(ApiService):
 
     @method("buckets.get")
     def get(self, call: Call) -> JsonObject:
-        document = bucket_of(self._cloud, call.path["bucket"])
-        _conditions(call, document)
+        document = self._bucket(call)
+        storage_objects.check_conditions(call.query, document)
         return self._shown(document)
 
     @method("buckets.list")
@@ -81,12 +81,12 @@ class _Buckets(ApiService):
 
     @method("buckets.patch")
     def patch(self, call: Call) -> JsonObject:
-        document = bucket_of(self._cloud, call.path["bucket"])
+        document = self._bucket(call)
         return self._change(call, document, merged(document, call.body))
 
     @method("buckets.update")
     def update(self, call: Call) -> JsonObject:
-        document = bucket_of(self._cloud, call.path["bucket"])
+        document = self._bucket(call)
         kept = {
             key: value
             for key, value in document.items()
@@ -107,7 +107,7 @@ class _Buckets(ApiService):
     @method("buckets.delete")
     def delete(self, call: Call) -> web.Response:
         name = call.path["bucket"]
-        _conditions(call, bucket_of(self._cloud, name))
+        storage_objects.check_conditions(call.query, self._bucket(call))
         if self._store.under(storage_objects.OBJECTS, name + "/"):
             raise CloudError.conflict("The bucket you tried to delete is not empty.")
         self._store.delete(BUCKETS, name)
@@ -116,12 +116,12 @@ class _Buckets(ApiService):
 
     @method("buckets.getIamPolicy")
     def get_iam_policy(self, call: Call) -> JsonObject:
-        bucket_of(self._cloud, call.path["bucket"])
+        self._bucket(call)
         return self._policy(call, self._cloud.policies.get(f"//storage.googleapis.com/{call.path['bucket']}"))
 
     @method("buckets.setIamPolicy")
     def set_iam_policy(self, call: Call) -> JsonObject:
-        document = bucket_of(self._cloud, call.path["bucket"])
+        document = self._bucket(call)
         members = {member for binding in parts(call.body, "bindings") for member in strings(binding, "members")}
         if document["iamConfiguration"]["publicAccessPrevention"] == "enforced" and members & _PUBLIC:
             raise CloudError.condition_not_met(
@@ -131,16 +131,14 @@ class _Buckets(ApiService):
             policy = self._cloud.policies.replace(f"//storage.googleapis.com/{call.path['bucket']}", call.body)
         except CloudError as error:
             if error.status == "ABORTED":
-                raise CloudError.condition_not_met(
-                    "At least one of the pre-conditions you specified did not hold."
-                ) from None
+                raise CloudError.condition_not_met(storage_objects.NOT_HELD) from None
             raise
         return self._policy(call, policy)
 
     @method("buckets.testIamPermissions")
     def test_iam_permissions(self, call: Call) -> JsonObject:
         name = call.path["bucket"]
-        bucket_of(self._cloud, name)
+        self._bucket(call)
         return {
             "kind": "storage#testIamPermissionsResponse",
             "permissions": held_permissions(self._cloud, call, [f"//storage.googleapis.com/{name}"]),
@@ -148,7 +146,7 @@ class _Buckets(ApiService):
 
     @method("buckets.getStorageLayout")
     def get_storage_layout(self, call: Call) -> JsonObject:
-        document = bucket_of(self._cloud, call.path["bucket"])
+        document = self._bucket(call)
         return {
             "kind": "storage#storageLayout",
             "bucket": call.path["bucket"],
@@ -159,14 +157,17 @@ class _Buckets(ApiService):
 
     @method("anywhereCaches.list", "folders.list", "managedFolders.list")
     def list_nothing(self, call: Call) -> JsonObject:
-        bucket_of(self._cloud, call.path["bucket"])
+        self._bucket(call)
         return {"kind": f"storage#{call.method.id.split('.')[1]}", "items": []}
+
+    def _bucket(self, call: Call) -> JsonObject:
+        return self.stored(BUCKETS, call.path["bucket"], storage_objects.NO_BUCKET)
 
     def _policy(self, call: Call, policy: JsonObject) -> JsonObject:
         return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{call.path['bucket']}", **policy}
 
     def _change(self, call: Call, document: JsonObject, updated: JsonObject) -> JsonObject:
-        _conditions(call, document)
+        storage_objects.check_conditions(call.query, document)
         for key in _FIXED:
             if str(updated.get(key, document.get(key))).upper() != str(document.get(key)).upper():
                 raise CloudError.invalid(f"The field '{key}' of a bucket cannot be changed.")
@@ -185,14 +186,6 @@ class _Buckets(ApiService):
             "etag": storage_objects.etag(metageneration),
             **visible(document),
         }
-
-
-def bucket_of(cloud: Cloud, name: str) -> JsonObject:
-    """Return a bucket's document. Raise 404 if it does not exist."""
-    document = cloud.store.get(BUCKETS, name)
-    if document is None:
-        raise CloudError.not_found("The specified bucket does not exist.")
-    return document
 
 
 def _completed(document: JsonObject) -> JsonObject:
@@ -220,10 +213,3 @@ def _location(given: str) -> JsonObject:
     if location.lower() in REGIONS:
         return {"location": location, "locationType": "region"}
     raise CloudError.invalid(f"The specified location constraint is not valid: '{given}'.")
-
-
-def _conditions(call: Call, document: JsonObject) -> None:
-    wanted, unwanted = call.query.get("ifMetagenerationMatch"), call.query.get("ifMetagenerationNotMatch")
-    current = int(document["metageneration"])
-    if (wanted is not None and wanted != current) or (unwanted is not None and unwanted == current):
-        raise CloudError.condition_not_met("At least one of the pre-conditions you specified did not hold.")

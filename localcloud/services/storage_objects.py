@@ -1,4 +1,4 @@
-"""Cloud Storage v1: objects, live ones only. Content lies in files of the state folder, metadata in the store."""
+"""Cloud Storage v1: live objects. Content is in files of the state folder, metadata in the store."""
 
 import base64
 import hashlib
@@ -32,7 +32,8 @@ SETTABLE = (
     "eventBasedHold",
 )
 _CHUNK_BYTES = 1 << 20
-_NOT_HELD = "At least one of the pre-conditions you specified did not hold."
+NO_BUCKET = "The specified bucket does not exist."
+NOT_HELD = "At least one of the pre-conditions you specified did not hold."
 
 
 def etag(number: int) -> str:
@@ -84,7 +85,7 @@ class Objects(ApiService):
     def list_all(self, call: Call) -> JsonObject:
         """Return objects and, with a delimiter, the common prefixes."""
         bucket, query = call.path["bucket"], call.query
-        self._bucket(bucket)
+        self.bucket(bucket)
         if query.get("matchGlob") or query.get("softDeleted"):
             raise CloudError.unimplemented(
                 "storage.objects.list: matchGlob and softDeleted are not modelled by the local cloud."
@@ -115,7 +116,7 @@ class Objects(ApiService):
 
     @method("patch")
     def patch(self, call: Call) -> JsonObject:
-        """Change metadata; null removes."""
+        """Change metadata; null removes a field."""
         document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
         return self._change(
             call, document, merged(document, {key: value for key, value in call.body.items() if key in SETTABLE})
@@ -153,7 +154,7 @@ class Objects(ApiService):
 
     @method("rewrite")
     def rewrite(self, call: Call) -> JsonObject:
-        """Rewrite, which here is always done at once."""
+        """Rewrite an object; it is always done in one call."""
         resource = self.copy(call)
         size = resource["size"]
         return {
@@ -190,9 +191,9 @@ class Objects(ApiService):
         conditions: Mapping[str, Any],
         given: JsonObject | None = None,
     ) -> JsonObject:
-        """Make `content` the object; conditions and given checksums are held first, and the file is removed where they fail."""
+        """Store the file `content` as the object. Check conditions and given checksums first; remove the file if one fails."""
         try:
-            self._bucket(bucket)
+            self.bucket(bucket)
             _check_name(name)
             old = self._store.get(OBJECTS, f"{bucket}/{name}")
             check_conditions(conditions, old)
@@ -208,7 +209,7 @@ class Objects(ApiService):
         now = self._cloud.timeline.stamp()
         document: JsonObject = {
             "contentType": "application/octet-stream",
-            "storageClass": self._bucket(bucket)["storageClass"],
+            "storageClass": self.bucket(bucket)["storageClass"],
             **metadata,
             "name": name,
             "bucket": bucket,
@@ -229,7 +230,7 @@ class Objects(ApiService):
 
     def found(self, bucket: str, name: str, generation: int | str | None) -> JsonObject:
         """Return an object's document. Raise 404 if it, or that generation of it, does not exist."""
-        self._bucket(bucket)
+        self.bucket(bucket)
         document = self._store.get(OBJECTS, f"{bucket}/{name}")
         if document is None or (generation is not None and str(generation) != document["generation"]):
             raise CloudError.not_found(f"No such object: {bucket}/{name}")
@@ -247,8 +248,9 @@ class Objects(ApiService):
             **visible(document),
         }
 
-    def _bucket(self, name: str) -> JsonObject:
-        return self.stored("storage.buckets", name, "The specified bucket does not exist.")
+    def bucket(self, name: str) -> JsonObject:
+        """Return a bucket's document. Raise 404 if it does not exist."""
+        return self.stored("storage.buckets", name, NO_BUCKET)
 
     def _change(self, call: Call, document: JsonObject, updated: JsonObject) -> JsonObject:
         check_conditions(call.query, document)
@@ -259,12 +261,12 @@ class Objects(ApiService):
 
 def check_conditions(query: Mapping[str, Any], document: JsonObject | None) -> None:
     """Raise 412 if ifGenerationMatch or a similar condition does not hold. Generation 0 means that there is no live object."""
-    generation = int(document["generation"]) if document else 0
+    generation = int(document.get("generation", 0)) if document else 0
     metageneration = int(document["metageneration"]) if document else 0
     for key, current in (("ifGeneration", generation), ("ifMetageneration", metageneration)):
         wanted, unwanted = query.get(f"{key}Match"), query.get(f"{key}NotMatch")
         if (wanted is not None and int(wanted) != current) or (unwanted is not None and int(unwanted) == current):
-            raise CloudError.condition_not_met(_NOT_HELD)
+            raise CloudError.condition_not_met(NOT_HELD)
 
 
 def digests(content: Path) -> tuple[str, str, int]:

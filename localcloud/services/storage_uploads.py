@@ -1,4 +1,4 @@
-"""Cloud Storage v1: uploads, simple (media), multipart and resumable. Content goes to a file as it arrives."""
+"""Cloud Storage v1: simple (media), multipart and resumable uploads. Content is written to a file while it arrives."""
 
 import json
 import re
@@ -33,7 +33,7 @@ class Uploads(ApiService):
 
     @method("insert")
     async def insert(self, call: Call) -> JsonObject | web.StreamResponse:
-        """Route by uploadType; a PUT continues a resumable session."""
+        """Upload an object by its uploadType; a PUT continues a resumable session."""
         if call.media != "upload":
             raise CloudError.invalid("Uploads go to /upload/storage/v1/b/BUCKET/o with an uploadType.")
         if call.http.query.get("upload_id"):
@@ -72,8 +72,7 @@ class Uploads(ApiService):
         text = await call.http.read()
         body = self._checked(call, text or b"{}")
         bucket, name = call.path["bucket"], str(call.query.get("name") or body.get("name") or "")
-        if not self._cloud.store.has("storage.buckets", bucket):
-            raise CloudError.not_found("The specified bucket does not exist.")
+        self._objects.bucket(bucket)
         if not name:
             raise CloudError.required("Required")
         check_conditions(call.query, self._cloud.store.get("storage.objects", f"{bucket}/{name}"))
@@ -103,8 +102,8 @@ class Uploads(ApiService):
         target = self._objects.content({"_file": session["file"]})
         header = call.http.headers.get("Content-Range")
         if header is None:
-            total = await _receive(call, target)
-            return self._finish(upload_id, session, target, total)
+            await _receive(call, target)
+            return self._finish(upload_id, session, target)
         found = _RANGE.fullmatch(header.strip())
         if found is None:
             raise CloudError.invalid(f"Invalid Content-Range '{header}'.")
@@ -120,11 +119,11 @@ class Uploads(ApiService):
                 )
             have = await _receive(call, target, at=first)
         if found["total"] != "*" and have == int(found["total"]):
-            return self._finish(upload_id, session, target, have)
+            return self._finish(upload_id, session, target)
         headers = {"Range": f"bytes=0-{have - 1}"} if have else {}
         return web.Response(status=308, headers=headers)
 
-    def _finish(self, upload_id: str, session: JsonObject, target: Path, _size: int) -> JsonObject:
+    def _finish(self, upload_id: str, session: JsonObject, target: Path) -> JsonObject:
         self._cloud.store.delete(_SESSIONS, upload_id)
         return self._objects.put(
             session["bucket"],
@@ -144,7 +143,7 @@ class Uploads(ApiService):
 
 
 async def _receive(call: Call, target: Path, *, at: int = 0) -> int:
-    """Write the request's content from byte `at` on; returns the file's size."""
+    """Write the request's content from byte `at` on and return the file's size."""
     target.touch()  # noqa: ASYNC240 - a local file
     with target.open("r+b") as out:
         out.seek(at)

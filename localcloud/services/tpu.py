@@ -1,4 +1,4 @@
-"""Cloud TPU v2alpha1: queued resources, nodes, catalogs. The queue moves on the accelerated clock; nodes boot through the machine runtime."""
+"""Cloud TPU v2alpha1: queued resources. The queue advances on the accelerated clock; nodes boot in the machine runtime."""
 
 import asyncio
 import hashlib
@@ -41,7 +41,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 
 def resume(cloud: Cloud) -> None:
-    """Begin to move the queue; after a restart, boot the machines that ran."""
+    """Start to advance the queue; after a restart, boot the machines that ran."""
     queue = Queue(cloud)
     for name, document in cloud.store.under(NODES):
         if document["state"] == "READY":
@@ -67,7 +67,7 @@ class Queue(ApiService):
 
     @method("create")
     def create(self, call: Call) -> JsonObject:
-        """Take a request for a queued resource."""
+        """Accept a request for a queued resource."""
         parent = call.name
         tpu_requests.zone_of(self._cloud, parent)
         queued_id = check_id(
@@ -108,13 +108,13 @@ class Queue(ApiService):
 
     @method("get")
     def get(self, call: Call) -> JsonObject:
-        """Show one, as it is now."""
+        """Return a queued resource in its current state."""
         self.advance_all()
         return self._shown(self._found(call.name))
 
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
-        """Show those of a zone, or of all zones (`-`)."""
+        """Return the queued resources of a zone, or of all zones (`-`)."""
         self.advance_all()
         if not call.name.endswith("/locations/-"):
             tpu_requests.zone_of(self._cloud, call.name)
@@ -123,7 +123,7 @@ class Queue(ApiService):
 
     @method("delete")
     def delete(self, call: Call) -> JsonObject:
-        """Begin to delete, where the state or force allows it."""
+        """Begin to delete a queued resource. Raise 400 if its state needs force."""
         self.advance_all()
         known = self._repeated(call, call.name)
         if known is not None:
@@ -150,7 +150,7 @@ class Queue(ApiService):
     # Time
 
     async def run(self) -> None:
-        """Move the queue for as long as the cloud runs."""
+        """Advance the queue while the cloud runs."""
         while True:
             self.advance_all()
             moving = any(
@@ -164,7 +164,7 @@ class Queue(ApiService):
                 continue
 
     def advance_all(self) -> None:
-        """Do everything that is due."""
+        """Advance all queued resources until nothing is due."""
         for name, _ in self._store.under(QUEUED):
             while self._advance(name):
                 pass
@@ -196,7 +196,7 @@ class Queue(ApiService):
         self._save(name, document, replace(machine, state=State.FAILED, error=error.rpc_status()))
         parent = name.rpartition("/queuedResources/")[0]
         for node_id in document["_nodes"]:
-            self._nodes.forget(f"{parent}/nodes/{node_id}", owner=name)
+            self._nodes.remove(f"{parent}/nodes/{node_id}", owner=name)
 
     def suspend(self, node: str) -> None:
         """Suspend the queued resource of a node that a user deletes."""
@@ -222,7 +222,7 @@ class Queue(ApiService):
             )
             self._cloud.changed.set()
 
-    # What transitions do
+    # Effects of transitions
 
     def _apply(self, name: str, document: JsonObject, machine: Queued, effects: list[Effect]) -> None:
         self._save(name, document, machine)
@@ -239,18 +239,18 @@ class Queue(ApiService):
             case Effect.CREATE_NODES:
                 self._nodes.create(node, owner, document["_nodes"][node_id], document)
             case Effect.BOOT_NODES:
-                self._nodes.ready(node, run_duration_s=self._run_duration_s(document))
+                self._nodes.mark_ready(node, run_duration_s=self._run_duration_s(document))
                 self.boot(node)
             case Effect.STOP_NODES:
-                self._nodes.going(node, owner=owner)
+                self._nodes.mark_deleting(node, owner=owner)
                 self._stop(node, owner=owner)
             case Effect.DELETE_NODES:
-                self._nodes.forget(node, owner=owner)
+                self._nodes.remove(node, owner=owner)
             case Effect.FORGET:
                 pass
 
     def boot(self, node: str) -> None:
-        """Boot the machine of a node, after whatever is under way for it."""
+        """Boot the machine of a node, after an earlier boot or power-off of it has ended."""
         self._cloud.spawn(self._boot(node))
 
     async def _boot(self, node: str) -> None:
@@ -266,8 +266,7 @@ class Queue(ApiService):
                 zone=zone,
                 accelerator_type=document["acceleratorType"],
                 metadata=metadata_of(document),
-                service_account=account
-                or f"{self._cloud.project_number(project)}-compute@developer.gserviceaccount.com",
+                service_account=account or self._cloud.default_account(project),
             )
             try:
                 await self._cloud.runtimes.machines.boot(spec)
@@ -277,7 +276,7 @@ class Queue(ApiService):
                 )
 
     def _stop(self, node: str, *, owner: str) -> None:
-        """Power the machine off, if the node is this queued resource's."""
+        """Power off the machine if the node belongs to this queued resource."""
         document = self._store.get(NODES, node)
         if document is not None and document["queuedResource"] == owner:
             self._cloud.spawn(self._power_off(node))
@@ -286,7 +285,7 @@ class Queue(ApiService):
         async with _locks[(id(self._cloud), node)]:
             await self._cloud.runtimes.machines.stop(node)
 
-    # What decides
+    # Conditions of transitions
 
     def _durations(self) -> TpuDurations:
         return _INSTANT if self._cloud.scenario.operations.instant else self._cloud.scenario.tpu.durations_s
@@ -375,7 +374,7 @@ class Queue(ApiService):
 
 
 _locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-"""One lock a machine, so that power off never overtakes boot."""
+"""One lock per machine, so that a power-off waits for the boot."""
 
 
 def _machine(document: JsonObject) -> Queued:

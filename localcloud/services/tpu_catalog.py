@@ -48,18 +48,14 @@ class _Catalog(ApiService):
 
     def _accelerator_types(self, call: Call) -> list[JsonObject]:
         _, zone = tpu_requests.zone_of(self._cloud, call.name)
-        return [tpu_requests.accelerator_document(_parent(call), kind) for kind in zone.accelerator_types]
+        return [tpu_requests.accelerator_document(call.location, kind) for kind in zone.accelerator_types]
 
     def _runtime_versions(self, call: Call) -> list[JsonObject]:
         tpu_requests.zone_of(self._cloud, call.name)
         return [
-            {"name": f"{_parent(call)}/runtimeVersions/{version}", "version": version}
+            {"name": f"{call.location}/runtimeVersions/{version}", "version": version}
             for version in self._cloud.scenario.tpu.runtime_versions
         ]
-
-
-def _parent(call: Call) -> str:
-    return "/".join(call.name.split("/")[:4])
 
 
 def _location(call: Call, zone: str) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Cloud TPU v2alpha1: nodes (the virtual machines with TPUs), what may be changed on them, guest attributes."""
+"""Cloud TPU v2alpha1: nodes (the virtual machines with TPUs), their updates and guest attributes."""
 
 import ipaddress
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def metadata_of(document: JsonObject) -> dict[str, str]:
 
 
 class Nodes:
-    """Nodes as the queue makes and unmakes them."""
+    """The records of nodes, which the queue creates and removes."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
@@ -60,7 +60,7 @@ class Nodes:
         document["networkEndpoints"] = [self._endpoint(project, zone, used, document)]
         self._store.put(NODES, name, document)
 
-    def ready(self, name: str, *, run_duration_s: float | None) -> None:
+    def mark_ready(self, name: str, *, run_duration_s: float | None) -> None:
         """Set the node to READY; its run duration starts now."""
         document = self._store.get(NODES, name)
         if document is None:
@@ -72,13 +72,13 @@ class Nodes:
             )
         self._store.put(NODES, name, document)
 
-    def going(self, name: str, *, owner: str) -> None:
+    def mark_deleting(self, name: str, *, owner: str) -> None:
         """Set the node to DELETING."""
         document = self._store.get(NODES, name)
         if document is not None and document["queuedResource"] == owner and document["state"] != "PREEMPTED":
             self._store.put(NODES, name, {**document, "state": "DELETING"})
 
-    def forget(self, name: str, *, owner: str) -> None:
+    def remove(self, name: str, *, owner: str) -> None:
         """Remove the node."""
         document = self._store.get(NODES, name)
         if document is not None and document["queuedResource"] == owner:
@@ -205,7 +205,7 @@ class _NodeMethods(ApiService):
     def _operation(self, call: Call, verb: str, duration_s: float, response: JsonObject | None) -> JsonObject:
         return self._cloud.operations.timed(
             "tpu",
-            "/".join(call.name.split("/")[:4]),
+            call.location,
             duration_s=self._cloud.duration_s(duration_s),
             response=response,
             metadata=operation_metadata(self._cloud, verb, call.name),

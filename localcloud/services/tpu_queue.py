@@ -1,7 +1,7 @@
-"""The state machine of queued resources, pure: a record and the time in, the next record and what has to be done out.
+"""The state machine of queued resources as pure functions: from a record and the conditions to the next record and its effects.
 
 States and their order: Cloud TPU's documentation of queued resources. CREATING, ACCEPTED, WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE;
-then SUSPENDING, SUSPENDED where the nodes end (run duration, deletion, preemption); FAILED; DELETING.
+then SUSPENDING, SUSPENDED when the nodes end (run duration, deletion, preemption); FAILED; DELETING.
 """
 
 from dataclasses import dataclass, replace
@@ -26,9 +26,9 @@ class State(Enum):
 
 
 DELETABLE = {State.ACCEPTED, State.WAITING, State.SUSPENDED, State.FAILED}
-"""States in which a delete without force is taken."""
+"""States in which a delete without force is accepted."""
 RESTING = {State.SUSPENDED, State.FAILED}
-"""States that time does not change."""
+"""States that do not change with time."""
 
 
 class Effect(Enum):
@@ -43,7 +43,7 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """What the state machine knows of one queued resource. Times are simulated seconds, lifetimes real ones (see `localcloud.world.timeline`)."""
+    """One queued resource in the state machine. Times are simulated seconds, lifetimes real ones (see `localcloud.world.timeline`)."""
 
     state: State
     since_s: float

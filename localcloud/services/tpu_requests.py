@@ -14,7 +14,7 @@ from localcloud.world.timeline import seconds
 QUEUED_ID = r"[A-Za-z0-9_.~+%-]{1,128}"
 _MAX_DESCRIPTION = 512
 _MAX_NODES = 256
-"""Nodes of one queued resource; a bound of the local cloud's own."""
+"""Maximum of nodes in one queued resource: a limit of the local cloud, not of Google."""
 _MAX_METADATA_VALUE_BYTES = 256 * 1024
 _MAX_METADATA_BYTES = 512 * 1024
 _TIERS = ("spot", "guaranteed", "bestEffort")
@@ -24,7 +24,7 @@ _QUOTA_NAMES = {"v6e": "TPUV6E", "v5litepod": "TPUV5sLitepod"}
 
 
 def zone_of(cloud: Cloud, name: str) -> tuple[str, TpuZone]:
-    """Name and facts of the zone in `projects/P/locations/Z...`; refused as Google does where there is none."""
+    """Return name and facts of the zone in `projects/P/locations/Z...`. Raise 403, as Google does, if there is no such zone."""
     zone = name.split("/")[3]
     found = cloud.scenario.tpu.zones.get(zone)
     if found is None:
@@ -72,7 +72,7 @@ def preemptible(body: JsonObject) -> bool:
 
 
 def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonObject]]:
-    """Refuse what Cloud TPU refuses; returns the nodes to make, as pairs of id and Node."""
+    """Check a request and return the nodes to create, as pairs of id and Node. Raise what Cloud TPU refuses."""
     zone, facts = zone_of(cloud, parent)
     specs: list[JsonObject] = parts(part(body, "tpu"), "nodeSpec")
     if not specs:
@@ -182,12 +182,7 @@ def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> 
     if node.get("networkConfig") and node.get("networkConfigs"):
         raise CloudError.field("node.network_config", "network_config and network_configs are mutually exclusive.")
     account = str(part(node, "serviceAccount").get("email", ""))
-    found = re.fullmatch(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com", account)
-    if (
-        found is not None
-        and cloud.store.has("projects", found[1])
-        and not cloud.store.has("iam.serviceAccounts", account)
-    ):
+    if cloud.policies.lacks_account(account):
         raise CloudError.denied(
             f"Permission 'iam.serviceAccounts.actAs' denied on service account {account} (or it may not exist)."
         )

@@ -1,4 +1,4 @@
-"""What the simulated model says: known answers where the question has one, harmless words of known length else."""
+"""The answers of the simulated model: correct ones to a few kinds of questions, else filler words of a known length."""
 
 import hashlib
 import random
@@ -53,7 +53,7 @@ _CAPITALS: Final = {
 _CAPITAL: Final = re.compile(r"\bcapital of ([a-z ]+?)\s*(?:\?|\.|,|\bis\b|$)", re.IGNORECASE)
 
 NATURAL_TOKENS: Final = (48, 192)
-"""Answers without a known text are this long, in tokens, where the request does not limit or force their length."""
+"""Range of the length of filler answers in tokens, unless the request limits or forces the length."""
 
 
 def known_answer(question: str) -> str | None:
@@ -103,7 +103,7 @@ def natural_length(seed: int) -> int:
 
 def words(seed: int, tokens: int) -> list[bytes]:
     """Return the pieces of an answer of exactly so many tokens: each piece is one token, the first without its space."""
-    # One draw a word, with replacement, is the same for a prefix of the answer whatever its whole length.
+    # Independent draws: a longer answer starts with the same words as a shorter one.
     drawn = random.Random(seed).choices(_WORD_PIECES, k=tokens)  # noqa: S311 - filler text, no secret
     if drawn:
         drawn[0] = drawn[0][1:]

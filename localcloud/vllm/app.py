@@ -1,4 +1,4 @@
-"""The HTTP side: vLLM's endpoints on the engine."""
+"""vLLM's HTTP endpoints on the simulated engine."""
 
 import asyncio
 import hmac
@@ -30,7 +30,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the application is made of."""
+    """The parts of the application."""
 
     arguments: Arguments
     capacity: KvCapacity
@@ -41,7 +41,7 @@ class Parts:
 
 
 def make_app(parts: Parts) -> web.Application:
-    """Build the application; every response carries `x-simulated: vllm`."""
+    """Return the application. Every response has the header `x-simulated: vllm`."""
     server = _Server(parts)
     app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[server.middleware])
     app.add_routes(
@@ -84,7 +84,7 @@ class _Server:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Check the API key where vLLM does and word errors as it does."""
+        """Check the API key for the paths that vLLM protects, and write errors in vLLM's format."""
         if request.path.startswith(_GUARDED) and not self._has_key(request):
             return web.json_response({"error": "Unauthorized"}, status=401)
         try:
@@ -248,7 +248,7 @@ class _Server:
         return response
 
     async def _run(self, sequence: Sequence, finished: asyncio.Event) -> None:
-        """Run a sequence to its end; a client that goes away cancels this, which aborts it."""
+        """Run a sequence to its end. If the client disconnects, the request is cancelled and the sequence aborted."""
         engine = self._parts.engine
         engine.submit(sequence)
         try:
@@ -259,7 +259,7 @@ class _Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """One request on its way: what was asked, what will be answered, with at most how many tokens, and since when."""
+    """One request: what was asked, the planned completion, the maximum of tokens, the time of arrival."""
 
     request: web.Request
     asked: Request

@@ -1,4 +1,4 @@
-"""Reads vLLM's command line as vLLM does, and ends the process with argparse's words where vLLM would."""
+"""vLLM's command line, parsed as vLLM does, with the same messages and exit codes."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ class ArgumentError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What the command line asks for; `None` where vLLM decides by itself.
+    """The values of the command line; `None` if vLLM decides.
 
     `max_model_len` is in tokens (-1: as long as fits), `cpu_offload_gib` and `gpu_memory_utilization` as vLLM names them.
     """
@@ -107,7 +107,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _normalise(argv: Sequence[str]) -> list[str]:
-    """Turn underscores of flag names into dashes and collect `--flag.key value` into one JSON object a flag."""
+    """Replace underscores in flag names by dashes, and collect `--flag.key value` into one JSON object per flag."""
     out: list[str] = []
     dotted: dict[str, dict[str, Any]] = {}
     rest = list(argv)
@@ -139,7 +139,7 @@ def _set_dotted(target: dict[str, Any], path: str, value: str) -> None:
 
 
 def split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
-    """Tell which of vLLM's entry points a command line is, and return its name for messages and its arguments.
+    """Return vLLM's entry point of a command line, with its name in messages, and the remaining arguments.
 
     Raises ArgumentError for a command that is neither `vllm serve` nor `python3 -m vllm.entrypoints.openai.api_server`.
     """
@@ -227,7 +227,7 @@ def _positive(name: str, value: int | None) -> int | None:
 
 
 def _check_parsers(found: argparse.Namespace) -> None:
-    """Refuse, as vLLM does before it starts the engine, parsers that it does not have."""
+    """Refuse unknown parsers, as vLLM does before it starts the engine."""
     if found.enable_auto_tool_choice and not found.tool_call_parser:
         raise ArgumentError("Error: --enable-auto-tool-choice requires --tool-call-parser")
     if found.tool_call_parser and found.tool_call_parser not in flags.TOOL_PARSERS and not found.tool_parser_plugin:

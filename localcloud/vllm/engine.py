@@ -1,8 +1,8 @@
-"""The engine: admits requests, spends the time that a model would take, and hands out tokens.
+"""The simulated engine: admits requests, waits as long as a model would take, and emits tokens.
 
-One callback on the event loop serves all sequences: it hands out every token that is due and sleeps until the next one. Due times are
-computed from one another, never from "now", so lateness does not add up. When the process cannot keep up, tokens that are overdue leave
-together, as several tokens in one chunk do in vLLM.
+One callback on the event loop serves all sequences: it emits every token that is due and sleeps until the next one. Each due time is
+computed from the previous one, not from the current time, so delays do not add up. If the process is too slow, overdue tokens are emitted
+together, as vLLM does with several tokens in one chunk.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.models import Model, SimulatedAccelerator
 
 _HORIZON_S: Final = 0.0005
-"""Tokens due within this time leave at once: timers have a resolution of a millisecond, so this centres their error."""
+"""Tokens due within this time are emitted at once. Timers have a resolution of 1 ms, so this centres their error."""
 _INTERVAL_BASE_S: Final = 0.0035
-"""Scheduling, sampling and detokenising of one step. With the share below it gives the two measured rates: 61.67 tok/s for the 26B-A4B QAT
+"""Time of one step for scheduling, sampling and detokenising. With the share below it gives the two measured rates: 61.67 tok/s for the 26B-A4B QAT
 checkpoint on an L4 and 207.27 tok/s for the E2B on a v6e-4."""
 _BANDWIDTH_SHARE: Final = 0.65
 _FLOPS_SHARE: Final = 0.4
 _PCIE_GB_PER_S: Final = 25.0
-"""Weights offloaded to the host cross this for each step: 14 GiB gave 1.6 tok/s where it was measured."""
+"""Offloaded weights cross PCIe at this rate for each step. Measured: 14 GiB gave 1.6 tok/s."""
 
 
 class Sink(Protocol):
-    """Where a sequence's tokens go."""
+    """The receiver of a sequence's tokens."""
 
     def emit(self, start: int, end: int) -> None:
         """Take the tokens from index `start` to before `end`; the last call ends at the sequence's length."""
@@ -38,7 +38,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTiming:
-    """How long things take, in real seconds. `fixed_*` win over the model of the accelerator."""
+    """Durations in real seconds. `fixed_*` override the model of the accelerator."""
 
     ttft_base_s: float
     prefill_tokens_per_s: float
@@ -64,7 +64,7 @@ def timing(
     ttft_s: float | None,
     tpot_s: float | None,
 ) -> TokenTiming:
-    """Derive the timing of a model on an accelerator; everything `speed` times faster."""
+    """Return the timing of a model on an accelerator, `speed` times faster than real."""
     active_gb = model.active_b * model.bytes_per_active
     read_s = active_gb / (accelerator.bandwidth_gb_per_s * tensor_parallel * _BANDWIDTH_SHARE)
     offload_s = offload_gib * 1.073741824 / _PCIE_GB_PER_S
@@ -132,7 +132,7 @@ class Sequence:
 
 
 class PrefixCache:
-    """Blocks of prompts seen before, the least recently used leaving first."""
+    """Blocks of earlier prompts; the least recently used ones are evicted first."""
 
     def __init__(self, *, block_size: int, blocks: int) -> None:
         self._block_size = block_size
@@ -159,7 +159,7 @@ class PrefixCache:
 class SimulatedEngine:
     """Runs sequences on the current event loop. Admission is first come, first served, bounded by sequences and by KV cache.
 
-    Simplified against vLLM: a sequence's whole length is reserved when it is admitted, so none is ever preempted.
+    Simpler than vLLM: admission reserves a sequence's whole length, so no sequence is preempted.
     """
 
     def __init__(self, *, capacity: KvCapacity, timing: TokenTiming, metrics: Metrics, prefix_caching: bool) -> None:
@@ -206,7 +206,7 @@ class SimulatedEngine:
         self._schedule()
 
     def abort(self, sequence: Sequence) -> None:
-        """Drop a sequence whose client is gone; finished ones are fine."""
+        """Drop a sequence whose client has disconnected. A finished one is ignored."""
         if sequence.state == "waiting":
             self._waiting.remove(sequence)
             sequence.state = "done"
@@ -222,7 +222,7 @@ class SimulatedEngine:
             if self._running and self._reserved + sequence.reserved > self._capacity.tokens:
                 return
             self._waiting.popleft()
-            # A sequence that never waited is timed from its arrival, so that a busy loop does not lengthen its TTFT.
+            # A sequence that did not wait is timed from its arrival, so that a busy event loop does not lengthen its TTFT.
             sequence.admitted_at = sequence.arrived_at if at_once else now
             self._start(sequence)
 
@@ -276,7 +276,7 @@ class SimulatedEngine:
         self._schedule()
 
     def _advance(self, sequence: Sequence, now: float) -> None:
-        """Hand out the sequence's due tokens: one, or all that are overdue."""
+        """Emit the sequence's due tokens: one, or all overdue ones."""
         interval = self._timing.interval_s(self._running)
         begin, left = sequence.emitted, sequence.length - sequence.emitted
         tokens = 1

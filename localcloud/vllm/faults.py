@@ -1,6 +1,6 @@
-"""Faults that a test or a person switches on, by the environment (VLLM_SIM_FAULTS) or `POST /_sim/faults` from the loopback address.
+"""Injected faults, set by the environment variable VLLM_SIM_FAULTS or by `POST /_sim/faults` from the loopback address.
 
-A fault is `{"kind": ..., "after": N, "times": N, ...}`: it lets `after` requests pass, then strikes `times` of them (default: all).
+A fault is `{"kind": ..., "after": N, "times": N, ...}`: it affects `times` requests (default: all) after the first `after` requests.
 
 | kind | what happens | further keys |
 | --- | --- | --- |
@@ -31,7 +31,7 @@ _HIGHEST_ERROR: Final = 599
 
 
 class FaultError(Exception):
-    """A fault is not described rightly; the message names the key, the value and what is allowed."""
+    """A fault is invalid; the message names the key, the value and what is allowed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class _Fault:
 
 @dataclass(slots=True, kw_only=True)
 class RequestFaults:
-    """What strikes one request."""
+    """The faults of one request."""
 
     crash: bool = False
     status: int | None = None
@@ -56,18 +56,18 @@ class RequestFaults:
 
 
 class InjectedFaults:
-    """The faults that are switched on."""
+    """The active faults."""
 
     def __init__(self, described: Iterable[Mapping[str, Any]] = ()) -> None:
         self._faults: list[_Fault] = []
         self.replace(described)
 
     def replace(self, described: Iterable[Mapping[str, Any]]) -> None:
-        """Switch to these faults. Raises FaultError and then changes nothing."""
+        """Replace all faults. Raises FaultError without changing anything."""
         self._faults = [_read(item) for item in described]
 
     def listed(self) -> list[dict[str, Any]]:
-        """Return the faults that are still on."""
+        """Return the faults that are still active."""
         return [
             {"kind": item.kind, "after": item.after, "times": item.times, **item.options}
             for item in self._faults
@@ -75,7 +75,7 @@ class InjectedFaults:
         ]
 
     def inject(self) -> RequestFaults:
-        """Count one request and return what strikes it."""
+        """Count one request and return the faults to inject into it."""
         faults = RequestFaults()
         for fault in self._faults:
             if fault.after > 0:

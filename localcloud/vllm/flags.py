@@ -1,4 +1,4 @@
-"""vLLM's command-line flags, as tables: what exists, of which type, with which choices.
+"""vLLM's command-line flags as tables: names, types, choices.
 
 Source: the fields of vLLM's `EngineArgs`, `AsyncEngineArgs` and `FrontendArgs` around release 0.28 (docs.vllm.ai, CLI reference).
 Flags that vLLM leaves open to plug-ins (load format, tokenizer mode, executor backend) have no choices here either.

@@ -1,4 +1,4 @@
-"""Decides what an answer will be before its first token is due: text, reasoning, tool calls, where it ends and why."""
+"""Plans a whole completion before its first token is due: text, reasoning, tool calls, end and finish reason."""
 
 import codecs
 import json
@@ -14,14 +14,14 @@ from localcloud.vllm.schema import SchemaError, fitting_value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A function call of the answer; its arguments are the last `tokens` tokens."""
+    """A function call in the completion; its arguments are the last tokens."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A whole answer. `texts[i]` is what token i adds (possibly nothing).
+    """A planned completion. `texts[i]` is the text of token i (possibly empty).
 
     Tokens before `reasoning_end` are reasoning, those before `content_end` content, the rest the arguments of `tool`.
     """
@@ -48,7 +48,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """What the server's flags enable."""
+    """The features that the server's flags enable."""
 
     auto_tools: bool
     reasoning: bool
@@ -57,7 +57,7 @@ class Abilities:
 
 
 def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -> Completion:
-    """Return the answer of at most `most` tokens. `arrival` is the request's number, which varies free answers above temperature 0.
+    """Return the completion of at most `most` tokens. `arrival` is the request's number, which varies free answers above temperature 0.
 
     Raises RequestError for what cannot be answered (a schema that the simulator cannot fill, tools without a parser).
     """
@@ -79,7 +79,7 @@ def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -
         else:
             content = tokens.pieces(text) or [b"."]
     whole = [*reasoning, *content, *arguments]
-    # A free answer that ends by itself ends with a stop; every other end within the limit does too.
+    # Every end within the limit is a stop, except when the length was forced.
     natural = not (free and (request.ignore_eos or len(whole) < request.min_tokens))
     finish = "tool_calls" if tool is not None else "stop"
     if len(whole) > most or (not natural and len(whole) == most):
@@ -88,7 +88,7 @@ def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -
     content_end = min(len(reasoning) + len(content), len(whole))
     texts = [*_texts(whole[:reasoning_end]), *_texts(whole[reasoning_end:content_end]), *_texts(whole[content_end:])]
     if not abilities.reasoning:
-        # Without a parser the thoughts stay in the content.
+        # Without a parser the reasoning stays in the content.
         reasoning_end = 0
     made = Completion(
         texts=texts,
@@ -106,7 +106,7 @@ def _free_content(request: Request, abilities: Abilities, *, most: int, arrival:
     vary = request.seed if request.temperature == 0 or request.seed is not None else arrival
     seed = answers.seed_of(request.prompt, abilities.seed if vary is None else vary)
     length = most if request.ignore_eos else max(answers.natural_length(seed), request.min_tokens)
-    # One token more than allowed is enough to know that the limit ended the answer.
+    # One token more than allowed shows that the limit ended the answer.
     return answers.words(seed, max(1, min(length, most + 1)))
 
 
@@ -163,7 +163,7 @@ def _fitting(schema: Any, request: Request, *, param: str) -> str:  # noqa: ANN4
 
 
 def _texts(pieces: list[bytes]) -> list[str]:
-    """Decode pieces one by one; a character that spans several appears with its last."""
+    """Decode the pieces one by one. A character of several pieces appears with its last piece."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(piece) for piece in pieces]
     rest = decoder.decode(b"", final=True)

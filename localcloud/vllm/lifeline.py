@@ -1,4 +1,4 @@
-"""Ends this process when the one that started it is gone, however that happened."""
+"""Ends this process when its parent process has ended for any reason."""
 
 import os
 import signal
@@ -14,8 +14,8 @@ _POLL_S: Final = 0.5
 def hold(lifeline: str, end: Callable[[], None] | None = None) -> None:
     """Watch the parent from a thread.
 
-    `stdin`: standard input is a pipe whose other end the parent holds; its end is ours. `pid:N`: process N is looked for twice a second.
-    `""`: nothing is watched. `end` replaces the immediate exit.
+    `stdin`: end when standard input, a pipe from the parent, is closed. `pid:N`: end when process N has ended; it is checked twice per second.
+    `""`: watch nothing. `end` replaces the immediate exit.
     """
     stop = end or _exit
     if lifeline == "stdin":

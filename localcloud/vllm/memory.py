@@ -1,7 +1,7 @@
-"""How many tokens of KV cache are left: the simulator's own arithmetic, after vLLM's.
+"""The KV cache in tokens: the simulator's own arithmetic, modelled on vLLM's.
 
-On a GPU a request costs its length in the full-attention layers and at most a window and a batch in the sliding ones; on a TPU every layer
-holds every token and an fp8 KV dtype saves nothing, because the page layout pads it.
+On a GPU a request takes its length in the full-attention layers, and at most a window and a batch in the sliding ones. On a TPU every layer
+holds every token, and an fp8 KV dtype saves nothing because the page layout pads it.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from localcloud.vllm.models import GIB, Model, SimulatedAccelerator
 
 _TPU_WEIGHT_ONLY_DTYPES: Final = 2  # bytes an element takes in the TPU's padded pages, whatever the dtype
 _GPU_OVERHEAD_GIB: Final = 1.51
-"""Activations, CUDA graphs and the CUDA context beside weights and KV cache: what was left over on an L4 (0.9 x 22.35 GiB - 16.44 GiB of weights -
+"""Activations, CUDA graphs and the CUDA context: the rest beside weights and KV cache, measured on an L4 (0.9 x 22.35 GiB - 16.44 GiB of weights -
 7,097 blocks of 320 KiB)."""
 
 
@@ -22,7 +22,7 @@ class EngineStartError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCapacity:
-    """What the engine starts with. `tokens` is what vLLM logs as `GPU KV cache size`; `weights_gib` and `available_gib` are for one device."""
+    """The memory that the engine starts with. `tokens` is what vLLM logs as `GPU KV cache size`; `weights_gib` and `available_gib` are for one device."""
 
     max_model_len: int
     max_num_seqs: int
@@ -41,7 +41,7 @@ class KvCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Bytes that KV takes on one device: for each token at full length, and for each token within the window."""
+    """KV bytes on one device: per token of the full length, and per token within the window."""
 
     global_bytes: int
     sliding_bytes: int
@@ -59,7 +59,7 @@ def _round_up(tokens: int, block_size: int) -> int:
 
 
 def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> KvCapacity:
-    """Work out the KV cache, or raise EngineError with what vLLM would say."""
+    """Return the KV cache. Raise EngineStartError with vLLM's message if it does not fit."""
     tp = arguments.tensor_parallel_size
     if tp > accelerator.devices:
         raise EngineStartError(
@@ -108,7 +108,7 @@ IMAGE_TOKENS: Final = 2496
 
 
 def _check_multimodal(arguments: Arguments, batched: int) -> None:
-    """Refuse, as vLLM does at start, a batch that is smaller than one whole image where images may not be split."""
+    """Refuse, as vLLM does at start, a batch that is smaller than one image if images must not be split."""
     images = arguments.limit_mm_per_prompt.get("image", 1)
     if arguments.language_model_only or images == 0 or not arguments.disable_chunked_mm_input:
         return

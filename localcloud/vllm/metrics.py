@@ -28,7 +28,7 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value, several times where several were equal."""
+        """Count a value `times` times."""
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
 
@@ -47,7 +47,7 @@ def _number(value: float) -> str:
 
 
 class Metrics:
-    """All that the server counts; plain attributes, added to by the engine."""
+    """The server's counters. The engine adds to the attributes."""
 
     def __init__(self, model_name: str, cache_config: Mapping[str, object]) -> None:
         self._model_name = model_name

@@ -1,11 +1,11 @@
-"""The simulator's own table of models and accelerators. It is kept apart from the planner's on purpose, so that the two can disagree.
+"""The simulator's own table of models and accelerators. It is separate from the planner's, so that the two can disagree.
 
-Sources: the published configurations of the Gemma 4 checkpoints (layers, heads, window, parameters); sizes and rates measured on real
-deployments stand beside their constants. GiB are 2**30 bytes, GB are 10**9.
+Sources: the published configurations of the Gemma 4 checkpoints (layers, heads, window, parameters). Measured sizes and rates are marked
+beside their constants. 1 GiB is 2**30 bytes, 1 GB is 10**9 bytes.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 GIB: Final = 2**30
@@ -16,7 +16,7 @@ _HEAD_DIM_GLOBAL: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A checkpoint. Layer counts are of the layers that own KV (layers that share another's KV cost nothing).
+    """A checkpoint. The layer counts leave out layers that share another layer's KV.
 
     `weights_gib`: size in device memory; `disk_gib`: size of the files, the same where it is None; `active_b`: billions of parameters read for
     each token; `bytes_per_active`: average bytes each of those takes; `is_w4a16`: int4 compressed-tensors weights.
@@ -126,7 +126,7 @@ _MODELS: Final[dict[str, Model]] = {
 }
 
 _QAT_WEIGHTS_GIB: Final[dict[str, float]] = {
-    # Measured on an L4. Taken as GiB, as vLLM logs it: only so do the 7,097 blocks of KV cache that were measured beside it come out.
+    # Measured on an L4. In GiB, as vLLM logs it: only then the measured 7,097 blocks of KV cache result.
     "26B-A4B": 16.44,
     "31B": 24.9,  # measured: what failed on an L4
     # Not measured: int4 parameters with their scales (0.5625 byte each) and bf16 embeddings.
@@ -147,11 +147,11 @@ TINY: Final = Model(
     window=512,
     max_position=131_072,
 )
-"""`simulated/tiny`: a model that exists only here, for tests that want a server at once."""
+"""`simulated/tiny`: a model that exists only here, for tests that need a server quickly."""
 
 
 def find_model(name: str) -> Model | None:
-    """Find a checkpoint by its Hugging Face id or by the last part of a path; None for models that the simulator does not know."""
+    """Return a checkpoint by its Hugging Face id or by the last part of a path; None for an unknown model."""
     base = name.rstrip("/").rsplit("/", 1)[-1]
     if name == "simulated/tiny":
         return TINY
@@ -162,28 +162,21 @@ def find_model(name: str) -> Model | None:
     model, suffix = _MODELS[size], match[2].lower()
     if "qat" not in suffix and "w4a16" not in suffix:
         return model
-    return Model(
+    return replace(
+        model,
         name=f"{size}-qat-w4a16",
         weights_gib=_QAT_WEIGHTS_GIB[size],
-        active_b=model.active_b,
         bytes_per_active=0.65,  # some 16.4 GB over 25.23 billion parameters
-        sliding_layers=model.sliding_layers,
-        global_layers=model.global_layers,
-        kv_heads_sliding=model.kv_heads_sliding,
-        kv_heads_global=model.kv_heads_global,
-        window=model.window,
-        max_position=model.max_position,
         # Measured: 664.24 s of load at 24.8 MB/s are 16.44 GB.
         disk_gib=16.44e9 / GIB if size == "26B-A4B" else None,
         is_w4a16=True,
-        is_moe=model.is_moe,
         shards=5 if size == "26B-A4B" else model.shards,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedAccelerator:
-    """What the server runs on: `devices` equal devices. Bandwidth and FLOPS are a device's peak, from the vendors' data sheets."""
+    """The hardware of the server: `devices` equal devices. Bandwidth and FLOPS are the peak of one device, from the vendors' data sheets."""
 
     name: str
     kind: str
@@ -261,7 +254,7 @@ def _tpu(generation: str, chips: int) -> SimulatedAccelerator:
 
 
 def find_accelerator(name: str) -> SimulatedAccelerator | None:
-    """Find an accelerator by Google's name (`nvidia-l4`, `nvidia-rtx-pro-6000`, `v6e-4`) or by none at all (`""`: no memory limits worth a test)."""
+    """Return an accelerator by Google's name, such as `nvidia-l4` or `v6e-4`; None for an unknown name. `""` has practically no memory limit."""
     generation, _, chips = name.partition("-")
     if generation in _TPU_GENERATIONS and chips.isdecimal():
         return _tpu(generation, int(chips))

@@ -1,4 +1,4 @@
-"""Reads the bodies of the OpenAI-compatible endpoints and words the refusals as vLLM does."""
+"""The bodies of the OpenAI-compatible endpoints, with vLLM's error messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _MAX_STOPS: Final = 16
 
 
 class RequestError(Exception):
-    """A request that is refused: HTTP status, vLLM's error type and parameter, and its sentence."""
+    """A refused request: HTTP status, vLLM's error type, parameter and message."""
 
     def __init__(
         self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None
@@ -31,9 +31,9 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A completion request, chat or text. `prompt` is in tokens; `question` is the last thing that the user said.
+    """A completion request, chat or text. `prompt` is in tokens; `question` is the user's last message.
 
-    `constraint` is how the output is bound: None, ("json", schema), ("choice", list).
+    `constraint` is the structure of the output: None, ("json", schema), ("choice", list).
     """
 
     is_chat: bool
@@ -73,7 +73,7 @@ def _at_least(name: str, value: float | None, least: float) -> None:
 
 
 def parse(given: object, *, is_chat: bool) -> Request:
-    """Read a body. Raises RequestError."""
+    """Parse a request body. Raises RequestError."""
     if not isinstance(given, dict):
         raise RequestError("{'loc': ('body',), 'msg': 'Input should be a valid dictionary'}")
     body = as_object(cast("object", given))
@@ -154,7 +154,7 @@ def _text_prompt(body: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
             raise RequestError(f"{error}.", param="prompt") from error
         return tuple(listed), text
     if len(listed) > 1:
-        raise RequestError("The simulated server takes one prompt a request.", param="prompt")
+        raise RequestError("The simulated server takes one prompt per request.", param="prompt")
     raise RequestError("Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
 
 

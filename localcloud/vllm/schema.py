@@ -1,4 +1,4 @@
-"""Builds a value that fits a JSON schema: what structured output and tool calls of the simulated model contain."""
+"""Builds a value that fits a JSON schema, for structured output and tool calls of the simulated model."""
 
 import re
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _PATTERN_CANDIDATES: Final = (
 
 
 class SchemaError(Exception):
-    """The schema asks for something that the simulator cannot build; the message says what and where."""
+    """The simulator cannot build a value for the schema; the message says why and where."""
 
 
 def fitting_value(schema: Any, hint: str = "") -> Any:  # noqa: ANN401 - a schema and its values are any JSON
@@ -48,7 +48,7 @@ class _Builder:
     def __init__(self, root: Any, hint: str) -> None:  # noqa: ANN401 - a schema
         self._root = root
         names = re.findall(r"\b[A-Z][\w-]+", hint)
-        # The first word of a sentence is capitalised anyway, so a later one names something.
+        # The first word of a sentence is always capitalised, so a later capitalised word is more likely a name.
         self._word = names[-1] if names else "example"
 
     def build(self, schema: Any, where: str, depth: int) -> Any:  # noqa: ANN401 - any JSON
@@ -125,7 +125,7 @@ class _Builder:
     def _object(self, schema: Mapping[str, Any], where: str, depth: int) -> dict[str, Any]:
         properties = schema.get("properties", {})
         required = schema.get("required", ())
-        # Optional properties are left out of recursive schemas, which is what ends them.
+        # Leave out optional properties below some depth, so that a recursive schema ends.
         names = [name for name in properties if name in required or depth < _MAX_DEPTH // 3]
         names += [name for name in required if name not in properties]
         return {name: self.build(properties.get(name, True), f"{where}.{name}", depth + 1) for name in names}

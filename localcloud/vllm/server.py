@@ -1,4 +1,4 @@
-"""The process: reads the command line, goes through the start, then serves until it is told to stop."""
+"""The server process: parses the command line, simulates the start, then serves until SIGTERM."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
 
 PLANNED_MARK: Final = "[simulated] start planned:"
-"""The first line of the log: a runtime reads from it when the process is up, which port the container serves and how long its start takes."""
+"""The first line of the log. A runtime reads three facts from it: the process runs, the container's port, the length of its start."""
 KILLED_MARK: Final = "[simulated] memory:"
 """The last line of a container that exceeds its memory."""
 _BACKLOG: Final = 2048
@@ -76,7 +76,7 @@ def _traceback(message: str) -> None:
 def _bind(arguments: Arguments, environment: RuntimeEnvironment) -> socket.socket:
     host = environment.bind_host or arguments.host or "127.0.0.1"
     if environment.bind_host is None and host in ("0.0.0.0", "::", ""):
-        # A simulation is nobody else's business: what says "all interfaces" means the loopback one.
+        # Never expose the simulation: an address for all interfaces becomes the loopback address.
         host = "127.0.0.1"
     port = arguments.port if environment.bind_port is None else environment.bind_port
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -129,7 +129,7 @@ async def _run(
 
 
 async def _start(start: Start, environment: RuntimeEnvironment, stopped: asyncio.Event) -> bool:
-    """Go through the steps; tell whether the engine is up."""
+    """Run the steps of the start. Return True if the engine is up."""
     begun = time.monotonic()
     for step in start.steps:
         left = step.at_s / environment.clock_speed - (time.monotonic() - begun)
@@ -142,7 +142,7 @@ async def _start(start: Start, environment: RuntimeEnvironment, stopped: asyncio
 
 
 def _take(step: StartupStep) -> bool:
-    """Log one step, write its cache file, or fail as it says."""
+    """Log one step and write its cache file. Return False if the step fails."""
     if step.line.startswith("Loading safetensors"):
         print(step.line, file=sys.stderr, flush=True)
     elif step.line:

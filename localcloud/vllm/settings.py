@@ -1,4 +1,4 @@
-"""What surrounds the simulated server: the environment by which a runtime or a person steers it."""
+"""The environment variables that configure the simulated server."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from localcloud.json_values import as_list, as_object
 
 
 class VariableError(Exception):
-    """An environment variable of the simulator is wrong; the message names it, its value and what is allowed."""
+    """An environment variable of the simulator is invalid; the message names it, its value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,9 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeEnvironment:
-    """The simulator's own environment; see docs/simulated-server.md for the variables.
+    """The simulator's configuration; docs/simulated-server.md lists the variables.
 
-    `clock_speed`: simulated seconds of the start in one real second; `speed`: the same for serving; `ttft_s` and `tpot_s` fix the timing (real
+    `clock_speed`: simulated seconds of the start per real second; `speed`: the same for serving; `ttft_s` and `tpot_s` fix the timing (real
     seconds at speed 1); `memory_limit_mib`: the container's memory; `paths`: container paths and the real folders behind them.
     """
 
@@ -48,7 +48,7 @@ class RuntimeEnvironment:
     api_key: str | None
 
     def real_path(self, container_path: str) -> Path | None:
-        """Return the real folder or file behind a container's path, or None where nothing is mounted there."""
+        """Return the real folder or file behind a container's path, or None if nothing is mounted there."""
         for prefix in sorted(self.paths, key=len, reverse=True):
             if container_path == prefix or container_path.startswith(prefix.rstrip("/") + "/"):
                 rest = container_path[len(prefix) :].lstrip("/")
@@ -57,7 +57,7 @@ class RuntimeEnvironment:
 
 
 def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
-    """Read the simulator's variables. Raises SettingsError."""
+    """Read the simulator's variables. Raises VariableError."""
     return RuntimeEnvironment(
         accelerator=environment.get("VLLM_SIM_ACCELERATOR", ""),
         clock_speed=_positive(environment, "VLLM_SIM_CLOCK_SPEED", 200.0),
@@ -130,7 +130,7 @@ def _faults(environment: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _mounts(environment: Mapping[str, str]) -> tuple[Mount, ...]:
-    """Read the mounts from the file that VLLM_SIM_MOUNTS_FILE names (a bucket's listing is too long for a variable)."""
+    """Read the mounts from the file that VLLM_SIM_MOUNTS_FILE names. A bucket's listing is too long for a variable."""
     path = environment.get("VLLM_SIM_MOUNTS_FILE")
     if not path:
         return ()

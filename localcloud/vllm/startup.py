@@ -1,6 +1,6 @@
-"""The start of the engine: where the weights come from, how long it takes, what it logs, and where it fails.
+"""The start of the engine: the source of the weights, the duration, the log lines, the failures.
 
-Every rate and duration is a simulated one; its source stands beside it.
+Every rate and duration is simulated; its source stands beside it.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _COMPILE_TINY_S: Final = 1.0
 
 
 class KilledError(Exception):
-    """The container exceeds its memory limit during the load; `used_mib` is what it had by then."""
+    """The container exceeds its memory limit during the load; `used_mib` is its use at that time."""
 
     def __init__(self, used_mib: int) -> None:
         self.used_mib = used_mib
@@ -44,7 +44,7 @@ class KilledError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupStep:
-    """One step of the start: wait until `at_s` (simulated seconds from the beginning), then log `line`, then fail where there is an error."""
+    """One step of the start: wait until `at_s` (simulated seconds from the beginning), then log `line`, then raise `error` if there is one."""
 
     at_s: float
     line: str = ""
@@ -54,7 +54,7 @@ class StartupStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A planned start. `capacity` is None where it will fail."""
+    """A planned start. `capacity` is None if it will fail."""
 
     steps: tuple[StartupStep, ...]
     capacity: KvCapacity | None
@@ -68,7 +68,7 @@ class Start:
 
 
 def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
-    """Plan the start: all its steps, the failing one last. Raises EngineError only for an accelerator that does not exist."""
+    """Return the planned start; a failing step is the last. Raises EngineStartError only for an unknown accelerator."""
     accelerator = find_accelerator(environment.accelerator)
     if accelerator is None:
         raise EngineStartError(
@@ -86,7 +86,7 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
 
 
 class _LateError(EngineStartError):
-    """An error that shows only when the weights are looked for."""
+    """An error that appears only when the weights are searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +148,9 @@ def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Wei
 
 
 def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> _Weights:
-    """Judge a folder as vLLM does: a configuration first, then weights.
+    """Check a folder as vLLM does: first the configuration, then the weights.
 
-    A staged file may be a stand-in of a few bytes: the size that counts is then the checkpoint's known one.
+    A staged file may be a placeholder of a few bytes: then the checkpoint's known size counts.
     """
     if "config.json" not in files and "params.json" not in files:
         raise EngineStartError(_not_a_model(name))
@@ -224,7 +224,7 @@ def _steps(
 def _killed(
     environment: RuntimeEnvironment, size_bytes: int, from_share: float, to_share: float
 ) -> tuple[float, KilledError] | None:
-    """Tell at which share of the load, if between these two, the container exceeds its memory."""
+    """Return the share of the load, between the two given ones, at which the container exceeds its memory, and the error; else None."""
     limit = environment.memory_limit_mib
     if limit is None:
         return None
@@ -234,7 +234,7 @@ def _killed(
     share = max(limit - overhead_mib, 0.0) / size_mib
     if not from_share <= share <= to_share:
         return None
-    # The kernel acts on the allocation that crosses the limit, so what is reported lies a little above it.
+    # The kernel kills on the allocation that crosses the limit, so the reported use is slightly above it.
     used = min(int(limit * 1.025), int(overhead_mib + size_mib))
     return share, KilledError(max(used, limit + 1))
 
@@ -242,7 +242,7 @@ def _killed(
 def _compile(
     arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model, now: float
 ) -> tuple[float, list[StartupStep]]:
-    """Plan the compilation: nothing when eager, seconds when the cache has the key, the whole time else."""
+    """Plan the compilation: no time with --enforce-eager, seconds if the cache has the key, else the full time."""
     if arguments.enforce_eager:
         return now, [
             StartupStep(at_s=now, line="[vllm.py:1] Enforce eager set, disabling torch.compile and CUDAGraphs.")

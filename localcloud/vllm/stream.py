@@ -1,4 +1,4 @@
-"""Turns an answer's tokens into server-sent events or one JSON body, in vLLM's shapes."""
+"""Writes a completion as server-sent events or as one JSON body, in vLLM's format."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ _MALFORMED: Final = b'data: {"choices": [{"delta": {"cont\n\n'
 
 
 class CompletionReply:
-    """What both kinds of reply share: ids, names, counts."""
+    """The base of both kinds of reply: ids, names, usage."""
 
     def __init__(
         self, request: Request, answer: Completion, model: str, *, cached_details: bool, faults: RequestFaults
@@ -49,7 +49,7 @@ class CompletionReply:
 
 
 class WholeReply(CompletionReply):
-    """Collects an answer; `finished` is set when its last token is due."""
+    """A reply in one JSON body. `finished` is set when the last token is due."""
 
     def __init__(
         self, request: Request, answer: Completion, model: str, *, cached_details: bool, faults: RequestFaults
@@ -59,7 +59,7 @@ class WholeReply(CompletionReply):
         self.reset = False
 
     def emit(self, start: int, end: int) -> None:
-        """Take tokens; nothing is sent before the last."""
+        """Count tokens. The body is sent after the last one."""
         del start
         if self.faults.reset_after is not None and end >= self.faults.reset_after:
             self.reset = True
@@ -106,9 +106,9 @@ class WholeReply(CompletionReply):
 
 
 class StreamReply(CompletionReply):
-    """Writes an answer's events to the connection as they are due.
+    """A streamed reply: writes events to the connection when they are due.
 
-    The chunks are framed here and written to the transport, one write a call: a second layer for each token would be most of the cost.
+    It writes HTTP chunks directly to the transport, one write per call: aiohttp's layer would cost more than all the rest.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class StreamReply(CompletionReply):
         self._closing = f'{closing}, "logprobs": null, "finish_reason": null, "token_ids": null}}]'
 
     def attach(self, transport: asyncio.Transport) -> None:
-        """Say where to write, once the headers are sent."""
+        """Set the transport, after the headers are sent."""
         self._transport = transport
 
     def emit(self, start: int, end: int) -> None:
@@ -159,7 +159,7 @@ class StreamReply(CompletionReply):
 
     def _events(self, start: int, end: int) -> bytes:
         answer = self.answer
-        # The common case first: one token of content in the middle of a stream.
+        # The common case first: one token of content in the middle of the stream.
         if start and answer.reasoning_end <= start and end <= answer.content_end and not self._usage_always:
             texts = answer.texts
             text = texts[start] if end - start == 1 else "".join(texts[start:end])
@@ -213,7 +213,7 @@ _QUOTED_MOST: Final = 4096
 
 
 def _quoted(text: str) -> str:
-    """Return text as JSON; the simulator's words repeat, so they are remembered."""
+    """Return text as JSON. The simulator's words repeat, so the results are cached."""
     quoted = _QUOTED.get(text)
     if quoted is None:
         quoted = json.dumps(text)

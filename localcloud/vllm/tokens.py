@@ -1,7 +1,7 @@
 """The simulator's own tokenizer: deterministic, reversible, without a vocabulary file. It is not Gemma's.
 
 Text is cut, left to right, into: a space and three lower-case letters; three lower-case letters; two ASCII characters; one byte.
-So a common three-letter word with its space is exactly one token, and any text round-trips.
+A three-letter word with its space is exactly one token, and every text round-trips.
 """
 
 import re
@@ -53,7 +53,7 @@ def _piece(token: int) -> bytes:
 
 
 def pieces(text: str) -> list[bytes]:
-    """Cut text into the bytes of its tokens."""
+    """Split text into the bytes of its tokens."""
     return _PIECE.findall(text.encode())
 
 

@@ -1,1 +1,1 @@
-"""The state of the simulated cloud: store, time, scenario, identities and policies, and the runtimes that it asks to run things."""
+"""The state of the simulated cloud: store, time, scenario, identities, policies, and the interfaces of the runtimes."""

@@ -1,4 +1,4 @@
-"""The accelerated clock: simulated seconds pass faster than real ones, in the same order."""
+"""The accelerated clock: simulated seconds pass faster than real ones."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from time import monotonic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Simulated time: `speed` simulated seconds pass in one real second.
+    """Simulated time: `speed` simulated seconds per real second.
 
-    Durations handed to the simulation (a queue's wait, a weight load, a probe's period) are simulated seconds.
+    Durations in the simulation (a wait in the queue, a load of weights, the period of a probe) are simulated seconds.
     """
 
     speed: float = 200.0

@@ -1,4 +1,4 @@
-"""The local cloud as one object: what the services share."""
+"""The state that all services share, as one object."""
 
 import asyncio
 import hashlib
@@ -34,12 +34,12 @@ REGIONS: dict[str, str] = {
     "us-west1": "abc",
     "us-west4": "abc",
 }
-"""Regions that exist here, with the letters of their zones (Compute Engine's page of regions and zones)."""
+"""The regions, with the letters of their zones (Compute Engine's page of regions and zones)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtimes:
-    """The things that really run."""
+    """The runtimes of revisions, fronts and machines."""
 
     revisions: RevisionRuntime
     fronts: FrontRuntime
@@ -47,14 +47,14 @@ class Runtimes:
 
 
 class Ids:
-    """Ids and etags that the server assigns; those that were handed in before are given out first, in order."""
+    """Ids and etags that the server assigns. Values queued with `assign` are used first, in order."""
 
     def __init__(self) -> None:
         self._ids: deque[str] = deque()
         self._etags: deque[str] = deque()
 
     def assign(self, ids: list[str], etags: list[str]) -> None:
-        """Queue values for the next resources that ask."""
+        """Queue values for the next resources."""
         self._ids.extend(ids)
         self._etags.extend(etags)
 
@@ -81,7 +81,7 @@ class Cloud:
     """Store, time, identities and runtimes. One event loop owns it."""
 
     def __init__(self, *, state: Path, project: str, clock: Clock, scenario: Scenario) -> None:
-        """Open (or begin) the state in the folder `state`."""
+        """Open the state in the folder `state`; a new folder starts empty."""
         self.state = state
         self.store = ResourceStore(state / "resources.sqlite")
         meta = self.store.get("meta", "time") or {"simulated_s": 0.0, "advanced_s": 0.0}
@@ -120,6 +120,10 @@ class Cloud:
         document = self.store.get("projects", project)
         return "0" if document is None else str(document["projectNumber"])
 
+    def default_account(self, project: str) -> str:
+        """Return the e-mail of a project's default service account."""
+        return f"{self.project_number(project)}-compute@developer.gserviceaccount.com"
+
     def project_id(self, project: str) -> str | None:
         """Return the id for an id or a number; None if there is no such project."""
         if self.store.has("projects", project):
@@ -130,7 +134,7 @@ class Cloud:
         return None
 
     def add_project(self, project: str, number: str | None = None) -> JsonObject:
-        """Make a project, owned by the operator; an existing one is returned as it is."""
+        """Return the project; create it, owned by the operator, if it does not exist."""
         found = self.store.get("projects", project)
         if found is not None:
             return found
@@ -145,35 +149,34 @@ class Cloud:
             "createTime": self.timeline.stamp(),
         }
         self.store.put("projects", project, document)
-        default_account = f"serviceAccount:{number}-compute@developer.gserviceaccount.com"
         bindings: list[JsonObject] = [
-            {"role": "roles/editor", "members": [default_account]},
+            {"role": "roles/editor", "members": [f"serviceAccount:{self.default_account(project)}"]},
             {"role": "roles/owner", "members": [f"serviceAccount:{self.operator}"]},
         ]
         self.policies.seed(project_policy(project), bindings)
         return document
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the requests; shutdown waits for nobody and cancels it."""
+        """Run a coroutine in the background. Closing the cloud cancels it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def cancel(self) -> None:
-        """Cancel what runs beside the requests, and wait until it has ended."""
+        """Cancel all background work and wait until it has ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel what runs, remember the time, close the store."""
+        """Cancel background work, store the time, close the store."""
         await self.cancel()
         self.remember_time()
         self.store.close()
 
     def remember_time(self) -> None:
-        """Write down how much time has passed, so that the next run goes on from there."""
+        """Store how much time has passed, so that the next run continues from there."""
         self.store.put(
             "meta", "time", {"simulated_s": self.timeline.simulated_s(), "advanced_s": self.timeline.advanced_s}
         )

@@ -1,4 +1,4 @@
-"""Runtimes in which nothing runs: every revision is ready at once, machines exist on paper. For tests, and for trying the REST side alone."""
+"""Runtimes that run nothing, for tests: every revision is ready at once, machines are records only."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from localcloud.world.runtime import MachineSpec, RevisionFailedError, RevisionS
 
 
 class IdleRevisions:
-    """Revisions that are ready at once, but for those whose image ends in `:fails`."""
+    """Revisions that are ready at once. An image that ends in `:fails` fails."""
 
     def __init__(self) -> None:
         self.running: set[str] = set()
@@ -26,37 +26,37 @@ class IdleRevisions:
         return "http://127.0.0.1:9"
 
     async def stop(self, name: str) -> None:
-        """Forget it."""
+        """Remove the record."""
         await asyncio.sleep(0)
         self.running.discard(name)
 
 
 class IdleFronts:
-    """Fronts that remember their routes only."""
+    """Fronts that only record their routes."""
 
     def __init__(self) -> None:
         self.ports: dict[str, int] = {}
         self.routes: dict[str, str | None] = {}
 
     async def open(self, service: str, *, port: int | None) -> int:
-        """Hand out numbers instead of listening."""
+        """Return a number without listening."""
         await asyncio.sleep(0)
         self.ports[service] = port or 20000 + len(self.ports)
         return self.ports[service]
 
     def route(self, service: str, instance_url: str | None) -> None:
-        """Remember the route."""
+        """Record the route."""
         self.routes[service] = instance_url
 
     async def close(self, service: str) -> None:
-        """Forget the front."""
+        """Remove the front."""
         await asyncio.sleep(0)
         self.ports.pop(service, None)
         self.routes.pop(service, None)
 
 
 class IdleMachines:
-    """Machines that keep their metadata and do nothing."""
+    """Machines that only record their metadata."""
 
     def __init__(self) -> None:
         self.machines: dict[str, MachineSpec] = {}
@@ -64,13 +64,13 @@ class IdleMachines:
         self.attributes: dict[str, dict[str, dict[str, str]]] = {}
 
     async def boot(self, machine: MachineSpec) -> None:
-        """Remember it."""
+        """Record the machine."""
         await asyncio.sleep(0)
         self.machines[machine.name] = machine
         self.metadata[machine.name] = dict(machine.metadata)
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
-        """Remember the metadata."""
+        """Record the metadata."""
         self.metadata[name] = dict(metadata)
 
     def guest_attributes(self, name: str) -> Mapping[str, Mapping[str, str]]:
@@ -82,7 +82,7 @@ class IdleMachines:
         return None
 
     async def stop(self, name: str) -> None:
-        """Forget it."""
+        """Remove the record."""
         await asyncio.sleep(0)
         self.machines.pop(name, None)
         self.metadata.pop(name, None)

@@ -1,6 +1,6 @@
-"""Credentials of the local cloud: service account keys, access tokens and ID tokens, made and checked here.
+"""Credentials of the local cloud: service account keys, access tokens and ID tokens.
 
-Access tokens carry their owner and end, signed with a key of the state folder, so that they hold over a restart. ID tokens are RS256 JSON web tokens.
+An access token contains its owner and expiry, signed with a key of the state folder, so that it outlives a restart. ID tokens are JSON web tokens (RS256).
 """
 
 import base64
@@ -26,7 +26,7 @@ JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 class TokenError(Exception):
-    """An assertion that gets no token; `error` is OAuth's word for it."""
+    """A refused assertion; `error` is OAuth's error code."""
 
     def __init__(self, error: str, description: str) -> None:
         super().__init__(description)
@@ -36,14 +36,14 @@ class TokenError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdToken:
-    """The claims of an ID token that passed its signature and its end."""
+    """The claims of a valid ID token."""
 
     email: str
     audience: str
 
 
 class Tokens:
-    """Issues and checks tokens; the keys lie in the state folder."""
+    """Issues and checks tokens; the keys are in the state folder."""
 
     def __init__(self, state: Path) -> None:
         """Use the keys in the folder `state`; they are created when first needed."""
@@ -90,7 +90,7 @@ class Tokens:
         return IdToken(email=str(claims["email"]), audience=str(claims["aud"]))
 
     def grant(self, assertion: str, public_key_pem: str) -> JsonObject:
-        """Answer a JWT-bearer grant whose issuer's key is known: an ID token where it has a target_audience, else an access token."""
+        """Return the token for a JWT-bearer assertion: an ID token if it has a target_audience, else an access token. Raises TokenError."""
         try:
             key = cast("rsa.RSAPublicKey", serialization.load_pem_public_key(public_key_pem.encode()))
             claims = _verified(assertion, key)
@@ -155,7 +155,7 @@ def public_key(private_key_pem: str) -> str:
 
 
 def credentials_file(path: Path, *, email: str, project: str, token_uri: str) -> str:
-    """Write (or refresh) a service account file and return its public key in PEM. The private key of an existing file is kept."""
+    """Write a service account file and return its public key (PEM). An existing file keeps its private key."""
     known = cast("JsonObject", json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
     private = str(known.get("private_key") or new_private_key())
     document = {

@@ -1,4 +1,4 @@
-"""Long-running operations of the google.longrunning kind. Compute Engine's own kind is in `localcloud.services.compute_operations`."""
+"""Long-running operations of the google.longrunning kind. Compute Engine has its own kind, in `localcloud.services.compute`."""
 
 import asyncio
 import uuid
@@ -14,7 +14,7 @@ _POLL_S = 0.01
 
 
 class LongRunningOperations:
-    """Operations by full name, per API. One kind ends by itself when its time has passed; the other is finished by whoever does the work."""
+    """Operations by API and full name. A timed operation ends after its duration; a pending one ends with `finish`."""
 
     def __init__(self, store: ResourceStore, timeline: Timeline) -> None:
         self._store = store
@@ -29,7 +29,7 @@ class LongRunningOperations:
         response: JsonObject | None,
         metadata: JsonObject | None = None,
     ) -> JsonObject:
-        """Store an operation that is done after `duration_s` simulated seconds; its effect is there at once. Without a response it is empty."""
+        """Store an operation that is done after `duration_s` simulated seconds. Its effect is immediate; None means an empty response."""
         return self._open(
             api, parent, metadata, due_s=self._timeline.simulated_s() + duration_s, response=response or _EMPTY
         )
@@ -72,7 +72,7 @@ class LongRunningOperations:
         return [self._view(record) for _, record in self._store.under(_kind(api), prefix)]
 
     def delete(self, api: str, name: str) -> None:
-        """Forget an operation."""
+        """Delete an operation. Raise 404 if it does not exist."""
         self.get(api, name)
         self._store.delete(_kind(api), name)
 

@@ -1,4 +1,4 @@
-"""IAM policies of resources: read, written with strict etags, asked who may do what."""
+"""IAM policies of resources: reads, writes with strict etags, permission checks."""
 
 import base64
 import binascii
@@ -14,7 +14,7 @@ _MEMBER = re.compile(
     r"(user|serviceAccount|group|domain|deleted):\S+|allUsers|allAuthenticatedUsers|(principal|principalSet)://\S+|project(Owner|Editor|Viewer):\S+"
 )
 _ROLE = re.compile(r"(roles/[A-Za-z0-9_.]+|(projects|organizations)/[^/]+/roles/[A-Za-z0-9_.]+)")
-_SERVICE_ACCOUNT = re.compile(r"serviceAccount:([^@]+@([a-z0-9-]+)\.iam\.gserviceaccount\.com)")
+_SERVICE_ACCOUNT = re.compile(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com")
 
 
 def etag_of(generation: int) -> str:
@@ -33,7 +33,7 @@ def _same_etag(left: str, right: str) -> bool:
 
 
 class Policies:
-    """Policies by resource: `//run.googleapis.com/projects/p/locations/l/services/s` or any other name that its service uses throughout."""
+    """Policies by resource: `//run.googleapis.com/projects/p/locations/l/services/s` or another name that its service always uses."""
 
     def __init__(self, store: ResourceStore) -> None:
         self._store = store
@@ -46,7 +46,7 @@ class Policies:
         return {**record["policy"], "etag": etag_of(record["generation"])}
 
     def replace(self, resource: str, policy: JsonObject, *, mask: str | None = None) -> JsonObject:
-        """Replace the policy; 409 ABORTED where its etag is not the current one."""
+        """Replace the policy. Raise 409 ABORTED if its etag is not the current one."""
         record = self._store.get(_KIND, resource) or {"policy": {"version": 1, "bindings": []}, "generation": 0}
         given, current = policy.get("etag"), etag_of(record["generation"])
         if given and not _same_etag(given, current):
@@ -97,13 +97,15 @@ class Policies:
                     raise CloudError.invalid(
                         f"Invalid member '{member}': it needs a prefix such as user:, serviceAccount: or group:."
                     )
-                if member not in known:
-                    self._exists(str(member))
+                kind, _, email = str(member).partition(":")
+                if member not in known and kind == "serviceAccount" and self.lacks_account(email):
+                    raise CloudError.invalid(f"Service account {email} does not exist.")
 
-    def _exists(self, member: str) -> None:
-        """Raise 400 for a service account of a simulated project that does not exist."""
-        found = _SERVICE_ACCOUNT.fullmatch(member)
-        if found is None or not self._store.has("projects", found.group(2)):
-            return
-        if not self._store.has("iam.serviceAccounts", found.group(1)):
-            raise CloudError.invalid(f"Service account {found.group(1)} does not exist.")
+    def lacks_account(self, email: str) -> bool:
+        """Tell if an e-mail belongs to a simulated project that has no such service account."""
+        found = _SERVICE_ACCOUNT.fullmatch(email)
+        return (
+            found is not None
+            and self._store.has("projects", found[1])
+            and not self._store.has("iam.serviceAccounts", email)
+        )

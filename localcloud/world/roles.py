@@ -1,13 +1,13 @@
-"""Which predefined roles carry which permissions, as far as the local cloud asks.
+"""The permissions of predefined roles, as far as the local cloud checks them.
 
-A permission is `API.resource.verb`. Patterns follow the predefined roles in Google's IAM reference; a role that is not listed grants nothing here.
+A permission is `API.resource.verb`. Patterns follow Google's IAM reference; a role that is not listed grants nothing here.
 """
 
 from fnmatch import fnmatchcase
 
 _READS = ("*.get", "*.list", "*.getIamPolicy")
 _NOT_FOR_EDITORS = ("*.setIamPolicy", "secretmanager.versions.access")
-"""What the basic role Editor leaves out (IAM's reference of basic roles; Secret Manager's page on access control)."""
+"""Permissions that the basic role Editor lacks (IAM's reference of basic roles; Secret Manager's page on access control)."""
 ROLES: dict[str, tuple[str, ...]] = {
     "roles/owner": ("*",),
     "roles/editor": ("*",),

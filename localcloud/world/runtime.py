@@ -1,7 +1,6 @@
-"""What the service models ask of the things that really run: revisions and their front doors, virtual machines.
+"""The interfaces between the service models and what runs: revisions, fronts, virtual machines.
 
-The REST side (`localcloud.services`) knows these protocols only; `localcloud.running.machines`, `localcloud.running.revisions` and `localcloud.running.fronts`
-implement them with simulated vLLM servers, and tests implement them with nothing.
+`localcloud.services` knows these protocols only. `localcloud.running` implements them with processes, `localcloud.world.idle` with nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Js
 
 
 class RevisionFailedError(Exception):
-    """A revision did not become ready; the message is what Cloud Run would say in the Ready condition."""
+    """A revision did not become ready; the message is the one of Cloud Run's Ready condition."""
 
 
 class MachineFailedError(Exception):
@@ -33,19 +32,19 @@ class RevisionRuntime(Protocol):
     """Runs the instances of revisions."""
 
     async def start(self, revision: RevisionSpec) -> str:
-        """Start an instance, run its startup probe on the accelerated clock, return the instance's URL once it passes.
+        """Start an instance, run its startup probe on the accelerated clock, and return the instance's URL.
 
-        Raises RevisionFailedError when the container exits, the probe's budget is spent, or the template cannot run. Nothing is left running then.
+        Raises RevisionFailedError if the container exits, the probe fails, or the template cannot run. Then nothing is left running.
         """
         ...
 
     async def stop(self, name: str) -> None:
-        """Stop a revision's instance; unknown names are fine."""
+        """Stop a revision's instance. An unknown name is ignored."""
         ...
 
 
 class AccessDecision(Enum):
-    """What a front door says to a caller."""
+    """A front's decision about a caller, with the HTTP status."""
 
     ALLOWED = 200
     UNAUTHENTICATED = 401
@@ -53,22 +52,22 @@ class AccessDecision(Enum):
 
 
 Authorize: TypeAlias = Callable[[str, str | None], AccessDecision]
-"""Given a service's full name and the bearer token (or None), decide. The front passes X-Serverless-Authorization first, then Authorization."""
+"""Decides for a service's full name and a bearer token (or None). A front passes X-Serverless-Authorization if present, else Authorization."""
 
 
 class FrontRuntime(Protocol):
     """Stable URLs of services: one loopback port each, IAM checked before a request reaches an instance."""
 
     async def open(self, service: str, *, port: int | None) -> int:
-        """Open the front of a service (on the given port if possible) and return its port. 503 until a route is set."""
+        """Open the front of a service, on the given port if possible, and return its port. It answers 503 until a route is set."""
         ...
 
     def route(self, service: str, instance_url: str | None) -> None:
-        """Send the service's traffic to an instance, or nowhere."""
+        """Route the service's traffic to an instance; None means to no instance."""
         ...
 
     async def close(self, service: str) -> None:
-        """Close the front; unknown names are fine."""
+        """Close the front. An unknown name is ignored."""
         ...
 
 
@@ -85,14 +84,14 @@ class MachineSpec:
 
 
 class MachineRuntime(Protocol):
-    """Runs virtual machines: executes their start-up script with a metadata server of their own."""
+    """Runs virtual machines: each runs its start-up script and has its own metadata server."""
 
     async def boot(self, machine: MachineSpec) -> None:
-        """Boot; returns as soon as the start-up script has been started."""
+        """Boot the machine. Returns when the start-up script has started."""
         ...
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
-        """Replace the machine's metadata; waiting GETs wake up."""
+        """Replace the machine's metadata and wake the waiting GETs."""
         ...
 
     def guest_attributes(self, name: str) -> Mapping[str, Mapping[str, str]]:
@@ -104,5 +103,5 @@ class MachineRuntime(Protocol):
         ...
 
     async def stop(self, name: str) -> None:
-        """Power off and forget; unknown names are fine."""
+        """Power off and remove the machine. An unknown name is ignored."""
         ...

@@ -1,4 +1,4 @@
-"""What the simulated world is like: capacity, quota, durations, faults. A YAML or JSON file, or a PUT to the admin API."""
+"""The scenario of the simulation: capacity, quota, durations, faults. It comes from a YAML or JSON file, or from a PUT to the admin API."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -14,7 +14,7 @@ class _Part(BaseModel):
 
 
 class TpuDurations(_Part):
-    """Simulated seconds that each state lasts. The cloud itself promises no figures; these keep the order and a plausible length."""
+    """Simulated seconds of each state. Google promises no figures; these have the right order and a plausible length."""
 
     creating: Seconds = 5
     accepted: Seconds = 20
@@ -26,16 +26,16 @@ class TpuDurations(_Part):
 
 
 class TpuZone(_Part):
-    """One zone: which accelerator types exist there, whether flex-start is accepted, how many nodes of a type are free, chips of quota."""
+    """One zone: its accelerator types, if it accepts flex-start, the free nodes of each type, the quota in chips."""
 
     accelerator_types: tuple[str, ...]
     flex_start: bool = False
     capacity: dict[str, int] = Field(default_factory=dict)
-    """Free nodes by accelerator type; a type that is not named has plenty."""
+    """Free nodes by accelerator type. A type that is not listed has no limit."""
     quota_chips: int = 64
     """Chips of on-demand quota."""
     preemptible_quota_chips: int = 64
-    """Chips of preemptible quota, on which spot and flex-start draw."""
+    """Chips of preemptible quota, which spot and flex-start use."""
 
 
 _V6E = ("v6e-1", "v6e-4", "v6e-8")
@@ -71,7 +71,7 @@ class Tpu(_Part):
     max_flex_start_run_s: Seconds = 7 * 24 * 3600
     """Flex-start runs last at most seven days (Cloud TPU's flex-start documentation)."""
     accelerate_run_duration: bool = False
-    """Whether a run duration passes on the accelerated clock too."""
+    """True: run durations pass on the accelerated clock."""
 
 
 class Run(_Part):
@@ -93,14 +93,14 @@ class Run(_Part):
 
 
 class OperationDurations(_Part):
-    """Simulated seconds that long-running operations take; `instant` makes all of them, and the states of queued resources, take none."""
+    """Simulated seconds of long-running operations. `instant`: operations and the states of queued resources take no time."""
 
     instant: bool = False
     compute_s: Seconds = 2
     artifactregistry_s: Seconds = 2
     serviceusage_s: Seconds = 1
     run_s: Seconds = 2
-    """For a deployment in addition to what the revision needs to become ready."""
+    """For a deployment, in addition to the start of the revision."""
 
 
 class Fault(_Part):
@@ -112,16 +112,16 @@ class Fault(_Part):
     action: Literal["status", "reset", "hang"] = "status"
     status: int = Field(default=503, ge=400, le=599)
     when: Literal["before", "after"] = "before"
-    """`after`: the call takes effect and only its answer is lost."""
+    """`after`: the call takes effect, but its answer is lost."""
     hang_s: Seconds = 30
     """Real seconds for which a hanging call stays open before its connection is cut."""
 
 
 class Scenario(_Part):
-    """Everything that can be set."""
+    """All settings of a scenario."""
 
     apis: Literal["enabled"] | tuple[str, ...] = "enabled"
-    """`enabled`: every API is enabled in every new project. A list: only these are (plus what is enabled later), and calls to others are refused."""
+    """`enabled`: every API is enabled in every new project. A list: only these (and those enabled later); calls to others are refused."""
     tpu: Tpu = Tpu()
     run: Run = Run()
     operations: OperationDurations = OperationDurations()
@@ -131,11 +131,11 @@ class Scenario(_Part):
 
 
 class ScenarioError(ValueError):
-    """The scenario cannot be used; the message is one sentence."""
+    """The scenario is invalid; the message is one sentence."""
 
 
 def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - whatever YAML or JSON holds
-    """Check a scenario."""
+    """Return the validated scenario. Raises ScenarioError."""
     try:
         return Scenario.model_validate(value or {})
     except ValidationError as error:
@@ -147,7 +147,7 @@ def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - whatever YAML 
 
 
 def load(path: Path) -> Scenario:
-    """Read a scenario file."""
+    """Return the scenario of a file. Raises ScenarioError."""
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

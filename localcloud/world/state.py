@@ -1,4 +1,4 @@
-"""The state folder: made, locked against a second cloud, described for `python -m localcloud env`."""
+"""The state folder: its lock against a second cloud, and the description for `python -m localcloud env`."""
 
 import fcntl
 import json
@@ -16,9 +16,9 @@ class StateError(Exception):
 
 @dataclass(slots=True)
 class StateLock:
-    """Held while a cloud runs on the folder.
+    """The lock of a state folder while a cloud runs on it.
 
-    The operating system lets go of it when the process ends, however it ends, so that a lock of a dead process never stands in the way.
+    The operating system releases it when the process ends for any reason, so no stale lock remains.
     """
 
     path: Path
@@ -26,7 +26,7 @@ class StateLock:
 
     @classmethod
     def take(cls, state: Path) -> "StateLock":
-        """Make the folder where needed and lock it."""
+        """Lock the folder; create it if it does not exist."""
         try:
             state.mkdir(parents=True, exist_ok=True, mode=0o700)
             stream = (state / "lock").open("a+", encoding="utf-8")
@@ -49,12 +49,12 @@ class StateLock:
         return cls(state / "lock", stream)
 
     def release(self) -> None:
-        """Let another cloud have the folder."""
+        """Release the lock."""
         self.stream.close()
 
 
 def describe(state: Path, description: JsonObject) -> None:
-    """Write down how to reach the running cloud."""
+    """Write the description of the running cloud."""
     path = state / "cloud.json"
     path.write_text(json.dumps(description, indent=1), encoding="utf-8")
     path.chmod(0o600)

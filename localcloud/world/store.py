@@ -1,4 +1,4 @@
-"""Where resources are kept: in memory, written through to one SQLite file of the state folder, so that they survive even a killed process."""
+"""The store of resources: in memory, written through to one SQLite file of the state folder, so that they survive a killed process."""
 
 import copy
 import json
@@ -13,7 +13,7 @@ class ResourceStore:
     """Documents by kind (such as `run.services`) and full resource name."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open the file, or keep everything in memory where there is none."""
+        """Open the file; None keeps everything in memory."""
         self._database = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
         self._database.execute("PRAGMA journal_mode=WAL")
         self._database.execute("PRAGMA synchronous=OFF")
@@ -34,14 +34,14 @@ class ResourceStore:
         return name in self._kinds.get(kind, {})
 
     def put(self, kind: str, name: str, document: JsonObject) -> JsonObject:
-        """Store a copy and return the argument."""
+        """Store a copy of the document and return the document."""
         text = json.dumps(document)
         self._kinds.setdefault(kind, {})[name] = json.loads(text)
         self._database.execute("INSERT OR REPLACE INTO resources VALUES (?, ?, ?)", (kind, name, text))
         return document
 
     def delete(self, kind: str, name: str) -> bool:
-        """Remove; says whether there was one."""
+        """Delete a document. Return False if it did not exist."""
         if self._kinds.get(kind, {}).pop(name, None) is None:
             return False
         self._database.execute("DELETE FROM resources WHERE kind = ? AND name = ?", (kind, name))

@@ -1,8 +1,8 @@
 """The three times of the simulation.
 
-Waits (queues, operations, probes) pass in simulated seconds, faster than real ones. Time stamps that people read are real ones, so that they
-make sense beside a clock on the wall. Lifetimes (a flex-start run duration) pass in real seconds unless the scenario says otherwise: at speed 200
-a run of four hours would end after 72 seconds. `advance` moves all three forward.
+Waits (queues, operations, probes) pass in simulated seconds, faster than real ones. Time stamps show the real time. Lifetimes (a flex-start
+run duration) pass in real seconds unless the scenario says otherwise: at speed 200 a run of four hours would end after 72 seconds.
+`advance` moves all three forward.
 """
 
 import time
@@ -12,7 +12,7 @@ from localcloud.world.clock import Clock
 
 
 class Timeline:
-    """Time since the state folder's first day, continued over restarts."""
+    """The time since the state folder was created, continued over restarts."""
 
     def __init__(self, clock: Clock, *, simulated_s: float = 0.0, advanced_s: float = 0.0) -> None:
         """Continue at `simulated_s` and `advanced_s` (seconds), which an earlier run on the same state reached."""
@@ -38,7 +38,7 @@ class Timeline:
         return rfc3339(self.now())
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass at once."""
+        """Advance all times by `seconds`."""
         self._base_s += seconds
         self.advanced_s += seconds
 

@@ -77,7 +77,7 @@ def check(urn: str, given: Mapping[str, Any], *, project: str = "", proposed_nam
     inputs = {key: value for key, value in given.items() if value is not None and key != "__defaults"}
     _fill_defaults(inputs, urn, project, proposed_name)
     plain = cast("wire.Properties", wire.reveal(inputs))
-    mistakes = [*_members("", plain, INPUT_BY_NAME)]
+    mistakes = list(_members("", plain, INPUT_BY_NAME))
     if not mistakes:
         mistakes = [mistake for rule in RULES for mistake in rule(plain)]
         mistakes += _secrets(inputs)
@@ -85,33 +85,23 @@ def check(urn: str, given: Mapping[str, Any], *, project: str = "", proposed_nam
     return CheckedInputs(inputs=inputs, mistakes=tuple(_hide(mistake, hidden) for mistake in mistakes))
 
 
-def _secret_texts(value: wire.Value) -> set[str]:
+def _secret_texts(value: wire.Value, *, secret: bool = False) -> set[str]:
     """Return all strings inside secrets. No message may contain them."""
     if isinstance(value, dict):
-        items = cast("wire.Properties", value)
-        inside = wire.reveal(items) if wire.is_secret(items) else None
-        found = {text for item in items.values() for text in _secret_texts(item)}
-        return found | ({inside} if isinstance(inside, str) else _texts(inside))
-    return (
-        {text for item in cast("list[wire.Value]", value) for text in _secret_texts(item)}
-        if isinstance(value, list)
-        else set()
-    )
-
-
-def _texts(value: wire.Value) -> set[str]:
-    if isinstance(value, dict):
-        return {text for item in cast("wire.Properties", value).values() for text in _texts(item)}
-    if isinstance(value, list):
-        return {text for item in cast("list[wire.Value]", value) for text in _texts(item)}
-    return {value} if isinstance(value, str) else set()
+        items = list(cast("wire.Properties", value).values())
+    elif isinstance(value, list):
+        items = cast("list[wire.Value]", value)
+    else:
+        return {value} if secret and isinstance(value, str) else set()
+    inside = secret or wire.is_secret(value)
+    return {text for item in items for text in _secret_texts(item, secret=inside)}
 
 
 def _hide(mistake: Mistake, hidden: list[str]) -> Mistake:
     sentence = mistake.sentence
     for text in hidden:
         sentence = sentence.replace(f'"{text}"', "a secret") if text else sentence
-    return Mistake(path=mistake.path, sentence=sentence)
+    return Mistake(mistake.path, sentence)
 
 
 def _fill_defaults(inputs: wire.Properties, urn: str, project: str, proposed_name: str) -> None:
@@ -185,7 +175,7 @@ def key_path(path: str, key: str) -> str:
 
 def _show(value: wire.Value) -> str:
     text = f'"{value}"' if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - a line of a terminal
+    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - fits a line of a terminal
 
 
 def _known(inputs: wire.Properties, name: str) -> wire.Value:

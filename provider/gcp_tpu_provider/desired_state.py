@@ -10,12 +10,13 @@ from gcp_tpu_provider.tpu_api import PROVISIONING_MODELS
 
 URN_LABEL_SUFFIX = "-urn"
 DEFAULT_URN_LABEL = f"pulumi{URN_LABEL_SUFFIX}"
+URN_DIGITS = 40
 DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
 def urn_hash(urn: str) -> str:
-    """Return the value of the owner label: the first 40 hex digits of the SHA-256 of the URN."""
-    return hashlib.sha256(urn.encode()).hexdigest()[:40]
+    """Return the value of the owner label: the first `URN_DIGITS` hex digits of the SHA-256 of the URN."""
+    return hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

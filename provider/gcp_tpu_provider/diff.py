@@ -10,7 +10,7 @@ from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.properties import DEAD_STATE, INPUTS, Property
 from gcp_tpu_provider.resource_record import MISSING
-from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DEAD_NODE
+from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DEAD_NODE, READY_PHASE
 
 ChangeKind = Literal["add", "delete", "update"]
 
@@ -72,9 +72,9 @@ def _unfinished(
         return []
     ready = DesiredState(urn, desired).ready_check
     current = ready is None or not ready.document_hash or ready.document_hash == state.get("documentHash")
-    if state.get("phase") == "ready" and current:
+    if state.get("phase") == READY_PHASE and current:
         return []
-    return [PropertyChange(path="phase", kind=_kind(state.get("phase"), "ready"), input_diff=False)]
+    return [PropertyChange(path="phase", kind=_kind(state.get("phase"), READY_PHASE), input_diff=False)]
 
 
 def _property(

@@ -119,9 +119,9 @@ async def read(
         fresh.observed["ownerLabels"] = {key: value for key, value in labels.items() if value == mine} or None
     desired = DesiredState.of(operation.desired.urn, current)
     if desired.inputs.get("ready") and node is not None and desired.ready_check is not None:
-        reported = await operation.api.guest_attributes(names[0], desired.ready_check.namespace)
-        if reported:
-            fresh.observe_guest_attributes(reported.get("phase", ""), reported.get("document-hash", ""))
+        report = await operation.api.find_guest_report(names[0], desired.ready_check.namespace)
+        if report:
+            fresh.observe_guest_report(report)
     return ReadResult(resource_id=desired.resource_id, inputs=current, outputs=fresh.outputs(current))
 
 

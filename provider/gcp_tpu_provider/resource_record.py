@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from gcp_tpu_provider import wire
-from gcp_tpu_provider.desired_state import URN_LABEL_SUFFIX
+from gcp_tpu_provider.desired_state import URN_DIGITS, URN_LABEL_SUFFIX
 from gcp_tpu_provider.properties import INPUT_BY_NAME, OUTPUTS
-from gcp_tpu_provider.tpu_api import ACTIVE, NodeInfo, QueuedResourceInfo
+from gcp_tpu_provider.tpu_api import ACTIVE, GuestReport, NodeInfo, QueuedResourceInfo
 
 UNOBSERVED = "UNKNOWN"
 """State of a queued resource that was requested and not observed yet."""
@@ -70,9 +70,9 @@ class ResourceRecord:
             "ownerLabels": owner_labels(node.labels),
         }
 
-    def observe_guest_attributes(self, phase: str, document_hash: str) -> None:
-        """Store the guest attributes that the machine published."""
-        self.observed |= {"phase": phase or None, "documentHash": document_hash or None}
+    def observe_guest_report(self, report: GuestReport) -> None:
+        """Store what the machine published about its server."""
+        self.observed |= {"phase": report.phase or None, "documentHash": report.document_hash or None}
 
     def _add_to_history(self, state: str) -> None:
         if self.history and self.history[-1]["state"] == state and self.history[-1]["zone"] == self.zone:
@@ -95,7 +95,7 @@ class ResourceRecord:
 
 def owner_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the owner labels of a node: those that name a resource of any Pulumi program."""
-    return {key: value for key, value in labels.items() if key.endswith(URN_LABEL_SUFFIX) and len(value) == 40}  # noqa: PLR2004 - the hash's length
+    return {key: value for key, value in labels.items() if key.endswith(URN_LABEL_SUFFIX) and len(value) == URN_DIGITS}
 
 
 def preview_outputs(inputs: wire.Properties, olds: Mapping[str, Any] | None = None) -> wire.Properties:

@@ -9,7 +9,7 @@ from gcp_tpu_provider.durations import for_people
 from gcp_tpu_provider.errors import CannotWaitError
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
 from gcp_tpu_provider.resource_record import owner_labels
-from gcp_tpu_provider.tpu_api import ACTIVE, NodeInfo
+from gcp_tpu_provider.tpu_api import ACTIVE, FAILED_PHASE, READY_PHASE, GuestReport, NodeInfo
 
 POLLS_PER_NODE_CHECK = 5
 """Every fifth poll of the guest attributes also reads the queued resource and its node."""
@@ -86,37 +86,36 @@ async def await_ready(operation: ResourceOperation, check: ReadyCheck) -> None:
     record = operation.owned_record()
     timer, polls = PollTimer(operation.pacing), 0
     while True:
-        reported = await operation.api.guest_attributes(str(record.observed["nodeName"]), check.namespace)
-        document_hash, detail = reported.get("document-hash", ""), reported.get("detail", "")
-        current = not check.document_hash or document_hash == check.document_hash
-        phase = reported.get("phase", "") if current else ""
-        record.observe_guest_attributes(reported.get("phase", ""), document_hash)
-        if phase == "ready":
+        report = await operation.api.find_guest_report(str(record.observed["nodeName"]), check.namespace)
+        record.observe_guest_report(report or GuestReport("", "", ""))
+        current = report if report and check.document_hash in {"", report.document_hash} else None
+        if current and current.phase == READY_PHASE:
             return
-        if phase == "failed":
-            raise CannotWaitError(f"The server failed: {detail or 'it gave no reason'}")
+        if current and current.phase == FAILED_PHASE:
+            raise CannotWaitError(f"The server failed: {current.detail or 'it gave no reason'}")
         if timer.seconds() > check.timeout_s:
-            raise CannotWaitError(_timed_out(reported, current=current, check=check))
+            raise CannotWaitError(_timed_out(report, check, is_current=current is not None))
         polls += 1
         if polls % POLLS_PER_NODE_CHECK == 0:
             await _require_alive(operation)
-        shown = f" ({detail[:100]})" if current and detail else ""
+        phase = current.phase if current else ""
+        detail = f" ({current.detail[:100]})" if current and current.detail else ""
         waited = f"{for_people(timer.seconds())} of {for_people(check.timeout_s)}"
-        await operation.report_progress(f"{phase or 'waiting for the machine to read its document'}{shown}, {waited}")
+        await operation.report_progress(f"{phase or 'waiting for the machine to read its document'}{detail}, {waited}")
         await timer.pause()
 
 
-def _timed_out(reported: Mapping[str, str], *, current: bool, check: ReadyCheck) -> str:
+def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: bool) -> str:
     limit = f"The machine was not ready after {for_people(check.timeout_s)} (`ready.timeoutS`)"
-    phase = reported.get("phase", "no phase")
-    if not reported:
+    if report is None:
         return (
             f"{limit} and published no guest attributes in {check.namespace}/. Its start-up script did not run or cannot reach "
             "the metadata server. Read the serial console."
         )
-    if not current:
-        return f"{limit}. It still reports {phase} for document {reported.get('document-hash', '')[:12] or '(none)'}."
-    return f"{limit}. Its phase is {phase}, {reported.get('detail') or 'without detail'}."
+    phase = report.phase or "no phase"
+    if not is_current:
+        return f"{limit}. It still reports {phase} for document {report.document_hash[:12] or '(none)'}."
+    return f"{limit}. Its phase is {phase}, {report.detail or 'without detail'}."
 
 
 async def _require_alive(operation: ResourceOperation) -> None:

@@ -19,6 +19,11 @@ DEAD = frozenset({"FAILED", "SUSPENDING", "SUSPENDED"})
 """A queued resource in these states never serves again. Its id stays taken until it is deleted."""
 ACCEPTED_OR_LATER = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", ACTIVE})
 DELETABLE_WITHOUT_FORCE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"})
+GUEST_ATTRIBUTE_KEYS = ("phase", "document-hash", "detail")
+READY_PHASE = "ready"
+FAILED_PHASE = "failed"
+NOT_PUBLISHED = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST})
+"""Google's answers for guest attributes of a machine that is not up or has published nothing."""
 DEAD_NODE = frozenset({"PREEMPTED", "TERMINATED", "DELETING", "HIDDEN"})
 PROVISIONING_MODELS = {
     "flex-start": "FLEX_START",
@@ -104,6 +109,15 @@ class NodeInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestReport:
+    """What a machine published about its server: the values of `GUEST_ATTRIBUTE_KEYS`, empty if it did not publish one."""
+
+    phase: str
+    document_hash: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class TpuApi:
     """The API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
@@ -137,24 +151,21 @@ class TpuApi:
             await self.transport.call("PATCH", f"v2alpha1/{name}", query={"updateMask": mask}, body=changes)
         )
 
-    async def guest_attributes(self, node: str, namespace: str) -> dict[str, str]:
-        """Return the guest attributes in a namespace; empty until the machine has published some."""
+    async def find_guest_report(self, node: str, namespace: str) -> GuestReport | None:
+        """Return what the machine last published in a namespace of its guest attributes, or None if it has published nothing."""
         path, body = f"v2alpha1/{node}:getGuestAttributes", {"queryPath": f"{namespace}/"}
         try:
             raw = await self.transport.call("POST", path, body=body)
         except GoogleError as error:
-            if error.status in {
-                HTTPStatus.NOT_FOUND,
-                HTTPStatus.BAD_REQUEST,
-            }:  # the machine is not up, or has published nothing
-                return {}
+            if error.status in NOT_PUBLISHED:
+                return None
             raise
         found: dict[str, str] = {}
         for worker in _objects(raw, "guestAttributes"):
             for item in _objects(_object(worker, "queryValue"), "items"):
                 if item.get("namespace", namespace) == namespace:
                     found.setdefault(_text(item, "key"), _text(item, "value"))
-        return found
+        return GuestReport(*(found.get(key, "") for key in GUEST_ATTRIBUTE_KEYS)) if found else None
 
     async def get_operation(self, name: str) -> LongRunningOperation:
         """Return an operation. One that Google no longer has counts as done."""

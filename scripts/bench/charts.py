@@ -1,6 +1,4 @@
-"""Which pictures a sweep gives, as data: drawn by `svg` for the report and by `png` for everything else."""
-
-from __future__ import annotations
+"""The charts of a sweep as data. `svg` draws them for the report, and `png` as files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +10,12 @@ Value = Callable[[Result], float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One measured point of a line."""
+    """One point of a line."""
 
     x: float
     y: float
     label: str
-    """What hovering shows."""
+    """Tooltip."""
     valid: bool
 
 
@@ -28,13 +26,13 @@ class Series:
     name: str
     marks: tuple[Mark, ...]
     tagged: bool = False
-    """Whether the load is written beside every mark."""
+    """Whether every mark shows its load."""
     tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineChart:
-    """Lines over loads or over each other."""
+    """A chart of lines."""
 
     key: str
     title: str
@@ -47,20 +45,20 @@ class LineChart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One field of a heat map."""
+    """One cell of a heat map."""
 
     column: int
     row: int
     value: float | None
-    """None where no answer was complete."""
+    """None if no answer was complete."""
     label: str
     flag: str = ""
-    """`failed` where some requests failed, `invalid` where the figures do not hold."""
+    """`failed` if some requests failed, `invalid` if the figures are invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """Concurrency by input length."""
+    """A heat map of concurrency by input length."""
 
     key: str
     title: str
@@ -72,7 +70,7 @@ class HeatMap:
 
 
 LOG_RANGE: Final = 20.0
-"""Values that differ by more than this factor are drawn on a logarithmic axis."""
+"""Values that differ by more than this factor have a logarithmic axis."""
 
 
 def _mode(result: Result) -> str:
@@ -84,24 +82,24 @@ def _shape(result: Result) -> tuple[int, int]:
 
 
 def shape_name(shape: tuple[int, int]) -> str:
-    """`(output, input)` in words."""
+    """Return the name of a shape, `(output, input)`."""
     return f"{shape[1]:,} in, {shape[0]:,} out"
 
 
 def _names(results: Sequence[Result]) -> Callable[[tuple[int, int]], str]:
-    """How a legend names shapes: by the input length alone where all have one output length."""
+    """Return how a legend names shapes: by input length alone if all have one output length."""
     if len({_shape(result)[0] for result in results}) == 1:
         return lambda shape: f"{shape[1]:,} in"
     return shape_name
 
 
 def figure(name: str) -> Value:
-    """A figure of a result by its field."""
+    """Return a function that reads a figure of a result."""
     return lambda result: float(result[name]) if result.get(name) is not None else None
 
 
 def _averaged(results: Sequence[Result], value: Value) -> list[tuple[float, float, bool]]:
-    """Load, value and validity, repeats averaged."""
+    """Return load, value and validity of each load, with repeats averaged."""
     found: dict[float, list[tuple[float, bool]]] = {}
     for result in results:
         number = value(result)
@@ -140,7 +138,7 @@ def _wide(series: Sequence[Series]) -> bool:
 def over_load(
     results: Sequence[Result], mode: str, *, key: str, title: str, field: str, y_label: str, unit: str
 ) -> LineChart | None:
-    """One figure over the load, a line a shape; None where there is nothing to draw."""
+    """Return a chart of one figure over the load, one line per shape; None without values."""
     named = _names(results)
     series = tuple(_line(group, named(shape), figure(field), unit, mode) for shape, group in _by_shape(results).items())
     series = tuple(line for line in series if line.marks)
@@ -158,7 +156,7 @@ def over_load(
 
 
 def ttft_percentiles(results: Sequence[Result], mode: str) -> list[LineChart]:
-    """Time to first token at the median, 90th and 99th percentile over the load, one chart a shape."""
+    """Return charts of the time to first token at the median, 90th and 99th percentile, one per shape."""
     charts: list[LineChart] = []
     for shape, group in _by_shape(results).items():
         lines = (("median", "median_ttft_ms"), ("p90", "p90_ttft_ms"), ("p99", "p99_ttft_ms"))
@@ -179,7 +177,7 @@ def ttft_percentiles(results: Sequence[Result], mode: str) -> list[LineChart]:
 
 
 def latency_against_throughput(results: Sequence[Result], mode: str) -> LineChart | None:
-    """End-to-end latency against throughput, the load beside every mark."""
+    """Return a chart of end-to-end latency over throughput, with the load at every mark."""
     series: list[Series] = []
     named = _names(results)
     for shape, group in _by_shape(results).items():
@@ -207,7 +205,7 @@ def latency_against_throughput(results: Sequence[Result], mode: str) -> LineChar
 
 
 def heat_maps(results: Sequence[Result]) -> list[HeatMap]:
-    """Throughput by concurrency and input length, one map an output length, where there are two or more of both."""
+    """Return heat maps of throughput by concurrency and input length, one per output length, if there are two or more of both."""
     closed = [result for result in results if _mode(result) == "closed" and result["point"]["repeat"] == 0]
     maps: list[HeatMap] = []
     for output in sorted({_shape(result)[0] for result in closed}):
@@ -218,7 +216,7 @@ def heat_maps(results: Sequence[Result]) -> list[HeatMap]:
             maps.append(
                 HeatMap(
                     key=f"grid-o{output}",
-                    title=f"Output tokens a second, {output:,} output tokens",
+                    title=f"Output tokens per second, {output:,} output tokens",
                     x_label="concurrency",
                     y_label="input tokens",
                     columns=tuple(f"{level:,}" for level in levels),
@@ -241,7 +239,7 @@ def _cell(result: Result, levels: Sequence[int], inputs: Sequence[int]) -> Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """All pictures of a sweep. `more` are those of further shapes, which a report shows on demand."""
+    """All charts of a sweep. A report shows `more`, those of further shapes, on demand."""
 
     lines: tuple[LineChart, ...]
     maps: tuple[HeatMap, ...]
@@ -249,7 +247,7 @@ class Pictures:
 
 
 def pictures(results: Sequence[Result]) -> Pictures:
-    """The pictures that the results give."""
+    """Return the charts of the results."""
     lines: list[LineChart] = []
     more: list[LineChart] = []
     for mode in ("closed", "open"):

@@ -1,11 +1,9 @@
-"""Compares two sweeps: how far each figure moved, with confidence, and whether something got worse.
+"""Compare two sweeps: the change of each figure, its confidence interval, and what got worse.
 
 Intervals are for the logarithm of the ratio, from a bootstrap over the requests of a point (over repeats where a point has three or
 more in both sweeps, which also sees what varies from run to run). They are widened for the number of comparisons (Bonferroni), so
 that a grid of a hundred points does not raise an alarm by chance.
 """
-
-from __future__ import annotations
 
 import math
 import statistics
@@ -25,7 +23,7 @@ RESAMPLES: Final = 400
 REPEATS_WANTED: Final = 3
 FEWEST_REQUESTS: Final = 8
 SEED: Final = 20_240_229
-"""Of the resampling: the same folders give the same report."""
+"""Seed of the resampling: the same folders give the same report."""
 
 Columns = dict[str, Any]
 Statistic = Callable[[Columns, Any], Any]
@@ -33,7 +31,7 @@ Statistic = Callable[[Columns, Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One compared figure."""
+    """A figure to compare."""
 
     name: str
     field: str
@@ -64,12 +62,12 @@ class FigureChange:
     verdict: str
     """worse, better, same, or unclear."""
     basis: str
-    """What the interval is from: requests or repeats."""
+    """Source of the interval: requests or repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All changes of two sweeps."""
+    """All changes between two sweeps."""
 
     before: str
     after: str
@@ -77,21 +75,21 @@ class Comparison:
     confidence: float
     changes: tuple[FigureChange, ...]
     failures: tuple[str, ...]
-    """Points whose share of failed requests grew beyond the threshold, or that have no complete answer any more."""
+    """Points whose share of failed requests grew beyond the threshold, or that no longer have a complete answer."""
     left_out: tuple[str, ...]
-    """Points that only one sweep has, or that are invalid."""
+    """Points that only one sweep has, and invalid points."""
     differences: tuple[str, ...]
-    """What the two sweeps do not have in common beside the server."""
+    """Settings in which the two sweeps differ."""
     simulated: bool
 
     @property
     def worse(self) -> bool:
-        """Whether something got worse beyond the threshold."""
+        """Whether a figure got worse beyond the threshold."""
         return bool(self.failures) or any(change.verdict == "worse" for change in self.changes)
 
 
 def _point_name(result: dict[str, Any]) -> str:
-    """What makes two points the same: load and shape, without the repeat."""
+    """Return what makes two points the same: load and lengths, without the repeat."""
     point = result["point"]
     asked = point["requested_input_tokens"] or point["input_tokens"]
     return f"{'concurrency' if point['mode'] == 'closed' else 'rate'} {load_text(result)}, {asked} in, {point['output_tokens']} out"
@@ -102,12 +100,12 @@ def _grouped(folder: Path) -> dict[str, list[dict[str, Any]]]:
     for result in read_results(folder):
         found.setdefault(_point_name(result), []).append(result)
     if not found:
-        raise SweepError(f"{folder} holds no results to compare.")
+        raise SweepError(f"{folder} has no results to compare.")
     return found
 
 
 def compare_folders(before: Path, after: Path, *, threshold: float, confidence: float) -> Comparison:
-    """Compare all points that both folders have.
+    """Compare the points that both folders have.
 
     `threshold` is the share by which a figure may get worse; `confidence` that of all intervals together. Raises SweepError when a
     folder has no results or the two have no point in common.
@@ -204,7 +202,7 @@ def _change(  # noqa: PLR0917 - the two sides and how to judge them
 
 
 def _verdict(metric: Metric, ratio: float, low: float, high: float, threshold: float) -> str:
-    """Worse or better needs both: beyond the threshold, and an interval that leaves out no change at all."""
+    """Return the verdict. A change beyond the threshold counts only if its interval excludes no change at all."""
     gain = ratio if metric.higher_is_better else 1 / ratio
     certain = low > 1 or high < 1
     if gain < 1 - threshold:
@@ -220,7 +218,7 @@ def _spread_of_repeats(values: Sequence[float]) -> float:
 
 
 def _spread_of_requests(results: Sequence[dict[str, Any]], field: str) -> float:
-    """Standard error of the logarithm of a figure, by resampling the requests of the point."""
+    """Return the standard error of a figure's logarithm, from resampled requests of the point."""
     columns: Columns = {
         name: np.concatenate([np.asarray(r[name], dtype=float) for r in results])
         for name in ("ttfts", "e2els", "output_lens")
@@ -236,7 +234,7 @@ def _spread_of_requests(results: Sequence[dict[str, Any]], field: str) -> float:
 
 
 def _throughput(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy and matplotlib objects
-    # At a given load throughput goes with tokens over the time that a request stays (Little's law).
+    # At a given load, throughput is proportional to tokens per residence time (Little's law).
     return columns["output_lens"][picks].sum(axis=1) / columns["e2els"][picks].sum(axis=1)
 
 
@@ -262,7 +260,7 @@ def _percent(ratio: float) -> str:
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """Markdown for a pull request: the verdict first, then the table."""
+    """Return Markdown for a pull request: the verdict first, then the table."""
     worse = [change for change in comparison.changes if change.verdict == "worse"]
     better = sum(change.verdict == "better" for change in comparison.changes)
     head = f"**{len(worse) + len(comparison.failures)} worse**, {better} better, {len(comparison.changes)} compared"
@@ -295,7 +293,7 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """JSON types only; an interval without a bound is null."""
+    """Return the comparison as JSON types; an interval without a bound is null."""
     changes = [
         {
             key: (value if not isinstance(value, float) or math.isfinite(value) else None)

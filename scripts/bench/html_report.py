@@ -1,6 +1,4 @@
-"""The report as one self-contained HTML page: no script, no font, no picture from elsewhere."""
-
-from __future__ import annotations
+"""Write the report as one self-contained HTML page without scripts or external files."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -75,7 +73,7 @@ def _table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def html_report(facts: Facts, results: Sequence[Mapping[str, Any]], drawn: Pictures) -> str:
-    """The whole page."""
+    """Return the page."""
     tiles = "".join(
         f'<div class="fact"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for name, value in facts.headline
     )
@@ -96,5 +94,5 @@ def html_report(facts: Facts, results: Sequence[Mapping[str, Any]], drawn: Pictu
         f'<h1>{escape(facts.title)}</h1><p class="muted">{escape(subtitle)}</p>{notices}<div class="facts">{tiles}</div>'
         f'<h2>Charts</h2><div class="charts">{charts}</div>{further}'
         f'<h2>Points</h2>{_table(results)}<p class="muted">{escape(facts.legend)}</p>{noted}'
-        f"<h2>The same by vLLM's own benchmark</h2><pre>{escape(facts.vllm_command)}</pre></main></body></html>\n"
+        f"<h2>The same with vLLM's own benchmark</h2><pre>{escape(facts.vllm_command)}</pre></main></body></html>\n"
     )

@@ -1,25 +1,21 @@
-"""How late the load generator's own loop is: what it adds to every time that it measures."""
+"""Measure the lateness of the load generator's event loop, which adds to every time that it measures."""
 
-from __future__ import annotations
-
+import asyncio
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scripts.client.wire import now_s
 
-if TYPE_CHECKING:
-    import asyncio
-
 PERIOD_S: Final = 0.01
 TIMER_STEP_S: Final = 0.001
-"""epoll wakes in whole milliseconds, so a timer of an idle loop is late by up to one. Arriving bytes are not, so it does not count."""
+"""epoll wakes in whole milliseconds, so that a timer of an idle loop is up to 1 ms late. Arriving bytes are not, so this does not count."""
 
 
 class LagSampler:
-    """Samples the loop's lateness evenly over time.
+    """Sample the loop's lateness evenly over time.
 
-    A blocked loop misses many ticks at once; each missed tick counts with the lateness that an event at that moment would have
-    met, so that a long block weighs as much as it hurts.
+    A blocked loop misses many ticks. Each missed tick counts with the lateness that an event at that moment would have had, so that a
+    long block has its full weight.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -29,12 +25,12 @@ class LagSampler:
         self.lags_s: array[float] = array("d")
 
     def start(self) -> None:
-        """Begin now."""
+        """Start sampling."""
         self._next_s = now_s() + PERIOD_S
         self._timer = self._loop.call_later(PERIOD_S, self._tick)
 
     def stop(self) -> None:
-        """End; the samples stay."""
+        """Stop sampling and keep the samples."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,11 +1,9 @@
-"""Generates one worker's share of a point's load.
+"""Generate one worker's share of a point's load.
 
 Closed loop: a fixed number of slots, each with a connection of its own, each sending its next request when the last is answered.
 Open loop: requests leave at times drawn beforehand, whatever the server does; their latency counts from the intended time, so that a
 late client makes the server look worse and never better.
 """
-
-from __future__ import annotations
 
 import asyncio
 import gc
@@ -14,31 +12,29 @@ import random
 import ssl
 import time
 from array import array
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from scripts.bench.lag import LagSampler
 from scripts.bench.prompts import PromptMaker, Recipe
 from scripts.bench.records import RequestRecord, WorkerResult
 from scripts.client.wire import Exchange, Origin, WireConnection, now_s, request_bytes, request_head
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 WATCH_PERIOD_S: Final = 0.25
 CONNECT_LIMIT_S: Final = 30.0
 CONNECTS_AT_ONCE: Final = 128
-"""New connections under way at a time before the start: a server's backlog is often 128."""
+"""New connections opened at the same time before the start. A server's backlog is often 128."""
 STALE_AFTER_S: Final = 1.0
-"""A reused connection that ends this soon, without a byte, had been closed by the server while it was idle."""
+"""If a reused connection ends this soon without a byte, the server had closed it while it was idle."""
 GIVE_UP_AFTER: Final = 20
-"""Connections in a row that fail before the server counts as gone."""
+"""Consecutive failed connections after which the server counts as gone."""
 RAMP_S: Final = 0.0001
-"""Between the first requests of two slots of a closed loop. A thousand requests in one instant would wait for one another in the
-server's accept loop, and their time to first token would measure that; a tenth of a second apart they do not, and lose less than that."""
+"""Delay between the first requests of two slots of a closed loop. A thousand simultaneous requests would wait for one another in the
+server's accept loop, and their time to first token would measure that."""
 PAUSES_S: Final = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Pause of a slot after so many failures in a row: a refusing server is not hammered."""
+"""Pauses of a slot after consecutive failures, so that a refusing server is not overloaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +45,16 @@ class Share:
     path: str
     headers: Mapping[str, str]
     body: Mapping[str, object]
-    """The request without its prompt."""
+    """Body of the request without its prompt."""
     recipe: Recipe
     first_index: int
-    """Index of the point's first request; warm-up and measurement use different ones."""
+    """Index of the point's first request. Warm-up and measurement use different indexes."""
     worker: int
     workers: int
     concurrency: int
     """Slots of this worker (closed loop), or most requests of this worker in flight (open loop)."""
     rate_per_s: float | None
-    """Requests a second of all workers together; None for a closed loop."""
+    """Requests per second of all workers together; None for a closed loop."""
     poisson: bool
     requests: int | None
     duration_s: float | None
@@ -67,7 +63,7 @@ class Share:
 
 
 def arrivals(rate_per_s: float, seed: int, *, poisson: bool) -> Iterator[float]:
-    """Intended send times of an open loop, in seconds from the start, without end. All workers draw the same ones."""
+    """Yield the intended send times of an open loop without end, in seconds from the start. All workers draw the same times."""
     rng = random.Random(seed)  # noqa: S311 - filler text and load patterns, no secret
     at_s = 0.0
     while True:
@@ -76,7 +72,7 @@ def arrivals(rate_per_s: float, seed: int, *, poisson: bool) -> Iterator[float]:
 
 
 class LoadGenerator:
-    """Runs one share. `prepare` opens connections and makes the first prompts; `run` starts at a given time."""
+    """Run one share. `prepare` opens connections and makes the first prompts; `run` starts at a given time."""
 
     def __init__(self, share: Share, loop: asyncio.AbstractEventLoop) -> None:
         self._share = share
@@ -99,22 +95,22 @@ class LoadGenerator:
 
     @property
     def finished(self) -> int:
-        """Requests that are over."""
+        """Requests that have ended."""
         return len(self._records)
 
     @property
     def in_flight(self) -> int:
-        """Requests under way."""
+        """Requests in flight."""
         return len(self._active)
 
     def stop(self) -> None:
-        """Send nothing more and give up what is under way."""
+        """Send no more requests and end those in flight."""
         self._stopping = True
         for connection in list(self._active):
             connection.abort("aborted", "the point was ended before the answer was complete")
 
     async def prepare(self) -> None:
-        """Open connections and make prompts, so that the measurement starts with neither."""
+        """Open connections and make prompts, so that the measurement does not include either."""
         share = self._share
         for index in self._indexes():
             if len(self._ready) >= share.concurrency * 2:
@@ -130,17 +126,17 @@ class LoadGenerator:
                     try:
                         self._idle.append(await self._connect())
                     except (OSError, TimeoutError):
-                        reachable = False  # the requests themselves will try again, and be counted
+                        reachable = False  # the requests themselves connect again and are counted
 
         await asyncio.gather(*(open_one() for _ in range(wanted)))
 
     async def run(self, start_s: float) -> WorkerResult:
-        """Generate the load from `start_s` on (a reading of `now_s`) until it is answered."""
+        """Generate the load from `start_s` (a reading of `now_s`) until all requests are answered."""
         self._start_s = start_s
         sampler = LagSampler(self._loop)
         gc.collect()
         gc.freeze()
-        gc.disable()  # a collection among thousands of live requests is a pause of the clock
+        gc.disable()  # a collection during a measurement would delay all times
         await asyncio.sleep(max(0.0, start_s - now_s()))
         cpu_s = time.process_time()
         sampler.start()
@@ -205,7 +201,10 @@ class LoadGenerator:
         )  # fmt: skip
 
     async def _closed_loop(self) -> None:
-        share, indexes = self._share, self._indexes()  # one iterator for all: the next free slot takes the next index
+        share, indexes = (
+            self._share,
+            self._indexes(),
+        )  # one iterator for all slots: the next free slot takes the next index
         slots: list[asyncio.Task[None]] = []
         for number in range(share.concurrency):
             delay_s = self._start_s + (number * share.workers + share.worker) * RAMP_S - now_s()
@@ -238,7 +237,7 @@ class LoadGenerator:
             if delay_s > 0:
                 await asyncio.sleep(delay_s)
             elif number % 16 == 0:
-                await asyncio.sleep(0)  # late already: catch up, but let answers in
+                await asyncio.sleep(0)  # already late: catch up, but read answers
             if self._stopping or self._gave_up is not None:
                 break
             if len(tasks) >= share.concurrency:
@@ -251,7 +250,7 @@ class LoadGenerator:
             await asyncio.gather(*tasks)
 
     async def _send(self, index: int, intended_s: float | None) -> RequestRecord:
-        """Send one request and wait for its end; every request gives exactly one record."""
+        """Send one request and wait for its end. Every request gives exactly one record."""
         request = self._ready.pop(index, None) or self._request(index)
         for attempt in (0, 1):
             began_s = now_s()
@@ -338,7 +337,7 @@ class LoadGenerator:
         return record
 
     async def _watch(self) -> None:
-        """Ends what stalls: no answer within the request's limit, or no further byte of a begun one within the stall limit."""
+        """End requests that exceed the request limit or the stall limit."""
         share = self._share
         while True:
             await asyncio.sleep(WATCH_PERIOD_S)
@@ -351,11 +350,11 @@ class LoadGenerator:
                 if at_s - sent_s > share.request_limit_s:
                     connection.abort("timeout", f"not complete within {share.request_limit_s:g} s")
                 elif answered and at_s - last_byte_s > share.stall_limit_s:
-                    connection.abort("stall", f"no byte for {share.stall_limit_s:g} s in the middle of the answer")
+                    connection.abort("stall", f"no byte for {share.stall_limit_s:g} s during the answer")
 
 
 def judge(exchange: Exchange) -> tuple[str | None, str]:
-    """The kind of failure of a finished exchange, and its words; None for a complete answer that can be counted."""
+    """Return the kind of failure of a finished exchange and its message; None for a complete answer with usage."""
     if exchange.error is not None:
         return exchange.error, exchange.error_detail
     if not exchange.finished:

@@ -1,10 +1,8 @@
-"""The arithmetic of a point: from requests to figures. Pure.
+"""Compute the figures of a point from its requests. Pure functions.
 
 Field names and definitions are those of `vllm bench serve`, so that results stay comparable; docs/benchmarking.md lists them with
 their formulas. Times in `_ms` fields are milliseconds, all others seconds.
 """
-
-from __future__ import annotations
 
 import math
 import statistics
@@ -12,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from scripts.bench.records import RequestRecord, WorkerResult
+from scripts.bench.records import RequestRecord, WorkerResult
 
 PERCENTILES: Final = (90, 99)
 SCHEMA_VERSION: Final = 1
@@ -30,20 +27,20 @@ MAX_CPU_SHARE: Final = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """A service-level objective in seconds; a request is good when it keeps all that are given."""
+    """A service-level objective in seconds. A request is good if it meets every limit that is set."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
 
     def kept_by(self, record: RequestRecord) -> bool:
-        """Whether a completed request was good; a single token has no time per output token and keeps that objective."""
+        """Whether a completed request is good. A single token has no time per output token and meets that limit."""
         pairs = ((self.ttft_s, record.ttft_s), (self.tpot_s, record.tpot_s or 0.0), (self.e2e_s, record.e2e_s))
         return all(limit is None or value <= limit for limit, value in pairs)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The percentile of sorted values, `share` in percent, linear between neighbours (numpy's default)."""
+    """Return a percentile of sorted values, `share` in percent, linear between neighbours (numpy's default)."""
     if not ordered:
         return math.nan
     position = (len(ordered) - 1) * share / 100
@@ -67,13 +64,13 @@ def _statistics(name: str, values_s: Iterable[float]) -> dict[str, float | None]
 
 
 def inter_token_s(record: RequestRecord) -> list[float]:
-    """Times between a request's events with output. An event may hold several tokens: this is what a reader of the stream sees."""
+    """Return the times between a request's events with output. An event may hold several tokens."""
     times = record.times_s
     return [later - earlier for earlier, later in pairwise(times)]
 
 
 def _peak_tokens_per_s(records: Sequence[RequestRecord]) -> float:
-    """Most output tokens in any whole second; a request's tokens are spread evenly over its events."""
+    """Return the most output tokens in any whole second. A request's tokens are spread evenly over its events."""
     buckets: Counter[int] = Counter()
     for record in records:
         weight = record.output_tokens / len(record.times_s)
@@ -83,7 +80,7 @@ def _peak_tokens_per_s(records: Sequence[RequestRecord]) -> float:
 
 
 def _peak_concurrency(records: Sequence[RequestRecord]) -> int:
-    """Most requests under way at any moment."""
+    """Return the most requests in flight at any moment."""
     changes = sorted([(record.sent_s, 1) for record in records] + [(record.end_s, -1) for record in records])
     running = peak = 0
     for _, change in changes:
@@ -93,10 +90,10 @@ def _peak_concurrency(records: Sequence[RequestRecord]) -> int:
 
 
 def load_figures(records: Sequence[RequestRecord], objective: Objective | None) -> dict[str, Any]:
-    """All figures of a point's load. Failed requests count as failed and in nothing else."""
+    """Return all figures of a point. Failed requests count as failed and in no other figure."""
     done = [record for record in records if record.error is None]
     failed = [record for record in records if record.error is not None]
-    # From the first request that was to be sent to the last complete answer, as vllm bench serve has it.
+    # From the first intended send to the last complete answer, as in vllm bench serve.
     begin_s = min((record.intended_s for record in records), default=0.0)
     duration = max((record.times_s[-1] for record in done), default=begin_s) - begin_s
     tokens_in, tokens_out = sum(r.prompt_tokens for r in done), sum(r.output_tokens for r in done)
@@ -133,7 +130,7 @@ def load_figures(records: Sequence[RequestRecord], objective: Objective | None) 
 
 
 def error_figures(records: Sequence[RequestRecord]) -> dict[str, Any]:
-    """Failures by kind, with the words of the first of each."""
+    """Return the failures by kind, with the message of the first of each."""
     kinds: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for record in records:
@@ -144,7 +141,7 @@ def error_figures(records: Sequence[RequestRecord]) -> dict[str, Any]:
 
 
 def client_figures(results: Sequence[WorkerResult]) -> dict[str, Any]:
-    """What the load generator says of itself: its lag, its processor time, what it could not send."""
+    """Return the load generator's own figures: lag, processor time, requests not sent."""
     lags = sorted(lag for result in results for lag in result.lags_s)
     records = [record for result in results for record in result.records]
     late = sorted(record.sent_s - record.intended_s for record in records)
@@ -166,7 +163,7 @@ def client_figures(results: Sequence[WorkerResult]) -> dict[str, Any]:
 
 
 def invalid_reasons(client: Mapping[str, Any], median_ttft_ms: float | None) -> list[str]:
-    """Why the figures say more about the client than about the server; empty where they do not."""
+    """Return why the client was the limit; empty if it was not."""
     limit_ms = max(MAX_LAG_FLOOR_S * 1000, MAX_LAG_SHARE * (median_ttft_ms or 0.0))
     reasons: list[str] = []
     for name, what in (

@@ -1,7 +1,5 @@
 """Options of the benchmark, and what they ask for."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping
@@ -72,7 +70,7 @@ def _preset(text: str) -> Sweep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class BenchServerOptions:
     """Server."""
 
     stack: Annotated[str | None, Option("Measure the server of this stack.", metavar="NAME")] = None
@@ -81,7 +79,8 @@ class ServerOptions:
         str | None, Option("Name of the model; by default the first that the server serves.", metavar="ID")
     ] = None
     usd_per_hour: Annotated[
-        float | None, Option("Price of the server; by default the price in the stack's plan.", least=0, metavar="USD")
+        float | None,
+        Option("Price of the server; by default the price in the stack's plan.", least=0, metavar="USD"),
     ] = None
     accelerator: Annotated[
         str | None, Option("Accelerator of the server, to detect impossible figures.", metavar="NAME")
@@ -119,7 +118,8 @@ class LoadOptions:
     stop_when_saturated: Annotated[bool, Option("Skip loads above saturation.")] = False
     completions: Annotated[bool, Option("Use /v1/completions instead of chat.")] = False
     extra_body: Annotated[
-        Mapping[str, object] | None, Option("JSON object to add to every request.", parse=_extra_body, metavar="JSON")
+        Mapping[str, object] | None,
+        Option("JSON object to add to every request.", parse=_extra_body, metavar="JSON"),
     ] = None
 
     def sweep(self, seed: int) -> Sweep:
@@ -173,7 +173,7 @@ class ReportOptions:
 class BenchOptions:
     """Options of `python -m scripts.bench`."""
 
-    server: ServerOptions
+    server: BenchServerOptions
     load: LoadOptions
     limits: LimitOptions
     report: ReportOptions

@@ -1,6 +1,4 @@
-"""Draws the same charts as PNG files, for a README, a slide or a pull request."""
-
-from __future__ import annotations
+"""Draw the charts as PNG files."""
 
 import math
 from pathlib import Path
@@ -16,8 +14,8 @@ SIMULATED: Final = "simulated server"
 
 
 def write_pngs(drawn: Pictures, folder: Path, *, simulated: bool) -> list[Path]:
-    """Write one file a chart into `folder`; pictures of a simulated server say so."""
-    import matplotlib as mpl  # noqa: PLC0415 - slow to load, and needed here only
+    """Write one file per chart into `folder`. Charts of a simulated server say so."""
+    import matplotlib as mpl  # noqa: PLC0415 - slow to load
 
     mpl.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +28,7 @@ def write_pngs(drawn: Pictures, folder: Path, *, simulated: bool) -> list[Path]:
 
 
 def _save(chart: LineChart | HeatMap, path: Path, *, simulated: bool) -> None:
-    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to load, and needed here only
+    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to load
 
     figure: Any = Figure(figsize=SIZE_INCHES, dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
@@ -45,7 +43,7 @@ def _save(chart: LineChart | HeatMap, path: Path, *, simulated: bool) -> None:
 
 
 def _lines(axes: Any, chart: LineChart) -> None:  # noqa: ANN401 - numpy and matplotlib objects
-    import matplotlib as mpl  # noqa: PLC0415 - slow to load, and needed here only
+    import matplotlib as mpl  # noqa: PLC0415 - slow to load
 
     many = len(chart.series) > len(COLOURS)
     shades: Any = mpl.colormaps["viridis"]

@@ -1,7 +1,5 @@
 """Plan the points of a sweep, in order and within the server's length limit."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, replace
 from typing import Final, Literal

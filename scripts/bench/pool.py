@@ -1,6 +1,4 @@
-"""The load generator's processes, seen from the sweep."""
-
-from __future__ import annotations
+"""Start and control the processes of the load generator."""
 
 import asyncio
 import contextlib
@@ -10,42 +8,40 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import Any, Final, Self, cast
 
+from scripts.bench.load import Share
 from scripts.bench.records import FRAME, WorkerResult, unpack_result
 from scripts.client.wire import now_s
 
-if TYPE_CHECKING:
-    from scripts.bench.load import Share
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 READY_LIMIT_S: Final = 180.0
-"""Opening some thousand connections with TLS, and making their first prompts."""
+"""Time limit to open some thousand TLS connections and make their first prompts."""
 START_DELAY_S: Final = 0.05
-"""From the order to the first request, so that all workers start together."""
+"""Delay before the first request, so that all workers start together."""
 CLOSE_LIMIT_S: Final = 3.0
 STOP_LIMIT_S: Final = 45.0
-"""Giving up what is under way; a connection that is being opened takes up to 30 s."""
+"""Time limit to end requests in flight. Opening a connection takes up to 30 s."""
 STREAMS_PER_WORKER: Final = 512
-"""A worker handles some 50,000 events a second; 512 streams at 50 tokens a second are half of that."""
+"""A worker handles about 50,000 events per second; 512 streams at 50 tokens per second are half of that."""
 
 Progress = Callable[[int, int], None]
-"""Gets requests finished and requests in flight."""
+"""Receives the number of finished requests and of requests in flight."""
 
 
 class WorkerError(Exception):
-    """A process of the load generator died or did not answer."""
+    """A process of the load generator ended or did not answer."""
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def workers_for(streams: int, cores: int) -> int:
-    """Processes for so many streams at once: one core does for STREAMS_PER_WORKER, and more processes than cores only disturb each other."""
+    """Return the number of processes for concurrent streams: one per STREAMS_PER_WORKER, and no more than cores."""
     return max(1, min(cores, -(-streams // STREAMS_PER_WORKER)))
 
 
@@ -82,7 +78,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Starts processes as they are needed and keeps them for the next point. Use as an asynchronous context manager."""
+    """Processes that are started when needed and kept for the next point. Use it as an asynchronous context manager."""
 
     def __init__(self) -> None:
         self._workers: list[_Worker] = []
@@ -94,7 +90,7 @@ class WorkerPool:
         await self.close()
 
     async def close(self) -> None:
-        """End all processes, by force where they do not go by themselves."""
+        """End all processes, by force if necessary."""
         workers, self._workers = self._workers, []
         for worker in workers:
             if worker.process.stdin is not None:
@@ -121,7 +117,7 @@ class WorkerPool:
             self._workers.append(_Worker(process))
 
     async def run(self, shares: Sequence[Share], *, limit_s: float, progress: Progress) -> list[WorkerResult]:
-        """Run one point, a worker a share; after `limit_s` seconds the rest is given up and reported as such.
+        """Run one point with one worker per share. After `limit_s` seconds the remaining requests are ended and reported as aborted.
 
         Raises WorkerError when a process died. A cancellation ends all processes: what they know of the point is lost.
         """

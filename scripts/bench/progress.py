@@ -1,11 +1,9 @@
 """Progress of a sweep on stderr: a bar on a terminal, lines otherwise."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import (
@@ -18,52 +16,20 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-if TYPE_CHECKING:
-    from scripts.bench.points import Point
+from scripts.bench.points import Point
+from scripts.cli.command import say
 
 LINE_PERIOD_S: Final = 10.0
 
 
-class Reporter(Protocol):
-    """What a sweep tells while it runs."""
-
-    def begin(self, points: int) -> None:
-        """So many points are to be measured."""
-        ...
-
-    def start(self, point: Point) -> None:
-        """A point begins."""
-        ...
-
-    def progress(self, finished: int, in_flight: int) -> None:
-        """Requests of the point so far."""
-        ...
-
-    def done(self, point: Point, result: Mapping[str, Any]) -> None:
-        """A point is measured and stored."""
-        ...
-
-    def skipped(self, point: Point, reason: str) -> None:
-        """A point is left out."""
-        ...
-
-    def line(self, text: str) -> None:
-        """Something to know."""
-        ...
-
-    def end(self) -> None:
-        """No more points."""
-        ...
-
-
 def describe(point: Point) -> str:
-    """A point in words."""
+    """Return a point as text."""
     load = f"concurrency {point.concurrency}" if point.concurrency is not None else f"{point.request_rate:g} requests/s"
     return f"{load}, {point.input_tokens} in, {point.output_tokens} out"
 
 
 def outcome(result: Mapping[str, Any]) -> str:
-    """A point's figures in one line."""
+    """Return a point's figures as one line."""
     if not result["completed"]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in result["errors_by_kind"].items())
         return f"no complete answer ({kinds})"
@@ -73,32 +39,44 @@ def outcome(result: Mapping[str, Any]) -> str:
     return f"{result['output_throughput']:.1f} tok/s, TTFT {result['median_ttft_ms']:.1f} ms{tpot}{failed}{valid}"
 
 
-class LineReporter:
-    """Lines on stderr, for logs."""
+class Reporter:
+    """Progress as lines on stderr, for logs."""
 
     def __init__(self) -> None:
         self._total = self._measured = 0
         self._begin_s = self._said_s = time.monotonic()
-        self._text = ""
+        self._point = ""
 
     def begin(self, points: int) -> None:
-        """So many points are to be measured."""
+        """Start a sweep of `points` points."""
         self._total, self._begin_s = points, time.monotonic()
 
     def start(self, point: Point) -> None:
-        """A point begins."""
-        self._text, self._said_s = describe(point), time.monotonic()
+        """Start a point."""
+        self._point, self._said_s = describe(point), time.monotonic()
 
     def progress(self, finished: int, in_flight: int) -> None:
-        """Requests of the point so far, every LINE_PERIOD_S."""
+        """Report the point's requests so far."""
         if time.monotonic() - self._said_s >= LINE_PERIOD_S:
             self._said_s = time.monotonic()
-            self.line(f"{self._text}: {finished} done, {in_flight} under way")
+            self.line(f"{self._point}: {finished} done, {in_flight} in flight")
 
     def done(self, point: Point, result: Mapping[str, Any]) -> None:
-        """A point is measured and stored."""
+        """Report a point that is measured and stored."""
         self._measured += 1
         self.line(f"[{self._measured}/{self._total}] {describe(point)}: {outcome(result)}{self._left()}")
+
+    def skipped(self, point: Point, reason: str) -> None:
+        """Report a point that is skipped."""
+        self._measured += 1
+        self.line(f"[{self._measured}/{self._total}] {describe(point)}: skipped, {reason}")
+
+    def line(self, text: str) -> None:
+        """Report a message."""
+        say("bench", text)
+
+    def end(self) -> None:
+        """End the sweep."""
 
     def _left(self) -> str:
         left = self._total - self._measured
@@ -107,25 +85,14 @@ class LineReporter:
         left_s = (time.monotonic() - self._begin_s) / self._measured * left
         return f"; about {left_s / 60:.0f} min left" if left_s > 90 else f"; about {left_s:.0f} s left"  # noqa: PLR2004 - minutes from here on
 
-    def skipped(self, point: Point, reason: str) -> None:
-        """A point is left out."""
-        self._measured += 1
-        self.line(f"[{self._measured}/{self._total}] {describe(point)}: left out, {reason}")
 
-    def line(self, text: str) -> None:
-        """Something to know."""
-        print(f"bench: {text}", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """No more points."""
-
-
-class BarReporter:
-    """A bar on the terminal, with the points' figures above it."""
+class BarReporter(Reporter):
+    """Progress as a bar on the terminal, with the points' figures above it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._console = Console(stderr=True, highlight=False)
-        self._progress = Progress(
+        self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
@@ -135,42 +102,32 @@ class BarReporter:
             console=self._console,
             transient=True,
         )
-        self._task = self._progress.add_task("", total=None)
-        self._text = ""
+        self._task = self._bar.add_task("", total=None)
 
     def begin(self, points: int) -> None:
-        """So many points are to be measured."""
-        self._progress.update(self._task, total=points)
-        self._progress.start()
+        """Start a sweep of `points` points."""
+        super().begin(points)
+        self._bar.update(self._task, total=points)
+        self._bar.start()
 
     def start(self, point: Point) -> None:
-        """A point begins."""
-        self._text = describe(point)
-        self._progress.update(self._task, description=self._text)
+        """Start a point."""
+        super().start(point)
+        self._bar.update(self._task, description=self._point, completed=self._measured)
 
     def progress(self, finished: int, in_flight: int) -> None:
-        """Requests of the point so far."""
-        self._progress.update(self._task, description=f"{self._text}: {finished} done, {in_flight} under way")
-
-    def done(self, point: Point, result: Mapping[str, Any]) -> None:
-        """A point is measured and stored."""
-        self.line(f"{describe(point)}: {outcome(result)}")
-        self._progress.advance(self._task)
-
-    def skipped(self, point: Point, reason: str) -> None:
-        """A point is left out."""
-        self.line(f"{describe(point)}: left out, {reason}")
-        self._progress.advance(self._task)
+        """Report the point's requests so far."""
+        self._bar.update(self._task, description=f"{self._point}: {finished} done, {in_flight} in flight")
 
     def line(self, text: str) -> None:
-        """Something to know."""
+        """Report a message."""
         self._console.print(text, markup=False)
 
     def end(self) -> None:
-        """No more points."""
-        self._progress.stop()
+        """End the sweep."""
+        self._bar.stop()
 
 
 def reporter_for_stderr() -> Reporter:
-    """A bar where stderr is a terminal, lines otherwise."""
-    return BarReporter() if sys.stderr.isatty() else LineReporter()
+    """Return a progress bar if stderr is a terminal, else lines."""
+    return BarReporter() if sys.stderr.isatty() else Reporter()

@@ -1,11 +1,9 @@
-"""Prompts of exact length that no cache has seen.
+"""Make prompts of exact length that are in no cache.
 
-A prompt is a number of short common words. Each is one token under all tokenizers that we know of; `calibrate` asks the server's own
-tokenizer, drops words for which that does not hold, and finds what the chat template adds. A random head makes every prompt its own
-from the first cache block on; the rest is a random stretch of the point's word list.
+A prompt consists of short common words, each of which is one token in the known tokenizers. `calibrate` asks the server's tokenizer,
+drops words of several tokens, and finds the tokens that the chat template adds. A random head makes every prompt unique from the first
+cache block on; the rest is a random part of the point's word list.
 """
-
-from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,27 +22,27 @@ POOL: Final = tuple(dict.fromkeys(_POOL_TEXT.split()))
 HEAD_WORDS: Final = 16
 """Random words at the start of a prompt; vLLM's smallest cache block is 16 tokens."""
 BODY_SLACK: Final = 1009
-"""Words that a point's word list has more than its prompts, so that stretches start at many places."""
+"""Extra words of a point's word list, so that prompts can start at many places."""
 FEWEST_WORDS: Final = 32
 ROUNDS: Final = 4
 _MULTIPLIER: Final = 2_654_435_761
-"""A prime (Knuth's): multiplying by it shuffles indexes without making two of them equal."""
+"""A prime (Knuth's). Multiplying by it shuffles indexes without collisions."""
 
 CountTokens = Callable[[str], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to make the prompts of one point."""
+    """Parameters of a point's prompts."""
 
     words: tuple[str, ...]
     count: int
-    """Words a prompt."""
+    """Words per prompt."""
     seed: int
 
 
 class PromptMaker:
-    """Makes the prompts of one point: the same prompt for the same seed and index, in any process."""
+    """Make the prompts of one point. The same seed and index give the same prompt in any process."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -53,7 +51,7 @@ class PromptMaker:
         self._body = rng.choices(recipe.words, k=body + BODY_SLACK if body else 0)
 
     def prompt(self, index: int) -> str:
-        """The prompt of request `index`."""
+        """Return the prompt of request `index`."""
         recipe = self._recipe
         if recipe.count < HEAD_WORDS // 2:
             return " ".join(self._digits(index))
@@ -63,7 +61,7 @@ class PromptMaker:
         return " ".join([*head, *self._body[start : start + recipe.count - len(head)]])
 
     def _digits(self, index: int) -> list[str]:
-        """Few words cannot be drawn without clashes: they count instead, in a shuffled order."""
+        """Return words that count in a shuffled order, because few words cannot be drawn without collisions."""
         recipe = self._recipe
         base = len(recipe.words)
         number = (index * _MULTIPLIER + recipe.seed) % int(base**recipe.count)
@@ -76,23 +74,23 @@ class PromptMaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What is known of the server's way of counting."""
+    """How the server counts tokens."""
 
     source: Literal["tokenize", "usage"]
-    """The tokenizer's endpoint, or the usage of requests of one output token."""
+    """`tokenize` for the tokenizer's endpoint, `usage` for the usage of requests of one output token."""
     words: tuple[str, ...]
     overhead_tokens: int
-    """What the template adds to the words."""
+    """Tokens that the chat template adds."""
     tokens_per_word: float
-    """1.0 where every word is one token; lengths are exact then."""
+    """1.0 if every word is one token; lengths are then exact."""
 
     def words_for(self, input_tokens: int) -> int:
-        """Words of a prompt of `input_tokens` tokens; one at least."""
+        """Return the words of a prompt of `input_tokens` tokens, at least one."""
         return max(1, round((input_tokens - self.overhead_tokens) / self.tokens_per_word))
 
 
 async def calibrate(count: CountTokens, source: Literal["tokenize", "usage"]) -> Calibration:
-    """Find the words that are one token each, and the template's tokens. Some ten questions to the server at most."""
+    """Find the words of one token each, and the template's tokens, with about ten requests at most."""
     pool = POOL
     one = await count(pool[0])
     two = await count(f"{pool[0]} {pool[1]}")
@@ -106,7 +104,7 @@ async def calibrate(count: CountTokens, source: Literal["tokenize", "usage"]) ->
 
 
 async def _single_tokens(count: CountTokens, words: Sequence[str], overhead: int, rounds: int) -> list[str]:
-    """The words of which a text of n has n tokens; halves that do not fit are looked at again `rounds` times, then dropped."""
+    """Return words of one token each. A list that does not fit is halved up to `rounds` times, then dropped."""
     if not words:
         return []
     if await count(" ".join(words)) - overhead == len(words):
@@ -121,7 +119,7 @@ async def _single_tokens(count: CountTokens, words: Sequence[str], overhead: int
 async def fit_recipe(
     calibration: Calibration, count: CountTokens, *, input_tokens: int, seed: int
 ) -> tuple[Recipe, int]:
-    """The recipe for prompts of `input_tokens`, and the length that the server counts for a sample of it.
+    """Return the recipe for prompts of `input_tokens`, and the length that the server counts for a sample.
 
     The length differs from what was asked for where the template alone is longer, or the tokenizer is not one of words.
     """

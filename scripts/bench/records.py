@@ -1,34 +1,32 @@
-"""What a worker reports of its requests, and how it travels: one JSON head and the raw event times behind it."""
+"""Records of requests, and their message format: a JSON head, then the raw event times."""
 
 from __future__ import annotations
 
 import json
 import struct
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Final, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import IO, Any, Final, cast
 
 FRAME: Final = struct.Struct(">II")
-"""Lengths of a message's JSON and of the raw bytes behind it."""
+"""Lengths of a message's JSON and of its raw bytes."""
 FRAME_LIMIT: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """One request. Times are seconds from the start of the point; None where it did not come to that."""
+    """One request. Times are seconds from the start of the point; None if the request did not get that far."""
 
     index: int
     intended_s: float
-    """When it was to be sent (open loop), or when it was sent (closed loop): what latencies are counted from."""
+    """Start of all latencies: the intended send time (open loop) or the send time (closed loop)."""
     sent_s: float
     connect_s: float
-    """Seconds spent on a new connection before it was sent; 0 where one was open."""
+    """Seconds to open a connection; 0 if one was open."""
     end_s: float
     times_s: array[float]
-    """Arrival of every event with output."""
+    """Arrival times of the events with output."""
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int | None
@@ -38,17 +36,17 @@ class RequestRecord:
 
     @property
     def ttft_s(self) -> float:
-        """Time to first token."""
+        """Seconds to the first token."""
         return self.times_s[0] - self.intended_s
 
     @property
     def e2e_s(self) -> float:
-        """Until the last output."""
+        """Seconds to the last output."""
         return self.times_s[-1] - self.intended_s
 
     @property
     def tpot_s(self) -> float | None:
-        """Seconds an output token after the first, by the server's token count; None for a single token."""
+        """Seconds per output token after the first, by the server's token count; None for a single token."""
         if self.output_tokens <= 1:
             return None
         return (self.times_s[-1] - self.times_s[0]) / (self.output_tokens - 1)
@@ -60,13 +58,13 @@ class WorkerResult:
 
     records: tuple[RequestRecord, ...]
     lags_s: array[float]
-    """How late the worker's loop was, sampled evenly over time."""
+    """Lateness of the worker's event loop, sampled evenly over time."""
     cpu_s: float
     wall_s: float
     stale_retries: int
-    """Requests sent again because the server had closed an idle connection; they count once."""
+    """Requests sent again because the server had closed an idle connection. They count once."""
     shed: int
-    """Requests of an open loop that were not sent because too many were in flight."""
+    """Requests of an open loop that were not sent because --max-in-flight was reached."""
     gave_up: str | None
     """Why the worker stopped early."""
     simulated: bool
@@ -80,7 +78,7 @@ def write_frame(stream: IO[bytes], head: Mapping[str, Any], blob: bytes = b"") -
 
 
 def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
-    """Read one message; None at the end of the stream, cut or not."""
+    """Return the next message, or None at the end of the stream."""
     prefix = stream.read(FRAME.size)
     if len(prefix) < FRAME.size:
         return None
@@ -94,7 +92,7 @@ def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
 
 
 def pack_result(result: WorkerResult) -> tuple[dict[str, Any], bytes]:
-    """A result as a message."""
+    """Return a result as a message."""
     rows = [
         [r.index, r.intended_s, r.sent_s, r.connect_s, r.end_s, r.prompt_tokens, r.output_tokens, r.cached_tokens, r.error, r.error_detail, len(r.times_s)]
         for r in result.records
@@ -114,7 +112,7 @@ def pack_result(result: WorkerResult) -> tuple[dict[str, Any], bytes]:
 
 
 def unpack_result(head: Mapping[str, Any], blob: bytes) -> WorkerResult:
-    """The reverse of `pack_result`."""
+    """Return the result in a message of `pack_result`."""
     times = array("d")
     times.frombytes(blob)
     position = int(head["lags"])

@@ -1,6 +1,4 @@
-"""Writes the reports of a folder from its results: summary.csv, report.md, report.html and charts/*.png."""
-
-from __future__ import annotations
+"""Write the reports of a folder from its results: summary.csv, report.md, report.html and charts/*.png."""
 
 from pathlib import Path
 
@@ -13,10 +11,7 @@ from scripts.bench.table import markdown_report, summary_csv, sweep_facts
 
 
 def write_reports(folder: Path) -> list[Path]:
-    """Write all reports anew and return their paths.
-
-    Raises SweepError when the folder holds no results.
-    """
+    """Write all reports again and return their paths. Raises SweepError if the folder has no results."""
     results = sorted(
         read_results(folder),
         key=lambda r: (
@@ -28,7 +23,7 @@ def write_reports(folder: Path) -> list[Path]:
         ),
     )
     if not results:
-        raise SweepError(f"{folder} holds no complete point yet, so there is nothing to report.")
+        raise SweepError(f"{folder} has no complete point yet, so there is nothing to report.")
     facts, drawn = sweep_facts(read_run(folder), results), pictures(results)
     texts = {
         folder / "summary.csv": summary_csv(results),

@@ -1,6 +1,4 @@
-"""One line of results.jsonl: a point's figures, and what a reader should know of them."""
-
-from __future__ import annotations
+"""Build one line of results.jsonl: a point's figures and notes about them."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -22,14 +20,14 @@ from scripts.bench.server import ServerInfo, Watch
 from scripts.bench.vllm_command import vllm_command
 
 CACHED_SHARE: Final = 0.05
-"""Prefix-cache hits beyond this share of the prompt tokens are said aloud: cached prompts are not computed."""
+"""A larger share of prefix-cache hits gets a note, because cached prompts are not computed."""
 OTHERS_SHARE: Final = 0.05
-"""Tokens that the server generated beyond ours by more than this share are someone else's."""
+"""If the server generated more tokens than received by this share, other clients use it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
-    """What a point is judged by."""
+    """Settings that a point is judged by."""
 
     url: str
     chat: bool
@@ -42,7 +40,7 @@ class Judging:
 def point_result(
     judging: Judging, info: ServerInfo, point: Point, results: list[WorkerResult], watch: Watch
 ) -> dict[str, Any]:
-    """One line of results.jsonl."""
+    """Return one line of results.jsonl."""
     records = sorted((record for result in results for record in result.records), key=lambda record: record.index)
     figures = load_figures(records, judging.objective)
     client, server = client_figures(results), watch.figures()
@@ -84,7 +82,7 @@ def point_result(
 
 
 def _notes(figures: Mapping[str, Any], server: Mapping[str, Any], point: Point) -> list[str]:
-    """What a reader of one point should know."""
+    """Return notes about one point."""
     notes: list[str] = []
     asked = point.requested_input_tokens
     if asked is not None:
@@ -102,6 +100,6 @@ def _notes(figures: Mapping[str, Any], server: Mapping[str, Any], point: Point) 
     counted = server["generation_tokens"]
     if counted is not None and counted > (1 + OTHERS_SHARE) * figures["total_output_tokens"] and not figures["failed"]:
         notes.append(
-            f"the server generated {counted:.0f} tokens meanwhile, we received {figures['total_output_tokens']}: others use it too"
+            f"the server generated {counted:.0f} tokens in this time, but {figures['total_output_tokens']} were received: other clients use it too"
         )
     return notes

@@ -1,8 +1,8 @@
-"""The most that an accelerator can do with a model, to tell figures that cannot be true.
+"""Compute the upper limits of an accelerator with a model, to detect impossible figures.
 
-Two lower bounds on the time that tokens take: their floating-point operations over the peak rate, and, for generated tokens, the
-weights that a step reads over the memory's bandwidth. Both leave out everything that a real server does besides, so that a result
-above them is wrong, whatever the software: counted cached prompts, a mixed-up model name, an estimate of tokens by characters.
+Two lower bounds of the time that tokens take: their floating-point operations over the peak rate, and, for output tokens, the weights
+that a step reads over the memory bandwidth. A real server does more than that, so that a faster result is wrong: it counts cached
+prompts, names another model, or estimates tokens by characters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from planning.model import LayerGroup
 
 MOST_OF_PEAK: Final = 0.80
-"""Share of the peak FLOPS beyond which a result is not believed. The best published figure for serving is 76 %, for the input tokens of
+"""A result above this share of the peak FLOPS is impossible. The best published figure for serving is 76 %, for the input tokens of
 very large batches (Pope et al., Efficiently Scaling Transformer Inference, 2022)."""
 BYTES_PER_PARAM: Final = {"bf16": 2.0, "fp8": 1.0, "w4a16": 0.5}
 """Of the weights that can be quantized; the scales are left out."""
@@ -26,7 +26,7 @@ _MATRICES: Final = frozenset({"attention", "mlp", "experts", "router"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
-    """Attention layers of one kind: operations grow with the tokens that they look back at."""
+    """Attention layers of one kind. Their operations grow with the number of earlier tokens."""
 
     flops_per_token_pair: float
     window: int | None
@@ -44,10 +44,10 @@ class Roofline:
     flops_per_output_token: float
     attention: tuple[Attended, ...]
     bytes_per_step: float
-    """Weights that one decoding step of one request reads."""
+    """Bytes of weights that one decoding step of one request reads."""
 
     def flops(self, prompt_tokens: float, output_tokens: float, mean_length: float) -> float:
-        """Operations for so many computed prompt tokens and output tokens of requests that are `mean_length` tokens long in the mean."""
+        """Return the operations of computed prompt tokens and output tokens, for requests of `mean_length` tokens on average."""
         looked_back = sum(
             part.flops_per_token_pair * min(mean_length / 2, part.window or mean_length / 2) for part in self.attention
         )
@@ -56,7 +56,7 @@ class Roofline:
         )
 
     def impossible(self, figures: Mapping[str, Any], *, cached_tokens: float) -> str | None:
-        """Why a point's figures cannot be true, in one sentence; None where they can."""
+        """Return why a point's figures are impossible, in one sentence; None if they are possible."""
         duration, requests = figures["duration"], figures["completed"]
         if not duration or not requests:
             return None
@@ -69,7 +69,7 @@ class Roofline:
                 f"{figures['total_token_throughput']:.0f} tok/s cannot be true on {self.accelerator}: {self.model} would need {share:.0%} of its peak FLOPS,"
                 f" and no server reaches {MOST_OF_PEAK:.0%}; were cached prompts counted?"
             )
-        # Without speculative decoding a request gets one token a step, and a step reads the active weights once at least.
+        # Without speculative decoding a request gets one token per step, and each step reads the active weights at least once.
         fastest = figures["max_concurrent_requests"] * self.bandwidth_bytes_per_s / self.bytes_per_step
         if figures["output_throughput"] > fastest:
             return (
@@ -80,11 +80,10 @@ class Roofline:
 
 
 def roofline_of(model: str, accelerator: str, quantization: str | None = None) -> Roofline | None:
-    """The roofline from the planner's catalog; None where it does not know the model or the accelerator."""
-    # Loaded here: a benchmark of a server that nobody planned needs no planner.
-    from planning.catalog import find_id, spec_of  # noqa: PLC0415 - a benchmark of a server that nobody planned needs no planner
-    from planning.hardware import find_accelerator  # noqa: PLC0415 - a benchmark of a server that nobody planned needs no planner
-    from planning.model import tensors  # noqa: PLC0415 - a benchmark of a server that nobody planned needs no planner
+    """Return the roofline from the planner's catalog; None if the model or the accelerator is not in it."""
+    from planning.catalog import find_id, spec_of  # noqa: PLC0415 - only a planned server needs the planner
+    from planning.hardware import find_accelerator  # noqa: PLC0415 - only a planned server needs the planner
+    from planning.model import tensors  # noqa: PLC0415 - only a planned server needs the planner
 
     device, model_id = find_accelerator(accelerator), find_id(model)
     if device is None or model_id is None:
@@ -102,7 +101,7 @@ def roofline_of(model: str, accelerator: str, quantization: str | None = None) -
         else:
             continue
         step_bytes += read * (BYTES_PER_PARAM.get(precision, 0.5) if tensor.quantizable else 2.0)
-    # Layers that borrow another layer's keys and values need not see prompt tokens at all (vLLM's fast prefill).
+    # Layers that share another layer's keys and values skip prompt tokens (vLLM's fast prefill).
     own = sum(group.count for group in spec.groups if group.owns_kv) / spec.layers
     gain = FP8_GAIN if precision == "fp8" else 1.0
     return Roofline(
@@ -118,7 +117,7 @@ def roofline_of(model: str, accelerator: str, quantization: str | None = None) -
 
 
 def _attended(group: LayerGroup) -> Attended:
-    # Scores and their product with the values: two multiplications and additions for each element of each head.
+    # Scores and their product with the values: two multiply-adds per element of each head.
     attention = group.attention
     return Attended(
         flops_per_token_pair=4.0 * group.count * attention.heads * attention.head_dim, window=attention.window

@@ -1,15 +1,16 @@
 """Run a sweep as the command line asks, write the reports, and tell how it ended."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex
 import sys
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from contracts.exit_codes import ExitCode
+from scripts.bench.options import BenchOptions
 from scripts.bench.points import SweepError
 from scripts.bench.progress import reporter_for_stderr
 from scripts.bench.roofline import roofline_of
@@ -18,12 +19,6 @@ from scripts.bench.sweep import SweepOutcome, SweepSettings, run_sweep, seed_of
 from scripts.cli.command import say
 from scripts.client.access import TOKEN_MARGIN_S, ServerAccess, open_stack_access, open_url_access
 from scripts.pulumi.stack import stack_outputs
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-    from pathlib import Path
-
-    from scripts.bench.options import BenchOptions
 
 NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times"})
 """Fields of a result with one value per request; --json leaves them out."""

@@ -1,6 +1,4 @@
-"""What the server says of itself: model, limits, counters and gauges beside the load."""
-
-from __future__ import annotations
+"""Read the server's model, limits and metrics."""
 
 import asyncio
 import contextlib
@@ -28,7 +26,7 @@ from scripts.client.openai import OpenAIClient, ServerAnswer, ServerError, Unrea
 
 SAMPLE_PERIOD_S: Final = 1.0
 FIRST_SAMPLE_S: Final = 0.1
-"""A point may be over in less than a second: the first samples stand closer together."""
+"""A point may end in less than a second, so that the first samples are closer together."""
 CALL_LIMIT_S: Final = 30.0
 COUNTERS: Final = {
     "prompt_tokens": PROMPT_TOKENS,
@@ -41,7 +39,7 @@ COUNTERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """What is known of a server before the first point."""
+    """A server's properties before the first point."""
 
     model: str
     max_model_len: int | None
@@ -52,7 +50,7 @@ class ServerInfo:
 
 
 async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool) -> ServerInfo:
-    """Ask for the model, its length limit, the version, the tokenizer and the metrics.
+    """Read the model, its length limit, the version, and whether there are a tokenizer and metrics.
 
     Raises SweepError when the server cannot be reached or does not serve `model`.
     """
@@ -91,14 +89,14 @@ async def _ask(client: OpenAIClient, method: str, path: str, body: object = None
 
 
 def tokenize_body(model: str, prompt: str, *, chat: bool) -> dict[str, object]:
-    """A request to /tokenize that counts what the same prompt costs on the measured endpoint."""
+    """Return a request to /tokenize that counts a prompt as the measured endpoint does."""
     if chat:
         return {"model": model, "messages": [{"role": "user", "content": prompt}], "add_generation_prompt": True}
     return {"model": model, "prompt": prompt}
 
 
 async def count_by_tokenizer(client: OpenAIClient, model: str, prompt: str, *, chat: bool) -> int:
-    """Tokens of a prompt by the server's tokenizer endpoint; raises ServerError."""
+    """Return the tokens of a prompt from the server's tokenizer endpoint. Raises ServerError."""
     answer = await client.post("/tokenize", tokenize_body(model, prompt, chat=chat), limit_s=CALL_LIMIT_S)
     found = as_mapping(answer.body).get("count")
     if answer.status != HTTPStatus.OK or not isinstance(found, int):
@@ -107,7 +105,7 @@ async def count_by_tokenizer(client: OpenAIClient, model: str, prompt: str, *, c
 
 
 async def count_by_usage(client: OpenAIClient, model: str, prompt: str, *, chat: bool) -> int:
-    """Tokens of a prompt by the usage of a request for one token; raises ServerError."""
+    """Return the tokens of a prompt from the usage of a request for one token. Raises ServerError."""
     content: dict[str, object] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
     path = "/v1/chat/completions" if chat else "/v1/completions"
     answer = await client.post(
@@ -121,7 +119,7 @@ async def count_by_usage(client: OpenAIClient, model: str, prompt: str, *, chat:
 
 @dataclass(slots=True)
 class Watch:
-    """Samples of one point."""
+    """Metrics samples of one point."""
 
     kv_usage: list[float] = field(default_factory=list[float])
     running: list[float] = field(default_factory=list[float])
@@ -130,7 +128,7 @@ class Watch:
     after: Scrape | None = None
 
     def take(self, scrape: Scrape) -> None:
-        """Keep one scrape's gauges."""
+        """Keep the gauges of one scrape."""
         for values, value in (
             (self.kv_usage, scrape.highest(KV_USAGE)),
             (self.running, scrape.total(RUNNING)),
@@ -140,7 +138,7 @@ class Watch:
                 values.append(value)
 
     def figures(self) -> dict[str, Any]:
-        """Gauges as mean and maximum, counters as what they moved by; None where the server does not export them."""
+        """Return gauges as mean and maximum, counters as their increase; None if the server does not export them."""
         figures: dict[str, Any] = {"samples": len(self.running)}
         for name, values in (
             ("kv_cache_usage", self.kv_usage),
@@ -159,7 +157,7 @@ class Watch:
 
 
 async def scrape(client: OpenAIClient, limit_s: float = CALL_LIMIT_S) -> Scrape | None:
-    """The server's metrics now; None where they cannot be had."""
+    """Return the server's current metrics, or None if they cannot be read."""
     with contextlib.suppress(ServerError):
         answer = await client.get("/metrics", limit_s=limit_s)
         return parse_metrics(str(answer.body)) if answer.status == HTTPStatus.OK else None
@@ -168,7 +166,7 @@ async def scrape(client: OpenAIClient, limit_s: float = CALL_LIMIT_S) -> Scrape 
 
 @contextlib.asynccontextmanager
 async def watching(client: OpenAIClient, *, enabled: bool) -> AsyncGenerator[Watch]:
-    """Sample the server's metrics, once a second after the first few, for as long as the context is open."""
+    """Sample the server's metrics while the context is open, once per second after the first few."""
     watch = Watch()
     if not enabled:
         yield watch

@@ -1,10 +1,8 @@
-"""The output folder: what a sweep wrote, point by point, and what of it is still to do.
+"""Read and write the output folder of a sweep.
 
-`run.json` says what was asked for, `results.jsonl` holds one line a point, written and synchronised as the point ends. A line that a
-crash cut in two is dropped; of two lines of one point the later one counts.
+`run.json` holds the settings. `results.jsonl` has one line per point, written and synchronized when the point ends. An incomplete last
+line is dropped, and of two lines of one point the later one counts.
 """
-
-from __future__ import annotations
 
 import contextlib
 import fcntl
@@ -31,13 +29,13 @@ FIXED: Final = (
     "slo",
     "poisson",
 )
-"""What may not change between a sweep and its continuation; loads may be added."""
+"""Settings that a continued sweep cannot change. Loads may be added."""
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """The results of a folder, one a point, in the order of their first appearance.
+    """Return the results of a folder, one per point, in the order of their first appearance.
 
-    Raises SweepError when the folder holds none, or a line other than the last is damaged.
+    Raises SweepError if the folder has none, or if a line other than the last is damaged.
     """
     path = folder / RESULTS
     try:
@@ -54,7 +52,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
             key = str(result["point"]["key"])
         except (ValueError, KeyError, TypeError):
             if number == len(lines):
-                break  # cut off in the middle of writing
+                break  # the write was interrupted
             raise SweepError(
                 f"{path}, line {number} is no result; restore the file or start in a new folder."
             ) from None
@@ -63,7 +61,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What was asked for; empty where the folder does not say."""
+    """Return the settings of a sweep; empty if the folder has none."""
     try:
         return cast("dict[str, Any]", json.loads((folder / RUN).read_bytes()))
     except (OSError, ValueError):
@@ -78,13 +76,13 @@ class ResultStore:
         self._path = folder / RESULTS
 
     def done(self) -> dict[str, dict[str, Any]]:
-        """Points that need not be measured again: those with at least one complete answer."""
+        """Return the points that are measured: those with at least one complete answer."""
         if not self._path.exists():
             return {}
         return {result["point"]["key"]: result for result in read_results(self.folder) if result["completed"] > 0}
 
     def append(self, result: Mapping[str, Any]) -> None:
-        """Write one point; it is on the disk when this returns."""
+        """Write one point. It is on disk when this returns."""
         line = json.dumps(result, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         with self._path.open("ab") as file:
             file.write(line)
@@ -92,11 +90,11 @@ class ResultStore:
             os.fsync(file.fileno())
 
     def write_run(self, run: Mapping[str, Any]) -> None:
-        """Write what was asked for, whole or not at all."""
+        """Write the settings atomically."""
         write_whole(self.folder / RUN, json.dumps(run, indent=2) + "\n")
 
     def mend(self) -> None:
-        """Drop a last line that was cut off in the middle of writing."""
+        """Drop an incomplete last line."""
         if not self._path.exists():
             return
         raw = self._path.read_bytes()
@@ -106,7 +104,7 @@ class ResultStore:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one."""
+    """Write a file atomically: a reader sees the old text or the new one."""
     draft = path.with_name(f".{path.name}.new")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
@@ -116,7 +114,7 @@ def write_whole(path: Path, text: str) -> None:
 def open_store(folder: Path, run: Mapping[str, Any], *, resume: bool) -> Generator[ResultStore]:
     """Open a folder for one sweep at a time.
 
-    Raises SweepError when it holds results and `resume` is not asked for, when they are of another sweep, or when another process writes there.
+    Raises SweepError if it has results and `resume` is False, if they are of another sweep, or if another process writes there.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +132,7 @@ def open_store(folder: Path, run: Mapping[str, Any], *, resume: bool) -> Generat
         if (folder / RESULTS).exists():
             if not resume:
                 raise SweepError(
-                    f"--out {folder} holds results already; add --resume to continue that sweep, or give another folder."
+                    f"--out {folder} has results already; add --resume to continue that sweep, or give another folder."
                 )
             _same_sweep(folder, run)
             store.mend()

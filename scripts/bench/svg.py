@@ -1,15 +1,12 @@
-"""Draws charts as inline SVG. Colours are the page's variables, so that one picture serves the light and the dark scheme."""
-
-from __future__ import annotations
+"""Draw charts as inline SVG. Colours are the page's variables, so that one chart fits the light and the dark scheme."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from scripts.bench.charts import HeatMap, LineChart, Series
+from scripts.bench.charts import HeatMap, LineChart, Series
 
 NOTHING: Final = "\N{EN DASH}"
 WIDTH: Final = 440
@@ -19,14 +16,14 @@ RIGHT: Final = 12
 TOP: Final = 14
 BOTTOM: Final = 46
 TAG_ROOM: Final = 22
-"""Two tags nearer to each other than this would be drawn over one another; the later one is left out, hovering still shows it."""
+"""Tags closer than this would overlap: the later one is not drawn, and its tooltip stays."""
 COLOURS: Final = 6
-"""Distinct colours of the page; more lines than that are shades of one, in their order."""
+"""Distinct colours of the page. More lines are shades of one colour, in their order."""
 MOST_X_TICKS: Final = 8
 
 
 def number(value: float) -> str:
-    """A number as short as an axis wants it."""
+    """Return a number in short form for an axis."""
     size = abs(value)
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= limit:
@@ -36,7 +33,7 @@ def number(value: float) -> str:
 
 
 def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round values from at most `low` to at least `high`."""
+    """Return round values from at most `low` to at least `high`."""
     span = high - low or abs(high) or 1.0
     raw = span / wanted
     power = 10 ** math.floor(math.log10(raw))
@@ -46,7 +43,7 @@ def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten around the range, with 2 and 5 between them where there are few."""
+    """Return powers of ten around the range, with 2 and 5 between them if there are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     powers = [10.0**power for power in range(first, last + 1)]
     if len(powers) > 3:  # noqa: PLR2004 - a drawing's own threshold
@@ -75,7 +72,7 @@ class _Axis:
 
 
 def colour(index: int, count: int) -> str:
-    """The stroke of a line: the page's colours, or shades of one where there are many."""
+    """Return the colour of a line: one of the page's colours, or a shade if there are many lines."""
     if count <= COLOURS:
         return f"var(--c{index})"
     share = round(100 * index / (count - 1))
@@ -83,7 +80,7 @@ def colour(index: int, count: int) -> str:
 
 
 def line_chart(chart: LineChart) -> str:
-    """One chart as an `<svg>` element."""
+    """Return a chart as an `<svg>` element."""
     marks = [mark for line in chart.series for mark in line.marks]
     xs, ys = [mark.x for mark in marks], [mark.y for mark in marks]
     y_ticks = log_ticks(min(ys), max(ys)) if chart.log_y else nice_ticks(0.0, max(ys) or 1.0)
@@ -128,7 +125,7 @@ def _levels(xs: Sequence[float]) -> list[float]:
 def _drawn(
     line: Series, stroke: str, axes: tuple[_Axis, _Axis], tagged: list[tuple[float, float]], *, every: bool
 ) -> list[str]:
-    """One line with its marks; `every` mark gets its tag, or only the last where many lines share the picture."""
+    """Return one line with its marks. `every` mark has its tag, or only the last one in a chart of many lines."""
     x_axis, y_axis = axes
     places = [(x_axis.at(mark.x), y_axis.at(mark.y)) for mark in line.marks]
     parts: list[str] = []
@@ -152,7 +149,7 @@ def _drawn(
 
 
 def legend(chart: LineChart) -> str:
-    """The names of the lines as an HTML list, which wraps where an SVG would not; nothing for a single line."""
+    """Return the names of the lines as an HTML list, which can wrap; empty for a single line."""
     if len(chart.series) < 2:  # noqa: PLR2004 - the title names a single line
         return ""
     items = "".join(
@@ -164,11 +161,11 @@ def legend(chart: LineChart) -> str:
 
 CELL_HEIGHT: Final = 24
 WIDE_COLUMNS: Final = 8
-"""A map of more columns wants smaller figures, and on a narrow screen room to scroll."""
+"""A heat map of more columns needs smaller figures, and scrolls on a narrow screen."""
 
 
 def heat_map(chart: HeatMap) -> str:
-    """One heat map as an `<svg>` element: the more, the stronger; every cell says its value."""
+    """Return a heat map as an `<svg>` element. Darker cells have larger values, and every cell shows its value."""
     left, top = 68, 8
     cell = (WIDTH - left - 6) / len(chart.columns)
     height = top + CELL_HEIGHT * len(chart.rows) + 46

@@ -1,49 +1,44 @@
 """Run a sweep point by point, and store each point when it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from scripts.bench.limits import open_files_limit
 from scripts.bench.load import Share
 from scripts.bench.measure import SCHEMA_VERSION, Objective
 from scripts.bench.points import Point, Sweep, SweepError, plan_points, point_seed
 from scripts.bench.pool import WorkerError, WorkerPool, usable_cores, workers_for
+from scripts.bench.progress import Reporter
 from scripts.bench.prompts import Calibration, Recipe, calibrate, fit_recipe
 from scripts.bench.results import Judging, point_result
+from scripts.bench.roofline import Roofline
 from scripts.bench.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
 from scripts.bench.store import ResultStore, open_store, read_run
+from scripts.client.access import ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError
 
-if TYPE_CHECKING:
-    from scripts.bench.progress import Reporter
-    from scripts.bench.roofline import Roofline
-    from scripts.client.access import ServerAccess
-
 RECOVERY_LIMIT_S: Final = 30.0
-"""How long a server that went away may take to come back before the sweep ends."""
+"""Time limit for a server that stopped answering to come back."""
 WARM_UP_REQUESTS: Final = 16
 WARM_UP_TOKENS: Final = 16
 WARM_UP_INDEX: Final = 1 << 40
-"""Warm-up prompts are numbered from here, so that no measured prompt is in the cache."""
+"""First index of warm-up prompts, so that no measured prompt is in the cache."""
 SATURATED_GAIN: Final = 1.05
-"""A load that yields less than this times the throughput of the load before it is over-saturated, twice in a row; or an open loop that
-falls short of its rate by as much."""
+"""The server is saturated if two consecutive loads gain less than this factor in throughput, or if an open loop misses its rate by it."""
 FILES_BESIDE: Final = 64
-"""Open files of a process beside its streams: pipes, modules, the event loop."""
+"""Open files of a process besides its streams: pipes, modules, the event loop."""
 
 Ending = Literal["done", "interrupted", "server gone", "client failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSettings:
-    """How to measure, beside what to measure (`Sweep`)."""
+    """How to measure; `Sweep` says what to measure."""
 
     url: str
     model: str | None
@@ -52,7 +47,7 @@ class SweepSettings:
     resume: bool = False
     objective: Objective | None = None
     warm_up: int | None = None
-    """Requests before each point that are not counted; None takes the concurrency, at most WARM_UP_REQUESTS."""
+    """Requests before each point that are not counted. None: the concurrency, at most WARM_UP_REQUESTS."""
     workers: int | None = None
     max_in_flight: int = 4096
     poisson: bool = True
@@ -67,7 +62,7 @@ class SweepSettings:
 
     @property
     def judging(self) -> Judging:
-        """What the points are judged by."""
+        """Return the settings that points are judged by."""
         return Judging(
             url=self.url,
             chat=self.chat,
@@ -92,17 +87,17 @@ class SweepOutcome:
     empty: int
     """Stored points without one complete answer."""
     invalid: int
-    """Stored points at which the client was the limit, or the figures cannot be true."""
+    """Stored points whose figures are invalid."""
     simulated: str | None
 
 
 class _GoneError(Exception):
-    """The server went away and did not come back."""
+    """The server stopped answering and did not come back."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """What the points of one sweep share."""
+    """State that the points of one sweep share."""
 
     settings: SweepSettings
     access: ServerAccess
@@ -115,11 +110,11 @@ class _Run:
 
 
 def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
-    """What `run.json` says was asked for."""
+    """Return the settings for `run.json`."""
     return {
         "schema_version": SCHEMA_VERSION,
         "stack": settings.stack,
-        # A tunnel's local port differs from run to run; the stack names the server then.
+        # A tunnel's local port changes with each run, so that the stack names the server.
         "url": f"stack {settings.stack}" if settings.stack else settings.url,
         "model": settings.model,
         "endpoint": "/v1/chat/completions" if settings.chat else "/v1/completions",
@@ -140,7 +135,7 @@ def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
 
 
 def seed_of(settings: SweepSettings, seed: int | None) -> int:
-    """The seed that was given, that of the sweep to be continued, or a new one: prompts of an earlier sweep may be in the server's cache."""
+    """Return the given seed, the seed of the sweep to continue, or a new one, because earlier prompts may be in the server's cache."""
     if seed is not None:
         return seed
     before = read_run(settings.out).get("seed") if settings.resume else None
@@ -148,15 +143,15 @@ def seed_of(settings: SweepSettings, seed: int | None) -> int:
 
 
 def run_sweep(settings: SweepSettings, sweep: Sweep, access: ServerAccess, reporter: Reporter) -> SweepOutcome:
-    """Run a sweep into its folder. Complete points survive whatever ends it.
+    """Run a sweep and store it in its folder. Complete points are kept whatever ends the sweep.
 
-    Raises SweepError when it cannot begin: server not reachable, wrong model, folder in use.
+    Raises SweepError if it cannot begin: the server is not reachable, the model is wrong, or the folder is in use.
     """
     state = _State()
     try:
         return asyncio.run(_sweep(settings, sweep, access, reporter, state))
     except KeyboardInterrupt:
-        return state.outcome("interrupted", "interrupted; the point under way was not kept")
+        return state.outcome("interrupted", "interrupted; the current point was not kept")
 
 
 @dataclass(slots=True)
@@ -212,7 +207,7 @@ async def _sweep(
 
 
 def _check_open_file_limit(points: list[Point], settings: SweepSettings) -> None:
-    """Every stream is an open file, and the system sets a limit that the load generator may only raise so far."""
+    """Refuse more streams than the system allows open files. Raises SweepError."""
     limit = open_files_limit()
     streams = max(point.concurrency or 0 for point in points)
     workers = settings.workers or workers_for(streams, usable_cores())
@@ -228,7 +223,7 @@ async def _calibration(client: OpenAIClient, info: ServerInfo, *, chat: bool) ->
             return await calibrate(lambda prompt: count_by_tokenizer(client, info.model, prompt, chat=chat), "tokenize")
         return await calibrate(lambda prompt: count_by_usage(client, info.model, prompt, chat=chat), "usage")
     except ServerError as error:
-        raise SweepError(f"the server's tokens cannot be counted: {error}") from None
+        raise SweepError(f"the server's token count is not available: {error}") from None
 
 
 async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _State) -> SweepOutcome:
@@ -237,7 +232,7 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
     try:
         for point in todo:
             if saturation.over(point):
-                run.reporter.skipped(point, "the server is over-saturated at a lower load already")
+                run.reporter.skipped(point, "the server is saturated at a lower load")
                 continue
             run.reporter.start(point)
             result = await _measured(run, point)
@@ -256,7 +251,7 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
 
 
 class _Saturation:
-    """Tells when more load of one shape and kind yields no more."""
+    """Detect when more load gives no more throughput."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
@@ -281,24 +276,24 @@ class _Saturation:
 
 
 async def _measured(run: _Run, point: Point) -> dict[str, Any]:
-    """Measure one point; once more from the start where the server went away in the middle and came back."""
+    """Measure one point. If the server stops answering and comes back, measure it again from its start."""
     for attempt in (0, 1):
         seeded = replace(point, seed=point_seed(point.seed, point.key, attempt)) if attempt else point
         result, gone = await _measure(run, seeded)
         if not gone:
             if attempt:
                 result["notes"].append(
-                    "the server went away in the middle and came back; the point was measured again from its start"
+                    "the server stopped answering during the point and came back; the point was measured again from its start"
                 )
             return result
         if not await _came_back(run):
             break
-        run.reporter.line(f"{point.key}: the server went away and came back; measuring the point again.")
+        run.reporter.line(f"{point.key}: the server stopped answering and came back; measuring the point again.")
     raise _GoneError(f"the server stopped answering at point {point.key}, which was not kept")
 
 
 async def _came_back(run: _Run) -> bool:
-    """Whether the server is healthy, within RECOVERY_LIMIT_S."""
+    """Wait until the server is healthy, at most RECOVERY_LIMIT_S. Return whether it is."""
     try:
         async with asyncio.timeout(RECOVERY_LIMIT_S):
             while True:
@@ -313,7 +308,7 @@ async def _came_back(run: _Run) -> bool:
 
 
 async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
-    """Measure one point. The second value says that the server went away and that the figures are not worth keeping."""
+    """Measure one point. The second value says whether the server stopped answering, which invalidates the figures."""
     recipe, counted = await _recipe(run, point)
     if not await _warm_up(run, point, recipe):
         return {}, True
@@ -342,13 +337,13 @@ async def _recipe(run: _Run, point: Point) -> tuple[Recipe, int]:
     try:
         return await fit_recipe(run.calibration, count, input_tokens=point.input_tokens, seed=point.seed)
     except ServerError:
-        # The server is away: the warm-up finds that out and says so.
+        # The server does not answer: the warm-up reports that.
         words = run.calibration.words_for(point.input_tokens)
         return Recipe(words=run.calibration.words, count=words, seed=point.seed), point.input_tokens
 
 
 async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
-    """Send some requests that are not counted; False when the server is away. Finds out whether it knows `ignore_eos`."""
+    """Send requests that are not counted, and find out whether the server supports `ignore_eos`. Return False if it does not answer."""
     wanted = run.settings.warm_up
     count = min(point.concurrency or WARM_UP_REQUESTS, WARM_UP_REQUESTS) if wanted is None else wanted
     if count == 0:
@@ -368,7 +363,7 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
     ]
     if refused and run.ignore_eos:
         run.ignore_eos = False
-        run.reporter.line("The server does not know ignore_eos: answers may be shorter than asked for.")
+        run.reporter.line("The server does not support ignore_eos: answers may be shorter than asked for.")
         return await _warm_up(run, point, recipe)
     return result.gave_up is None
 

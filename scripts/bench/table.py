@@ -1,6 +1,4 @@
-"""What the reports say in words and columns: the facts of a sweep, its table, and its CSV."""
-
-from __future__ import annotations
+"""The facts, the table and the CSV of a sweep's reports."""
 
 import csv
 import io
@@ -46,7 +44,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What stands around the table and the charts."""
+    """Text around the table and the charts."""
 
     title: str
     subtitle: tuple[str, ...]
@@ -66,7 +64,7 @@ def _of(part: str, field: str, form: str) -> Callable[[Result], str]:
 
 
 def load_text(result: Result) -> str:
-    """A point's load."""
+    """Return a point's load as text."""
     point = result["point"]
     return f"{point['level']:g}" if point["mode"] == "closed" else f"{point['level']:g}/s"
 
@@ -93,12 +91,12 @@ COLUMNS: Final = (
 
 
 def cell_text(column: Column, result: Result) -> str:
-    """One cell."""
+    """Return one cell."""
     return column.text(result)
 
 
 def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
-    """The facts of a sweep, from its run.json and its results."""
+    """Return the facts of a sweep from its run.json and its results."""
     server = as_mapping(run.get("server"))
     simulated = server.get("simulated") or next((r["simulated"] for r in results if r["simulated"]), None)
     done = [r for r in results if r["completed"]]
@@ -107,13 +105,13 @@ def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
     headline = [("points", f"{len(results)}"), ("requests answered", f"{sum(r['completed'] for r in results):,}")]
     if best is not None:
         headline += [
-            (f"most output tokens a second (load {load_text(best)})", f"{best['output_throughput']:,.0f}"),
+            (f"highest output rate in tokens per second (load {load_text(best)})", f"{best['output_throughput']:,.0f}"),
             ("fastest median TTFT", f"{min(r['median_ttft_ms'] for r in done):,.1f} ms"),
         ]
         if best["usd_per_million_output_tokens"] is not None:
             headline.append(
                 (
-                    f"USD per million output tokens at best, {price:g} an hour",
+                    f"lowest USD per million output tokens at {price:g} USD per hour",
                     f"{best['usd_per_million_output_tokens']:,.3g}",
                 )
             )
@@ -157,7 +155,7 @@ def _notes(run: Mapping[str, Any], results: Sequence[Result]) -> list[str]:
 
 
 def markdown_report(facts: Facts, results: Sequence[Result]) -> str:
-    """The report as Markdown."""
+    """Return the report as Markdown."""
     lines = [f"# {facts.title}", "", " · ".join(facts.subtitle), ""]
     for notice in facts.notices:
         lines += [f"> **{notice}**", ""]
@@ -167,12 +165,12 @@ def markdown_report(facts: Facts, results: Sequence[Result]) -> str:
     lines += ["", facts.legend, ""]
     if facts.notes:
         lines += ["## Notes", "", *(f"- {note}" for note in facts.notes), ""]
-    lines += ["## The same by vLLM's own benchmark", "", "```", facts.vllm_command, "```", ""]
+    lines += ["## The same with vLLM's own benchmark", "", "```", facts.vllm_command, "```", ""]
     return "\n".join(lines)
 
 
 def summary_csv(results: Sequence[Result]) -> str:
-    """One row a point; empty fields are unknown."""
+    """Return one CSV row per point; empty fields are unknown."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     point_fields = ("key", "mode", "level", "input_tokens", "output_tokens", "repeat", "seed")

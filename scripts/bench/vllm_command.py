@@ -1,6 +1,4 @@
-"""The command that makes vLLM's own benchmark measure the same point."""
-
-from __future__ import annotations
+"""Build the command with which vLLM's own benchmark measures the same point."""
 
 import shlex
 
@@ -8,7 +6,7 @@ from scripts.bench.points import Point
 
 
 def vllm_command(url: str, model: str, point: Point, *, requests: int, chat: bool, poisson: bool) -> str:
-    """A `vllm bench serve` command line for one point; `requests` is what a point of a given duration came to."""
+    """Return a `vllm bench serve` command line for one point; `requests` is the number of requests that were sent."""
     arguments = [
         "vllm", "bench", "serve",
         "--backend", "openai-chat" if chat else "openai",
@@ -28,6 +26,6 @@ def vllm_command(url: str, model: str, point: Point, *, requests: int, chat: boo
         arguments += ["--max-concurrency", str(point.concurrency)]
     else:
         arguments += ["--request-rate", f"{point.request_rate:g}"]
-        # vLLM draws gaps from a gamma distribution: 1 is Poisson, a large shape is an even beat.
+        # vLLM draws gaps from a gamma distribution: 1 is Poisson, a large shape gives constant intervals.
         arguments += ["--burstiness", "1.0" if poisson else "1000"]
     return shlex.join(arguments)

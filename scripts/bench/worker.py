@@ -4,8 +4,6 @@ Messages in: `prepare` with a share, `go` with the start time, `stop`, and the e
 `ready`, `progress` twice a second, and one `result` a point. Interrupts are the parent's business: it decides what is kept.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal
@@ -22,7 +20,7 @@ PROGRESS_PERIOD_S: Final = 0.5
 
 
 def share_from_json(head: dict[str, Any]) -> Share:
-    """The share of a `prepare` message."""
+    """Return the share in a `prepare` message."""
     fields = dict(head["share"])
     recipe = dict(fields["recipe"])
     fields["recipe"] = Recipe(words=tuple(recipe["words"]), count=recipe["count"], seed=recipe["seed"])
@@ -34,7 +32,7 @@ async def _serve(inbox: asyncio.Queue[dict[str, Any] | None]) -> None:
     out = sys.stdout.buffer
     while (message := await inbox.get()) is not None:
         if message["op"] != "prepare":
-            continue  # a `stop` that crossed the last result
+            continue  # a `stop` that was sent before the last result arrived
         generator = LoadGenerator(share_from_json(message), loop)
         await generator.prepare()
         write_frame(out, {"op": "ready"})
@@ -54,7 +52,7 @@ async def _serve(inbox: asyncio.Queue[dict[str, Any] | None]) -> None:
 async def _attend(
     run: asyncio.Task[Any], generator: LoadGenerator, inbox: asyncio.Queue[dict[str, Any] | None]
 ) -> bool:
-    """Wait for the end of a run, telling of its progress and taking a `stop`; False when the parent is gone."""
+    """Wait for the end of a run, report progress, and obey `stop`. Return False if the parent process has ended."""
     order = asyncio.create_task(inbox.get())
     try:
         while not run.done():
@@ -84,7 +82,7 @@ async def _main() -> None:
     def read() -> None:
         while True:
             frame = read_frame(sys.stdin.buffer)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(inbox.put_nowait, None if frame is None else frame[0])
             if frame is None:
                 return
@@ -94,7 +92,7 @@ async def _main() -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise_open_files_limit()
     with contextlib.suppress(BrokenPipeError):

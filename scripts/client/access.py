@@ -9,8 +9,6 @@ vLLM's `--api-key` uses the Authorization header too. If both are needed, the id
 which Cloud Run checks and removes. No token appears in an argument list or in an exception.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
@@ -21,18 +19,15 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from contracts.outputs import Auth, StackOutputs, Tunnel
 from scripts.client.events import as_mapping
 from scripts.errors import CommandRefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from contracts.outputs import Auth, StackOutputs, Tunnel
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 TUNNEL_OPEN_LIMIT_S: Final = 90.0
@@ -110,9 +105,9 @@ def fetch_id_token(audience: str) -> str:
 def _google_token(audience: str) -> tuple[str | None, str]:
     import functools  # noqa: PLC0415 - google-auth takes 0.25 s to load
 
-    import google.auth.exceptions  # noqa: PLC0415
-    import google.auth.transport.requests  # noqa: PLC0415
-    import google.oauth2.id_token  # noqa: PLC0415
+    import google.auth.exceptions  # noqa: PLC0415 - the same
+    import google.auth.transport.requests  # noqa: PLC0415 - the same
+    import google.oauth2.id_token  # noqa: PLC0415 - the same
 
     request: Any = functools.partial(google.auth.transport.requests.Request(), timeout=TOKEN_LIMIT_S)
     library: Any = google.oauth2.id_token

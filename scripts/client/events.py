@@ -1,16 +1,12 @@
-"""What the pieces of an OpenAI-compatible answer mean: deltas, usage, errors.
+"""Read the parts of an OpenAI-compatible answer: deltas, usage, errors.
 
 Pure functions over decoded JSON, shared by the smoke checks and the benchmark, so that both stop the clock at the same event.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final, cast
 
 DONE: Final = b"[DONE]"
 SIMULATED_HEADER: Final = "x-simulated"
@@ -19,34 +15,34 @@ MESSAGE_LIMIT: Final = 300
 
 
 def as_mapping(value: object) -> Mapping[str, object]:
-    """`value` where it is a JSON object, else an empty one."""
+    """Return `value` if it is a JSON object, else an empty one."""
     return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[object]:
-    """`value` where it is a JSON array, else an empty one."""
+    """Return `value` if it is a JSON array, else an empty one."""
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def first_message(body: object) -> Mapping[str, object]:
-    """`choices[0].message` of a chat completion, empty where there is none."""
+    """Return `choices[0].message` of a chat completion; empty if there is none."""
     choices = as_list(as_mapping(body).get("choices"))
     return as_mapping(as_mapping(choices[0]).get("message")) if choices else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts as the server states them; the only source of token counts here, because a stream chunk is not a token."""
+    """Token counts as the server states them. They are the only source of counts, because a stream chunk is not a token."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None = None
-    """Prompt tokens served from the prefix cache; None where the server does not say."""
+    """Prompt tokens from the prefix cache; None if the server does not state them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What one stream event carries."""
+    """Content of one stream event."""
 
     text: str = ""
     """New characters of the answer (`content`, or `text` of a completion)."""
@@ -59,7 +55,7 @@ class Delta:
 
     @property
     def generated(self) -> bool:
-        """Whether the event carries output: the time to first token ends with the first such event, not with the role."""
+        """Whether the event has output. The time to first token ends with the first such event, not with the role."""
         return bool(self.text or self.reasoning or self.tool_call)
 
 
@@ -68,7 +64,7 @@ def _int(value: object) -> int | None:
 
 
 def parse_usage(value: object) -> Usage | None:
-    """The `usage` object of an answer or an event; None where it is missing or makes no sense."""
+    """Return the `usage` of an answer or an event; None if it is missing or malformed."""
     usage = as_mapping(value)
     prompt, completion = _int(usage.get("prompt_tokens")), _int(usage.get("completion_tokens"))
     if prompt is None or completion is None:
@@ -78,7 +74,7 @@ def parse_usage(value: object) -> Usage | None:
 
 
 def error_message(value: object) -> str:
-    """The words of an error body: `error.message`, `message`, `detail`, or the body itself, shortened."""
+    """Return the message of an error body: `error.message`, `message`, `detail`, or the body itself, shortened."""
     found: object = value
     if isinstance(value, dict):
         body = cast("Mapping[str, object]", value)
@@ -98,9 +94,9 @@ def _text(mapping: Mapping[str, object], key: str) -> str:
 
 
 def parse_event(payload: bytes | str) -> Delta:
-    """One `data:` payload of a chat or text completion stream.
+    """Read one `data:` payload of a chat or text completion stream. The caller handles `[DONE]`.
 
-    Raises ValueError when it is not a JSON object; `[DONE]` must be handled by the caller.
+    Raises ValueError if it is not a JSON object.
     """
     decoded: object = json.loads(payload)
     if not isinstance(decoded, dict):
@@ -132,10 +128,10 @@ def parse_event(payload: bytes | str) -> Delta:
 
 
 class EventSplitter:
-    """Cuts a byte stream into the payloads of its server-sent events.
+    """Split a byte stream into the payloads of its server-sent events.
 
-    Events end with a blank line; line ends may be LF or CRLF; several `data:` lines of one event are joined with a line feed;
-    comments and other fields are ignored. Bytes may arrive cut anywhere.
+    Events end with a blank line, and lines with LF or CRLF. Several `data:` lines of one event are joined with a line feed. Comments
+    and other fields are ignored. Bytes may be cut anywhere.
     """
 
     __slots__ = ("_lines", "_rest")
@@ -145,7 +141,7 @@ class EventSplitter:
         self._lines: list[bytes] = []
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Payloads that `data` completes, in order."""
+        """Return the payloads that `data` completes, in order."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         found: list[bytes] = []
@@ -160,5 +156,5 @@ class EventSplitter:
 
     @property
     def pending(self) -> bool:
-        """Whether an event was begun and not ended: the stream was cut."""
+        """Whether an event has begun and not ended, so that the stream was cut."""
         return bool(self._rest.strip() or self._lines)

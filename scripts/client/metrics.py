@@ -1,17 +1,13 @@
-"""Reads the Prometheus text that a vLLM server exports at /metrics.
+"""Read the Prometheus text that a vLLM server exports at /metrics.
 
-Names changed over vLLM's versions; the first name of a list that exists is taken.
+Names differ between vLLM's versions. Of a list of names, the first that exists counts.
 """
-
-from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final
 
 KV_USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 RUNNING: Final = ("vllm:num_requests_running",)
@@ -47,28 +43,21 @@ class Scrape:
     samples: Mapping[str, tuple[Sample, ...]]
 
     def total(self, names: tuple[str, ...]) -> float | None:
-        """Sum over all label sets of the first name that exists (data-parallel engines export one each); None where none does."""
-        for name in names:
-            found = self.samples.get(name)
-            if found:
-                return math.fsum(sample.value for sample in found)
-        return None
+        """Return the sum over all label sets of the first name that exists (data-parallel engines export one each), or None."""
+        found = self._first(names)
+        return math.fsum(sample.value for sample in found) if found else None
 
     def highest(self, names: tuple[str, ...]) -> float | None:
-        """Largest value over all label sets of the first name that exists; for shares such as KV cache use."""
-        for name in names:
-            found = self.samples.get(name)
-            if found:
-                return max(sample.value for sample in found)
-        return None
+        """Return the largest value over all label sets of the first name that exists, or None. For shares such as KV cache use."""
+        return max((sample.value for sample in self._first(names)), default=None)
 
     def labels(self, names: tuple[str, ...]) -> Mapping[str, str] | None:
-        """Labels of the first sample; for `..._info` metrics, whose labels are the information."""
-        for name in names:
-            found = self.samples.get(name)
-            if found:
-                return found[0].labels
-        return None
+        """Return the labels of the first sample, or None. For `..._info` metrics, whose labels are the information."""
+        found = self._first(names)
+        return found[0].labels if found else None
+
+    def _first(self, names: tuple[str, ...]) -> tuple[Sample, ...]:
+        return next((self.samples[name] for name in names if self.samples.get(name)), ())
 
 
 def _unescape(text: str) -> str:
@@ -76,7 +65,7 @@ def _unescape(text: str) -> str:
 
 
 def parse_metrics(text: str) -> Scrape:
-    """Parse the text format; lines that are no samples, and values that are no numbers, are left out."""
+    """Parse the text format. Lines that are not samples and values that are not numbers are skipped."""
     samples: dict[str, list[Sample]] = {}
     for line in text.splitlines():
         match = None if line.startswith("#") else _SAMPLE.match(line.strip())

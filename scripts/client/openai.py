@@ -1,10 +1,8 @@
-"""A small asynchronous client for OpenAI-compatible servers, for checks and measurements of single requests.
+"""An asynchronous client for OpenAI-compatible servers, for checks of single requests.
 
-Every call has a limit. The benchmark's load generator has its own, leaner reader (`scripts.client.wire`); both read events
-through `scripts.client.events`, so they agree on what a first token is.
+Every call has a time limit. The benchmark's load generator has its own reader (`scripts.client.wire`). Both read events with
+`scripts.client.events`, so that they agree on what a first token is.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -12,24 +10,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from types import TracebackType
+from typing import Final, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from scripts.client.events import DONE, SIMULATED_HEADER, EventSplitter, Usage, error_message, parse_event
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
-"""Gives the headers of the next request, so that a token that runs out is renewed in between."""
+"""Returns the headers of the next request, so that tokens are renewed in time."""
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class ServerError(Exception):
-    """The server's answer was not usable; the message says what it was, in one sentence."""
+    """The server's answer is not usable; the message is one sentence about it."""
 
 
 class UnreachableError(ServerError):
@@ -38,23 +34,23 @@ class UnreachableError(ServerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAnswer:
-    """A whole HTTP answer."""
+    """A complete HTTP answer."""
 
     status: int
     body: object
-    """Decoded JSON, or the text where it is no JSON."""
+    """Decoded JSON, or the text if it is not JSON."""
     headers: Mapping[str, str]
     """Names in lower case."""
     elapsed_s: float
 
     @property
     def simulated(self) -> str | None:
-        """What the server calls itself when it is a simulation."""
+        """Name of the simulator; None for a real server."""
         return self.headers.get(SIMULATED_HEADER)
 
     @property
     def message(self) -> str:
-        """The server's words about an error, shortened."""
+        """The server's error message, shortened."""
         return error_message(self.body)
 
 
@@ -65,7 +61,7 @@ class Streamed:
     text: str
     reasoning: str
     events: int
-    """Events that carried output."""
+    """Events with output."""
     usage: Usage | None
     finish_reason: str | None
     done: bool
@@ -74,7 +70,7 @@ class Streamed:
     simulated: str | None
     ttft_s: float | None
     last_s: float | None
-    """When the last output arrived."""
+    """Arrival of the last output."""
     end_s: float
     started_at_s: float
     """Monotonic clock when the request was sent; for spans over several requests."""
@@ -164,15 +160,15 @@ class OpenAIClient:
             raise UnreachableError(f"{method} {path} failed: {_reason(error)}.") from error
 
     async def get(self, path: str, *, limit_s: float, anonymous: bool = False) -> ServerAnswer:
-        """GET `path`."""
+        """Send a GET request."""
         return await self.request("GET", path, limit_s=limit_s, anonymous=anonymous)
 
     async def post(self, path: str, body: object, *, limit_s: float) -> ServerAnswer:
-        """POST `body` as JSON to `path`."""
+        """Send a POST request with a JSON body."""
         return await self.request("POST", path, body=body, limit_s=limit_s)
 
     async def chat(self, body: Mapping[str, object], *, limit_s: float) -> ServerAnswer:
-        """A chat completion that is not streamed; raises ServerError when the answer is not 200."""
+        """Return a chat completion that is not streamed. Raises ServerError if the status is not 200."""
         answer = await self.post("/v1/chat/completions", body, limit_s=limit_s)
         if answer.status != HTTPStatus.OK:
             raise ServerError(f"POST /v1/chat/completions answered {answer.status}: {answer.message}")
@@ -181,10 +177,10 @@ class OpenAIClient:
     async def stream(
         self, body: Mapping[str, object], *, limit_s: float, path: str = "/v1/chat/completions"
     ) -> Streamed:
-        """A streamed completion, timed.
+        """Return a streamed completion with its times.
 
-        Raises ServerError when the status is not 200, an event is malformed or carries an error, and UnreachableError when the
-        stream breaks or is not over within `limit_s` seconds.
+        Raises ServerError if the status is not 200 or an event is malformed or has an error, and UnreachableError if the stream breaks
+        or does not end within `limit_s` seconds.
         """
         headers = dict(await asyncio.to_thread(self._headers))
         reader = _StreamReader()
@@ -207,7 +203,7 @@ class OpenAIClient:
                 )
         except TimeoutError as error:
             raise UnreachableError(
-                f"the stream of {path} was not over within {limit_s:.0f} s ({reader.events} events had arrived)."
+                f"the stream of {path} did not end within {limit_s:.0f} s ({reader.events} events had arrived)."
             ) from error
         except aiohttp.ClientError as error:
             raise UnreachableError(
@@ -216,7 +212,7 @@ class OpenAIClient:
 
 
 class _StreamReader:
-    """Times the events of one stream."""
+    """Times of the events of one stream."""
 
     def __init__(self) -> None:
         self.events = 0

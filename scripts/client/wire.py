@@ -1,10 +1,10 @@
 """A lean HTTP/1.1 reader of server-sent event streams, for load generation.
 
-One connection carries one request at a time and is kept open for the next. Bytes are cut into events as they arrive, by callbacks
-of the transport: no task, stream buffer or queue stands between the socket and the clock, which is what makes a general HTTP client
-the bottleneck at a thousand streams (benchmarks/bench_client.py measures both).
+A connection has one request at a time and stays open for the next. Callbacks of the transport split bytes into events as they arrive,
+without a task, a stream buffer or a queue in between. At a thousand streams these make a general HTTP client the bottleneck
+(benchmarks/bench_client.py measures both).
 
-It speaks what model servers speak: chunked or counted bodies, keep-alive, TLS. It follows no redirects and sends no cookies.
+It supports chunked bodies, bodies with a length, keep-alive and TLS. It follows no redirects and sends no cookies.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ ERROR_BODY_LIMIT: Final = 16_384
 CRLF: Final = b"\r\n"
 
 now_s = time.perf_counter
-"""The clock of everything that is measured: monotonic, and on Linux and macOS the same in all processes of a machine."""
+"""The clock of all measurements: monotonic, and on Linux and macOS the same in all processes of a machine."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and what came back. Times are readings of `now_s`; 0.0 where it did not come to that."""
+    """One request and its answer. Times are readings of `now_s`; 0.0 if the request did not get that far."""
 
     sent_s: float = 0.0
     end_s: float = 0.0
     status: int = 0
     times_s: array[float] = field(default_factory=lambda: array("d"))
-    """One reading for every event that carried output."""
+    """One reading per event with output."""
     usage: Usage | None = None
     finished: bool = False
-    """The server said why it stopped, or [DONE]."""
+    """Whether the stream had a finish reason or [DONE]."""
     error: str | None = None
-    """Kind of failure: reset, closed, malformed, error_event, http_429, ...; None while all is well."""
+    """Kind of failure: reset, closed, malformed, error_event, http_429, ...; None if it has not failed."""
     error_detail: str = ""
     any_bytes: bool = False
     simulated: bool = False
@@ -57,19 +57,19 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a server is, taken apart once."""
+    """The parts of a server's address."""
 
     host: str
     port: int
     tls: bool
     authority: str
-    """As the Host header has it."""
+    """Value of the Host header."""
     prefix: str
-    """Path before /v1, without the final slash."""
+    """Path before /v1, without a trailing slash."""
 
     @classmethod
     def of(cls, url: str) -> Origin:
-        """Raises ValueError for a URL that is not http or https."""
+        """Return the parts of a URL. Raises ValueError if it is neither http nor https."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"the URL is {url!r}; it must be http://HOST[:PORT] or https://HOST.")
@@ -85,7 +85,7 @@ class Origin:
 
 
 def request_head(origin: Origin, path: str, headers: Mapping[str, str]) -> bytes:
-    """All of a POST's head but its length, to be completed by `request_bytes`."""
+    """Return the head of a POST without its length, which `request_bytes` adds."""
     lines = [
         f"POST {origin.prefix}{path} HTTP/1.1",
         f"Host: {origin.authority}",
@@ -101,19 +101,19 @@ def request_head(origin: Origin, path: str, headers: Mapping[str, str]) -> bytes
 
 
 def request_bytes(head: bytes, body: bytes) -> bytes:
-    """A whole request."""
+    """Return the bytes of a request."""
     return b"%b%d\r\n\r\n%b" % (head, len(body), body)
 
 
 _BUFFER: Final = memoryview(bytearray(READ_SIZE))
-"""Where all connections of a process read into, one after the other: what arrives is copied out before the loop goes on.
+"""Read buffer of all connections of a process. Each connection copies its bytes before the loop continues.
 
 asyncio's other kind of protocol makes a buffer of 256 KiB for every read, which costs more than the read.
 """
 
 
 class WireConnection(asyncio.BufferedProtocol):
-    """One connection to a server; `exchange` sends a request, and its future is done at the end of the answer."""
+    """One connection to a server. `exchange` sends a request; its future is done when the answer ends."""
 
     __slots__ = (
         "_current",
@@ -134,7 +134,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._current: Exchange | None = None
         self._done: asyncio.Future[None] | None = None
         self.reused = False
-        """Whether a request was answered on it before: the server may have closed it in the meantime."""
+        """Whether the connection had an answer before: the server may have closed it since."""
         self.last_byte_s = 0.0
         self._reset()
 
@@ -142,14 +142,14 @@ class WireConnection(asyncio.BufferedProtocol):
         self._state: State = self._head
         self._rest = b""
         self._left = 0
-        """Bytes of the current chunk, or of a counted body, still to come."""
+        """Bytes still to come of the current chunk, or of a body with a length."""
         self._keep = True
         self._split = EventSplitter()
         self._error_body = b""
 
     @property
     def usable(self) -> bool:
-        """Whether a request can be sent on it."""
+        """Whether a request can be sent."""
         return self._transport is not None and self._current is None and not self._transport.is_closing()
 
     @property
@@ -166,7 +166,7 @@ class WireConnection(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop: the end of what was under way."""
+        """Called by the loop: the request in progress has ended."""
         self._transport = None
         current = self._current
         if current is None:
@@ -179,7 +179,7 @@ class WireConnection(asyncio.BufferedProtocol):
             self._fail("closed", "the server closed the connection before the answer was complete")
 
     def exchange(self, request: bytes) -> tuple[Exchange, asyncio.Future[None]]:
-        """Send a request; the future is done when the exchange is complete or has failed, and never raises."""
+        """Send a request. The future is done when the exchange is complete or has failed; it never raises."""
         if self._transport is None or self._current is not None:
             raise RuntimeError("the connection is closed or busy")
         self._reset()
@@ -191,16 +191,16 @@ class WireConnection(asyncio.BufferedProtocol):
         return current, done
 
     def waiting_since(self) -> tuple[float, float, bool] | None:
-        """When the request under way was sent, when its last byte came, and whether its output has begun; None while idle."""
+        """Return when the current request was sent, when its last byte came, and whether its output has begun; None while idle."""
         current = self._current
         return None if current is None else (current.sent_s, self.last_byte_s, bool(current.times_s))
 
     def abort(self, kind: str, detail: str) -> None:
-        """Give up what is under way (a stall, a time limit) and close."""
+        """End the current request (a stall, a time limit) and close."""
         self._fail(kind, detail)
 
     def close(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -214,10 +214,10 @@ class WireConnection(asyncio.BufferedProtocol):
         self.receive(bytes(_BUFFER[:nbytes]), now_s())
 
     def receive(self, data: bytes, at_s: float) -> None:
-        """Take the next bytes, which arrived at `at_s`; they may be cut anywhere."""
+        """Read the next bytes, which arrived at `at_s`. They may be cut anywhere."""
         current = self._current
         if current is None:
-            self.close()  # bytes that nobody asked for: the connection is out of step
+            self.close()  # bytes without a request: the connection is out of step
             return
         self.last_byte_s = at_s
         current.any_bytes = True
@@ -336,7 +336,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._end()
 
     def _body(self, current: Exchange, data: bytes, at_s: float) -> None:
-        """Bytes of the body, without the framing."""
+        """Read bytes of the body, without the framing."""
         if current.status != HTTPStatus.OK:
             self._error_body = (self._error_body + data)[:ERROR_BODY_LIMIT]
             return
@@ -348,7 +348,7 @@ class WireConnection(asyncio.BufferedProtocol):
 
 
 class _ProtocolError(Exception):
-    """The server's bytes are no HTTP/1.1."""
+    """The server's bytes are not HTTP/1.1."""
 
 
 def _decoded(raw: bytes) -> object:
@@ -367,10 +367,10 @@ def _chunk_size(line: bytes) -> int:
 
 
 def _plain_token(payload: bytes) -> bool:
-    """Whether the event carries nothing but new text, as most do, told without decoding its JSON.
+    """Whether the event holds only new text, as most do, found without decoding its JSON.
 
-    Only the compact form that vLLM writes is recognised; everything else is decoded. Quotes inside of generated text are escaped,
-    so text cannot imitate the keys.
+    Only the compact form that vLLM writes is recognized; everything else is decoded. Quotes in generated text are escaped, so that
+    text cannot look like a key.
     """
     start, size = payload.find(b'"content":"'), 11
     if start < 0:

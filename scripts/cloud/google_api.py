@@ -21,7 +21,7 @@ _RETRIED = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 4
 
 
-class GoogleApiError(Exception):
+class GoogleListError(Exception):
     """Google answered with an error: the HTTP status, Google's message, and Google's machine-readable reason if it gave one."""
 
     def __init__(self, status: int, message: str, reason: str) -> None:
@@ -41,7 +41,7 @@ class GoogleApi:
     session: requests.Session
 
     def pages(self, api: str, path: str) -> Iterator[Mapping[str, object]]:
-        """Yield the pages of a list method. Raises GoogleApiError, or ScriptError if the API cannot be reached."""
+        """Yield the pages of a list method. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         token = ""
         while True:
             page = self._get(endpoint(api) + path, {"pageToken": token} if token else {})
@@ -103,7 +103,7 @@ def endpoint(api: str) -> str:
     return f"{override.rstrip('/')}/" if override else f"https://{api}.googleapis.com/"
 
 
-def _error(answer: requests.Response) -> GoogleApiError:
+def _error(answer: requests.Response) -> GoogleListError:
     message, reason = f"HTTP {answer.status_code}", ""
     try:
         error = cast("Mapping[str, object]", answer.json()["error"])
@@ -112,4 +112,4 @@ def _error(answer: requests.Response) -> GoogleApiError:
         reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
     except (ValueError, KeyError, TypeError):
         pass  # the body is not Google's error format: only the status is known
-    return GoogleApiError(answer.status_code, message, reason)
+    return GoogleListError(answer.status_code, message, reason)

@@ -1,11 +1,11 @@
 """Find the resources of a stack in the cloud by their labels and descriptions."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from contracts.labels import Ownership
-from scripts.cloud.google_api import GoogleApi, GoogleApiError
+from scripts.cloud.google_api import GoogleApi, GoogleListError
 from scripts.errors import ScriptError
 
 _NOT_ENABLED = "SERVICE_DISABLED"
@@ -37,20 +37,15 @@ class _Kind:
     kind: str
     api: str
     key: str
-    paths: Callable[[SearchScope], Sequence[str]]
+    path: str
+    """`{p}` is the project; a path with `{r}` or `{z}` is read once per region or zone."""
     command: str
 
-
-def _project(path: str) -> Callable[[SearchScope], Sequence[str]]:
-    return lambda scope: [path.format(p=scope.project)]
-
-
-def _regional(path: str) -> Callable[[SearchScope], Sequence[str]]:
-    return lambda scope: [path.format(p=scope.project, r=region) for region in scope.regions]
-
-
-def _zonal(path: str) -> Callable[[SearchScope], Sequence[str]]:
-    return lambda scope: [path.format(p=scope.project, z=zone) for zone in scope.zones]
+    def paths(self, scope: SearchScope) -> Iterator[str]:
+        """Yield every path to read."""
+        places = scope.regions if "{r}" in self.path else scope.zones if "{z}" in self.path else [""]
+        for place in places:
+            yield self.path.format(p=scope.project, r=place, z=place)
 
 
 _COMPUTE = "compute/v1/projects/{p}/"
@@ -60,77 +55,77 @@ KINDS: Sequence[_Kind] = (
         kind="TPU queued resource",
         api="tpu",
         key="queuedResources",
-        paths=_zonal("v2alpha1/projects/{p}/locations/{z}/queuedResources"),
+        path="v2alpha1/projects/{p}/locations/{z}/queuedResources",
         command="gcloud alpha compute tpus queued-resources delete {id} --project={p} --zone={l} --force",
     ),
     _Kind(
         kind="TPU node",
         api="tpu",
         key="nodes",
-        paths=_zonal("v2alpha1/projects/{p}/locations/{z}/nodes"),
+        path="v2alpha1/projects/{p}/locations/{z}/nodes",
         command="gcloud compute tpus tpu-vm delete {id} --project={p} --zone={l}",
     ),
     _Kind(
         kind="Cloud Run service",
         api="run",
         key="services",
-        paths=_regional("v2/projects/{p}/locations/{r}/services"),
+        path="v2/projects/{p}/locations/{r}/services",
         command="gcloud run services delete {id} --project={p} --region={l}",
     ),
     _Kind(
         kind="secret",
         api="secretmanager",
         key="secrets",
-        paths=_project("v1/projects/{p}/secrets"),
+        path="v1/projects/{p}/secrets",
         command="gcloud secrets delete {id} --project={p}",
     ),
     _Kind(
         kind="bucket",
         api="storage",
         key="items",
-        paths=_project("storage/v1/b?project={p}"),
+        path="storage/v1/b?project={p}",
         command="gcloud storage rm --recursive gs://{id}",
     ),
     _Kind(
         kind="image repository",
         api="artifactregistry",
         key="repositories",
-        paths=_regional("v1/projects/{p}/locations/{r}/repositories"),
+        path="v1/projects/{p}/locations/{r}/repositories",
         command="gcloud artifacts repositories delete {id} --project={p} --location={l}",
     ),
     _Kind(
         kind="service account",
         api="iam",
         key="accounts",
-        paths=_project("v1/projects/{p}/serviceAccounts"),
+        path="v1/projects/{p}/serviceAccounts",
         command="gcloud iam service-accounts delete {id} --project={p}",
     ),
     _Kind(
         kind="network",
         api="compute",
         key="items",
-        paths=_project(_COMPUTE + "global/networks"),
+        path=_COMPUTE + "global/networks",
         command="gcloud compute networks delete {id} --project={p}",
     ),
     _Kind(
         kind="firewall rule",
         api="compute",
         key="items",
-        paths=_project(_COMPUTE + "global/firewalls"),
+        path=_COMPUTE + "global/firewalls",
         command="gcloud compute firewall-rules delete {id} --project={p}",
     ),
     _Kind(
         kind="subnetwork",
         api="compute",
         key="items",
-        paths=_regional(_COMPUTE + "regions/{r}/subnetworks"),
+        path=_COMPUTE + "regions/{r}/subnetworks",
         command="gcloud compute networks subnets delete {id} --project={p} --region={l}",
     ),
     _Kind(
         kind="router",
         api="compute",
         key="items",
-        paths=_regional(_COMPUTE + "regions/{r}/routers"),
+        path=_COMPUTE + "regions/{r}/routers",
         command="gcloud compute routers delete {id} --project={p} --region={l}",
     ),
 )
@@ -159,7 +154,7 @@ def _items(api: GoogleApi, kind: _Kind, path: str) -> Iterator[Mapping[str, obje
     try:
         for page in api.pages(kind.api, path):
             yield from cast("list[Mapping[str, object]]", page.get(kind.key) or [])
-    except GoogleApiError as error:
+    except GoogleListError as error:
         # A disabled API or a location that does not exist holds no resources.
         if error.reason == _NOT_ENABLED or error.status == 404:  # noqa: PLR2004 - HTTP's own number
             return

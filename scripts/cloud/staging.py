@@ -88,7 +88,7 @@ class FolderSource:
 
     @property
     def revision(self) -> str:
-        """The folder's name."""
+        """Name of the folder."""
         return self.folder.name
 
     def files(self) -> Sequence[SourceFile]:
@@ -105,7 +105,7 @@ class FolderSource:
 
     @contextmanager
     def local(self, name: str) -> Generator[Path]:
-        """The file itself."""
+        """Return the file itself."""
         yield self.folder / name
 
 
@@ -118,7 +118,7 @@ class HubSource:
 
     @property
     def revision(self) -> str:
-        """The commit."""
+        """Commit of the hub."""
         return self.commit
 
     def files(self) -> Sequence[SourceFile]:

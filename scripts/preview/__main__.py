@@ -6,7 +6,6 @@ python -m scripts.preview comment --from DIR --pull-request N
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -92,10 +91,5 @@ COMMAND: Final = Command(
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return run_command(COMMAND, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(COMMAND))

@@ -1,4 +1,4 @@
-"""Previews of all stacks as data, and the comment that shows them."""
+"""Previews of stacks as data, and the comment that shows them."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 MARKER = "<!-- gemma-serving: preview of all stacks -->"
-"""Finds our comment again, so that it is updated in place."""
+"""Identifies the comment, so that it can be updated."""
 
 _MAX_COMMENT_CHARACTERS = 60_000
-"""GitHub refuses comments of more than 65,536 characters."""
+"""GitHub's limit is 65,536 characters."""
 
 _SIGNS = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
-"""How GitHub colours a line of a diff: green, orange, red."""
+"""First character of a line in a diff, which GitHub colours green, orange or red."""
 
 _REPLACING = frozenset({"replace", "create-replacement"})
 _SHOWN = frozenset({"create", "update", "delete", "replace", "read"})
@@ -42,7 +42,7 @@ class _Diagnostic(BaseModel):
 
 
 class EnginePreview(BaseModel):
-    """What `pulumi preview --json` prints, as far as it is used here."""
+    """The part of `pulumi preview --json` that the comment uses."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
     steps: tuple[_Step, ...] | None = None
@@ -51,7 +51,7 @@ class EnginePreview(BaseModel):
 
 
 class ResourceChange(BaseModel):
-    """One resource that would change; `properties` are those that differ, `forced_by` those that replace it."""
+    """One resource that would change. `properties` differ, and `forced_by` are the properties that force a replacement."""
 
     model_config = ConfigDict(frozen=True)
     op: str
@@ -62,7 +62,7 @@ class ResourceChange(BaseModel):
 
 
 class StackPreview(BaseModel):
-    """One stack's preview. `error` is set where it failed; `usd_per_hour` is the plan's figure, None where there is no plan."""
+    """One stack's preview. `error` is set if it failed; `usd_per_hour` is the planned price, None without a plan."""
 
     model_config = ConfigDict(frozen=True)
     stack: str
@@ -76,7 +76,7 @@ class StackPreview(BaseModel):
 
     @property
     def replacements(self) -> tuple[ResourceChange, ...]:
-        """Resources that would be replaced: what a reviewer has to look at first."""
+        """Resources that would be replaced."""
         return tuple(change for change in self.changes if change.op in _REPLACING)
 
 
@@ -100,12 +100,12 @@ def from_engine(preview: EnginePreview) -> tuple[tuple[ResourceChange, ...], int
 
 
 def comment(previews: Iterable[StackPreview]) -> str:
-    """Return the Markdown comment for all stacks; the longest details are cut so that it can be posted."""
+    """Return the Markdown comment for all stacks, cut to GitHub's limit."""
     ordered = sorted(previews, key=lambda preview: preview.stack)
     lines = [MARKER, "### Preview of all stacks", ""]
     if any(preview.simulated for preview in ordered):
         lines += [
-            "Previewed on the local cloud (simulated, from empty): there were no credentials for the real one.",
+            "Previewed on the local cloud (simulated, empty), because there are no credentials for Google Cloud.",
             "",
         ]
     lines += [
@@ -122,7 +122,7 @@ def comment(previews: Iterable[StackPreview]) -> str:
 
 
 def write(folder: Path, preview: StackPreview) -> Path:
-    """Keep a stack's preview as a file, so that the comment can be made by a later step."""
+    """Store a stack's preview as a file for a later step."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{preview.stack}.json"
     path.write_text(preview.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -130,7 +130,7 @@ def write(folder: Path, preview: StackPreview) -> Path:
 
 
 def read_all(folder: Path) -> Sequence[StackPreview]:
-    """Read the previews that `write` kept."""
+    """Return the previews that `write` stored."""
     return [
         StackPreview.model_validate_json(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))
     ]
@@ -170,7 +170,7 @@ def _details(preview: StackPreview) -> Iterable[str]:
             f"`{change.name}` (forced by {', '.join(change.forced_by) or 'its type'})"
             for change in preview.replacements
         )
-        yield from ("", f"**{preview.stack} replaces {names}: what runs there is deleted first.**")
+        yield from ("", f"**{preview.stack} replaces {names}: the running resources are deleted first.**")
     for warning in preview.warnings:
         yield from ("", f"> {preview.stack}: {warning}")
     if preview.changes:

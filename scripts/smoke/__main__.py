@@ -8,7 +8,6 @@ OPENAI_API_KEY is sent as a bearer token. docs/smoke.md describes every check.
 """
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -25,7 +24,7 @@ LINE_WIDTH: Final = 150
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class SmokeServerOptions:
     """Server."""
 
     stack: Annotated[str | None, Option("Check the server of this stack.", metavar="NAME")] = None
@@ -53,7 +52,7 @@ class ThresholdOptions:
 class SmokeOptions:
     """Options of the command."""
 
-    server: ServerOptions
+    server: SmokeServerOptions
     thresholds: ThresholdOptions
     as_json: JsonSwitch = False
     junit: Annotated[Path | None, Option("Also write the report as JUnit XML to this file.", metavar="FILE")] = None
@@ -112,10 +111,5 @@ COMMAND: Final = Command(
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return run_command(COMMAND, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(COMMAND))

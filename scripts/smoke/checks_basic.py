@@ -1,30 +1,26 @@
-"""Is it there, is it the right model, does it answer, does it stream, does it count?"""
-
-from __future__ import annotations
+"""Basic checks: readiness, latency, model, answers, streaming, token counts."""
 
 import asyncio
 import statistics
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scripts.client.events import as_list, as_mapping, first_message, parse_usage
 from scripts.client.metrics import parse_metrics
 from scripts.client.openai import ServerAnswer, UnreachableError, chat_body
-from scripts.smoke.results import Outcome
-
-if TYPE_CHECKING:
-    from scripts.smoke.context import CheckContext
+from scripts.smoke.context import CheckContext
+from scripts.smoke.results import Outcome, failed, passed
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
-"""IAM changes take effect within about a minute or two; a refusal is given this long to turn."""
+"""IAM changes take effect within one or two minutes. A refusal may last this long."""
 HEALTH_PROBES: Final = 8
 MAX_HEALTH_S: Final = 2.0
-"""A health endpoint that answers slower than this stands behind something that is overloaded."""
+"""A slower health endpoint indicates an overloaded server."""
 CALL_LIMIT_S: Final = 60.0
 
-QUESTION: Final = "What is the capital of France? ServerAnswer with one word."
+QUESTION: Final = "What is the capital of France? Answer with one word."
 KNOWN_ANSWER: Final = "paris"
 SHOWN_CHARACTERS: Final = 40
 USAGE_TOKENS: Final = 8
@@ -32,7 +28,7 @@ MIN_EVENTS: Final = 2
 
 
 async def ready(context: CheckContext) -> Outcome:
-    """GET /health until it answers 200, within the start-up budget."""
+    """Wait until /health answers 200, within the start-up budget."""
     budget_s = context.target.thresholds.startup_budget_s
     start_s = time.monotonic()
     last, pause_s, refused_since_s, next_line_s = "nothing yet", 0.25, None, start_s + 2
@@ -40,11 +36,10 @@ async def ready(context: CheckContext) -> Outcome:
         elapsed_s = time.monotonic() - start_s
         left_s = budget_s - elapsed_s
         if left_s <= 0:
-            return Outcome(
-                verdict="failed",
-                measured=f"not ready after {elapsed_s:.0f} s",
+            return failed(
+                f"not ready after {elapsed_s:.0f} s",
                 wanted=f"<= {budget_s:.0f} s",
-                detail=f"the last answer of /health was: {last}. Look at the server's log, or raise the start-up budget.",
+                detail=f"the last answer of /health was: {last}. See the server's log, or raise smoke.startupBudget.",
                 values={"ready_s": None, "budget_s": budget_s},
             )
         try:
@@ -59,11 +54,10 @@ async def ready(context: CheckContext) -> Outcome:
             now_s = time.monotonic()
             refused_since_s = (refused_since_s or now_s) if answer.status in {401, 403} else None
             if refused_since_s is not None and now_s - refused_since_s > ACCESS_GRACE_S:
-                return Outcome(
-                    verdict="failed",
-                    measured=f"refused with {answer.status} for {ACCESS_GRACE_S:.0f} s",
+                return failed(
+                    f"refused with {answer.status} for {ACCESS_GRACE_S:.0f} s",
                     wanted=f"ready <= {budget_s:.0f} s",
-                    detail="this account may not call the server: give it roles/run.invoker, or pass the API key.",
+                    detail="the account may not call the server: give it roles/run.invoker, or set OPENAI_API_KEY.",
                 )
         if time.monotonic() >= next_line_s:
             context.say(f"waiting for readiness, {elapsed_s:.0f} s of {budget_s:.0f} s: {last}")
@@ -81,21 +75,18 @@ async def _is_ready(context: CheckContext, answer: ServerAnswer, ready_s: float)
     if scrape is not None and scrape.status == HTTPStatus.OK:
         context.scrape_before = parse_metrics(str(scrape.body))
     budget_s = context.target.thresholds.startup_budget_s
-    return Outcome(
-        verdict="passed",
-        measured=f"{ready_s:.1f} s",
-        wanted=f"<= {budget_s:.0f} s",
-        values={"ready_s": round(ready_s, 3), "budget_s": budget_s},
+    return passed(
+        f"{ready_s:.1f} s", wanted=f"<= {budget_s:.0f} s", values={"ready_s": round(ready_s, 3), "budget_s": budget_s}
     )
 
 
 async def health(context: CheckContext) -> Outcome:
-    """Latency of /health, the median of some probes."""
+    """Measure the latency of /health: the median of some probes."""
     times_s: list[float] = []
     for _ in range(HEALTH_PROBES):
         answer = await context.client.get("/health", limit_s=PROBE_LIMIT_S)
         if answer.status != HTTPStatus.OK:
-            return Outcome(verdict="failed", measured=f"status {answer.status}", wanted="200", detail=answer.message)
+            return failed(f"status {answer.status}", wanted="200", detail=answer.message)
         times_s.append(answer.elapsed_s)
     median_s = statistics.median(times_s)
     slow = median_s > MAX_HEALTH_S
@@ -109,37 +100,35 @@ async def health(context: CheckContext) -> Outcome:
 
 
 async def served_model(context: CheckContext) -> Outcome:
-    """/v1/models names the model that the stack promises."""
+    """Check that /v1/models names the stack's model."""
     answer = await context.client.get("/v1/models", limit_s=CALL_LIMIT_S)
     wanted = context.target.model
     if answer.status != HTTPStatus.OK:
-        return Outcome(verdict="failed", measured=f"status {answer.status}", wanted=wanted, detail=answer.message)
+        return failed(f"status {answer.status}", wanted=wanted, detail=answer.message)
     rows = [as_mapping(row) for row in as_list(as_mapping(answer.body).get("data"))]
     names = [str(row.get("id")) for row in rows]
     row = next((row for row in rows if row.get("id") == wanted), None)
     if row is None:
-        return Outcome(
-            verdict="failed",
-            measured=", ".join(names) or "no model",
+        return failed(
+            ", ".join(names) or "no model",
             wanted=wanted,
-            detail="another model is served: see --served-model-name and the model of the stack's settings.",
+            detail="the server serves another model: see --served-model-name and the model of the stack's settings.",
         )
     length = row.get("max_model_len")
     context.max_model_len = length if isinstance(length, int) else None
     if context.simulated is None and "simulated" in str(row.get("owned_by", "")):
         context.simulated = str(row["owned_by"])
-    return Outcome(verdict="passed", measured=wanted, wanted=wanted, values={"max_model_len": context.max_model_len})
+    return passed(wanted, wanted=wanted, values={"max_model_len": context.max_model_len})
 
 
 async def chat(context: CheckContext) -> Outcome:
-    """A greedy question with a known answer, asked twice."""
+    """Ask a greedy question with a known answer twice."""
     texts: list[str] = []
     for _ in range(2):
         answer = await context.client.chat(
             chat_body(context.target.model, QUESTION, max_tokens=32, extra={"seed": 7}), limit_s=CALL_LIMIT_S
         )
-        usage = parse_usage(as_mapping(answer.body).get("usage"))
-        context.generated_tokens += usage.completion_tokens if usage else 0
+        context.count(parse_usage(as_mapping(answer.body).get("usage")))
         texts.append(str(first_message(answer.body).get("content") or ""))
     known = all(KNOWN_ANSWER in text.lower() for text in texts)
     same = texts[0] == texts[1]
@@ -147,17 +136,14 @@ async def chat(context: CheckContext) -> Outcome:
     wanted = "Paris, twice the same"
     values = {"known_answer": known, "same_twice": same}
     if not known:
-        return Outcome(
-            verdict="failed",
-            measured=measured,
+        return failed(
+            measured,
             wanted=wanted,
-            detail="a wrong answer to a simple question points at damaged weights, a wrong chat template or a wrong dtype.",
+            detail="a wrong answer to a simple question indicates damaged weights, a wrong chat template or a wrong dtype.",
             values=values,
         )
     detail = (
-        ""
-        if same
-        else f"the second time it said {_short(texts[1])}: greedy answers should not differ on an idle server."
+        "" if same else f"the second answer was {_short(texts[1])}: greedy answers should not differ on an idle server."
     )
     return Outcome(
         verdict="passed" if same else "warned", measured=measured, wanted=wanted, detail=detail, values=values
@@ -170,12 +156,12 @@ def _short(text: str) -> str:
 
 
 async def streaming(context: CheckContext) -> Outcome:
-    """A streamed chat arrives in pieces, in the right format, and ends properly."""
+    """Check that a streamed chat arrives in several events, in the right format, and ends."""
     streamed = await context.client.stream(
         chat_body(context.target.model, "Count from 1 to 20 in words.", max_tokens=64, stream=True),
         limit_s=CALL_LIMIT_S,
     )
-    context.generated_tokens += streamed.usage.completion_tokens if streamed.usage else 0
+    context.count(streamed.usage)
     faults = [
         fault
         for wrong, fault in (
@@ -197,7 +183,7 @@ async def streaming(context: CheckContext) -> Outcome:
 
 
 async def usage(context: CheckContext) -> Outcome:
-    """Token counts are there, add up, and are the same streamed and not."""
+    """Check that token counts exist, add up, and are equal with and without streaming."""
     model = context.target.model
     answer = await context.client.chat(chat_body(model, QUESTION, max_tokens=USAGE_TOKENS), limit_s=CALL_LIMIT_S)
     streamed = await context.client.stream(
@@ -210,12 +196,7 @@ async def usage(context: CheckContext) -> Outcome:
         where = " and ".join(
             name for name, found in (("the answer", plain), ("the stream", in_stream)) if found is None
         )
-        return Outcome(
-            verdict="failed",
-            measured=f"no usage in {where}",
-            wanted=wanted,
-            detail="tokens cannot be counted without it.",
-        )
+        return failed(f"no usage in {where}", wanted=wanted, detail="tokens cannot be counted without it.")
     context.generated_tokens += plain.completion_tokens + in_stream.completion_tokens
     total = stated.get("total_tokens")
     faults = [

@@ -1,24 +1,19 @@
 """Reasoning, tool calls, structured output, and the length limit."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from scripts.client.events import as_list, as_mapping, first_message, parse_usage
 from scripts.client.openai import OpenAIClient, chat_body
-from scripts.smoke.results import Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scripts.smoke.context import CheckContext
+from scripts.smoke.context import CheckContext
+from scripts.smoke.results import Outcome, failed, passed, skipped, warned
 
 FEATURE_LIMIT_S: Final = 180.0
-"""A reasoning answer of 1,024 tokens at 6 tokens/s still fits."""
+"""Enough for a reasoning answer of 1,024 tokens at 6 tokens/s."""
 CHANNEL_MARKS: Final = ("<|channel", "<channel|", "<|tool_call", "<tool_call|")
-"""Gemma 4's own delimiters; in an answer's text they show that a parser is missing."""
+"""Gemma 4's delimiters. In the text of an answer they show that a parser is missing."""
 
 WEATHER_TOOL: Final[dict[str, object]] = {
     "type": "function",
@@ -41,7 +36,7 @@ CITY_SCHEMA: Final[dict[str, object]] = {
 
 
 def _room(context: CheckContext, wanted: int) -> int:
-    """Output tokens to ask for: `wanted`, or what a short max-model-len leaves."""
+    """Return the output tokens to ask for: `wanted`, or fewer with a short max-model-len."""
     length = context.max_model_len or context.target.thresholds.max_model_len
     return wanted if length is None else max(16, min(wanted, length // 2))
 
@@ -51,15 +46,14 @@ async def _ask(
 ) -> Mapping[str, object]:
     body = chat_body(context.target.model, prompt, max_tokens=_room(context, max_tokens), extra=extra)
     answer = await context.client.chat(body, limit_s=FEATURE_LIMIT_S)
-    counted = parse_usage(as_mapping(answer.body).get("usage"))
-    context.generated_tokens += counted.completion_tokens if counted else 0
+    context.count(parse_usage(as_mapping(answer.body).get("usage")))
     return first_message(answer.body)
 
 
 async def reasoning(context: CheckContext) -> Outcome:
-    """With thinking enabled the reasoning stands in a field of its own."""
+    """Check that the reasoning has its own field when thinking is enabled."""
     if not context.target.thresholds.expect_reasoning:
-        return Outcome(verdict="skipped", measured="", detail="no reasoning parser in the settings")
+        return skipped("no reasoning parser in the settings")
     message = await _ask(
         context,
         "A snail climbs 3 feet a day and slides back 2 at night. How many days does it need for a 20-foot well?",
@@ -71,19 +65,18 @@ async def reasoning(context: CheckContext) -> Outcome:
     marks = [mark for mark in CHANNEL_MARKS if mark in content]
     wanted = "a field `reasoning`, no channel marks in the answer"
     if thought and not marks:
-        return Outcome(verdict="passed", measured=f"{len(thought)} characters of reasoning", wanted=wanted)
-    return Outcome(
-        verdict="failed",
-        measured="no reasoning" if not thought else f"marks {', '.join(marks)} in the answer",
+        return passed(f"{len(thought)} characters of reasoning", wanted=wanted)
+    return failed(
+        "no reasoning" if not thought else f"marks {', '.join(marks)} in the answer",
         wanted=wanted,
         detail="see --reasoning-parser gemma4 and the chat template.",
     )
 
 
 async def tool_call(context: CheckContext) -> Outcome:
-    """A question that needs the tool makes a call with arguments that parse."""
+    """Check that a question that needs the tool gives a call with arguments that parse."""
     if not context.target.thresholds.expect_tool_calls:
-        return Outcome(verdict="skipped", measured="", detail="no tool-call parser in the settings")
+        return skipped("no tool-call parser in the settings")
     message = await _ask(
         context,
         "What is the weather in Tokyo today?",
@@ -94,35 +87,25 @@ async def tool_call(context: CheckContext) -> Outcome:
     wanted = 'get_weather({"location": "…Tokyo…"})'
     hint = "see --enable-auto-tool-choice, --tool-call-parser gemma4 and the chat template."
     if not calls:
-        return Outcome(verdict="failed", measured="no tool call", wanted=wanted, detail=hint)
+        return failed("no tool call", wanted=wanted, detail=hint)
     function = as_mapping(as_mapping(calls[0]).get("function"))
     name, raw = str(function.get("name")), str(function.get("arguments"))
     measured = f"{name}({raw})"[:60]
     try:
         location = str(json.loads(raw)["location"])
     except (ValueError, KeyError, TypeError):
-        return Outcome(
-            verdict="failed",
-            measured=measured,
-            wanted=wanted,
-            detail=f"the arguments are no object with a location; {hint}",
-        )
+        return failed(measured, wanted=wanted, detail=f"the arguments are not an object with a location; {hint}")
     if name != "get_weather":
-        return Outcome(
-            verdict="failed", measured=measured, wanted=wanted, detail=f"the call names another function; {hint}"
-        )
+        return failed(measured, wanted=wanted, detail=f"the call names another function; {hint}")
     if "tokyo" not in location.lower() and context.simulated is None:
-        return Outcome(
-            verdict="warned",
-            measured=measured,
-            wanted=wanted,
-            detail="the call is well formed, its argument is not what was asked.",
+        return warned(
+            measured, wanted=wanted, detail="the call is well-formed, but its argument is not the city in the question."
         )
-    return Outcome(verdict="passed", measured=measured, wanted=wanted)
+    return passed(measured, wanted=wanted)
 
 
 async def structured_output(context: CheckContext) -> Outcome:
-    """An answer under a JSON schema is valid under it."""
+    """Check that an answer with a JSON schema is valid."""
     response_format = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY_SCHEMA, "strict": True}}
     body = chat_body(
         context.target.model,
@@ -133,30 +116,26 @@ async def structured_output(context: CheckContext) -> Outcome:
     answer = await context.client.post("/v1/chat/completions", body, limit_s=FEATURE_LIMIT_S)
     wanted = "JSON under the schema"
     if answer.status in {400, 422, 501}:
-        return Outcome(
-            verdict="skipped",
-            measured=f"status {answer.status}",
-            wanted=wanted,
-            detail=f"the server does not offer it: {answer.message}",
+        return skipped(
+            f"the server does not support it: {answer.message}", measured=f"status {answer.status}", wanted=wanted
         )
     if answer.status != HTTPStatus.OK:
-        return Outcome(verdict="failed", measured=f"status {answer.status}", wanted=wanted, detail=answer.message)
-    counted = parse_usage(as_mapping(answer.body).get("usage"))
-    context.generated_tokens += counted.completion_tokens if counted else 0
+        return failed(f"status {answer.status}", wanted=wanted, detail=answer.message)
+    context.count(parse_usage(as_mapping(answer.body).get("usage")))
     content = str(first_message(answer.body).get("content") or "")
     measured = " ".join(content.split())[:60]
     try:
         found: object = json.loads(content)
     except ValueError:
-        return Outcome(verdict="failed", measured=measured, wanted=wanted, detail="the answer is no JSON.")
+        return failed(measured, wanted=wanted, detail="the answer is not JSON.")
     fault = _city_fault(found)
     return Outcome(verdict="failed" if fault else "passed", measured=measured, wanted=wanted, detail=fault)
 
 
 def _city_fault(found: object) -> str:
-    """What is wrong with `found` under CITY_SCHEMA, or nothing."""
+    """Return how a value violates CITY_SCHEMA; empty if it does not."""
     if not isinstance(found, dict):
-        return "the answer is no JSON object."
+        return "the answer is not a JSON object."
     city = cast("dict[str, object]", found)
     if set(city) != {"city", "country", "population"}:
         return f"the keys are {sorted(city)}."
@@ -169,26 +148,23 @@ def _city_fault(found: object) -> str:
 
 
 def overlong_prompt(tokens: int) -> str:
-    """A prompt of more than `tokens` tokens under any tokenizer that does not merge words: one word is one token at least."""
+    """Return a prompt of more than `tokens` tokens for any tokenizer that does not merge words."""
     words = ("river", "stone", "cloud", "green", "seven", "light", "paper", "north")
     return " ".join(words[index % len(words)] for index in range(tokens + 1))
 
 
 async def max_model_len(context: CheckContext) -> Outcome:
-    """The server states the length that the settings ask for, and refuses what is longer with 400."""
+    """Check that the server states the settings' length and refuses a longer prompt with 400."""
     wanted_len = context.target.thresholds.max_model_len
     stated = context.max_model_len
     length = stated or wanted_len
     if length is None:
-        return Outcome(
-            verdict="skipped", measured="", detail="neither the server nor the settings say how long a request may be"
-        )
+        return skipped("neither the server nor the settings state a length")
     wanted = f"{wanted_len if wanted_len is not None else length} tokens, longer ones refused with 400"
     values = {"stated": stated, "wanted": wanted_len}
     if wanted_len is not None and stated is not None and stated != wanted_len:
-        return Outcome(
-            verdict="failed",
-            measured=f"{stated} tokens",
+        return failed(
+            f"{stated} tokens",
             wanted=wanted,
             detail=f"the server runs with {stated - wanted_len:+d} tokens: --max-model-len did not take effect.",
             values=values,
@@ -196,14 +172,8 @@ async def max_model_len(context: CheckContext) -> Outcome:
     status, message = await _overlong(context.client, context.target.model, length)
     measured = f"{stated if stated is not None else 'not stated'}; a longer prompt: {status}"
     if status in {400, 413, 422}:
-        return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values)
-    return Outcome(
-        verdict="failed",
-        measured=measured,
-        wanted=wanted,
-        detail=f"a prompt over the limit was not refused: {message}",
-        values=values,
-    )
+        return passed(measured, wanted=wanted, values=values)
+    return failed(measured, wanted=wanted, detail=f"a prompt over the limit was not refused: {message}", values=values)
 
 
 async def _overlong(client: OpenAIClient, model: str, length: int) -> tuple[int, str]:

@@ -1,10 +1,10 @@
-"""Who may call it, what can be watched, and whether the options took effect."""
+"""Checks of operations: access, metrics, options in effect."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from contracts.outputs import MemorySummary
 from scripts.client.metrics import (
     CACHE_CONFIG,
     GENERATION_TOKENS,
@@ -16,35 +16,28 @@ from scripts.client.metrics import (
 )
 from scripts.client.openai import UnreachableError
 from scripts.smoke.context import CheckContext, percent_over
-from scripts.smoke.results import Outcome, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from contracts.outputs import MemorySummary
+from scripts.smoke.results import Outcome, Verdict, failed, passed, skipped, warned
 
 CALL_LIMIT_S: Final = 30.0
 ROUNDING: Final = 1e-6
 KV_TOLERANCE: Final = 0.10
-"""The planner promises KV tokens within 5 %; as much again for differences between driver and image versions."""
+"""The planner is accurate to 5 % of KV tokens. Driver and image versions may differ by as much again."""
 GUARDED_PATHS: Final = ("/v1/models", "/metrics", "/invocations", "/tokenize")
-"""vLLM's own `--api-key` guards /v1 only, so an identity check has to stand in front of the others (vllm-project/vllm#58144)."""
+"""vLLM's `--api-key` protects /v1 only; the other paths need an identity check in front (vllm-project/vllm#58144)."""
 
 
 async def anonymous(context: CheckContext) -> Outcome:
-    """A caller without credentials gets 401 or 403, on every path, where the server is private."""
+    """Check that a private server answers 401 or 403 to callers without credentials, on every path."""
     access = context.access
     if access.auth == "tunnel":
-        return Outcome(
-            verdict="skipped", measured="", detail="reached through a tunnel: the server has no public address to call"
-        )
+        return skipped("the server has no public address: it is reached through a tunnel")
     if not access.private:
         detail = (
-            "no credentials are asked for: public by the settings"
+            "the server needs no credentials: the settings make it public"
             if context.target.stack
             else "no credentials were given"
         )
-        return Outcome(verdict="skipped", measured="", detail=detail)
+        return skipped(detail)
     paths = GUARDED_PATHS if access.id_tokens is not None else GUARDED_PATHS[:1]
     answers: dict[str, int | str] = {}
     for path in paths:
@@ -56,16 +49,15 @@ async def anonymous(context: CheckContext) -> Outcome:
     wanted = "401 or 403 without credentials"
     measured = ", ".join(f"{path} {status}" for path, status in answers.items())
     if open_paths:
-        return Outcome(
-            verdict="failed",
-            measured=measured,
+        return failed(
+            measured,
             wanted=wanted,
-            detail=f"anyone may call {', '.join(open_paths)}: see the service's invoker binding.",
+            detail=f"anyone can call {', '.join(open_paths)}: see the service's invoker binding.",
         )
     detail = (
         ""
         if access.id_tokens is not None
-        else "an API key guards /v1 only; /metrics and /tokenize are open unless something stands in front"
+        else "an API key protects /v1 only; /metrics and /tokenize are open unless a proxy protects them"
     )
     return Outcome(verdict="warned" if detail else "passed", measured=measured, wanted=wanted, detail=detail)
 
@@ -78,11 +70,11 @@ async def _scrape(context: CheckContext) -> tuple[Scrape | None, str]:
 
 
 async def metrics(context: CheckContext) -> Outcome:
-    """KV cache use and waiting requests can be scraped, and the token counter moved by what we were sent at least."""
+    """Check that KV cache use and waiting requests can be read, and that the token counter covers all tokens received."""
     scrape, fault = await _scrape(context)
     wanted = "KV use, waiting and running requests, counted tokens"
     if scrape is None:
-        return Outcome(verdict="failed", measured=fault, wanted=wanted, detail="nothing can be watched without it.")
+        return failed(fault, wanted=wanted, detail="the server cannot be monitored without it.")
     kv, waiting, running, tokens = (
         scrape.highest(KV_USAGE),
         scrape.total(WAITING),
@@ -92,11 +84,8 @@ async def metrics(context: CheckContext) -> Outcome:
     named = {KV_USAGE[0]: kv, WAITING[0]: waiting, RUNNING[0]: running, GENERATION_TOKENS[0]: tokens}
     missing = [name for name, value in named.items() if value is None]
     if missing:
-        return Outcome(
-            verdict="failed",
-            measured=f"missing: {', '.join(missing)}",
-            wanted=wanted,
-            detail="see --disable-log-stats and the server's version.",
+        return failed(
+            f"missing: {', '.join(missing)}", wanted=wanted, detail="see --disable-log-stats and the server's version."
         )
     before = context.scrape_before.total(GENERATION_TOKENS) if context.scrape_before else None
     counted = (tokens or 0.0) - (before or 0.0)
@@ -104,9 +93,9 @@ async def metrics(context: CheckContext) -> Outcome:
     values = {"kv_cache_usage": kv, "waiting": waiting, "running": running, "generated_tokens": counted}
     measured = f"KV {kv or 0:.1%}, waiting {waiting:.0f}, running {running:.0f}, {counted:.0f} tokens"
     if short > 0:
-        detail = f"usage stated {context.generated_tokens} output tokens, the counter moved by {counted:.0f}: several instances answer, or it restarted."
-        return Outcome(verdict="warned", measured=measured, wanted=wanted, detail=detail, values=values)
-    return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values)
+        detail = f"the answers state {context.generated_tokens} output tokens, the counter {counted:.0f}: several instances answer, or the server restarted."
+        return warned(measured, wanted=wanted, detail=detail, values=values)
+    return passed(measured, wanted=wanted, values=values)
 
 
 async def options(context: CheckContext) -> Outcome:
@@ -115,9 +104,7 @@ async def options(context: CheckContext) -> Outcome:
     found = scrape.labels(CACHE_CONFIG) if scrape is not None else None
     if found is None:
         measured = fault or "no cache_config_info"
-        return Outcome(
-            verdict="skipped", measured=measured, detail="the server does not export its cache configuration"
-        )
+        return skipped("the server does not export its cache configuration", measured=measured)
     memory, planned = context.target.memory, context.target.cache_options
     blocks, block_size = _whole(found.get("num_gpu_blocks")), _whole(found.get("block_size"))
     wanted = [f"{memory.kv_blocks} blocks ± {KV_TOLERANCE:.0%}"] if memory is not None else []

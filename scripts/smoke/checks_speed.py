@@ -1,27 +1,23 @@
-"""Time to first token and tokens a second, of one stream and of a short burst, against the stack's thresholds."""
-
-from __future__ import annotations
+"""Speed checks: time to first token and output rate of one stream and of a short burst."""
 
 import asyncio
 import secrets
 import statistics
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scripts.client.openai import ServerError, Streamed, UnreachableError, chat_body
 from scripts.smoke.context import CheckContext, percent_over
-from scripts.smoke.results import Outcome
-
-if TYPE_CHECKING:
-    from scripts.smoke.target import SmokeTarget
+from scripts.smoke.results import Outcome, failed
+from scripts.smoke.target import SmokeTarget
 
 OUTPUT_TOKENS: Final = 128
 RUNS: Final = 3
 STREAM_LIMIT_S: Final = 240.0
-"""One stream of 128 tokens at half a token a second."""
+"""One stream of 128 tokens at half a token per second."""
 
 
 def stream_limit_s(target: SmokeTarget) -> float:
-    """Seconds that one stream may take: five times what the thresholds allow, between 60 and STREAM_LIMIT_S."""
+    """Return the time limit of one stream: five times what the thresholds allow, between 60 s and STREAM_LIMIT_S."""
     thresholds = target.thresholds
     if thresholds.min_decode_tok_per_s is None:
         return STREAM_LIMIT_S
@@ -30,7 +26,7 @@ def stream_limit_s(target: SmokeTarget) -> float:
 
 
 def single_limit_s(target: SmokeTarget) -> float:
-    """Seconds for all runs of the single stream."""
+    """Return the time limit of all runs of the single stream."""
     return (RUNS + 1) * stream_limit_s(target)
 
 
@@ -40,17 +36,17 @@ def _output_tokens(context: CheckContext) -> int:
 
 
 async def _one(context: CheckContext) -> Streamed:
-    """One stream of full length under a prompt that no cache has seen."""
+    """Run one stream of full length with a prompt that is in no cache."""
     prompt = f"{secrets.token_hex(8)}: write a long story about a lighthouse keeper."
     length = {"ignore_eos": True} if context.ignore_eos else {}
     body = chat_body(context.target.model, prompt, max_tokens=_output_tokens(context), stream=True, extra=length)
     streamed = await context.client.stream(body, limit_s=stream_limit_s(context.target))
-    context.generated_tokens += streamed.usage.completion_tokens if streamed.usage else 0
+    context.count(streamed.usage)
     return streamed
 
 
 async def _warm_up(context: CheckContext) -> None:
-    """One stream that is not counted; finds out whether the server knows ignore_eos."""
+    """Run one stream that is not counted, and find out whether the server supports ignore_eos."""
     try:
         await _one(context)
     except UnreachableError:
@@ -63,17 +59,13 @@ async def _warm_up(context: CheckContext) -> None:
 
 
 async def single_stream(context: CheckContext) -> Outcome:
-    """The median of some streams, one after the other."""
+    """Measure some streams one after the other and judge the median."""
     await _warm_up(context)
     runs = [await _one(context) for _ in range(RUNS)]
     ttfts = [run.ttft_s for run in runs if run.ttft_s is not None]
     speeds = [speed for run in runs if (speed := run.decode_tok_per_s) is not None]
     if not ttfts or not speeds:
-        return Outcome(
-            verdict="failed",
-            measured="no timed tokens",
-            detail="the streams held too few events or no usage to time anything.",
-        )
+        return failed("no timed tokens", detail="the streams have too few events or no usage.")
     ttft_s, speed = statistics.median(ttfts), statistics.median(speeds)
     thresholds = context.target.thresholds
     faults: list[str] = []
@@ -100,11 +92,11 @@ def _wanted(ttft_s: float | None, speed: float | None) -> str:
 
 
 def _no_threshold(*limits: float | None) -> str:
-    return "" if any(limit is not None for limit in limits) else "no threshold given: measured only"
+    return "" if any(limit is not None for limit in limits) else "no threshold: only measured"
 
 
 async def burst(context: CheckContext) -> Outcome:
-    """Some streams at once: all are answered, and together they are fast enough."""
+    """Check that concurrent streams are all answered, and fast enough together."""
     count = context.target.thresholds.burst_requests
     wanted_speed = context.target.thresholds.min_burst_tok_per_s
     results = await asyncio.gather(*(_one(context) for _ in range(count)), return_exceptions=True)
@@ -117,7 +109,7 @@ async def burst(context: CheckContext) -> Outcome:
         f", >= {wanted_speed:g} tok/s together" if wanted_speed is not None else ""
     )
     if errors:
-        return Outcome(verdict="failed", measured=f"{len(done)} of {count} answered", wanted=wanted, detail=errors[0])
+        return failed(f"{len(done)} of {count} answered", wanted=wanted, detail=errors[0])
     tokens = sum(run.usage.completion_tokens for run in done if run.usage is not None)
     span_s = max(run.started_at_s + run.end_s for run in done) - min(run.started_at_s for run in done)
     speed = tokens / span_s if span_s > 0 else 0.0

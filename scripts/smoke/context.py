@@ -1,25 +1,22 @@
-"""What the checks share: the client, the target, and what earlier checks learned."""
-
-from __future__ import annotations
+"""State of one run of the checks."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from scripts.client.access import ServerAccess
-    from scripts.client.metrics import Scrape
-    from scripts.client.openai import OpenAIClient
-    from scripts.smoke.results import Outcome
-    from scripts.smoke.target import SmokeTarget
+from scripts.client.access import ServerAccess
+from scripts.client.events import Usage
+from scripts.client.metrics import Scrape
+from scripts.client.openai import OpenAIClient
+from scripts.smoke.results import Outcome
+from scripts.smoke.target import SmokeTarget
 
 Say = Callable[[str], None]
-"""Shows one line of progress."""
+"""Show one line of progress."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CheckContext:
-    """One run of the checks. The mutable fields are what a check leaves for later ones."""
+    """Client, target and findings of one run. Checks set the mutable fields for later checks."""
 
     client: OpenAIClient
     access: ServerAccess
@@ -27,26 +24,30 @@ class CheckContext:
     say: Say
     simulated: str | None = None
     max_model_len: int | None = None
-    """As the server states it."""
+    """Length that the server states."""
     scrape_before: Scrape | None = None
-    """Metrics right after the server was ready."""
+    """Metrics when the server became ready."""
     ignore_eos: bool = True
-    """Whether the server knows `ignore_eos`, which keeps answers at their full length."""
+    """Whether the server supports `ignore_eos`, which keeps answers at full length."""
     generated_tokens: int = 0
-    """Output tokens that the server has stated to us so far."""
+    """Output tokens that the server's answers have stated so far."""
+
+    def count(self, usage: Usage | None) -> None:
+        """Add the output tokens of an answer."""
+        self.generated_tokens += usage.completion_tokens if usage else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check: its name, how long it may take, and what it does."""
+    """One check: its name, its time limit, and its function."""
 
     name: str
     limit_s: Callable[[SmokeTarget], float]
     run: Callable[[CheckContext], Awaitable[Outcome]]
     needed: bool = False
-    """Nothing after it makes sense when it fails."""
+    """Whether later checks need it to pass."""
 
 
 def percent_over(measured: float, limit: float) -> str:
-    """How far `measured` is from `limit`, as a share of the limit."""
+    """Return the distance of `measured` from `limit`, as a share of the limit."""
     return f"{abs(measured / limit - 1):.0%}" if limit else "∞"

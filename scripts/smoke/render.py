@@ -1,22 +1,17 @@
 """Show a report: a table for people, JSON for programs, JUnit XML for CI."""
 
-from __future__ import annotations
-
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 from xml.etree import ElementTree as ET
 
+from rich.console import Console
 from rich.text import Text
 
 from scripts.cli.tables import console, table
 from scripts.errors import CommandRefusedError
 from scripts.smoke.results import SCHEMA_VERSION, CheckResult, SmokeReport
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rich.console import Console
 
 _COLOURS: Final = {"passed": "green", "failed": "bold red", "warned": "yellow", "skipped": "dim", "not run": "dim"}
 SIMULATED_NOTE: Final = (

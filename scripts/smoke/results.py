@@ -1,15 +1,12 @@
 """Results of the checks, and the report of all of them."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from contracts.exit_codes import ExitCode
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+Values = Mapping[str, float | int | str | bool | None]
 Verdict = Literal["passed", "failed", "warned", "skipped", "not run"]
 SCHEMA_VERSION: Final = 1
 
@@ -23,9 +20,27 @@ class Outcome:
     wanted: str = ""
     detail: str = ""
     """Why it failed and by how much, or what to know about it."""
-    values: Mapping[str, float | int | str | bool | None] = field(
-        default_factory=dict[str, float | int | str | bool | None]
-    )
+    values: Values = field(default_factory=dict[str, float | int | str | bool | None])
+
+
+def passed(measured: str, *, wanted: str = "", values: Values | None = None) -> Outcome:
+    """Return the result of a check that passed."""
+    return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values or {})
+
+
+def failed(measured: str, *, wanted: str = "", detail: str = "", values: Values | None = None) -> Outcome:
+    """Return the result of a check that failed."""
+    return Outcome(verdict="failed", measured=measured, wanted=wanted, detail=detail, values=values or {})
+
+
+def warned(measured: str, *, wanted: str = "", detail: str, values: Values | None = None) -> Outcome:
+    """Return the result of a check that passed with a warning."""
+    return Outcome(verdict="warned", measured=measured, wanted=wanted, detail=detail, values=values or {})
+
+
+def skipped(reason: str, *, measured: str = "", wanted: str = "") -> Outcome:
+    """Return the result of a check that does not apply."""
+    return Outcome(verdict="skipped", measured=measured, wanted=wanted, detail=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,20 @@
-"""Runs the checks in order, each within its limit, and keeps what is known when it is broken off."""
-
-from __future__ import annotations
+"""Run the checks in order, each within its time limit. An interrupted run keeps its results."""
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scripts.client.access import AccessError, ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError
 from scripts.smoke import checks_basic, checks_features, checks_operations, checks_speed
 from scripts.smoke.context import Check, CheckContext, Say
-from scripts.smoke.results import CheckResult, Outcome, SmokeReport
+from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed
 from scripts.smoke.target import SmokeTarget
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 READY_SLACK_S: Final = 20.0
-"""Over the readiness budget itself: the last probe may still be under way."""
+"""Added to the readiness budget, because the last probe may still run."""
 
 
 def _fixed(seconds: float) -> Callable[[SmokeTarget], float]:
@@ -51,7 +47,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 @dataclass(slots=True)
 class _Known:
-    """What is known so far; survives an interruption."""
+    """Results so far. They survive an interruption."""
 
     results: list[CheckResult] = field(default_factory=list[CheckResult])
     simulated: str | None = None
@@ -60,9 +56,9 @@ class _Known:
 def run_smoke(
     access: ServerAccess, target: SmokeTarget, say: Say, *, checks: tuple[Check, ...] = CHECKS
 ) -> SmokeReport:
-    """Run all checks against an open server. Never raises for what the server does; Ctrl-C ends it with what is known.
+    """Run all checks and return the report. Server errors are results, and Ctrl-C ends the run with the results so far.
 
-    It takes at most the sum of the checks' limits, which the target's start-up budget dominates.
+    A run takes at most the sum of the checks' limits. The start-up budget is most of it.
     """
     known = _Known()
     start_s = time.monotonic()
@@ -73,7 +69,7 @@ def run_smoke(
         interrupted = True
     done = {result.name for result in known.results}
     left = [check.name for check in checks if check.name not in done]
-    reason = "interrupted" if interrupted else "an earlier check failed that all others need"
+    reason = "interrupted" if interrupted else "an earlier check failed, and all others need it"
     rest = [
         CheckResult(name=name, outcome=Outcome(verdict="not run", measured="", detail=reason), elapsed_s=0.0)
         for name in left
@@ -110,17 +106,10 @@ async def _run_one(check: Check, context: CheckContext) -> CheckResult:
         async with asyncio.timeout(limit_s):
             outcome = await check.run(context)
     except TimeoutError:
-        outcome = Outcome(
-            verdict="failed",
-            measured=f"not over after {limit_s:.0f} s",
-            wanted="an end",
-            detail="the step's limit was reached.",
-        )
+        outcome = failed(f"no end after {limit_s:.0f} s", wanted="an end", detail="the check reached its time limit.")
     except (ServerError, AccessError) as error:
-        outcome = Outcome(verdict="failed", measured="no usable answer", detail=str(error))
+        outcome = failed("no usable answer", detail=str(error))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        # A server that answers 200 with something else than the API's shape is the server's fault, not a reason to stop.
-        outcome = Outcome(
-            verdict="failed", measured="an answer of the wrong shape", detail=f"{type(error).__name__}: {error}"
-        )
+        # An answer of 200 that does not have the API's shape is the server's fault, not a reason to stop.
+        outcome = failed("an answer of the wrong shape", detail=f"{type(error).__name__}: {error}")
     return CheckResult(name=check.name, outcome=outcome, elapsed_s=time.monotonic() - start_s)

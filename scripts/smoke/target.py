@@ -1,14 +1,10 @@
 """The server to check, and the figures that it has to reach."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
+from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
 
 CACHE_CONFIG_LABELS: Final = {
     "blockSize": "block_size",

@@ -3,11 +3,14 @@
 import json
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import requests
 
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
 from tests.engine.conftest import assert_golden_urns
 
 STACK = "tpu-v6e4"
@@ -82,6 +85,15 @@ def test_the_state_file_holds_the_real_thing(workspace, deployed):
     (queued,) = [resource for resource in resources if resource["type"] == "gcp-tpu:index:QueuedResource"]
     assert "gemma-tpu-v6e4" in queued["id"]
     assert queued["outputs"]["state"] == "ACTIVE"
+
+
+def test_the_outputs_say_where_the_capacity_is_and_when_google_deletes_it(workspace, deployed):
+    outputs = from_json(StackOutputs, workspace.pulumi("stack", "output", "--json", "--stack", STACK).json)
+    assert outputs.zone in {"us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a"}
+    assert (outputs.location, outputs.state, outputs.phase) == (outputs.zone, "ACTIVE", "ready")
+    assert outputs.deadline.endswith("Z")
+    assert datetime.fromisoformat(outputs.deadline) > datetime.now(UTC)
+    assert outputs.vllm["maxModelLen"] == 16384
 
 
 def test_the_urns_are_those_that_earlier_releases_made(workspace, deployed):

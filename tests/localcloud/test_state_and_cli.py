@@ -222,7 +222,11 @@ class TestRun:
         ("arguments", "code", "message"),
         [
             (["run"], 2, "No command to run"),
-            (["run", "--", "no-such-command-anywhere"], 127, "there is no command 'no-such-command-anywhere' on PATH."),
+            (
+                ["run", "--", "no-such-command-anywhere"],
+                127,
+                "the command 'no-such-command-anywhere' was not found on PATH.",
+            ),
             (["run", "--scenario", "none.yaml", "--", "true"], 2, "none.yaml: cannot be read"),
             (["run", "--speed", "0", "--", "true"], 2, "0 is not above 0"),
             (["env", "--state", "/nonexistent/state"], 2, "No local cloud runs on the state folder /nonexistent/state"),

@@ -1,4 +1,4 @@
-"""A Cloud TPU API in memory, behind the provider's transport: states as scripts, faults on demand, and everything that was called."""
+"""A Cloud TPU API in memory, behind the provider's transport. States follow scripts, faults are injected, and calls are recorded."""
 
 import asyncio
 import re
@@ -18,12 +18,12 @@ QUICK = ("CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
 WITHOUT_FORCE = {"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"}
 
 Fault = str
-"""lost: it happened, the answer did not come. dropped: it did not happen, and no answer came. unsent: no connection. 503: Google's."""
+"""lost: it happened, but the answer was lost. dropped: it did not happen, and there was no answer. unsent: no connection. 503: Google's."""
 
 
 @dataclass
 class Queued:
-    """One queued resource: it takes one step of its script each time it is looked at."""
+    """One queued resource. Each read takes the next step of its script."""
 
     name: str
     body: dict[str, Any]
@@ -39,18 +39,18 @@ class Queued:
 
 @dataclass
 class FakeTpu:
-    """`scripts` says for each zone which states follow one another; `refusals` which zones refuse the request itself."""
+    """`scripts` holds the states of each zone in order; `refusals` holds the zones that refuse the request."""
 
     scripts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     refusals: dict[str, GoogleError] = field(default_factory=dict)
     queued: dict[str, Queued] = field(default_factory=dict)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     guests: dict[str, list[dict[str, str]]] = field(default_factory=dict)
-    """NodeInfo name -> what its machine publishes, one entry a look, the last one stays."""
+    """Node name -> what its machine publishes: one entry per read, and the last one stays."""
     boots: Callable[[dict[str, Any]], list[dict[str, str]]] | None = None
-    """Given a node's metadata, what its machine publishes; run again when the metadata changes."""
+    """Return what a machine with this metadata publishes. Called again when the metadata changes."""
     faults: deque[tuple[str, Fault]] = field(default_factory=deque)
-    """The next call whose "METHOD path" contains the text meets the fault."""
+    """The next call whose "METHOD path" contains the text gets the fault."""
     calls: list[str] = field(default_factory=list)
     delete_looks: int = 1
     on_call: Callable[[str], None] | None = None

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planning import plan
+from planning import PlanningError, plan
 from planning.images import IMAGES
+from planning.vllm_args import OPTIONS
 from stacks.loading import SettingsError, from_file, from_pulumi, from_values
 from stacks.planned import to_deployment
 from stacks.settings import Settings
@@ -141,12 +143,25 @@ MISTAKES = [
     ("tpu-v6e4", "labels", {"managed-by": "me"}, '"managed-by" is set by this project'),
     ("tpu-v6e4", "endpointUrl", "models.example.com", "expected a whole URL such as https://models.example.com"),
     ("tpu-v6e4", "endpointUrl", "http://[", "expected a whole URL such as https://models.example.com"),
-    ("tpu-v6e4", "acceptFindings", ["FIT99"], '"FIT99" is the id of no finding; those that can be accepted are FIT02, FIT03'),
+    (
+        "tpu-v6e4",
+        "acceptFindings",
+        ["FIT99"],
+        '"FIT99" is the id of no finding; those that can be accepted are FIT02, FIT03',
+    ),
     ("tpu-v6e4", "measuredTokPerS", 0, "gemma-serving:measuredTokPerS = 0: expected greater than 0."),
     ("tpu-v6e4", "measuredTokPerS", float("inf"), "expected a finite number"),
     ("tpu-v6e4", "smoke", {"maxTtftS": float("nan")}, "gemma-serving:smoke.maxTtftS = NaN: expected a finite number"),
     ("tpu-v6e4", "vllm.gpuMemoryUtilization", float("nan"), "expected a finite number"),
     ("tpu-v6e4", "vllm.limitMmPerPrompt", {"smell": 1}, "expected 'image', 'audio' or 'video'"),
+    (
+        "tpu-v6e4",
+        "vllm.speculativeConfig",
+        {"method": [1]},
+        "gemma-serving:vllm.speculativeConfig.method: expected text, a number, true or false.",
+    ),
+    ("tpu-v6e4", "vllm.enforceEager", "off", 'gemma-serving:vllm.enforceEager = "off": expected true or false.'),
+    ("tpu-v6e4", "image", 3, "gemma-serving:image = 3: expected vllm-openai or vllm-tpu, or a block"),
     ("tpu-v6e4", "vllm.extraArgs", "--seed=1", 'gemma-serving:vllm.extraArgs = "--seed=1": expected a list.'),
     ("tpu-v6e4", "tpu", "v6e-4", 'gemma-serving:tpu = "v6e-4": expected a block of settings.'),
     ("tpu-v6e4", "hasHfToken", True, "gemma-serving:hasHfToken is not a known setting"),
@@ -174,6 +189,23 @@ def test_a_mistake_is_one_sentence_with_the_key(stack, path, value, sentence):
     assert message.startswith("Pulumi.x.yaml: ")
     assert "\n" not in message
     assert "pydantic" not in message
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1, 2])
+@pytest.mark.parametrize("option", [o for o in OPTIONS.values() if o.limit], ids=lambda o: o.key)
+def test_the_settings_and_the_planner_have_the_same_limits(option, number):
+    value = {"image": number} if option.kind is Mapping else number
+    allowed = True
+    try:
+        option.check(value)
+    except PlanningError:
+        allowed = False
+    values = changed("tpu-v6e4", f"vllm.{option.key}", value)
+    if allowed:
+        assert getattr(load(values).vllm, option.name) == value
+    else:
+        with pytest.raises(SettingsError, match=option.key):
+            load(values)
 
 
 def test_every_mistake_is_named_not_only_the_first():

@@ -67,6 +67,11 @@ def test_it_says_what_it_is(host):
     assert not host[1].GetRequiredPackages(language_pb2.GetRequiredPackagesRequest(), timeout=10).packages
 
 
+def test_it_installs_nothing_for_a_plugin_folder(host):
+    """The engine asks before it starts a folder with PulumiPlugin.yaml; `make setup` has installed the packages."""
+    assert not list(host[1].InstallDependencies(language_pb2.InstallDependenciesRequest(), timeout=10))
+
+
 def test_dependencies_of_the_program_are_listed(host):
     answer = host[1].GetProgramDependencies(language_pb2.GetProgramDependenciesRequest(), timeout=30)
     assert "pulumi" in {dependency.name for dependency in answer.dependencies}

@@ -1,7 +1,6 @@
 """Artifact Registry repositories: standard, remote and virtual ones."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
 
@@ -11,7 +10,6 @@ from localcloud.plugins.schema import Json, ResourceScope
 from localcloud.plugins.values import Properties, Value, is_list, is_object
 
 _API: Final = "artifactregistry/v1"
-_ITEM: Final = "projects/{project}/locations/{location}/repositories/{repositoryId}"
 
 
 def _policies_to_json(value: Value, _scope: ResourceScope) -> Json:
@@ -26,20 +24,17 @@ def _policies_from_json(raw: Json) -> Value:
     return [cast("Value", {"id": name, **policy}) for name, policy in sorted(raw.items()) if isinstance(policy, dict)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryLifecycle(RestResource):
-    """A repository: an ordinary resource whose short name and registry address are worked out here."""
+    """A repository. Its short name and registry address follow from its id."""
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """GET, and the outputs that follow from the id."""
-        found = await RestResource.read(self, context, resource_id, given)
-        if found is None:
-            return None
-        _, project, _, location, _, name = resource_id.split("/")
-        kind = str(found.state.get("format", "")).lower()
-        # Google writes colons of domain-scoped projects as slashes in registry addresses.
-        address = f"{location}-{kind}.pkg.dev/{project.replace(':', '/')}/{name}"
-        found.state.update({"name": name, "repositoryId": name, "location": location, "registryUri": address})
+        """Read the repository and add the outputs that follow from its id."""
+        found = await super().read(context, resource_id, given)
+        if found is not None:
+            place = "{location}-{format}.pkg.dev".format_map(found.state).lower()
+            # Google writes colons of domain-scoped projects as slashes in registry addresses.
+            path = "{project}/{repositoryId}".format_map(found.state).replace(":", "/")
+            found.state.update({"name": found.state["repositoryId"], "registryUri": f"{place}/{path}"})
         return found
 
 
@@ -56,12 +51,10 @@ ARTIFACTREGISTRY: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             RepositoryLifecycle,
             noun="Repository",
-            collection=f"{_API}/projects/{{project}}/locations/{{location}}/repositories",
-            item=f"{_API}/{_ITEM}",
-            id_template=_ITEM,
+            id_template="projects/{project}/locations/{location}/repositories/{repositoryId}",
             create_query={"repository_id": "{repositoryId}"},
             wait=Wait.OPERATION,
-            operations=_API,
+            api=_API,
             mask=Mask.CHANGED,
         ),
     )

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Final
 
 from localcloud.plugins.coding import encode_field, put
-from localcloud.plugins.diffing import META, Detail, Details, PropertyChange
+from localcloud.plugins.diffing import META, Detail, Details, DiffKind
 from localcloud.plugins.facts import Overlay, Recorded
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest
 from localcloud.plugins.resource import RestResource, Wait
-from localcloud.plugins.rest import GoogleApiError, OperationError, PluginError
 from localcloud.plugins.schema import ABSENT, Json, Object, ResourceScope, last_segment, relative
 from localcloud.plugins.values import Value, text_of
 
@@ -55,7 +54,7 @@ _LOG: Final[Recorded] = {"switch": "enable", "unset": {"enable": False}}
 class OwnUpdate:
     """Properties that the real provider changes by a request of their own.
 
-    `action` is the method's name below the resource, empty for the resource itself. `fingerprint`: the request carries the state's.
+    `action` is what follows the resource's path, empty for the resource itself. `fingerprint`: the request carries the state's.
     """
 
     names: tuple[str, ...]
@@ -75,12 +74,14 @@ class ComputeResource(RestResource):
         separate = {name for each in self.own for name in each.names}
         if wanted.changed - separate:
             await RestResource.update(self, context, wanted)
-        path = self.path(self.item, context, {**wanted.state, **wanted.inputs}, wanted.id)
+        path = self.item_path(context, {**wanted.state, **wanted.inputs}, wanted.id)
         for each in self.own:
             changed = [name for name in each.names if name in wanted.changed]
             if changed:
                 body = self._own_body(context, wanted, each, changed)
-                await self._send(context, wanted, each.method, f"{path}/{each.action}".rstrip("/"), body)
+                doing = f"updating {self.noun} {wanted.id!r}"
+                answer = await context.rest.call(each.method, path + each.action, body=body, doing=doing)
+                await self.finish(context, "Updating", answer, path)
         return await self.must_read(context, wanted.id, wanted.inputs)
 
     def _own_body(self, context: OperationContext, wanted: UpdateRequest, own: OwnUpdate, changed: list[str]) -> Object:
@@ -91,15 +92,6 @@ class ComputeResource(RestResource):
             if encoded is not ABSENT or own.fingerprint:
                 put(body, each.api, None if encoded is ABSENT else encoded)
         return body
-
-    async def _send(
-        self, context: OperationContext, wanted: UpdateRequest, method: str, path: str, body: Object
-    ) -> None:
-        try:
-            answer = await context.rest.call(method, path, body=body)
-            await self.follow(context, answer, path)
-        except (GoogleApiError, OperationError) as error:
-            raise PluginError(f"Error updating {self.noun} {wanted.id!r}: {error}") from error
 
 
 def _shrunk_range(details: Details, state: Mapping[str, Value], inputs: Mapping[str, Value]) -> Details:
@@ -113,7 +105,7 @@ def _shrunk_range(details: Details, state: Mapping[str, Value], inputs: Mapping[
         grows = False
     if grows or any(detail.replaces for detail in details.values()):
         return details
-    return {**details, META: Detail(change=PropertyChange.UPDATE, replaces=True)}
+    return {**details, META: Detail(change=DiffKind.UPDATE, replaces=True)}
 
 
 _NETWORK_PROPERTIES: Final[Overlay] = {
@@ -170,8 +162,7 @@ def _compute(noun: str, collection: str, properties: Overlay, *own: OwnUpdate) -
     lifecycle = partial(
         ComputeResource,
         noun=noun,
-        collection=f"{API}/{collection}",
-        item=f"{API}/{collection}/{{name}}",
+        api=API,
         id_template=f"{collection}/{{name}}",
         wait=Wait.COMPUTE,
         own=own,
@@ -192,8 +183,8 @@ COMPUTE: Final[Mapping[str, TypeOverlay]] = {
         "Subnetwork",
         f"{_REGIONAL}/subnetworks",
         _SUBNETWORK_PROPERTIES,
-        OwnUpdate(names=("ipCidrRange",), method="POST", action="expandIpCidrRange"),
-        OwnUpdate(names=("privateIpGoogleAccess",), method="POST", action="setPrivateIpGoogleAccess"),
+        OwnUpdate(names=("ipCidrRange",), method="POST", action="/expandIpCidrRange"),
+        OwnUpdate(names=("privateIpGoogleAccess",), method="POST", action="/setPrivateIpGoogleAccess"),
         OwnUpdate(
             names=("logConfig", "secondaryIpRanges", "role", "stackType", "ipv6AccessType", "privateIpv6GoogleAccess"),
             fingerprint=True,

@@ -1,7 +1,6 @@
 """Cloud NAT: an entry in its router's list, changed by a PATCH of the router."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -9,83 +8,67 @@ from localcloud.plugins.facts import Recorded
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
 from localcloud.plugins.overlay.compute import API, same_resource, v1_link
 from localcloud.plugins.resource import RestResource, Wait
-from localcloud.plugins.rest import GoogleApiError, OperationError, PluginError
+from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import Json, Object, last_segment
 from localcloud.plugins.values import Properties, Value, text_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RouterNatLifecycle(RestResource):
     """A NAT configuration of a router, which is `item`."""
 
-    def _router(self, context: OperationContext, values: Mapping[str, Value]) -> str:
-        named = {**values, "router": last_segment(text_of(dict(values), "router"))}
-        return self.path(self.item, context, named, "")
+    def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
+        """Return a path template with the resource's properties in it; the router may be given by its path."""
+        named = {**values, "router": last_segment(text_of(values, "router"))}
+        return super().path(template, context, named, resource_id)
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """Add the entry to the router's list."""
         entry = self.body(context, inputs, {}, update=False)
-        await self._change(context, inputs, "Creating", entry, replace=False)
-        named: Properties = {**inputs, "router": last_segment(text_of(inputs, "router"))}
-        resource_id = self.path(self.id_template, context, named, "")
+        await self._change(context, inputs, "Creating", entry)
+        resource_id = self.path(self.id_template, context, inputs, "")
         return await settled(resource_id, inputs, self.must_read(context, resource_id, inputs))
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Look the entry up in the router's list."""
-        values = given or self.import_values(resource_id)
-        router = await context.rest.find(self._router(context, values))
-        entry = next((each for each in _nats(router or {}) if each.get("name") == values.get("name")), None)
+        """Find the entry in the router's list."""
+        named = self.named(resource_id)
+        router = await context.rest.find(self.item_path(context, named, ""))
+        entry = next((each for each in _nats(router or {}) if each.get("name") == named["name"]), None)
         if entry is None:
             return None
-        state = self.state(context, entry, values)
-        region = last_segment(context.scope(values).region)
-        state.update({"region": region, "router": last_segment(text_of(values, "router"))})
-        return Created(id=resource_id, state=state)
+        return Created(id=resource_id, state={**self.state(context, entry, given or named), **named})
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """Change the entry in the router's list."""
         # The real provider sends an empty list back as it was answered, and null where there was none.
         inputs = {"initialNatIps": wanted.state.get("initialNatIps"), **wanted.inputs}
-        entry = self.body(context, inputs, wanted.state, update=True)
-        await self._change(context, wanted.inputs, "Updating", entry, replace=True)
+        await self._change(context, wanted.inputs, "Updating", self.body(context, inputs, wanted.state, update=True))
         return await self.must_read(context, wanted.id, wanted.inputs)
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Take the entry out of the router's list; a router that is gone took it along."""
+        """Remove the entry from the router's list. If the router is gone, so is the entry."""
         del resource_id
-        path = self._router(context, state)
+        path = self.item_path(context, state, "")
         async with context.locks.of(path):
-            router = await context.rest.find(path)
-            nats = _nats(router or {})
+            nats = _nats(await context.rest.find(path) or {})
             left = [each for each in nats if each.get("name") != state.get("name")]
             if len(left) != len(nats):
                 await self._patch(context, path, left, "Deleting")
 
-    async def _change(
-        self, context: OperationContext, values: Properties, doing: str, entry: Object, *, replace: bool
-    ) -> None:
-        path = self._router(context, values)
+    async def _change(self, context: OperationContext, values: Properties, doing: str, entry: Object) -> None:
+        path, name = self.item_path(context, values, ""), entry.get("name")
         async with context.locks.of(path):
-            try:
-                nats = _nats(await context.rest.get(path))
-            except GoogleApiError as error:
-                raise PluginError(f"Error {doing.lower()} RouterNat {entry.get('name')!r}: {error}") from error
-            names = [each.get("name") for each in nats]
-            if not replace and entry.get("name") in names:
-                raise PluginError(
-                    f"Error creating RouterNat: the router {text_of(values, 'router')!r} has a NAT {entry.get('name')!r} already"
-                )
-            changed = [entry if each.get("name") == entry.get("name") else each for each in nats]
-            await self._patch(context, path, changed if entry.get("name") in names else [*nats, entry], doing)
+            nats = _nats(await context.rest.call("GET", path, doing=f"{doing.lower()} RouterNat {name!r}"))
+            exists = any(each.get("name") == name for each in nats)
+            if doing == "Creating" and exists:
+                router = text_of(values, "router")
+                raise PluginError(f"Error creating RouterNat: the router {router!r} has a NAT {name!r} already")
+            changed = [entry if each.get("name") == name else each for each in nats]
+            await self._patch(context, path, changed if exists else [*nats, entry], doing)
 
     async def _patch(self, context: OperationContext, path: str, nats: list[Object], doing: str) -> None:
-        try:
-            answer = await context.rest.call("PATCH", path, body={"nats": [*nats]})
-            await self.follow(context, answer, path)
-        except GoogleApiError as error:
-            raise PluginError(f"Error {doing.lower()} RouterNat: {error}") from error
-        except OperationError as error:
-            raise PluginError(f"Error waiting for {doing} RouterNat: {error}") from error
+        body: Object = {"nats": [*nats]}
+        answer = await context.rest.call("PATCH", path, body=body, doing=f"{doing.lower()} RouterNat")
+        await self.finish(context, doing, answer, path)
 
 
 def _nats(router: Object) -> list[Object]:
@@ -134,7 +117,6 @@ NAT: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             RouterNatLifecycle,
             noun="RouterNat",
-            collection="",
             item=f"{API}/projects/{{project}}/regions/{{region}}/routers/{{router}}",
             id_template="{project}/{region}/{router}/{name}",
             wait=Wait.COMPUTE,

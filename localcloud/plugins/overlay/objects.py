@@ -4,17 +4,16 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from localcloud.plugins.coding import encode_body
-from localcloud.plugins.diffing import Detail, Details, PropertyChange
+from localcloud.plugins.diffing import Detail, Details, DiffKind
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
 from localcloud.plugins.resource import RestResource
-from localcloud.plugins.rest import GoogleApiError, PluginError
+from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import Object, ValueKind
 from localcloud.plugins.values import Asset, Properties, Unknown, Value, text_of
 
@@ -24,61 +23,61 @@ _SNIFFED: Final = 512
 _CONTROL: Final = frozenset(range(9)) | {11} | set(range(14, 27)) | set(range(28, 32))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BucketObjectLifecycle(RestResource):
     """An object in a bucket."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Upload, then read."""
+        """Upload the object and read its metadata."""
         bucket, name = text_of(inputs, "bucket"), text_of(inputs, "name")
         content = _content(inputs)
         boundary = f"localcloud-{hashlib.sha256(content).hexdigest()[:32]}"
         metadata = encode_body(self.fields, inputs, context.scope(inputs))
         media_type = text_of(inputs, "contentType") or _media_type(content)
-        try:
-            await context.rest.send(
-                "POST",
-                f"{_UPLOAD}/b/{bucket}/o",
-                query={"name": name, "uploadType": "multipart"},
-                headers={"Content-Type": f"multipart/related; boundary={boundary}"},
-                body=_multipart(boundary.encode(), metadata, media_type, content),
-            )
-        except GoogleApiError as error:
-            raise PluginError(f"Error uploading object {name}: {error}") from error
+        await context.rest.send(
+            "POST",
+            f"{_UPLOAD}/b/{bucket}/o",
+            query={"name": name, "uploadType": "multipart"},
+            headers={"Content-Type": f"multipart/related; boundary={boundary}"},
+            body=_multipart(boundary.encode(), metadata, media_type, content),
+            doing=f"uploading object {name}",
+        )
         return await settled(f"{bucket}-{name}", inputs, self.must_read(context, f"{bucket}-{name}", inputs))
 
+    def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
+        """Return a path template with the object's properties in it; an object's name may hold anything."""
+        named = {**values, "name": quote(text_of(values, "name"), safe="")}
+        return super().path(template, context, named, resource_id)
+
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """GET the object's metadata. The content stays what the program gave, as long as its hash is the one in the bucket."""
+        """Read the object's metadata. The content in the state is the program's while its hash is the one in the bucket."""
         if not given:
             raise PluginError(
-                f"{resource_id!r}: the real provider cannot import bucket objects, and neither can this one"
+                f"{resource_id!r}: bucket objects cannot be imported, neither here nor with the real provider"
             )
-        found = await RestResource.read(self, context, resource_id, _quoted(given))
-        if found is None:
-            return None
-        md5 = text_of(found.state, "md5hash")
-        # As in the real provider: the constant while the bucket holds what the program gave, else the hash that is there, which shows as drift.
-        expected = _md5_of(given)
-        detected = md5 if expected and expected != md5 else _UNCHANGED
-        found.state.update({"name": given.get("name"), "md5hexhash": _hex(md5), "detectMd5hash": detected})
+        found = await super().read(context, resource_id, given)
+        if found is not None:
+            md5, expected = text_of(found.state, "md5hash"), _md5_of(given)
+            # As in the real provider: the constant while the bucket holds what the program gave, else the hash that is there, which shows as drift.
+            detected = md5 if expected and expected != md5 else _UNCHANGED
+            found.state.update({"md5hexhash": _hex(md5), "detectMd5hash": detected})
         return found
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Upload again where the content changes, else PATCH what changes."""
+        """Upload the object again if its content changes, else update its metadata."""
         if wanted.changed & {"content", "source", "detectMd5hash", "sourceMd5hash"}:
             return await self.create(context, wanted.inputs)
-        changed = {name: each for name, each in self.fields.items() if name in wanted.changed}
-        body = encode_body(changed, wanted.inputs, context.scope(wanted.inputs), update=True)
-        await context.rest.call("PATCH", self.path(self.item, context, _quoted(wanted.inputs), ""), body=body)
-        return await self.must_read(context, wanted.id, wanted.inputs)
+        return await super().update(context, wanted)
 
-    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """DELETE; 404 is success."""
-        await RestResource.delete(self, context, resource_id, _quoted(state))
-
-
-def _quoted(values: Properties) -> Properties:
-    return {**values, "name": quote(text_of(values, "name"), safe="")}
+    def body(
+        self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
+    ) -> Object:
+        """Return what changes: an update that names no property leaves it alone."""
+        changed = {
+            name: each
+            for name, each in self.fields.items()
+            if inputs.get(name, each.zero) != state.get(name, each.zero)
+        }
+        return encode_body(changed, inputs, context.scope(inputs), update=update)
 
 
 def _content(inputs: Properties) -> bytes:
@@ -129,12 +128,10 @@ def _new_content(details: Details, state: Mapping[str, Value], inputs: Mapping[s
     if isinstance(inputs.get("source"), Asset):
         details = {path: detail for path, detail in details.items() if path[0] not in {"source", "detectMd5hash"}}
         if _md5_of(dict(inputs)) != state.get("md5hash"):
-            details[("source",)] = Detail(change=PropertyChange.UPDATE, replaces=True)
+            details[("source",)] = Detail(change=DiffKind.UPDATE, replaces=True)
     if not {("content",), ("source",), ("detectMd5hash",)} & set(details):
         return details
-    follow = {
-        (name,): Detail(change=PropertyChange.UPDATE) for name in ("crc32c", "detectMd5hash", "generation", "md5hash")
-    }
+    follow = {(name,): Detail(change=DiffKind.UPDATE) for name in ("crc32c", "detectMd5hash", "generation", "md5hash")}
     return {**details, **follow}
 
 
@@ -152,7 +149,6 @@ OBJECTS: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             BucketObjectLifecycle,
             noun="object",
-            collection="",
             item="storage/storage/v1/b/{bucket}/o/{name}",
         ),
         foresee=_new_content,

@@ -1,18 +1,18 @@
 """APIs that a project has enabled, and its service accounts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from localcloud.plugins.diffing import Detail, Details, PropertyChange
+from localcloud.plugins.diffing import Detail, Details, DiffKind
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
 from localcloud.plugins.resource import RestResource, Wait, follow, known_project
-from localcloud.plugins.rest import GoogleApiError, OperationError, PluginError
+from localcloud.plugins.rest import OperationError, PluginError, RestError
 from localcloud.plugins.schema import Object, last_segment
 from localcloud.plugins.values import Properties, Value, text_of
 
 _API: Final = "serviceusage/v1"
+_ATTEMPTS: Final = 5
 _ENABLED_QUERY: Final[Mapping[str, str]] = {
     "fields": "services/name,nextPageToken",
     "filter": "state:ENABLED",
@@ -20,50 +20,54 @@ _ENABLED_QUERY: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EnabledService(RestResource):
     """An API of a project: enabled, listed, and disabled at the end only where the program asks for it."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Enable the API unless it is enabled."""
-        service = text_of(inputs, "service")
-        project = known_project(context, inputs).project
+        """Enable the API if it is not enabled."""
+        service, project = text_of(inputs, "service"), known_project(context, inputs).project
         async with context.locks.of(f"{_API}/projects/{project}"):
             if service not in await _enabled(context, project):
-                await _change(context, project, f"{service}:enable", {}, "enable")
+                await self._change(context, project, service, "enable", {})
         return await self.must_read(context, f"{project}/{service}", inputs)
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Look the API up among those that are enabled."""
-        values = given or self.import_values(resource_id)
-        project = known_project(context, values).project
+        """Find the API among the enabled ones."""
+        named = self.named(resource_id)
+        project, service = text_of(named, "project"), text_of(named, "service")
         # The real provider lists, looks at the project, and lists again.
-        if text_of(values, "service") not in await _enabled(context, project):
+        if service not in await _enabled(context, project):
             return None
         await context.rest.find(f"cloudresourcemanager/v1/projects/{project}")
-        if text_of(values, "service") not in await _enabled(context, project):
+        if service not in await _enabled(context, project):
             return None
-        return Created(id=resource_id, state=self.state(context, {}, {**values, "project": project}))
+        return Created(id=resource_id, state={**self.state(context, {}, given or named), **named})
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Only what the provider keeps for itself can change."""
-        kept: Properties = {**wanted.inputs, "project": wanted.state.get("project")}
-        return Created(id=wanted.id, state=self.state(context, {}, kept))
+        """Keep the new inputs: only what the provider keeps for itself can change."""
+        return Created(id=wanted.id, state={**self.state(context, {}, wanted.inputs), **self.named(wanted.id)})
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Disable the API where `disableOnDestroy` says so; else leave it, since others may use it."""
-        del resource_id
+        """Disable the API if `disableOnDestroy` is set."""
         if state.get("disableOnDestroy") is not True:
             return
-        project = known_project(context, state).project
         body: Object = {"disableDependentServices": state.get("disableDependentServices") is True}
         if state.get("checkIfServiceHasUsageOnDestroy") is True:
             body["checkIfServiceHasUsage"] = "CHECK"
+        named = self.named(resource_id)
         try:
-            await _change(context, project, f"{text_of(state, 'service')}:disable", body, "disable")
-        except GoogleApiError as error:
+            await self._change(context, text_of(named, "project"), text_of(named, "service"), "disable", body)
+        except RestError as error:
             if not error.is_missing:
                 raise
+
+    async def _change(self, context: OperationContext, project: str, service: str, verb: str, body: Object) -> None:
+        path = f"{_API}/projects/{project}/services/{service}:{verb}"
+        answer = await context.rest.call("POST", path, body=body)
+        try:
+            await follow(context, self.wait, answer, path, operations=self.api)
+        except OperationError as error:
+            raise PluginError(f"Error waiting to {verb} {service} in project {project}: {error}") from error
 
 
 async def _enabled(context: OperationContext, project: str) -> set[str]:
@@ -72,72 +76,63 @@ async def _enabled(context: OperationContext, project: str) -> set[str]:
     return {last_segment(str(each.get("name", ""))) for each in listed}
 
 
-async def _change(context: OperationContext, project: str, action: str, body: Object, verb: str) -> None:
-    path = f"{_API}/projects/{project}/services/{action}"
-    try:
-        answer = await context.rest.call("POST", path, body=body)
-        await follow(context, Wait.OPERATION, answer, path, operations=_API)
-    except OperationError as error:
-        raise PluginError(
-            f"Error waiting to {verb} {action.partition(':')[0]} in project {project}: {error}"
-        ) from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAccountLifecycle(RestResource):
-    """A service account. The real provider reads it back until it is really visible."""
+    """A service account. As in the real provider, it is read until it is visible."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """POST, then read."""
-        project = known_project(context, inputs).project
+        """Create the account and read it."""
         account = text_of(inputs, "accountId")
+        collection = f"iam/v1/projects/{known_project(context, inputs).project}/serviceAccounts"
         body: Object = {"accountId": account, "serviceAccount": self.body(context, inputs, {}, update=False)}
         try:
-            answer = await context.rest.call("POST", f"iam/v1/projects/{project}/serviceAccounts", body=body)
+            answer = await context.rest.call("POST", collection, body=body, doing=f"creating {self.noun}")
             name = str(answer.get("name", ""))
-        except GoogleApiError as error:
+        except RestError as error:
             if not (error.is_conflict and inputs.get("createIgnoreAlreadyExists") is True):
-                raise PluginError(f"Error creating service account: {error}") from error
+                raise
+            project = known_project(context, inputs).project
             name = f"projects/{project}/serviceAccounts/{account}@{project}.iam.gserviceaccount.com"
-        return await settled(name, inputs, self._finish(context, name, inputs))
+        return await settled(name, inputs, self._switched(context, name, inputs))
 
-    async def _finish(self, context: OperationContext, name: str, inputs: Properties) -> Created:
+    async def _switched(self, context: OperationContext, name: str, inputs: Properties) -> Created:
         if inputs.get("disabled") is True:
             await context.rest.call("POST", f"iam/v1/{name}:disable", body={})
-        return await self._must_see(context, name, inputs)
+        return await self.must_read(context, name, inputs)
 
-    async def _must_see(self, context: OperationContext, name: str, inputs: Properties) -> Created:
-        attempts = 5
-        for attempt in range(1, attempts + 1):
-            found = await self.read(context, name, inputs)
+    async def must_read(self, context: OperationContext, resource_id: str, given: Properties) -> Created:
+        """Read until the account is visible."""
+        for attempt in range(1, _ATTEMPTS):
+            found = await self.read(context, resource_id, given)
             if found is not None:
                 return found
             await context.rest.pause(attempt)
-        raise PluginError(f"Error reading service account {name!r}: it is not visible after it was created")
+        return await super().must_read(context, resource_id, given)
 
-    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """GET."""
-        body = await context.rest.find(f"iam/v1/{resource_id}")
-        if body is None:
-            return None
+    def state(
+        self, context: OperationContext, body: Object, given: Properties, *, imported: bool = False
+    ) -> Properties:
+        """Return the state, with what follows from the account's address."""
         email = str(body.get("email", ""))
-        known: Properties = {**given, "accountId": email.partition("@")[0], "member": f"serviceAccount:{email}"}
-        known["disabled"] = body.get("disabled") is True
-        state = {**self.state(context, body, known), "project": str(body.get("projectId", ""))}
-        return Created(id=resource_id, state=state)
+        state = super().state(context, body, given, imported=imported)
+        state.update({"accountId": email.partition("@")[0], "member": f"serviceAccount:{email}"})
+        return {**state, "disabled": body.get("disabled") is True, "project": str(body.get("projectId", ""))}
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """PATCH the texts with the account's etag; enabling and disabling are methods of their own."""
+        """Update the texts with the account's etag. Enabling and disabling are separate methods."""
         if "disabled" in wanted.changed:
             action = "disable" if wanted.inputs.get("disabled") is True else "enable"
             await context.rest.call("POST", f"iam/v1/{wanted.id}:{action}", body={})
-        mask = [each.terraform for name, each in self.fields.items() if name in wanted.changed and not each.local]
-        if mask:
+        if self.sent(wanted.changed):
+            mask = [
+                self.fields[name].terraform
+                for name in self.fields
+                if self.fields[name].api in self.sent(wanted.changed)
+            ]
             now = await context.rest.get(f"iam/v1/{wanted.id}")
             account = {**self.body(context, wanted.inputs, wanted.state, update=True), "etag": now.get("etag")}
             body: Object = {"serviceAccount": account, "updateMask": ",".join(mask)}
             await context.rest.call("PATCH", f"iam/v1/{wanted.id}", body=body)
-        return await self._must_see(context, wanted.id, wanted.inputs)
+        return await self.must_read(context, wanted.id, wanted.inputs)
 
 
 def _new_account(details: Details, state: Mapping[str, Value], inputs: Mapping[str, Value]) -> Details:
@@ -145,18 +140,24 @@ def _new_account(details: Details, state: Mapping[str, Value], inputs: Mapping[s
     del state, inputs
     if ("accountId",) not in details:
         return details
-    changed = Detail(change=PropertyChange.UPDATE)
+    changed = Detail(change=DiffKind.UPDATE)
     return {**details, ("email",): changed, ("member",): changed}
 
 
 PROJECTS: Final[Mapping[str, TypeOverlay]] = {
     "gcp:projects/service:Service": TypeOverlay(
-        lifecycle=partial(EnabledService, noun="Project Service", id_template="{project}/{service}", item="")
+        lifecycle=partial(
+            EnabledService,
+            noun="Project Service",
+            id_template="{project}/{service}",
+            wait=Wait.OPERATION,
+            api=_API,
+        )
     ),
     "gcp:serviceaccount/account:Account": TypeOverlay(
         message="iam.v1#ServiceAccount",
         properties={"accountId": {"autoname": True}, "disabled": {"local": True}},
-        lifecycle=partial(ServiceAccountLifecycle, noun="service account", item="iam/v1/{id}"),
+        lifecycle=partial(ServiceAccountLifecycle, noun="service account", api="iam/v1", server_named=True),
         foresee=_new_account,
     ),
 }

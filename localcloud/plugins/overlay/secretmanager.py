@@ -2,23 +2,19 @@
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
-from localcloud.plugins.resource import Mask, RestResource, delete_quietly
-from localcloud.plugins.rest import GoogleApiError, PluginError
+from localcloud.plugins.resource import Mask, RestResource
 from localcloud.plugins.schema import Object, last_segment
 from localcloud.plugins.values import Properties, text_of
 
 _API: Final = "secretmanager/v1"
-_SECRET: Final = "projects/{project}/secrets/{secretId}"  # noqa: S105 - the shape of a secret's name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SecretVersionLifecycle(RestResource):
-    """A version of a secret: its payload is written once and never sent again."""
+    """A version of a secret. Its payload is sent once, at creation."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """Add the version, then enable or disable it."""
@@ -28,10 +24,9 @@ class SecretVersionLifecycle(RestResource):
         data = text_of(inputs, "secretData")
         encoded = data if inputs.get("isSecretDataBase64") is True else base64.b64encode(data.encode()).decode()
         body: Object = {"payload": {"data": encoded}}
-        try:
-            answer = await context.rest.call("POST", f"{_API}/{secret}:addVersion", body=body)
-        except GoogleApiError as error:
-            raise PluginError(f"Error creating SecretVersion: {error}") from error
+        answer = await context.rest.call(
+            "POST", f"{_API}/{secret}:addVersion", body=body, doing="creating SecretVersion"
+        )
         name = str(answer.get("name", ""))
         return await settled(name, inputs, self._finish(context, name, inputs))
 
@@ -40,7 +35,7 @@ class SecretVersionLifecycle(RestResource):
         return await self.must_read(context, name, inputs)
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """GET; an import reads the payload too. A destroyed version is gone."""
+        """Read the version; an import also reads its payload. A destroyed version is gone."""
         body = await context.rest.find(f"{_API}/{resource_id}")
         if body is None or body.get("state") == "DESTROYED":
             return None
@@ -62,8 +57,8 @@ class SecretVersionLifecycle(RestResource):
         """Destroy the payload, or disable the version, or leave it, as `deletionPolicy` says."""
         action = {"DELETE": "destroy", "DISABLE": "disable"}.get(text_of(state, "deletionPolicy") or "DELETE")
         if action is not None:
-            error = f"Error deleting SecretVersion {resource_id!r}"
-            await delete_quietly(context, f"{_API}/{resource_id}:{action}", error, method="POST")
+            doing = f"deleting SecretVersion {resource_id!r}"
+            await context.rest.drop(f"{_API}/{resource_id}:{action}", method="POST", doing=doing)
 
 
 async def _switch(context: OperationContext, name: str, *, on: bool) -> None:
@@ -89,9 +84,8 @@ SECRETMANAGER: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             RestResource,
             noun="Secret",
-            collection=f"{_API}/projects/{{project}}/secrets",
-            item=f"{_API}/{_SECRET}",
-            id_template=_SECRET,
+            api=_API,
+            id_template="projects/{project}/secrets/{secretId}",
             create_query={"secretId": "{secretId}"},
             mask=Mask.CHANGED,
         ),
@@ -99,6 +93,6 @@ SECRETMANAGER: Final[Mapping[str, TypeOverlay]] = {
     "gcp:secretmanager/secretVersion:SecretVersion": TypeOverlay(
         message="secretmanager.v1#SecretVersion",
         properties={"secret": {"same": last_segment}},
-        lifecycle=partial(SecretVersionLifecycle, noun="SecretVersion", collection="", item=f"{_API}/{{id}}"),
+        lifecycle=partial(SecretVersionLifecycle, noun="SecretVersion"),
     ),
 }

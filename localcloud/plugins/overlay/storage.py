@@ -1,7 +1,6 @@
 """Buckets."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -9,8 +8,8 @@ from urllib.parse import quote
 from localcloud.plugins import labels
 from localcloud.plugins.coding import encode_field, put
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest
-from localcloud.plugins.resource import RestResource, delete_quietly, given_after
-from localcloud.plugins.rest import GoogleApiError, PluginError
+from localcloud.plugins.resource import RestResource, given_after
+from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import ABSENT, Json, Object, ResourceScope
 from localcloud.plugins.values import Properties, Value, is_object
 
@@ -34,19 +33,18 @@ def _state_from_json(raw: Json) -> Value:
     return "LIVE" if raw is True else "ARCHIVED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BucketLifecycle(RestResource):
     """A bucket: updates send what changes, deletion looks for objects first."""
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """GET, and the `gs://` address that the service does not answer."""
-        found = await RestResource.read(self, context, resource_id, given)
+        """Read the bucket and add its `gs://` address."""
+        found = await super().read(context, resource_id, given)
         if found is not None:
             found.state["url"] = f"gs://{resource_id}"
         return found
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """PATCH what changes."""
+        """Send what changes."""
         body: Object = {}
         scope = context.scope(wanted.inputs)
         changed = (wanted.changed | _IAM_FIELDS) if wanted.changed & _IAM_FIELDS else wanted.changed
@@ -60,14 +58,11 @@ class BucketLifecycle(RestResource):
             put(body, each.api, (False if value is False else None) if encoded is ABSENT else encoded)
         if labels.LABELS.effective in changed or labels.LABELS.written in changed:
             body["labels"] = _changed_labels(context, wanted)
-        try:
-            await context.rest.call("PATCH", f"{_API}/b/{wanted.id}", body=body)
-        except GoogleApiError as error:
-            raise PluginError(f"Error updating Bucket {wanted.id!r}: {error}") from error
+        await context.rest.call("PATCH", f"{_API}/b/{wanted.id}", body=body, doing=f"updating Bucket {wanted.id!r}")
         return await self.must_read(context, wanted.id, given_after(wanted))
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Refuse where there are objects and `forceDestroy` is not set; else delete them, then the bucket."""
+        """Delete all objects and the bucket. Raises PluginError if there are objects and `forceDestroy` is not set."""
         bucket = f"{_API}/b/{resource_id}"
         await context.rest.find(f"{bucket}/anywhereCaches/")
         objects = [each async for each in context.rest.pages(f"{bucket}/o", "items", {"versions": "true"})]
@@ -80,8 +75,8 @@ class BucketLifecycle(RestResource):
             name, generation = str(each.get("name", "")), str(each.get("generation", ""))
             query = {"generation": generation} if generation else {}
             path = f"{bucket}/o/{quote(name, safe='')}"
-            await delete_quietly(context, path, f"Error deleting object {name} of {resource_id}", query=query)
-        await delete_quietly(context, bucket, f"Error deleting bucket {resource_id}")
+            await context.rest.drop(path, query=query, doing=f"deleting object {name} of bucket {resource_id}")
+        await context.rest.drop(bucket, doing=f"deleting bucket {resource_id}")
 
 
 def _changed_labels(context: OperationContext, wanted: UpdateRequest) -> Object:
@@ -120,8 +115,7 @@ STORAGE: Final[Mapping[str, TypeOverlay]] = {
         lifecycle=partial(
             BucketLifecycle,
             noun="Bucket",
-            collection=f"{_API}/b",
-            item=f"{_API}/b/{{id}}",
+            api=f"{_API}/b",
             id_template="{name}",
             create_query={"project": "{project}"},
         ),

@@ -1,4 +1,4 @@
-"""Virtual machines of the local cloud: a metadata server each, their start-up script executed, docker and systemd simulated."""
+"""Simulated virtual machines: each has a metadata server and runs its start-up script; docker and systemd are simulated."""
 
 from localcloud.running.machines.runtime import SimulatedMachines
 

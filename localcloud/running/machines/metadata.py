@@ -19,17 +19,17 @@ _GUEST_KEY_LIMIT: Final = 256
 _GUEST_VALUE_LIMIT_BYTES: Final = 256 * 1024
 
 _Tree: TypeAlias = dict[str, "str | _Tree"]
-"""What is told, under its names in paths; folders are objects."""
+"""The metadata by path; folders are objects."""
 
 IssueAccessToken: TypeAlias = Callable[[str], str]
-"""Given a service account's e-mail, return an access token."""
+"""Returns an access token for a service account's e-mail."""
 IssueIdToken: TypeAlias = Callable[[str, str], str]
-"""Given a service account's e-mail and an audience, return an ID token."""
+"""Returns an ID token for a service account's e-mail and an audience."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MachineData:
-    """What the server tells: the machine's constants, its metadata and its guest attributes (namespace -> key -> value)."""
+    """The data of one machine: its constants, metadata and guest attributes (namespace -> key -> value)."""
 
     spec: MachineSpec
     metadata: dict[str, str]
@@ -37,7 +37,7 @@ class MachineData:
 
 
 class MetadataServer:
-    """Serves one machine. `changed` wakes the waiting GETs after the metadata was replaced."""
+    """The metadata server of one machine. `changed` wakes the waiting GETs after the metadata was replaced."""
 
     def __init__(self, data: MachineData, *, access_token: IssueAccessToken, id_token: IssueIdToken) -> None:
         self._data = data
@@ -91,7 +91,7 @@ class MetadataServer:
         return await self._value(request, parts)
 
     async def _value(self, request: web.Request, parts: list[str]) -> web.Response:
-        """Answer with a value or a folder's listing, after a change of it where the caller wants to wait for one."""
+        """Answer with a value or a folder's listing. With wait_for_change, wait for a change first."""
         wait = request.query.get("wait_for_change", "").lower() == "true"
         known = request.query.get("last_etag")
         limit_s = _seconds(request.query.get("timeout_sec"))
@@ -127,7 +127,7 @@ class MetadataServer:
         return "".join(lines), "application/text"
 
     def _tree(self) -> _Tree:
-        """Return everything that is told."""
+        """Return all metadata."""
         spec = self._data.spec
         number = str(int.from_bytes(hashlib.sha256(spec.project.encode()).digest()[:5]))
         node = spec.name.rsplit("/", 1)[-1]
@@ -189,7 +189,7 @@ class MetadataServer:
 async def _flavoured(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Ask for Google's header, refuse what came through a proxy, and mark the answers, errors among them."""
+    """Require the header Metadata-Flavor, refuse requests from a proxy, and mark all answers, also errors."""
     try:
         if "X-Forwarded-For" in request.headers or (
             request.path != "/" and request.headers.get("Metadata-Flavor") != "Google"
@@ -226,7 +226,7 @@ def _flat(tree: _Tree, prefix: str = "") -> list[str]:
 
 
 def _camel(tree: _Tree, *, names: bool) -> _Tree:
-    """Name keys as JSON answers do (`machineType`), but for attributes, whose keys are the user's."""
+    """Convert keys to the camelCase of JSON answers (`machineType`). Keys of attributes are the user's and stay."""
     out: _Tree = {}
     for name, value in tree.items():
         head, *rest = name.split("-") if names and "@" not in name else [name]

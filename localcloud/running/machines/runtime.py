@@ -1,8 +1,7 @@
-"""Boots machines: a folder, a loopback address, a metadata server and a warden process each."""
+"""Machines: each has a folder, a loopback address, a metadata server and a warden process."""
 
 import asyncio
 import json
-import os
 import re
 import secrets
 import shutil
@@ -14,18 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from localcloud.running import interpreter
 from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
 from localcloud.running.shims import MACHINE_COMMANDS, install
 from localcloud.running.shims.machine import FOLDER_VARIABLE
 from localcloud.world.clock import Clock
 from localcloud.world.runtime import MachineFailedError, MachineSpec
 
-_ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
 _START_LIMIT_S: Final = 30.0
 _STOP_LIMIT_S: Final = 15.0
 _CONNECT_LIMIT_S: Final = 0.5
 _ADDRESS_TRIES: Final = 50
-_SIMULATOR: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VLLM_SIM_FAULTS")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,9 +36,9 @@ class _Machine:
 
 
 class SimulatedMachines:
-    """Implements `localcloud.world.runtime.MachineRuntime`; see there.
+    """Implementation of `localcloud.world.runtime.MachineRuntime`.
 
-    A machine's console and its containers' logs are kept in `state`/logs/machines when it is stopped; everything else of it is removed.
+    When a machine stops, its console and its containers' logs move to `state`/logs/machines; all its other files are removed.
     """
 
     def __init__(
@@ -60,7 +58,7 @@ class SimulatedMachines:
         self._machines: dict[str, _Machine] = {}
 
     async def boot(self, machine: MachineSpec) -> None:
-        """Boot a machine, anew where it runs already. Raises MachineFailedError."""
+        """Boot a machine. A running machine of that name is stopped first. Raises MachineFailedError."""
         await self.stop(machine.name)
         folder = self._state / "machines" / _file_name(machine.name)
         shutil.rmtree(folder, ignore_errors=True)
@@ -77,7 +75,7 @@ class SimulatedMachines:
         self._machines[machine.name] = _Machine(data=data, server=server, address=address, folder=folder, warden=warden)
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
-        """Replace a machine's metadata and wake what waits for a change; unknown names are fine."""
+        """Replace a machine's metadata and wake the waiting GETs. An unknown name is ignored."""
         machine = self._machines.get(name)
         if machine is not None:
             machine.data.metadata = dict(metadata)
@@ -89,7 +87,7 @@ class SimulatedMachines:
         return {} if machine is None else machine.data.guest_attributes
 
     def address(self, name: str, port: int) -> tuple[str, int] | None:
-        """Return where a port of the machine is, if something listens there now."""
+        """Return host and port of a port of the machine, or None if nothing listens there now."""
         machine = self._machines.get(name)
         if machine is None:
             return None
@@ -103,7 +101,7 @@ class SimulatedMachines:
         return None if machine is None else machine.folder / "serial.log"
 
     async def stop(self, name: str) -> None:
-        """Power off: nothing that ran on the machine is left when this returns."""
+        """Power off. When this returns, no process of the machine is left."""
         machine = self._machines.pop(name, None)
         if machine is None:
             return
@@ -137,14 +135,10 @@ class SimulatedMachines:
             },
         }
         warden = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "localcloud.running.shims.warden",
-            str(folder),
+            *interpreter.command("localcloud.running.shims.warden", str(folder)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env={"PATH": os.defpath, "PYTHONPATH": str(_ROOT)},
+            env=interpreter.ENVIRONMENT,
             start_new_session=True,
         )
         assert warden.stdin is not None  # noqa: S101 - pipes were asked for
@@ -164,9 +158,10 @@ class SimulatedMachines:
         return warden
 
     def _environment(self, folder: Path, address: str, metadata_server: str) -> dict[str, str]:
-        """Return the start-up script's environment: clean, the machine's commands first on PATH."""
-        commands = install(folder / "bin", MACHINE_COMMANDS, self._command_environment(folder))
-        # The script's own interpreter is the bare one, so that it cannot see this project's packages.
+        """Return the start-up script's environment: nothing inherited, and the machine's commands first on PATH."""
+        variables = {FOLDER_VARIABLE: str(folder), **interpreter.simulator_variables()}
+        commands = install(folder / "bin", MACHINE_COMMANDS, variables)
+        # The script gets the base interpreter, so that it cannot import this project's packages.
         (commands / "python3").symlink_to(Path(sys.executable).resolve())
         return {
             "PATH": f"{commands}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -177,10 +172,6 @@ class SimulatedMachines:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._base_url}/storage/",
             "GEMMA_SERVING_LOOPBACK": address,
         }
-
-    def _command_environment(self, folder: Path) -> dict[str, str]:
-        passed = {name: os.environ[name] for name in _SIMULATOR if name in os.environ}
-        return {FOLDER_VARIABLE: str(folder), **passed}
 
     def _keep_logs(self, folder: Path) -> None:
         kept = self._state / "logs" / "machines" / folder.name
@@ -202,7 +193,7 @@ def _file_name(name: str) -> str:
 
 
 def _free_address() -> str:
-    """Return a loopback address of the machine's own, so that its ports clash with nobody's; 127.0.0.1 where there is only that one."""
+    """Return an unused loopback address, so that the machine's ports do not clash with others. Systems with one address get 127.0.0.1."""
     for _ in range(_ADDRESS_TRIES):
         address = f"127.{64 + secrets.randbelow(64)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
         with socket.socket() as probe:

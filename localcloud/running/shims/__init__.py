@@ -1,16 +1,15 @@
 """Commands that stand in for others on PATH: `docker`, `systemd-run`, `systemctl` and `journalctl` on a simulated machine, `gcloud` for people.
 
-Each is a small script that `install` writes; it runs a module of this package with the local cloud's own interpreter, whatever the
-environment it is called in. The modules use the standard library only, because a machine calls them often.
+`install` writes each command as a small script that runs a module of this package with the local cloud's interpreter, in any environment.
+The modules use the standard library only, because a machine calls them often.
 """
 
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-_ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
+from localcloud.running import interpreter
 
 MACHINE_COMMANDS: Final = {
     "docker": "localcloud.running.shims.docker",
@@ -18,23 +17,22 @@ MACHINE_COMMANDS: Final = {
     "systemctl": "localcloud.running.shims.systemctl",
     "journalctl": "localcloud.running.shims.journalctl",
 }
-"""What a machine finds first on its PATH."""
+"""The commands that come first on a machine's PATH."""
 
 PEOPLE_COMMANDS: Final = {"gcloud": "localcloud.running.shims.gcloud"}
-"""What `python -m localcloud run` puts first on PATH."""
+"""The commands that `python -m localcloud run` puts first on PATH."""
 
 
 def install(
     folder: Path, commands: Mapping[str, str] = PEOPLE_COMMANDS, environment: Mapping[str, str] | None = None
 ) -> Path:
-    """Write the commands into a folder, executable, and return it. `environment` is set for them, over what they are called with."""
+    """Write the commands into a folder and return it. `environment` overrides the variables of the caller."""
     folder.mkdir(parents=True, exist_ok=True)
-    variables = {"PYTHONPATH": str(_ROOT), **(environment or {})}
+    variables = {"PYTHONPATH": str(interpreter.ROOT), **(environment or {})}
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     for command, module in commands.items():
         target = folder / command
-        target.write_text(
-            f'#!/bin/sh\n{settings} exec {shlex.quote(sys.executable)} -P -m {module} "$@"\n', encoding="utf-8"
-        )
+        line = f'{settings} exec {shlex.join(interpreter.command(module))} "$@"'
+        target.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
         target.chmod(0o755)
     return folder

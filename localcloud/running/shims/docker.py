@@ -1,6 +1,6 @@
-"""`docker` on a simulated machine: its own words and exit codes, a simulated vLLM server for a container.
+"""`docker` on a simulated machine: docker's messages and exit codes, and a simulated vLLM server as the container.
 
-Known: pull, login, logout, run, ps, logs, inspect, stop, kill, rm, wait, images, version, info. See docs/simulated-server.md for what each does here.
+Commands: pull, login, logout, run, ps, logs, inspect, stop, kill, rm, wait, images, version, info. See docs/simulated-server.md for what each does here.
 """
 
 import argparse
@@ -34,16 +34,23 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def container(machine: Machine, name: str) -> dict[str, Any]:
-    """Return a container by its name or id, its state brought up to date; ends the process where there is none."""
+    """Return a container by name or id, with its current state. End the process if there is none."""
+    found = _find(machine, name)
+    if found is None:
+        _fail(_NOT_FOUND.format(name))
+    return found
+
+
+def _find(machine: Machine, name: str) -> dict[str, Any] | None:
     for stem, document in documents(machine.containers):
         if name == stem or (len(name) >= 12 and str(document["id"]).startswith(name)):  # noqa: PLR2004 - docker's short ids
             return _fresh(document)
-    _fail(_NOT_FOUND.format(name))
+    return None
 
 
 def _fresh(document: dict[str, Any]) -> dict[str, Any]:
-    """Correct a state whose supervisor died before it could write the end."""
-    # Between the end of the process and its supervisor's note of it the container counts as running: only the supervisor knows the exit code.
+    """Return the container's state, corrected if its supervisor died before it could record the end."""
+    # Until the supervisor has recorded the end, the container counts as running: only the supervisor knows the exit code.
     supervisor = int(document.get("supervisor") or 0)
     supervised = supervisor > 0 and alive(supervisor)
     if document.get("running") and not alive(int(document["pid"])) and not supervised:
@@ -62,9 +69,8 @@ def _login(machine: Machine, argv: Sequence[str]) -> int:
     password = sys.stdin.read().strip() if given.password_stdin else given.password
     if not password:
         _fail("Error: Cannot perform an interactive login from a non TTY device")
-    folder = Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker")
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / "config.json"
+    config = docker_images.config_file()
+    config.parent.mkdir(parents=True, exist_ok=True)
     document = read_json(config) or {}
     host = given.server.removeprefix("https://").strip("/")
     document.setdefault("auths", {})[host] = {
@@ -80,7 +86,7 @@ def _login(machine: Machine, argv: Sequence[str]) -> int:
 def _logout(machine: Machine, argv: Sequence[str]) -> int:
     del machine
     host = argv[0].removeprefix("https://").strip("/") if argv else ""
-    config = Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker") / "config.json"
+    config = docker_images.config_file()
     document = read_json(config)
     if document is not None and document.get("auths", {}).pop(host, None) is not None:
         config.write_text(json.dumps(document), encoding="utf-8")
@@ -194,7 +200,7 @@ def _log(machine: Machine, name: str) -> Path:
 
 
 def _follow(machine: Machine, name: str, *, lines: int | None) -> None:
-    """Print a log as it grows, until the container has ended and all of it is printed."""
+    """Print a log while it grows, until the container has ended."""
     with _log(machine, name).open(encoding="utf-8", errors="replace") as log:
         if lines is not None:
             text = log.readlines()
@@ -233,10 +239,9 @@ def _inspect(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def _described(machine: Machine, name: str, kind: str | None) -> dict[str, Any] | None:
-    if kind != "image":
-        for stem, document in documents(machine.containers):
-            if name == stem or (len(name) >= 12 and str(document["id"]).startswith(name)):  # noqa: PLR2004 - short ids
-                return _container_document(_fresh(document))
+    found = _find(machine, name) if kind != "image" else None
+    if found is not None:
+        return _container_document(found)
     if kind != "container":
         identity = docker_images.pulled(machine).get(name)
         if identity is not None:
@@ -304,7 +309,7 @@ def _kill(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def _end(machine: Machine, found: dict[str, Any], number: signal.Signals, grace_s: float) -> None:
-    """Signal a container's process and wait for its end; kill it when the grace is over."""
+    """Signal a container's process and wait for its end; kill it after the grace period."""
     if not found["running"]:
         return
     pid = int(found["pid"])
@@ -353,7 +358,7 @@ def _rm(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def remove(machine: Machine, name: str) -> None:
-    """Forget a container that has ended; its log is kept beside the machine's other logs."""
+    """Remove a container that has ended. Its log is kept with the machine's other logs."""
     (machine.containers / f"{name}.json").unlink(missing_ok=True)
     log = machine.containers / f"{name}.log"
     if log.exists():

@@ -13,7 +13,7 @@ _JSON: Final = re.compile(r"json\s+(\.[\w.]*)")
 
 
 def formatted(template: str, document: Mapping[str, Any]) -> str:
-    """Fill a template. What it does not know ends the process with one sentence, as a wrong template does in docker."""
+    """Fill a template. An unknown action ends the process with one sentence, as a wrong template does in docker."""
     return _ACTION.sub(lambda match: _value(match[1], document), template)
 
 

@@ -1,4 +1,4 @@
-"""Images on a simulated machine: which are here, and whether the registry would hand one out."""
+"""Images on a simulated machine: which are pulled, and if the registry allows a pull."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ _REFERENCE: Final = re.compile(
 )
 _REGISTRY: Final = re.compile(r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev/(?P<project>[^/]+)/(?P<repository>[^/]+)/.+")
 _MISSING_DIGEST: Final = "sha256:" + "0" * 64
-"""A digest that no registry has: the way to try what happens then."""
+"""A digest that no registry has, to test a missing image."""
 _DOWNLOAD: Final = '"artifactregistry.repositories.downloadArtifacts"'
 _LAYERS: Final = 12
 _PULL_S: Final = 60.0
@@ -27,16 +27,21 @@ _PULL_S: Final = 60.0
 
 
 class ImageError(Exception):
-    """An image that cannot be had, in docker's words."""
+    """An image cannot be pulled; the message is docker's."""
+
+
+def config_file() -> Path:
+    """Return docker's configuration file, which holds the logins."""
+    return Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker") / "config.json"
 
 
 def pulled(machine: Machine) -> dict[str, str]:
-    """Return reference -> image id of what is on the machine."""
+    """Return reference -> image id of the pulled images."""
     return dict(read_json(machine.images) or {})
 
 
 def pull(machine: Machine, reference: str, *, quiet: bool) -> str:
-    """Fetch an image, or raise ImageError; prints what docker prints and returns the image's id."""
+    """Pull an image, print docker's progress, and return the image's id. Raises ImageError."""
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise ImageError("invalid reference format")
@@ -67,7 +72,7 @@ def _layers(reference: str, clock_speed: float) -> Iterator[str]:
 
 
 def _ask_registry(machine: Machine, reference: str) -> None:
-    """Ask the local cloud for the repository of an Artifact Registry image, with the token that was used to log in."""
+    """Check that the local cloud has the repository of an Artifact Registry image, with the token of the docker login."""
     match = _REGISTRY.match(reference)
     if match is None:
         return
@@ -93,7 +98,7 @@ def _ask_registry(machine: Machine, reference: str) -> None:
 
 
 def _refusal(status: int, reference: str, resource: str) -> str:
-    """Word a registry's refusal."""
+    """Return docker's message for a registry's refusal."""
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return (
             f'Head "{reference}": denied: Permission {_DOWNLOAD} denied on resource "{resource}" (or it may not exist)'
@@ -105,8 +110,6 @@ def _refusal(status: int, reference: str, resource: str) -> str:
 
 
 def _token(host: str) -> str | None:
-    """Return the password of the login at a registry, where there was one."""
-    folder = Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker")
-    document = read_json(folder / "config.json") or {}
-    entry = document.get("auths", {}).get(host)
+    """Return the password of the login at a registry, or None."""
+    entry = (read_json(config_file()) or {}).get("auths", {}).get(host)
     return None if entry is None else base64.b64decode(entry["auth"]).decode().partition(":")[2]

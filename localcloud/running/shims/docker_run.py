@@ -5,30 +5,28 @@ import json
 import os
 import re
 import secrets
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NoReturn
 
+from localcloud.running import interpreter
 from localcloud.running.shims import supervise
 from localcloud.running.shims.docker_images import pulled
 from localcloud.running.shims.machine import Machine, write_json
 
-_ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
-_PASSED_ON: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VLLM_SIM_FAULTS")
 _STOP_GRACE_S: Final = 10.0
 _IMAGE_ENTRY_POINT: Final = ("vllm", "serve")
 
 
 class RunError(Exception):
-    """The container cannot be started, in docker's words."""
+    """The container cannot be started; the message is docker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What the command line asks for. `volumes`: container path -> path on the machine."""
+class ContainerOptions:
+    """The options of one `docker run`. `volumes`: container path -> path on the machine."""
 
     image: str
     command: tuple[str, ...]
@@ -47,7 +45,7 @@ class _RunParser(argparse.ArgumentParser):
         raise RunError(f"{message}\nSee 'docker run --help'.")
 
 
-def parse(argv: Sequence[str]) -> RunOptions:
+def parse(argv: Sequence[str]) -> ContainerOptions:
     """Read a command line. Raises RunError."""
     parser = _RunParser(prog="docker run", allow_abbrev=False, add_help=False)
     for names in (
@@ -95,9 +93,9 @@ def parse(argv: Sequence[str]) -> RunOptions:
     given = parser.parse_args(list(argv))
     command = [*([given.entrypoint] if given.entrypoint else []), *given.command]
     if not given.entrypoint and not _is_program(command):
-        # Without an entry point of the caller's, the image's own takes the arguments.
+        # Without --entrypoint, the image's entry point gets the arguments.
         command = [*_IMAGE_ENTRY_POINT, *command]
-    return RunOptions(
+    return ContainerOptions(
         image=given.image,
         command=tuple(command),
         name=given.name or f"container-{secrets.token_hex(4)}",
@@ -112,7 +110,7 @@ def parse(argv: Sequence[str]) -> RunOptions:
 
 
 def _is_program(command: Sequence[str]) -> bool:
-    """Tell whether a command starts with a program rather than with a flag or a model's id."""
+    """Tell if a command starts with a program, not with a flag or a model's id."""
     return bool(command) and not command[0].startswith("-") and ("/" not in command[0] or command[0].startswith("/"))
 
 
@@ -122,7 +120,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _environment(variables: Sequence[str], files: Sequence[str]) -> dict[str, str]:
-    """Read variables as docker does: files first; a name without a value is taken from the caller's environment."""
+    """Read variables as docker does: files first; a name without a value gets the value of the caller's environment."""
     out: dict[str, str] = {}
     lines: list[str] = []
     for file in files:
@@ -146,8 +144,8 @@ def _volume(text: str) -> tuple[str, str]:
     return parts[1].rstrip("/") or "/", parts[0].rstrip("/") or "/"
 
 
-def start(machine: Machine, wanted: RunOptions) -> str:
-    """Start the container beside this process and return its id. Raises RunError."""
+def start(machine: Machine, wanted: ContainerOptions) -> str:
+    """Start the container in the background and return its id. Raises RunError."""
     if re.fullmatch(r"[a-zA-Z0-9][\w.-]*", wanted.name) is None:
         raise RunError(
             f"Error response from daemon: Invalid container name ({wanted.name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed"
@@ -160,7 +158,7 @@ def start(machine: Machine, wanted: RunOptions) -> str:
         )
     identity = secrets.token_hex(32)
     log = machine.containers / f"{wanted.name}.log"
-    # The variables are handed to the process and written nowhere: some of them are secrets.
+    # The variables go to the process and to no file: some of them are secrets.
     document = {
         "id": identity,
         "name": wanted.name,
@@ -178,11 +176,10 @@ def start(machine: Machine, wanted: RunOptions) -> str:
     }
     write_json(state, document)
     log.touch()
-    command = [sys.executable, "-P", "-m", "localcloud.vllm", *wanted.command]
     pid = supervise.start(
         state,
         log,
-        command,
+        interpreter.command("localcloud.vllm", *wanted.command),
         restart_s=None,
         grace_s=_STOP_GRACE_S,
         warden_pid=machine.warden_pid,
@@ -197,12 +194,10 @@ def start(machine: Machine, wanted: RunOptions) -> str:
     return identity
 
 
-def _server_environment(machine: Machine, wanted: RunOptions) -> dict[str, str]:
+def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:
     reachable = wanted.network in ("host", "published")
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     simulator = {
-        "PATH": os.defpath,
-        "PYTHONPATH": str(_ROOT),
+        **interpreter.ENVIRONMENT,
         "PYTHONUNBUFFERED": "1",
         "VLLM_SIM_ACCELERATOR": machine.accelerator,
         "VLLM_SIM_CLOCK_SPEED": repr(machine.clock_speed),
@@ -211,18 +206,18 @@ def _server_environment(machine: Machine, wanted: RunOptions) -> dict[str, str]:
         "VLLM_SIM_LIFELINE": f"pid:{machine.warden_pid}",
     }
     if not reachable:
-        # A port inside the container's own network: nobody outside knows it.
+        # A port in the container's own network cannot be reached from outside.
         simulator["VLLM_SIM_BIND_PORT"] = "0"
-    return {**passed, **wanted.environment, **simulator}
+    return {**interpreter.simulator_variables(), **wanted.environment, **simulator}
 
 
-def _paths(machine: Machine, wanted: RunOptions) -> dict[str, str]:
-    """Map the container's volumes to real folders: what lies under a folder that the machine keeps for itself is looked for there."""
+def _paths(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:
+    """Map the container's volumes to real folders. /dev/shm and /mnt of the machine lie below the machine's folder."""
     out = {"/": str(machine.folder / "nothing")}
     for inside, outside in wanted.volumes.items():
         real = outside
         for prefix, kept in machine.paths.items():
-            # A folder that a program on the machine has really made is where it says; only the machine's own ones are elsewhere.
+            # A folder that a program on the machine created in the real file system is used as it is.
             if outside == prefix or (outside.startswith(prefix + "/") and not Path(outside).exists()):
                 real = kept + outside[len(prefix) :]
         out[inside] = real

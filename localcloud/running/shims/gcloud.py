@@ -1,6 +1,6 @@
-"""`gcloud` for people who work against the local cloud: tunnels to TPU machines, tokens, and nothing else.
+"""`gcloud` for users of the local cloud: tunnels to TPU machines, and tokens.
 
-Known: `compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`, `auth print-identity-token [--audiences=]`,
+Commands: `compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`, `auth print-identity-token [--audiences=]`,
 `auth print-access-token`.
 """
 
@@ -20,13 +20,13 @@ from typing import Any, Final
 
 _NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in; it knows tunnels to TPU machines and tokens."
 _GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
-"""The audience of an identity token that gcloud prints for a user: its own client id."""
+"""The audience of gcloud's identity tokens for users: gcloud's client id."""
 _TUNNEL: Final = ("compute", "tpus", "tpu-vm", "ssh")
 _LIMIT_S: Final = 30.0
 
 
 class CommandError(Exception):
-    """What the stand-in cannot do; `code` is the exit code."""
+    """A command that fails or is not simulated; `code` is the exit code."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -73,7 +73,7 @@ def _ask(path: str, *, body: dict[str, Any] | None = None, token: str | None = N
 
 
 def parse_tunnel(words: Sequence[str]) -> TunnelRequest:
-    """Read what follows `compute tpus tpu-vm ssh`. Raises CommandError."""
+    """Parse the words after `compute tpus tpu-vm ssh`. Raises CommandError."""
     at = words.index("--") if "--" in words else len(words)
     before, after = words[:at], words[at + 1 :]
     options: dict[str, str] = {}
@@ -117,7 +117,7 @@ async def _run_tunnel(tunnel: TunnelRequest) -> int:
         raise CommandError(f"bind [{tunnel.local_host}]:{tunnel.local_port}: {error.strerror}") from error
     parent = os.getppid()
     async with server:
-        # A tunnel whose owner was killed has nobody to close it.
+        # End with the parent: if it was killed, nothing else closes the tunnel.
         while os.getppid() == parent and not stopped.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), 0.5)
@@ -126,7 +126,7 @@ async def _run_tunnel(tunnel: TunnelRequest) -> int:
 
 
 async def _forward(tunnel: TunnelRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry one connection; what nobody listens for is refused, as a forward over ssh is."""
+    """Forward one connection. Refuse it if nothing listens on the port, as ssh does."""
     query = urllib.parse.urlencode({"node": tunnel.node, "port": tunnel.remote_port})
     try:
         where = await asyncio.to_thread(_ask, f"/admin/tunnel?{query}")
@@ -167,7 +167,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command line; exit code 2 for what the stand-in does not know."""
+    """Run the command line. Return exit code 2 for an unknown command."""
     print(_NOTICE, file=sys.stderr)
     try:
         return _run([word for word in argv if word not in ("--quiet", "-q")])

@@ -1,4 +1,4 @@
-"""The machine that a command runs on: its folder, where containers, units and images are written down."""
+"""The machine that a command runs on: its folder with the records of containers, units and images."""
 
 import json
 import os
@@ -14,7 +14,7 @@ FOLDER_VARIABLE: Final = "LOCALCLOUD_MACHINE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine's constants, written at its boot. `clock_speed`: simulated seconds in one real second."""
+    """A machine's constants, written at its boot. `clock_speed`: simulated seconds per real second."""
 
     folder: Path
     address: str
@@ -41,10 +41,10 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Read the machine that the environment names; ends the process with one sentence where there is none."""
+    """Read the machine that the environment names. End the process with one sentence if there is none."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
-        sys.exit(f"{FOLDER_VARIABLE} is not set: this command stands in for another on a simulated machine only.")
+        sys.exit(f"{FOLDER_VARIABLE} is not set: this command works on a simulated machine only.")
     document = read_json(Path(folder) / "machine.json")
     if document is None:
         sys.exit(f"{folder} holds no machine: it has been powered off.")
@@ -60,7 +60,7 @@ def this_machine() -> Machine:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None where there is no file."""
+    """Read a JSON object; None if there is no file."""
     try:
         return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write a JSON object, whole or not at all."""
+    """Write a JSON object atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     part.write_text(json.dumps(document), encoding="utf-8")
@@ -76,7 +76,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def documents(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (name, document) of what is written down in a folder."""
+    """Yield (name, document) of each record in a folder."""
     for path in sorted(folder.glob("*.json")):
         document = read_json(path)
         if document is not None:
@@ -84,7 +84,7 @@ def documents(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process exists and is not merely waiting to be collected."""
+    """Tell if a process exists and is not a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,9 +1,9 @@
-"""Keeps one process: what `dockerd` does for a container and systemd for a unit.
+"""Supervises one process, as dockerd does for a container and systemd for a unit.
 
 `python -m localcloud.running.shims.supervise STATE.json LOG RESTART_SEC|no GRACE_S WARDEN_PID -- COMMAND...` starts the command in a session of its own,
-with the environment that standard input gives as a JSON object (secrets among it never touch a disk or a command line). It writes the command's
-state (`pid`, `supervisor`, `running`, `exitCode`, `startedAt`, `finishedAt`) into STATE.json and its output into LOG, starts it again where asked,
-and passes SIGTERM on. When the machine's warden is gone, so are the command and this process.
+with the environment from standard input, a JSON object: secrets in it reach neither a disk nor a command line. It writes the command's
+state (`pid`, `supervisor`, `running`, `exitCode`, `startedAt`, `finishedAt`) into STATE.json and its output into LOG, restarts it if asked,
+and forwards SIGTERM. When the machine's warden ends, the command and this process end too.
 """
 
 import json
@@ -19,10 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from localcloud.running import interpreter
 from localcloud.running.shims.machine import alive, read_json, write_json
 from localcloud.vllm.lifeline import hold
 
-_ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
 _START_LIMIT_S: Final = 30.0
 _POLL_S: Final = 0.02
 
@@ -40,7 +40,7 @@ class _Supervisor:
         self._stopping = threading.Event()
 
     def run(self, command: list[str]) -> int:
-        """Run the command to its last end and return its exit code."""
+        """Run the command, with restarts, and return its last exit code."""
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         while True:
@@ -78,7 +78,7 @@ class _Supervisor:
             self._end_process()
 
     def _end_process(self) -> None:
-        """Ask the process to end; kill its whole group when the grace is over."""
+        """Send SIGTERM to the process; kill its whole group after the grace period."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -88,7 +88,7 @@ class _Supervisor:
         timer.start()
 
     def kill(self) -> None:
-        """Kill the process and its group at once."""
+        """Kill the process and its group."""
         process = self._process
         if process is not None and process.poll() is None:
             try:
@@ -97,7 +97,7 @@ class _Supervisor:
                 process.kill()
 
     def _write(self, **changes: Any) -> None:  # noqa: ANN401 - fields of a JSON document
-        # A document that is gone was removed on purpose; it is not brought back.
+        # A missing record was removed on purpose: do not write it again.
         document = read_json(self._state)
         if document is None:
             return
@@ -121,17 +121,16 @@ def start(
     warden_pid: int,
     environment: Mapping[str, str],
 ) -> int:
-    """Start a supervisor beside this process and return its pid."""
+    """Start a supervisor in the background and return its pid."""
     log.parent.mkdir(parents=True, exist_ok=True)
     restart = "no" if restart_s is None else repr(restart_s)
-    own = [sys.executable, "-P", "-m", "localcloud.running.shims.supervise"]
-    own += [str(state), str(log), restart, repr(grace_s), str(warden_pid), "--"]
+    own = [str(state), str(log), restart, repr(grace_s), str(warden_pid), "--"]
     process = subprocess.Popen(
-        [*own, *command],
+        interpreter.command("localcloud.running.shims.supervise", *own, *command),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={"PATH": os.defpath, "PYTHONPATH": str(_ROOT)},
+        env=interpreter.ENVIRONMENT,
         start_new_session=True,
     )
     if process.stdin is not None:
@@ -141,7 +140,7 @@ def start(
 
 
 def wait_until_started(state: Path, supervisor: int) -> bool:
-    """Wait until a supervisor has taken its command over; False when it did not."""
+    """Wait until a supervisor has started its command. Return False if it did not."""
     deadline = time.monotonic() + _START_LIMIT_S
     while "startedAt" not in (document := read_json(state) or {"startedAt": ""}) and "finishedAt" not in document:
         if time.monotonic() > deadline or not alive(supervisor):

@@ -25,10 +25,10 @@ def _stop(machine: Machine, names: Sequence[str]) -> int:
 def _is_active(machine: Machine, names: Sequence[str]) -> int:
     code = 0
     for name in names:
-        # The simulated docker has no daemon: it is there as long as the machine is.
+        # The simulated docker has no daemon; it is always active.
         found = units.unit(machine, name)
         active = name == "docker" or (found is not None and bool(found["running"]))
-        # A unit between two runs is about to be restarted.
+        # A loaded unit that does not run waits for its restart.
         print("active" if active else "inactive" if found is None else "activating")
         code = code if active else _INACTIVE
     return code

@@ -1,4 +1,4 @@
-"""systemd's units on a simulated machine, as `systemd-run`, `systemctl` and `journalctl` share them."""
+"""systemd units on a simulated machine, for `systemd-run`, `systemctl` and `journalctl`."""
 
 import os
 import signal
@@ -19,17 +19,17 @@ def unit_name(text: str) -> str:
 
 
 def state_file(machine: Machine, name: str) -> Path:
-    """Return where a unit's state is written down."""
+    """Return the file with a unit's state."""
     return machine.units / f"{name}.json"
 
 
 def log_file(machine: Machine, name: str) -> Path:
-    """Return where a unit's output goes."""
+    """Return the file with a unit's output."""
     return machine.units / f"{name}.log"
 
 
 def unit(machine: Machine, name: str) -> dict[str, Any] | None:
-    """Return a unit that is loaded. A transient unit is unloaded when it has ended well, or always with `--collect`."""
+    """Return a loaded unit, or None. A transient unit is unloaded when it ends successfully, with `--collect` in any case."""
     document = read_json(state_file(machine, name))
     if document is None:
         return None

@@ -1,8 +1,8 @@
-"""Keeps one simulated machine: everything that runs on it descends from this process and ends with it.
+"""The first process of a simulated machine: all its processes descend from this one and end with it.
 
-`python -m localcloud.running.shims.warden FOLDER` reads from standard input one line, the machine's description as JSON, and then holds on to that pipe:
-when its other end closes, the machine is off. On Linux the warden collects orphans, so that nothing can leave the machine by detaching itself,
-and gives the machine a view of its own of /dev/shm and /mnt where the system lets it.
+`python -m localcloud.running.shims.warden FOLDER` reads one line from standard input, the machine's description as JSON.
+When the other end of that pipe closes, the machine powers off. On Linux the warden adopts orphans, so that no process can escape by detaching,
+and gives the machine its own /dev/shm and /mnt if the system allows that.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _GRACE_S: Final = 1.5
 _KILL_LIMIT_S: Final = 10.0
 _REAP_EVERY_S: Final = 0.25
 _OWN_FOLDERS: Final = {"/dev/shm": "dev-shm", "/mnt": "mnt"}  # noqa: S108 - the machine's own
-"""Folders of which each machine has its own, and their names below the machine's folder."""
+"""Folders that each machine has for itself, and their names below the machine's folder."""
 
 
 def _libc() -> ctypes.CDLL | None:
@@ -40,7 +40,7 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def own_view(libc: ctypes.CDLL | None, folder: Path) -> bool:
-    """Give this process and its descendants their own /dev/shm and /mnt; False where the system does not allow it."""
+    """Give this process and its descendants their own /dev/shm and /mnt. Return False if the system does not allow it."""
     kept = {Path(path): folder / name for path, name in _OWN_FOLDERS.items()}
     if libc is None or not all(path.is_dir() for path in kept):
         return False
@@ -62,7 +62,7 @@ def own_view(libc: ctypes.CDLL | None, folder: Path) -> bool:
 
 
 def _allows_own_view(libc: ctypes.CDLL | None, folder: Path) -> bool:
-    """Try it in a child: a half-made namespace could not be left again."""
+    """Try it in a child process first: this process could not leave a namespace that is set up only in part."""
     if libc is None:
         return False
     child = os.fork()
@@ -101,7 +101,7 @@ def _reap() -> None:
 
 
 def _end_all() -> None:
-    """End every descendant: SIGTERM and a moment for those who tidy up, then SIGKILL until nobody is left."""
+    """End every descendant: SIGTERM, a grace period, then SIGKILL until none is left."""
     begun = time.monotonic()
     for pid in _descendants():
         with suppress(ProcessLookupError, PermissionError):
@@ -121,7 +121,7 @@ def _die_with_parent(libc: ctypes.CDLL | None) -> None:
 
 
 def _start_script(folder: Path, given: dict[str, Any], libc: ctypes.CDLL | None) -> None:
-    """Run the start-up script as the guest environment does: as a file, by its first line, else by bash."""
+    """Run the start-up script as Google's guest environment does: as a file, with its first line as interpreter, else with bash."""
     script = given.get("startupScript")
     if not script:
         return
@@ -138,7 +138,7 @@ def _start_script(folder: Path, given: dict[str, Any], libc: ctypes.CDLL | None)
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # Safe here: this process has one thread.
+            # Safe: this process has one thread.
             preexec_fn=lambda: _die_with_parent(libc),  # noqa: PLW1509
         )
 
@@ -170,7 +170,7 @@ def main(argv: list[str]) -> int:
 
 
 def _hold() -> None:
-    """Wait for the pipe's end or SIGTERM, collecting orphans meanwhile."""
+    """Wait for the end of the pipe or SIGTERM, and reap orphans."""
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     descriptor = sys.stdin.fileno()

@@ -100,7 +100,7 @@ def test_ignored_files_do_not_count(context):
 
 
 def test_a_context_that_is_not_there_is_a_failure_of_that_property(context):
-    with pytest.raises(CheckFailedError, match="is no directory") as caught:
+    with pytest.raises(CheckFailedError, match="is not a directory") as caught:
         built(context / "nowhere")
     assert caught.value.failures[0][0] == "build.context"
 

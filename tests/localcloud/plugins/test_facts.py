@@ -1,6 +1,8 @@
 """The specifications: schema, discovery documents and overlay each say their own part, and nothing twice."""
 
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +108,13 @@ def test_facts_of_the_schema_reach_the_specifications():
     assert containers.fields["envs"].kind is ValueKind.SET
     assert containers.fields["envs"].api == "env"
     assert resource_type("gcp:secretmanager/secretVersion:SecretVersion").fields["secretData"].secret
+
+
+def test_the_schema_is_part_of_the_distribution():
+    home = Path(facts.__file__).parents[1]
+    data = tomllib.loads((home / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    matched = {path for pattern in data["localcloud.plugins"] for path in (home / "plugins").glob(pattern)}
+    assert home / "plugins" / "data" / "schema.json" in matched
 
 
 def test_every_type_of_the_schema_has_specifications():

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from localcloud.plugins.rest import LocalCloudTransport, TransportReply
-from localcloud.server import Options, open_cloud
+from localcloud.server.app import Options, open_cloud
 from tests.localcloud.plugins.harness import (
     KINDS,
     CheckFailedError,

@@ -16,7 +16,7 @@ from localcloud.rest.discovery import load
 from localcloud.rest.errors import CloudError
 from localcloud.server import app as server
 from localcloud.services import tpu
-from localcloud.services.projects import found_project
+from localcloud.services.projects import ensure_project
 from localcloud.world.clock import Clock
 from localcloud.world.cloud import Cloud
 from localcloud.world.scenario import Scenario, Tpu, TpuZone
@@ -52,7 +52,7 @@ class Direct:
     def __init__(self, folder: Path, scenario: Scenario) -> None:
         self.cloud = Cloud(state=folder, project="local-project", clock=Clock(speed=1e-9), scenario=scenario)
         self.cloud.attach(server.idle_runtimes(self.cloud))
-        found_project(self.cloud, "local-project")
+        ensure_project(self.cloud, "local-project")
         self._handlers = services.handlers(self.cloud)
         self.queue = tpu.Queue(self.cloud)
 

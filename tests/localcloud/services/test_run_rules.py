@@ -99,7 +99,7 @@ CONTAINER = "template.containers.0"
         (
             f"{CONTAINER}.resources.limits",
             {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "2"},
-            "one GPU an instance is allowed; given 2",
+            "one GPU per instance is allowed; given 2",
         ),
         (f"{CONTAINER}.resources.limits.memory", "64Gi", "Maximum 32Gi allowed; given 64Gi"),
         (f"{CONTAINER}.resources.cpuIdle", True, "cpu_idle: must be false with a GPU"),

@@ -112,7 +112,7 @@ def test_the_report_stands_alone_and_shows_all_its_charts(tmp_path):
         "Time to first token",
         "Latency against throughput",
         "Cost of a million output tokens",
-        "Output tokens a second, 32",
+        "Output tokens per second, 32",
     ):
         assert title in html
     assert page.tags.count("svg") == 8  # five charts, one map, and two more shapes of the first chart

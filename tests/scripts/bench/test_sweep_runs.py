@@ -298,7 +298,7 @@ def test_more_streams_than_the_usual_limit_of_open_files_are_held(calm, tmp_path
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv.pop(1))))\n"
         "sys.argv[0] = 'bench'\n"
-        "import sys\nfrom scripts.bench.__main__ import main\nsys.exit(main())\n"
+        "import sys\nfrom scripts.bench.__main__ import COMMAND, run_command\nsys.exit(run_command(COMMAND))\n"
     )
     words = [
         "--url",
@@ -335,7 +335,7 @@ def test_loads_beyond_saturation_are_left_out_when_asked(calm, tmp_path):
     outcome, results = bench(calm.url, tmp_path, sweep, reporter, stop_when_saturated=True)
     assert outcome.ending == "done"
     assert 3 <= len(results) < 5
-    assert any("over-saturated" in text for text in reporter.lines)
+    assert any("saturated at a lower load" in text for text in reporter.lines)
 
 
 def run_cli(*words, **options):

@@ -3,7 +3,7 @@
 import pytest
 
 from contracts.labels import Ownership
-from scripts.cloud.google_api import GoogleApiError
+from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.inventory import KINDS, SearchScope, belongs, search
 from scripts.errors import ScriptError
 
@@ -87,7 +87,7 @@ def test_a_network_is_found_by_its_description():
 
 
 @pytest.mark.parametrize(
-    "error", [GoogleApiError(403, "disabled", "SERVICE_DISABLED"), GoogleApiError(404, "no such location", "")]
+    "error", [GoogleListError(403, "disabled", "SERVICE_DISABLED"), GoogleListError(404, "no such location", "")]
 )
 def test_an_api_that_is_off_or_a_place_that_does_not_exist_holds_nothing(error):
     assert list(search(Cloud({QUEUED: error}), SCOPE)) == []
@@ -95,4 +95,4 @@ def test_an_api_that_is_off_or_a_place_that_does_not_exist_holds_nothing(error):
 
 def test_what_cannot_be_read_is_not_called_gone():
     with pytest.raises(ScriptError, match="Could not check whether a TPU queued resource still exists"):
-        list(search(Cloud({QUEUED: GoogleApiError(403, "permission denied", "")}), SCOPE))
+        list(search(Cloud({QUEUED: GoogleListError(403, "permission denied", "")}), SCOPE))

@@ -60,7 +60,7 @@ def test_an_engines_preview_is_read_without_the_stack_itself():
 def test_a_replacement_stands_out_with_what_forces_it():
     text = comment([preview_of_engine()])
     assert "| x | 0 | 1 | **1** | 0 | 12 | 5.40 |" in text
-    assert "**x replaces `capacity` (forced by acceleratorType): what runs there is deleted first.**" in text
+    assert "**x replaces `capacity` (forced by acceleratorType): the running resources are deleted first.**" in text
     assert "FIT07" in text
     assert text.startswith(MARKER)
 

@@ -132,7 +132,7 @@ def test_a_server_that_should_be_private_and_is_not_fails(url):
     access = ServerAccess(base_url=url, auth="id-token", id_tokens=IdTokenSource(url, lambda _audience: "t"))
     _, checks, _ = smoke(url, access=access, only="anonymous access")
     assert checks["anonymous access"].verdict == "failed"
-    assert "anyone may call /v1/models" in checks["anonymous access"].detail
+    assert "anyone can call /v1/models" in checks["anonymous access"].detail
 
 
 def answering(routes):
@@ -192,7 +192,7 @@ def says(message):
             checks_features.tool_call,
             {"tool_calls": [{"function": {"name": "get_weather", "arguments": "{"}}]},
             "failed",
-            "no object",
+            "not an object",
         ),
         (
             checks_features.tool_call,
@@ -200,7 +200,7 @@ def says(message):
             "failed",
             "another",
         ),
-        (checks_features.structured_output, {"content": "Paris, of course"}, "failed", "no JSON"),
+        (checks_features.structured_output, {"content": "Paris, of course"}, "failed", "not JSON"),
         (
             checks_features.structured_output,
             {"content": '{"city":"Paris","country":"France","population":"2"}'},
@@ -256,7 +256,7 @@ def test_a_step_that_hangs_ends_at_its_limit_and_the_next_one_runs(url):
     checks = (Check(name="hangs", limit_s=lambda _t: 0.2, run=hang), Check(name="next", limit_s=lambda _t: 1, run=fine))
     report = run_smoke(ServerAccess(base_url=url, auth="none"), TARGET, lambda _text: None, checks=checks)
     assert [check.outcome.verdict for check in report.checks] == ["failed", "passed"]
-    assert "the step's limit was reached" in report.checks[0].outcome.detail
+    assert "the check reached its time limit" in report.checks[0].outcome.detail
 
 
 def test_an_answer_of_the_wrong_shape_is_the_servers_failure_and_no_crash():

@@ -174,7 +174,9 @@ server.serve_forever()
 
 def test_the_schema_describes_every_property_and_names_what_replaces():
     with plugin() as (_, port):
-        schema = json.loads(stub(port).GetSchema(provider_pb2.GetSchemaRequest(), timeout=10).schema)
+        answered = stub(port).GetSchema(provider_pb2.GetSchemaRequest(), timeout=10).schema
+    assert answered == (ROOT / "provider" / "schema.json").read_text()
+    schema = json.loads(answered)
     resource = schema["resources"][TOKEN]
     assert set(resource["inputProperties"]) == {item.name for item in INPUTS}
     assert set(resource["properties"]) == {item.name for item in (*INPUTS, *OUTPUTS)}

@@ -13,25 +13,23 @@ PAGE = (Path(__file__).parents[2] / "docs" / "provider-gcp-tpu.md").read_text()
 
 
 def test_the_reference_is_the_generated_one():
-    shown = PAGE.partition("a test compares. -->\n\n")[2]
-    assert shown == reference(), (
-        "run `python -m gcp_tpu_provider.reference` and put what it prints under the heading Reference"
-    )
+    shown = PAGE.partition("<!-- generated: provider-properties -->\n\n")[2].removesuffix("\n<!-- end -->\n")
+    assert shown == reference(), "run `make docs`"
 
 
 def test_the_limits_in_the_text_are_the_codes():
     pacing = Pacing()
     assert (pacing.poll_first_s, pacing.poll_most_s, pacing.retry_budget_s) == (0.3, 15, 120)
     assert (pacing.first_contact_s, pacing.delete_s, pacing.operation_s) == (10, 1800, 600)
-    assert "Looks begin 0.3 s apart and slow down to 15 s." in PAGE
-    assert "for two minutes a call" in PAGE
-    assert "half an hour for a deletion, ten minutes for a change of a node" in PAGE
+    assert "The provider polls after 0.3 s at first, and later every 15 s at most." in PAGE
+    assert "for two minutes per call" in PAGE
+    assert "| a deletion | half an hour |\n| a change of a node | ten minutes |" in PAGE
     delays = Agent.__dataclass_fields__["restart_delays_s"].default
     assert "restarted after {:g}, {:g}, {:g} and {:g} s".format(*delays) in PAGE
 
 
 def test_the_states_and_calls_in_the_text_are_the_codes():
-    sentence = next(line for line in PAGE.splitlines() if line.startswith("Google takes a deletion without force"))
+    sentence = next(line for line in PAGE.splitlines() if line.startswith("Google accepts a deletion without force"))
     assert set(re.findall(r"[A-Z_]{6,}", sentence)) == DELETABLE_WITHOUT_FORCE
     calls = [name for name in vars(TpuApi) if not name.startswith("_") and name != "transport"]
     assert len(calls) == 7

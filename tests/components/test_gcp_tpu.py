@@ -1,0 +1,62 @@
+"""The generated resource class: property names, outputs and types as the provider's schema has them."""
+
+import pulumi
+
+from components.gcp_tpu import DataDiskArgs, QueuedResource, QueuedResourceArgs, Ready, ReadyArgs, StateChange
+
+KEYS = {"node_id": "a", "max_run_duration_s": "b", "nodeId": "c"}
+
+
+def queued_resource():
+    return QueuedResource(
+        "capacity",
+        QueuedResourceArgs(
+            accelerator_type="v6e-4",
+            runtime_version="v2-alpha-tpuv6e",
+            provisioning_model="spot",
+            zones=["us-east5-a"],
+            labels=KEYS,
+            metadata=pulumi.Output.from_input(KEYS),
+            data_disks=[DataDiskArgs(source_disk="weights")],
+            ready=ReadyArgs(guest_attribute_namespace="ns", timeout_s=60),
+        ),
+    )
+
+
+def test_inputs_have_the_names_of_the_schema_and_keys_of_maps_stay_as_they_are(declare):
+    recorder, _ = declare(lambda: queued_resource().zone)
+    assert recorder.one("gcp-tpu:index:QueuedResource").inputs == {
+        "acceleratorType": "v6e-4",
+        "runtimeVersion": "v2-alpha-tpuv6e",
+        "provisioningModel": "spot",
+        "zones": ["us-east5-a"],
+        "labels": KEYS,
+        "metadata": KEYS,
+        "dataDisks": [{"sourceDisk": "weights"}],
+        "ready": {"guestAttributeNamespace": "ns", "timeoutS": 60},
+    }
+
+
+def test_outputs_are_typed_and_an_absent_one_is_none(declare):
+    def program():
+        resource = queued_resource()
+        names = ("zone", "node_name", "state", "phase", "deadline", "document_hash", "node_ips", "labels")
+        return pulumi.Output.all(
+            ready=resource.ready.apply(lambda ready: (type(ready), ready.timeout_s)),
+            history=resource.state_history.apply(lambda history: [(type(item), item.state) for item in history]),
+            **{name: getattr(resource, name) for name in names},
+        )
+
+    _, outputs = declare(program)
+    assert outputs == {
+        "zone": "us-east5-b",
+        "node_name": "projects/my-project/locations/us-east5-b/nodes/gemma-x-node",
+        "state": "ACTIVE",
+        "phase": "ready",
+        "deadline": "2026-11-20T18:00:00Z",
+        "document_hash": None,
+        "node_ips": ["10.0.0.2"],
+        "labels": KEYS,
+        "ready": (Ready, 60),
+        "history": [(StateChange, "ACTIVE")],
+    }

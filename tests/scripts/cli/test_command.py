@@ -1,0 +1,180 @@
+"""Every command reads its options, fails and ends in the same way."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+
+from contracts.exit_codes import ExitCode
+from planning.errors import PlanningError
+from scripts.cli.command import Command, run_command
+from scripts.cli.options import JsonSwitch, Option, Parser, add_options, read_options
+from scripts.errors import CommandRefusedError, ScriptError
+
+ROOT = Path(__file__).parents[3]
+COMMANDS = ("bench", "demo", "docs", "preview", "smoke", "stage_model", "teardown")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    """Things to set."""
+
+    count: Annotated[int, Option("How many.", least=1, most=9)] = 2
+    share: Annotated[float | None, Option("Which share.")] = None
+    fast: Annotated[bool, Option("Be fast.", negatable=True)] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """Options of a command."""
+
+    inner: Inner
+    folder: Annotated[Path, Option("Where.", flag="--from")]
+    name: Annotated[tuple[str, ...], Option("Which.", repeated=True)] = ()
+    place: Annotated[str | None, Option("Place.", variable="TEST_PLACE")] = None
+    as_json: JsonSwitch = False
+
+
+def read(*words):
+    parser = Parser()
+    add_options(parser, Outer)
+    return read_options(Outer, parser.parse_args(words))
+
+
+def test_fields_are_options():
+    assert read("--from", "x") == Outer(inner=Inner(), folder=Path("x"))
+    words = ("--from", "x", "--count", "9", "--share", "0.5", "--fast", "--name", "a", "--name", "b", "--json")
+    assert read(*words) == Outer(
+        inner=Inner(count=9, share=0.5, fast=True), folder=Path("x"), name=("a", "b"), as_json=True
+    )
+    assert read("--from", "x", "--fast", "--no-fast").inner.fast is False
+
+
+def test_an_environment_variable_stands_in_for_its_option(monkeypatch):
+    monkeypatch.setenv("TEST_PLACE", "here")
+    assert read("--from", "x").place == "here"
+    assert read("--from", "x", "--place", "there").place == "there"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "The following arguments are required: --from; --help lists what is allowed."),
+        (("--from", "x", "--cou", "3"), "Unrecognized arguments: --cou 3; --help lists what is allowed."),
+        (("--from", "x", "--count", "0"), "--count is '0'; it must be a whole number of 1 or more and 9 or less."),
+        (("--from", "x", "--count", "10"), "--count is '10'; it must be a whole number of 1 or more and 9 or less."),
+        (("--from", "x", "--count", "1.5"), "--count is '1.5'; it must be a whole number of 1 or more and 9 or less."),
+        (("--from", "x", "--share", "nan"), "--share is 'nan'; it must be a number."),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(words, sentence, capsys):
+    command = Command(name="x", help="Do x.", options=Outer, run=lambda _options: ExitCode.DONE)
+    assert run_command(command, words) == 2
+    assert capsys.readouterr().err == f"x: {sentence}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (ScriptError("It broke."), 1, "x: It broke.\n"),
+        (CommandRefusedError("Not this."), 2, "x: Not this.\n"),
+        (PlanningError("No such model."), 2, "x: No such model.\n"),
+        (KeyboardInterrupt(), 130, "x: interrupted. Run it again.\n"),
+    ],
+)
+def test_an_error_is_one_sentence_and_its_exit_code(error, code, sentence, capsys):
+    def fail(_options):
+        raise error
+
+    command = Command(name="x", help="Do x.", options=Inner, run=fail, after_interrupt="Run it again.")
+    assert run_command(command, []) == code
+    assert capsys.readouterr().err == sentence
+
+
+def test_a_subcommand_reads_its_own_options(capsys):
+    seen = []
+
+    def keep(options):
+        seen.append(options)
+        return ExitCode.DONE
+
+    sub = Command(name="sub", help="Do a part.\n\nMore about it.", options=Inner, run=keep)
+    command = Command(name="x", help="Do x.", options=Outer, run=None, subcommands=(sub,))
+    assert run_command(command, ["--from", "x", "sub", "--count", "3"]) == 0
+    assert seen == [Inner(count=3)]
+    assert run_command(command, ["--from", "x"]) == 2
+    with pytest.raises(SystemExit) as ended:
+        run_command(command, ["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "Do a part." in shown
+    assert "More about it." not in shown
+    assert "Things to set:" in shown
+    assert "130  interrupted" in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_answers_at_once_without_loading_the_commands_work(command):
+    """Heavy libraries are loaded when the options are read, so that Ctrl-C and mistakes end a command with one sentence at any time."""
+    probe = (
+        f"import runpy, sys; sys.argv = ['{command}', '--help']\n"
+        f"try: runpy.run_module('scripts.{command}', run_name='__main__', alter_sys=True)\n"
+        "except SystemExit: pass\n"
+        "heavy = {'pydantic', 'rich', 'requests', 'yaml', 'aiohttp', 'google.auth', 'pulumi', 'numpy', 'typer'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr.strip() == "[]"
+    assert "exit codes:" in done.stdout
+    assert f"python -m scripts.{command}" in done.stdout
+
+
+STOPPABLE = [
+    ("bench", "--stack", "l4-qat", "--out", "out"),
+    ("preview", "run", "--stack", "l4-qat", "--out", "out"),
+    ("smoke", "--stack", "l4-qat"),
+    ("teardown", "--stack", "l4-qat", "--yes"),
+]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize("words", STOPPABLE, ids=[words[0] for words in STOPPABLE])
+def test_an_interrupt_while_the_engine_works_is_one_sentence_and_exit_code_130(tmp_path, words, signum):
+    """A `pulumi` that never answers stands in for the engine; it gets the same signal, as on a terminal."""
+    engine = tmp_path / "pulumi"
+    engine.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexec sleep 60\n")
+    engine.chmod(0o755)
+    name, *arguments = words
+    starter = (
+        "import sys, runpy; from scripts.pulumi import engine\n"
+        f"engine.pulumi = lambda: {str(engine)!r}; sys.argv = [{name!r}, *{arguments!r}]\n"
+        f"runpy.run_module('scripts.{name}', run_name='__main__', alter_sys=True)"
+    )
+    environment = {**os.environ, "GOOGLE_CLOUD_PROJECT": "my-project", "PYTHONPATH": str(ROOT)}
+    (tmp_path / "Pulumi.yaml").write_text("name: x\n")
+    (tmp_path / "Pulumi.l4-qat.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
+    process = subprocess.Popen(
+        [sys.executable, "-c", starter],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (tmp_path / "started").exists() and process.poll() is None:
+        time.sleep(0.02)
+    os.killpg(process.pid, signum)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith(f"{name}: interrupted.")

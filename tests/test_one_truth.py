@@ -1,0 +1,250 @@
+"""Everything that is known is written once: each word of a contract stands in one hand-written place of the code.
+
+Counted are Python files outside tests, without generated files, docstrings, comments and documentation texts (`Doc(...)`, `help=`).
+`localcloud` and `provider` import nothing of the rest, so that they can disagree with it: each may write a word once for itself.
+`python -m tests.test_one_truth` prints what is found.
+"""
+
+import ast
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from contracts import guest_attributes, labels, outputs, serving_document
+from contracts.exit_codes import ExitCode
+from contracts.fields import camel_case
+from planning.vllm_args import OPTIONS
+
+STRICT = False
+"""Whether a repeated word fails; otherwise it is a warning."""
+
+ROOT = Path(__file__).parents[1]
+APART = ("localcloud", "provider")
+"""Rooms that stand on their own; their words are counted apart."""
+ROOMS = ("benchmarks", "components", "contracts", *APART, "planning", "scripts", "stacks", "tools", "vm_agent")
+
+DOCUMENTATION = {"Doc", "description", "help", "epilog"}
+"""Calls and keywords whose texts are documentation."""
+
+EXITS = {"exit", "Exit", "SystemExit", "_exit"}
+"""Calls whose number is an exit code."""
+
+ALLOWED: dict[tuple[str, str], str] = {
+    ("0", "vm_agent/entry.py"): "the agent is a systemd unit, not a command; systemd asks only whether it failed",
+    ("1", "vm_agent/entry.py"): "the same",
+    ("FIT06", "benchmarks/accuracy/measured.py"): "a measured case cites the rule that it contradicts or confirms",
+    ("FIT07", "benchmarks/accuracy/measured.py"): "the same",
+    ("document-hash", "provider/gcp_tpu_provider/properties.py"): "documentation texts of the schema",
+    ("--enable-auto-tool-choice", "localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
+    ("--tool-call-parser", "localcloud/vllm/generation.py"): "the same",
+    ("--quantization", "scripts/plan/__main__.py"): "an option of scripts.plan that has the same name",
+    ("--seed", "scripts/bench/vllm_command.py"): "an option of `vllm bench serve` that has the same name",
+}
+"""Word and file that may repeat it, with the reason."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place in the code: a file below the root and a line."""
+
+    path: str
+    line: int
+    text: str
+
+    @property
+    def room(self) -> str:
+        return self.path.partition("/")[0]
+
+    @property
+    def owner(self) -> str:
+        """Who may write a word once: a room that stands apart, or all the others together."""
+        return self.room if self.room in APART else "the other rooms"
+
+    def __str__(self) -> str:
+        return f"  {self.path}:{self.line}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One parsed file."""
+
+    path: str
+    tree: ast.Module
+    lines: tuple[str, ...]
+
+    def place(self, node: ast.stmt | ast.expr) -> Place:
+        return Place(self.path, node.lineno, self.lines[node.lineno - 1].strip()[:120])
+
+
+Found = dict[str, list[Place]]
+"""Places by word."""
+
+
+@cache
+def modules() -> tuple[Module, ...]:
+    """Every hand-written module outside the tests."""
+    found = []
+    for path in sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        text = path.read_text()
+        if not re.search(r"Generated (by|from) ", text[:300]):
+            found.append(Module(path.relative_to(ROOT).as_posix(), ast.parse(text), tuple(text.splitlines())))
+    return tuple(found)
+
+
+def texts(node: ast.AST) -> Iterator[ast.Constant]:
+    """Yield the strings below a node, without docstrings and documentation texts."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+            continue
+        if isinstance(child, ast.Call) and getattr(child.func, "id", None) in DOCUMENTATION:
+            continue
+        if isinstance(child, ast.keyword) and child.arg in DOCUMENTATION:
+            continue
+        if isinstance(child, ast.Constant) and isinstance(child.value, str):
+            yield child
+        yield from texts(child)
+
+
+@cache
+def strings() -> tuple[tuple[str, Place], ...]:
+    """Every string of the code and its place."""
+    return tuple((str(node.value), module.place(node)) for module in modules() for node in texts(module.tree))
+
+
+def places_of(words: set[str]) -> Found:
+    """Where each word stands in a string, alone or among others."""
+    assert words
+    found: Found = {word: [] for word in words}
+    for text, place in strings():
+        for word in words:
+            if word in text and re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text):
+                found[word].append(place)
+    return found
+
+
+def finding_ids() -> Found:
+    """Ids of the planner's findings, in strings and as names of functions."""
+    ids = {text for text, place in strings() if place.room == "planning" and re.fullmatch(r"[A-Z]{3}\d\d", text)}
+    found = places_of(ids)
+    functions = (
+        (module, node) for module in modules() for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)
+    )
+    for module, node in functions:
+        if re.fullmatch(r"[a-z]{3}\d\d_.*", node.name) and node.name[:5].upper() in ids:
+            found[node.name[:5].upper()].append(module.place(node))
+    return found
+
+
+def label_words() -> Found:
+    return places_of({labels.MANAGED_BY_LABEL, labels.PROJECT_LABEL, labels.STACK_LABEL, labels.URN_LABEL})
+
+
+def output_keys() -> Found:
+    """Keys of the outputs beside their fields. Those of one word, such as `model`, are ordinary words and are not counted."""
+    kinds = [kind for kind in vars(outputs).values() if isinstance(kind, type) and kind.__module__ == outputs.__name__]
+    keys = {camel_case(field.name) for kind in kinds for field in fields(kind)}
+    found: Found = {key: [] for key in keys if key.lower() != key}
+    for text, place in strings():
+        if text in found:
+            found[text].append(place)
+    return found
+
+
+def machine_keys() -> Found:
+    """Guest attributes, phases and metadata keys. Those of one word, such as `phase`, are ordinary words and are not counted."""
+    words = {*guest_attributes.GUEST_ATTRIBUTES, *guest_attributes.PHASES, serving_document.DOCUMENT_METADATA_KEY}
+    return places_of({word for word in words if not word.isalpha()})
+
+
+def exit_codes() -> Found:
+    """Numbers of exit codes beside `ExitCode`."""
+    found: Found = {str(int(code)): [] for code in ExitCode}
+    for module in modules():
+        for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
+            if (getattr(call.func, "attr", None) or getattr(call.func, "id", None)) not in EXITS:
+                continue
+            for value in [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "code")]:
+                if isinstance(value, ast.Constant) and str(value.value) in found:
+                    found[str(value.value)].append(module.place(call))
+    return found
+
+
+def option_flags() -> Found:
+    """Flags of vLLM's options beside their fields; `Flag("--...")` is the field's own marker."""
+    flags = {option.flag for option in OPTIONS.values() if option.flag}
+    return {flag: [place for place in places if "Flag(" not in place.text] for flag, places in places_of(flags).items()}
+
+
+CHECKS: dict[Callable[[], Found], int] = {
+    finding_ids: 1,
+    label_words: 1,
+    output_keys: 0,
+    machine_keys: 1,
+    exit_codes: 0,
+    option_flags: 0,
+}
+"""What is counted, and in how many places a word may stand; `localcloud` and `provider` may always write it once."""
+
+
+def repeated(found: Found, at_most: int) -> str:
+    """Return every word that stands in more places than it may, with each place; an empty text if there is none."""
+    paragraphs = []
+    for word, places in sorted(found.items()):
+        by_owner: dict[str, dict[tuple[str, int], Place]] = defaultdict(dict)
+        for place in places:
+            if (word, place.path) not in ALLOWED:
+                by_owner[place.owner][place.path, place.line] = place
+        for owner, mine in sorted(by_owner.items()):
+            limit = max(at_most, 1) if owner in APART else at_most
+            if len(mine) > limit:
+                head = f"{word!r} stands in {len(mine)} places of {owner}; allowed: {limit}"
+                paragraphs.append("\n".join([head, *map(str, mine.values())]))
+    return "\n".join(paragraphs)
+
+
+def classes_of_several_rooms() -> str:
+    """Return every public class whose name is defined in more than one room, with each place."""
+    found: dict[str, dict[str, Place]] = defaultdict(dict)
+    for module in modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                place = module.place(node)
+                found[node.name].setdefault(place.room, place)
+    return "\n".join(
+        "\n".join([f"class {name} is defined in {len(rooms)} rooms", *map(str, rooms.values())])
+        for name, rooms in sorted(found.items())
+        if len(rooms) > 1
+    )
+
+
+def judge(text: str) -> None:
+    if text and STRICT:
+        pytest.fail(text, pytrace=False)
+    elif text:
+        warnings.warn(text, stacklevel=2)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_word_of_a_contract_is_written_once(check):
+    judge(repeated(check(), CHECKS[check]))
+
+
+def test_a_public_class_has_one_meaning_in_the_whole_repository():
+    judge(classes_of_several_rooms())
+
+
+def test_every_exception_is_still_needed():
+    stand = {(word, place.path) for check in CHECKS for word, places in check().items() for place in places}
+    assert set(ALLOWED) - stand == set()
+
+
+if __name__ == "__main__":
+    for counted, most in CHECKS.items():
+        print(f"# {counted.__name__}\n{repeated(counted(), most)}\n")
+    print(f"# classes\n{classes_of_several_rooms()}")
