@@ -41,7 +41,7 @@ class KvLayers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvCapacity:
+class KvCacheCapacity:
     """What a given amount of memory holds."""
 
     blocks: int
@@ -58,13 +58,13 @@ def layout_of(resolved: Resolved) -> KvLayout:
 
 def capacity_of(
     layout: KvLayout, available_bytes: float, *, max_model_len: int, max_num_batched_tokens: int
-) -> KvCapacity:
+) -> KvCacheCapacity:
     """Return blocks, logged tokens and concurrency of `available_bytes` on one device."""
     blocks = max(int(available_bytes // layout.block_bytes), 0)
     per_request = blocks_per_request(layout, max_model_len=max_model_len, max_num_batched_tokens=max_num_batched_tokens)
     concurrency = blocks / per_request
     tokens = blocks * layout.block_size if _holds_full_length(layout) else int(concurrency * max_model_len)
-    return KvCapacity(
+    return KvCacheCapacity(
         blocks=blocks, tokens=tokens, concurrency=concurrency, request_bytes=per_request * layout.block_bytes
     )
 
