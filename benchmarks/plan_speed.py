@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(runs: int) -> list[Timing]:
-    """The empty interpreter, the command with each answer, and the function with each answer."""
+    """Time the empty interpreter, the command with each answer, and the function with each answer."""
     commands = {
         what: (sys.executable, "-m", "scripts.plan", "--model", d.model, "--accelerator", d.accelerator, "--json")
         for what, d in QUESTIONS.items()

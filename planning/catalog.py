@@ -49,7 +49,7 @@ def _groups(
     value_from_key: bool = False,
     experts: Experts | None = None,
 ) -> tuple[LayerGroup, ...]:
-    """Gemma's pattern: every `period`-th layer looks at everything, the others at a window; the last `shared` layers borrow KV."""
+    """Return Gemma's pattern: every `period`-th layer looks at everything, the others at a window; the last `shared` layers borrow KV."""
     sliding = Attention(heads=heads, kv_heads=kv_heads, head_dim=HEAD_DIM, window=window)
     full = Attention(heads=heads, kv_heads=global_kv_heads, head_dim=GLOBAL_HEAD_DIM, value_from_key=value_from_key)
     own = layers - shared
@@ -142,14 +142,14 @@ _BY_LOWER_CASE: Final[Mapping[str, str]] = {name.lower(): name for name in MODEL
 
 
 def find_id(name: str) -> str | None:
-    """The id that a person's spelling means: case does not matter, and `google/` may be left out. None where there is none."""
+    """Return the id that a spelling means, or None. Case does not matter, and `google/` may be left out."""
     lower = name.strip().lower()
     return _BY_LOWER_CASE.get(lower) or _BY_LOWER_CASE.get(f"google/{lower}")
 
 
 @lru_cache(maxsize=32)
 def spec_of(model_id: str, quantization: str) -> ModelSpec:
-    """The architecture that a server of this checkpoint loads. `model_id` is one of `MODEL_IDS`."""
+    """Return the architecture that a server of this checkpoint loads. `model_id` is one of `MODEL_IDS`."""
     spec = MODELS[model_id.removesuffix(QAT_SUFFIX)]
     if quantization != "w4a16":
         return spec

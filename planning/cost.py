@@ -9,7 +9,7 @@ _MILLION = 1_000_000
 
 
 def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
-    """The cost of a resolved deployment in US dollars."""
+    """Return the cost of a resolved deployment in US dollars."""
     parts = hourly_parts(resolved)
     hourly = sum(price for _, price in parts)
     maximum, basis = _maximum(resolved, hourly)
@@ -29,7 +29,7 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
 
 
 def hourly_parts(resolved: Resolved) -> tuple[tuple[str, float], ...]:
-    """What one instance, machine or slice is billed for in an hour."""
+    """Return what one instance, machine or slice is billed for in an hour."""
     prices, accelerator = resolved.prices, resolved.accelerator
     if resolved.platform == "cloud-run":
         redundant = resolved.deployment.cloud_run.zonal_redundancy

@@ -13,7 +13,7 @@ _BILLION = 1e9
 
 
 def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Sections of lines: model, memory, KV cache, start-up, decoding, cost."""
+    """Return sections of lines: model, memory, KV cache, start-up, decoding, cost."""
     return (
         ("Model", _model(subject)),
         ("Memory of one device", _memory(subject)),

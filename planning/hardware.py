@@ -155,7 +155,7 @@ PLATFORMS: Final = ("tpu-vm", "cloud-run", "gce")
 
 
 def find_accelerator(name: str) -> Accelerator | None:
-    """The accelerator that a person's spelling means, without regard to case; None where there is none."""
+    """Return the accelerator that a spelling means, or None. Case does not matter."""
     spelled = " ".join(name.split()).lower()
     for known in ACCELERATORS.values():
         if known.name.lower() == spelled:
@@ -185,7 +185,7 @@ _HOSTS: Final[Mapping[tuple[str, str], Host]] = {
 
 
 def host_of(accelerator: Accelerator, platform: str) -> Host:
-    """The machine or container that the accelerator comes with on this platform."""
+    """Return the machine or container that the accelerator comes with on this platform."""
     return _HOSTS[accelerator.name, platform]
 
 

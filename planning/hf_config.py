@@ -63,7 +63,7 @@ class _Reader:
 def model_from_config(
     config: Mapping[str, object], *, name: str, index: Mapping[str, object] | None = None
 ) -> ModelSpec:
-    """The architecture that a config.json describes; `index` is model.safetensors.index.json where there is one.
+    """Return the architecture that a config.json describes; `index` is model.safetensors.index.json where there is one.
 
     Raises:
         PlanningError: for a missing or impossible key, and for architectures that the planner does not know.

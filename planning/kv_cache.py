@@ -41,7 +41,7 @@ class KvLayers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvCapacity:
+class KvCacheCapacity:
     """What a given amount of memory holds."""
 
     blocks: int
@@ -52,25 +52,25 @@ class KvCapacity:
 
 
 def layout_of(resolved: Resolved) -> KvLayout:
-    """The layout that vLLM would choose."""
+    """Return the layout that vLLM would choose."""
     return _tpu_layout(resolved) if resolved.is_tpu else _gpu_layout(resolved)
 
 
 def capacity_of(
     layout: KvLayout, available_bytes: float, *, max_model_len: int, max_num_batched_tokens: int
-) -> KvCapacity:
-    """Blocks, logged tokens and concurrency of `available_bytes` on one device."""
+) -> KvCacheCapacity:
+    """Return blocks, logged tokens and concurrency of `available_bytes` on one device."""
     blocks = max(int(available_bytes // layout.block_bytes), 0)
     per_request = blocks_per_request(layout, max_model_len=max_model_len, max_num_batched_tokens=max_num_batched_tokens)
     concurrency = blocks / per_request
     tokens = blocks * layout.block_size if _holds_full_length(layout) else int(concurrency * max_model_len)
-    return KvCapacity(
+    return KvCacheCapacity(
         blocks=blocks, tokens=tokens, concurrency=concurrency, request_bytes=per_request * layout.block_bytes
     )
 
 
 def blocks_per_request(layout: KvLayout, *, max_model_len: int, max_num_batched_tokens: int) -> int:
-    """Blocks that one request of `max_model_len` holds at most."""
+    """Return the blocks that one request of `max_model_len` holds at most."""
     total = 0
     for kind in layout.kinds:
         if kind.window is None:
@@ -82,7 +82,7 @@ def blocks_per_request(layout: KvLayout, *, max_model_len: int, max_num_batched_
 
 
 def largest_model_len(layout: KvLayout, available_bytes: float, *, max_num_batched_tokens: int, limit: int) -> int:
-    """The longest request, at most `limit`, that `available_bytes` hold once; 0 where there is none. Exact, as vLLM's own estimate."""
+    """Return the longest request, at most `limit`, that `available_bytes` hold once; 0 if there is none. Exact, as vLLM's own estimate."""
     blocks = int(available_bytes // layout.block_bytes)
     if blocks <= 0:
         return 0

@@ -26,7 +26,7 @@ _LARGEST_GRAPH: Final = 512
 
 
 def memory_plan(resolved: Resolved) -> MemoryPlan:
-    """The memory of a resolved deployment."""
+    """Return the memory of a resolved deployment."""
     weights = weights_of(resolved)
     offloaded = min(from_gib(resolved.offload_gib), weights.layers)
     on_device_gib = to_gib(weights.device - offloaded)
@@ -67,7 +67,7 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
 
 
 def activation_gib(resolved: Resolved) -> float:
-    """The peak of one step beside weights and KV cache, in GiB of one device.
+    """Return the peak of one step beside weights and KV cache, in GiB of one device.
 
     The largest of: a full batch through the widest layer, the sampler at the largest batch, the longest item through the vision tower.
     """
@@ -92,13 +92,13 @@ def activation_gib(resolved: Resolved) -> float:
 
 
 def graph_gib(resolved: Resolved) -> float:
-    """CUDA graphs of one device in GiB; 0 in eager mode and on TPU."""
+    """Return the CUDA graphs of one device in GiB; 0 in eager mode and on TPU."""
     graphs = captured_graphs(resolved)
     return graphs * overheads.GRAPH_GIB + overheads.GRAPH_POOL_GIB if graphs else 0.0
 
 
 def captured_graphs(resolved: Resolved) -> int:
-    """CUDA graphs that vLLM captures: one of each size for mixed batches, one of each for decoding batches."""
+    """Return how many CUDA graphs vLLM captures: one of each size for mixed batches, one of each for decoding batches."""
     if resolved.is_tpu or resolved.eager:
         return 0
     tokens_per_sequence = 1 + resolved.speculative_tokens
@@ -109,7 +109,7 @@ def captured_graphs(resolved: Resolved) -> int:
 
 
 def _sizes_up_to(largest: int) -> int:
-    """Capture sizes of vLLM: 1, 2, 4, then every 8 below 256, then every 16."""
+    """Return how many capture sizes vLLM has: 1, 2, 4, then every 8 below 256, then every 16."""
     few = sum(1 for size in (1, 2, 4) if size <= largest)
     small = max(min(largest, _GRAPH_STEP_CHANGE - _GRAPH_STEP_SMALL) // _GRAPH_STEP_SMALL, 0)
     large = max((largest - _GRAPH_STEP_CHANGE) // _GRAPH_STEP_LARGE + 1, 0)
@@ -117,7 +117,7 @@ def _sizes_up_to(largest: int) -> int:
 
 
 def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
-    """Numbers a token that a layer holds at its peak beside the residual stream: in attention or in the feed-forward part."""
+    """Return the numbers per token that a layer holds at its peak beside the residual stream: in attention or feed-forward."""
     heads = group.attention.heads + max(group.attention.kv_heads, resolved.tp)
     attention = 2 * heads * group.attention.head_dim / resolved.tp
     feed_forward = 3 * group.mlp / resolved.tp
@@ -130,7 +130,7 @@ def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
 
 
 def _encoder_bytes(resolved: Resolved) -> float:
-    """Peak of the vision tower over the longest item that the limits allow; towers are computed whole on each device."""
+    """Return the peak of the vision tower over the longest item that the limits allow; towers are computed whole on each device."""
     tower = resolved.spec.vision
     if tower is None or not resolved.serves_images_or_video:
         return 0.0

@@ -140,7 +140,7 @@ _PIXEL_CHANNELS: Final = 3
 
 @lru_cache(maxsize=64)
 def tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """The tensor inventory, alike tensors of alike layers summed. Parameters, not bytes."""
+    """Return the tensor inventory, alike tensors of alike layers summed. Parameters, not bytes."""
     found: list[Tensor] = [*_embeddings(model)]
     for group in model.groups:
         found += _attention(model, group)
@@ -277,12 +277,12 @@ def _towers(model: ModelSpec) -> list[Tensor]:
 
 
 def text_params(model: ModelSpec) -> int:
-    """Parameters of the language model as the checkpoint has them: without towers, without vLLM's copies."""
+    """Return the parameters of the language model as the checkpoint has them: without towers, without vLLM's copies."""
     return sum(t.params for t in tensors(model) if t.role not in {"vision", "audio"} and not t.copy)
 
 
 def active_params(model: ModelSpec) -> int:
-    """Parameters that the computation of one token uses: embeddings rows and idle experts left out, the output head counted."""
+    """Return the parameters that one token uses: without embedding rows and idle experts, with the output head."""
     return round(
         sum(t.params * t.active_share for t in tensors(model) if t.role not in {"vision", "audio"} and not t.copy)
     )

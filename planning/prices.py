@@ -40,7 +40,7 @@ class PriceBook:
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, object]) -> "PriceBook":
-        """The list prices with some replaced. Keys are the names of the fields above.
+        """Return the list prices with some replaced. Keys are the names of the fields above.
 
         Raises:
             PlanningError: for an unknown key, or a price that is not a positive number.
@@ -57,16 +57,16 @@ class PriceBook:
         return replace(cls(), **changes)  # pyright: ignore[reportArgumentType] - keys and kinds were checked above
 
     def tpu_chip_hour_usd(self, generation: str, provisioning: str) -> float:
-        """One chip for an hour. A reservation is billed like standard capacity."""
+        """Return the price of one chip for an hour. A reservation is billed like standard capacity."""
         kind = "standard" if provisioning == "reservation" else provisioning.replace("-", "_")
         return float(getattr(self, f"{generation}_{kind}_usd_per_chip_hour"))
 
     def gce_hour_usd(self, accelerator: str) -> float:
-        """One machine with this accelerator for an hour."""
+        """Return the price of one machine with this accelerator for an hour."""
         return float(getattr(self, f"gce_{accelerator.lower().replace(' ', '_').replace('-', '_')}_usd_per_hour"))
 
     def cloud_run_gpu_usd_per_s(self, accelerator: str, *, zonal_redundancy: bool) -> float:
-        """One GPU of a Cloud Run instance for a second."""
+        """Return the price of one GPU of a Cloud Run instance for a second."""
         price = self.cloud_run_l4_usd_per_s if accelerator == "L4" else self.cloud_run_rtx_pro_6000_usd_per_s
         return price * (self.cloud_run_zonal_redundancy_factor if zonal_redundancy else 1.0)
 

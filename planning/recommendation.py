@@ -26,7 +26,7 @@ FUSE_MODES: Final = ("fuse", "fuse-buffered", "fuse-cached")
 
 
 def recommended(model: str, platform: str, *, accelerator: str | None = None) -> VllmOptions:
-    """Recommended options for a model id of the catalog on a platform ("tpu-vm", "cloud-run" or "gce").
+    """Return the recommended options for a model id of the catalog on a platform ("tpu-vm", "cloud-run" or "gce").
 
     `accelerator` settles what depends on the hardware (tensor parallelism, batch sizes); without it the smallest one of the platform
     is assumed. Raises PlanningError for unknown names.
@@ -57,7 +57,7 @@ def recommended_options(
     quantize_on_load: bool = False,
     offloads: bool = False,
 ) -> VllmOptions:
-    """The same for any architecture; `quantize_on_load` asks vLLM to make fp8 of a bf16 checkpoint, `offloads` keeps weights on the host."""
+    """Return the same for any architecture; `quantize_on_load` asks vLLM to make fp8 of a bf16 checkpoint, `offloads` keeps weights on the host."""
     is_tpu, gemma = accelerator.is_tpu, spec.is_gemma4
     small = not is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
     strategy = "prefetch" if weights_mode in FUSE_MODES or (is_tpu and spec.is_moe) else None

@@ -57,7 +57,7 @@ class Resolved:
         return self.accelerator.is_tpu
 
     def item_limit(self, modality: str) -> int:
-        """Items of a modality that one request may carry; unlimited counts as one."""
+        """Return the items of a modality that one request may carry; unlimited counts as one."""
         limits = cast("Mapping[str, int] | None", self.vllm.limit_mm_per_prompt)
         return 1 if limits is None else limits.get(modality, 1)
 
@@ -151,7 +151,7 @@ def _platform(name: str | None, accelerator: Accelerator) -> Platform:
 
 
 def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
-    """Id, architecture, precision, and whether vLLM has to quantize while loading."""
+    """Return id, architecture, precision, and whether vLLM has to quantize while loading."""
     asked = deployment.quantization or deployment.vllm.quantization
     asked = asked.lower() if asked else None
     if asked is not None and asked not in SCHEMES:
@@ -194,7 +194,7 @@ def _weights_mode(deployment: Deployment, platform: str) -> WeightsMode:
 
 
 def _default_batch(spec: ModelSpec, accelerator: Accelerator) -> int:
-    """The max-num-batched-tokens of vLLM itself (engine/arg_utils.py), raised where one item has to fit into one step."""
+    """Return vLLM's own max-num-batched-tokens (engine/arg_utils.py), raised if one item has to fit into one step."""
     tpu_batch = 1_024 if accelerator.name.startswith("v6e") else 512
     gpu_batch = 8_192 if accelerator.is_large else 2_048
     batch = tpu_batch if accelerator.is_tpu else gpu_batch
@@ -202,7 +202,7 @@ def _default_batch(spec: ModelSpec, accelerator: Accelerator) -> int:
 
 
 def _default_block(accelerator: Accelerator, max_model_len: int, max_num_seqs: int) -> int:
-    """The block size that vLLM chooses: 16 on GPUs; on TPU by the length, so that page tables stay small (tpu-inference)."""
+    """Return the block size that vLLM chooses: 16 on GPUs; on TPU by the length, so that page tables stay small (tpu-inference)."""
     if not accelerator.is_tpu:
         return overheads.VLLM_DEFAULT_BLOCK
     from planning.units import ceil_div, next_power_of_two  # noqa: PLC0415 - only this path needs them

@@ -24,7 +24,7 @@ _STREAM_RATES: Final = {
 
 
 def startup_plan(resolved: Resolved) -> StartupPlan:
-    """The start of a resolved deployment, in seconds."""
+    """Return the start of a resolved deployment, in seconds."""
     pull_s = _pull_s(resolved)
     load_s = _load_s(resolved)
     compile_s = compile_s_of(resolved, is_cached=False)
@@ -73,13 +73,13 @@ def _load_s(resolved: Resolved) -> float:
 
 
 def _reload_s(resolved: Resolved) -> float:
-    """Reading weights that are on the machine already."""
+    """Return the seconds for reading weights that are on the machine already."""
     rate = overheads.DISK_TO_DEVICE_BYTES_PER_S if resolved.is_tpu else overheads.PAGE_CACHE_TO_GPU_BYTES_PER_S
     return weights_of(resolved).checkpoint / rate
 
 
 def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
-    """Compilation, graph capture and warm-up."""
+    """Return the seconds for compilation, graph capture and warm-up."""
     if resolved.is_tpu:
         return overheads.XLA_CACHED_S if is_cached else xla_programs(resolved) * _xla_program_s(resolved)
     if resolved.eager:
@@ -92,7 +92,7 @@ def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
 
 
 def token_buckets(max_tokens: int, padding_gap: int) -> int:
-    """Batch sizes that vLLM on TPU compiles for: doubling from 16 until the gap, then by the gap (tpu-inference's token paddings)."""
+    """Return how many batch sizes vLLM on TPU compiles: doubling from 16 until the gap, then by the gap (tpu-inference's token paddings)."""
     buckets, size = 1, overheads.XLA_MIN_BUCKET
     while size < max_tokens:
         size = size * 2 if padding_gap == 0 or size < padding_gap else size + padding_gap
@@ -101,7 +101,7 @@ def token_buckets(max_tokens: int, padding_gap: int) -> int:
 
 
 def xla_programs(resolved: Resolved) -> int:
-    """Programs of the model that a cold start compiles: one a bucket, and one more with embeddings as input where it sees."""
+    """Return how many programs a cold start compiles: one per bucket, and one more with embeddings as input if it serves images."""
     from planning.vllm_args import TPU_BUCKET_PADDING_GAP  # noqa: PLC0415 - TPU only
 
     buckets = token_buckets(resolved.max_num_batched_tokens, TPU_BUCKET_PADDING_GAP if resolved.spec.is_moe else 0)

@@ -54,5 +54,5 @@ def subject_of(resolved: Resolved) -> Subject:
 
 
 def is_out_of_memory(memory: MemoryPlan) -> bool:
-    """Whether the server dies for lack of device memory: while it loads, or because nothing is left for the KV cache."""
+    """Return whether the server runs out of device memory while it loads, or has none left for the KV cache."""
     return memory.load_peak_device_gib > memory.usable_gib or memory.kv_gib <= 0

@@ -40,7 +40,7 @@ class StepTime:
 
 
 def throughput_plan(resolved: Resolved, memory: MemoryPlan) -> ThroughputPlan:
-    """Single-request and saturated output rates of a resolved deployment."""
+    """Return single-request and saturated output rates of a resolved deployment."""
     weights = weights_of(resolved)
     alone = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_REQUEST_TOKENS)
     prompt = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_PROMPT_TOKENS, computed=_SHORT_PROMPT_TOKENS)
@@ -62,7 +62,7 @@ def throughput_plan(resolved: Resolved, memory: MemoryPlan) -> ThroughputPlan:
 
 
 def saturation_batch(resolved: Resolved, memory: MemoryPlan) -> int:
-    """Requests of typical length that run together: as many as max-num-seqs and the KV cache allow."""
+    """Return the requests of typical length that run together: as many as max-num-seqs and the KV cache allow."""
     length = min(overheads.TYPICAL_SEQUENCE_TOKENS, resolved.max_model_len)
     capacity = capacity_of(
         layout_of(resolved),
@@ -109,7 +109,7 @@ def step_of(
 
 
 def _kv_bytes(resolved: Resolved, tokens: int) -> float:
-    """KV that a step reads for one request of `tokens` tokens on one device: windows cap what sliding layers read, on TPU too."""
+    """Return the KV bytes that a step reads for one request of `tokens` tokens on one device: windows cap what sliding layers read, on TPU too."""
     total = 0.0
     for group in resolved.spec.groups:
         attention = group.attention

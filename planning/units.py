@@ -15,27 +15,27 @@ MONTH_H: Final = 730
 
 
 def to_gib(size_bytes: float) -> float:
-    """Bytes as GiB (2^30 bytes)."""
+    """Return bytes as GiB (2^30 bytes)."""
     return size_bytes / GIB
 
 
 def from_gib(size_gib: float) -> float:
-    """GiB (2^30 bytes) as bytes."""
+    """Return GiB (2^30 bytes) as bytes."""
     return size_gib * GIB
 
 
 def ceil_div(dividend: int, divisor: int) -> int:
-    """The quotient of two positive whole numbers, rounded up."""
+    """Return the quotient of two positive whole numbers, rounded up."""
     return -(-dividend // divisor)
 
 
 def align_to(value: int, step: int) -> int:
-    """`value` rounded up to a multiple of `step`."""
+    """Return `value` rounded up to a multiple of `step`."""
     return ceil_div(value, step) * step
 
 
 def next_power_of_two(value: int) -> int:
-    """The smallest power of two that is not below `value` (at least 1)."""
+    """Return the smallest power of two that is not below `value` (at least 1)."""
     return 1 << max(value - 1, 0).bit_length()
 
 
@@ -58,7 +58,7 @@ def format_duration(seconds: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 45 s, 12 min 48 s, 7 d."""
+    """Return seconds as people say them: 45 s, 12 min 48 s, 7 d."""
     whole = round(seconds)
     if whole < 2 * 60:
         return f"{whole} s"

@@ -40,7 +40,7 @@ class WeightSizes:
 
 
 def weights_of(resolved: Resolved) -> WeightSizes:
-    """The weights of a resolved deployment."""
+    """Return the weights of a resolved deployment."""
     return _weights(
         resolved.spec,
         resolved.scheme,

@@ -56,7 +56,14 @@ def _provider() -> Mapping[str, str]:
     return {"provider-properties": done.stdout}
 
 
+def _rules_page() -> str:
+    from planning.reference import rules_page
+
+    return rules_page()
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "docs/rules.md": _rules_page,
     "docs/settings.md": _settings_page,
     "docs/settings.schema.json": _settings_schema,
 }

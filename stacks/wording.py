@@ -140,7 +140,7 @@ def _is_of_block(path: str, block: str, target: str) -> bool:
 
 
 def _is_foreign(path: str, target: str) -> bool:
-    """Whether the field belongs to the block of the other target."""
+    """Return whether the field belongs to the block of the other target."""
     return any(_is_of_block(path, block, target) for name, block in _BLOCKS.items() if name != target)
 
 

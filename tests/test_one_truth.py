@@ -39,7 +39,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("document-hash", "provider/gcp_tpu_provider/properties.py"): "documentation texts of the schema",
     ("--enable-auto-tool-choice", "localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
     ("--tool-call-parser", "localcloud/vllm/generation.py"): "the same",
-    ("--quantization", "scripts/plan/__main__.py"): "an option of scripts.plan that has the same name",
     ("--seed", "scripts/bench/vllm_command.py"): "an option of `vllm bench serve` that has the same name",
 }
 """Word and file that may repeat it, with the reason."""

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     parts = [
         _HEAD,
         "## Field reports\n",
@@ -79,7 +79,7 @@ def page() -> str:
 
 
 def misses() -> list[str]:
-    """Figures outside their tolerance, one sentence each."""
+    """Return the figures outside their tolerance, one sentence each."""
     return [
         f"{case.title}: {figure.name} predicted {predicted:.4g}, measured {figure.measured:.4g}, off by {error:+.1%}"
         for case, figure, predicted, error in compared((*FIELD_REPORTS, *PUBLIC_LOGS))
@@ -88,7 +88,7 @@ def misses() -> list[str]:
 
 
 def compared(cases: Iterable[Case]) -> Iterator[tuple[Case, Figure, float, float]]:
-    """Each figure with the prediction and its relative error."""
+    """Yield each figure with the prediction and its relative error."""
     for case in cases:
         subject = subject_of(case)
         for figure in case.figures:

@@ -122,7 +122,7 @@ class Verdict:
 
 
 def subject_of(case: Case) -> Subject:
-    """What the planner computes for the case."""
+    """Return what the planner computes for the case."""
     subject = examine(case.deployment)
     if case.usable_gib is None:
         return subject
@@ -215,7 +215,7 @@ def _restart(measured: float) -> Figure:
 
 
 def _one_chip(model: str, *, max_model_len: int) -> Deployment:
-    """The public sweep of three models on one v6e chip, 64 requests at most."""
+    """Return the public sweep of three models on one v6e chip, 64 requests at most."""
     return Deployment(
         model=f"google/gemma-4-{model}-it",
         accelerator="v6e-1",
