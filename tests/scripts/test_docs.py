@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[2]
 def copy(tmp_path, monkeypatch):
     """A copy of the documentation that the command works on."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    for name in docs.PAGES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.setattr(docs, "ROOT", tmp_path)
     return tmp_path / "docs"
 

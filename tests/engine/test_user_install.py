@@ -1,0 +1,96 @@
+"""`pip install -r requirements.txt` alone is enough to deploy and to use the scripts: no local cloud, no test tools."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections import Counter
+from importlib.metadata import distribution
+from pathlib import Path, PurePosixPath
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.engine.conftest import ROOMS, ROOT, Workspace
+
+pytestmark = pytest.mark.engine
+
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+NOT_INSTALLED = ("googleapiclient", "pytest", "hypothesis", "jsonschema")
+
+
+def pinned():
+    """Return the packages of requirements.txt that apply on this machine."""
+    wanted = map(Requirement, (ROOT / "requirements.txt").read_text().split("\n")[:-1])
+    return [item.name for item in wanted if item.marker is None or item.marker.evaluate()]
+
+
+def install(names, target):
+    """Link the installed packages into a folder: whole where a package has a top-level name for itself, else file by file."""
+    files = {
+        name: [
+            path
+            for path in distribution(name).files or ()
+            if ".." not in path.parts and "__pycache__" not in path.parts
+        ]
+        for name in names
+    }
+    owners = Counter(top for paths in files.values() for top in {path.parts[0] for path in paths})
+    source = Path(sysconfig.get_paths()["purelib"])
+    for paths in files.values():
+        for path in paths:
+            part = PurePosixPath(path.parts[0]) if owners[path.parts[0]] == 1 else path
+            link = target / part
+            if not link.is_symlink():
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(source / part)
+
+
+@pytest.fixture(scope="module")
+def user(workspace, tmp_path_factory):
+    """A user's checkout beside the running local cloud: no `localcloud/`, no tests, an environment with requirements.txt alone."""
+    folder = tmp_path_factory.mktemp("user")
+    project = folder / "project"
+    shutil.copytree(
+        workspace.folder / "project", project, symlinks=True, ignore=shutil.ignore_patterns("localcloud", ".venv")
+    )
+    environment = project / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    install(pinned(), next(environment.glob("lib/*/site-packages")))
+    for tool in Path(sys.executable).parent.glob("pulumi*"):
+        (environment / "bin" / tool.name).symlink_to(tool)
+    path = os.pathsep.join([str(environment / "bin"), workspace.environment["PATH"]])
+    return Workspace(folder, {**workspace.environment, "PATH": path, "VIRTUAL_ENV": str(environment)})
+
+
+def python(user):
+    return user.folder / "project" / ".venv" / "bin" / "python"
+
+
+def test_the_environment_has_nothing_of_the_local_cloud_and_the_tests(user):
+    assert "localcloud" in ROOMS
+    for name in (*NOT_INSTALLED, "localcloud"):
+        assert (
+            user.run(python(user), "-c", f"import {name}", expect=1).err.strip().endswith(f"No module named '{name}'")
+        )
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_user_previews_every_stack(user, stack):
+    user.pulumi("stack", "init", stack)
+    preview = user.pulumi("preview", "--stack", stack)
+    assert "to create" in preview.text
+
+
+@pytest.mark.parametrize("stack", ["l4-12b-qat", "tpu-v6e1"])
+def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
+    if stack.startswith("l4"):
+        user.stage_nothing(stack)
+    user.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+    scripts = [python(user), "-m"]
+    user.run(*scripts, "scripts.smoke", "--stack", stack)
+    load = ["--concurrency", "2", "--requests", "4", "--input-tokens", "16", "--output-tokens", "8"]
+    user.run(*scripts, "scripts.bench", "--stack", stack, *load, "--out", user.folder / stack)
+    assert (user.folder / stack / "report.html").is_file()
+    user.run(*scripts, "scripts.teardown", "--stack", stack, "--yes")
