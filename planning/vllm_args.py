@@ -204,7 +204,7 @@ KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
 """For each kind of option: what its value is called, and how it is read from a command line."""
 
 
-class Option(NamedTuple):
+class VllmOption(NamedTuple):
     """One field of `VllmOptions`, read from its annotations."""
 
     name: str
@@ -263,7 +263,7 @@ class Option(NamedTuple):
         return f"{self.flag}={json.dumps(value, sort_keys=True, separators=(',', ':'))}"
 
 
-def _option(name: str, annotation: Any) -> Option:  # noqa: ANN401 - an annotation is any object
+def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an annotation is any object
     """Return what a field's annotation says."""
     value = annotation.__origin__
     if get_origin(value) in {Union, UnionType}:
@@ -275,7 +275,7 @@ def _option(name: str, annotation: Any) -> Option:  # noqa: ANN401 - an annotati
         type(marker): marker for marker in (*getattr(value, "__metadata__", ()), *annotation.__metadata__)
     }
     flag: Flag = markers.get(Flag, Flag())
-    return Option(
+    return VllmOption(
         name=name,
         key=camel_case(name),
         kind=str if kind is Literal else value.__origin__ if kind is Annotated else kind,
@@ -290,7 +290,7 @@ def _option(name: str, annotation: Any) -> Option:  # noqa: ANN401 - an annotati
 
 _OPTIONS: Final = tuple(_option(f.name, f.type) for f in fields(VllmOptions))
 
-OPTIONS: Final[Mapping[str, Option]] = {option.key: option for option in _OPTIONS}
+OPTIONS: Final[Mapping[str, VllmOption]] = {option.key: option for option in _OPTIONS}
 """Every option by its settings key, in the order of the command line."""
 
 

@@ -1,6 +1,6 @@
-"""Write the generated pages and tables of the documentation.
+"""Write the generated files: pages and tables of the documentation, the provider's schema and its Python class.
 
-A generated page is written as a whole. A generated table stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page that is
+A generated file is written as a whole. A generated table stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page that is
 otherwise written by hand. With --check nothing is written, and the exit code is 1 if a file is out of date.
 """
 
@@ -42,18 +42,22 @@ def _contracts() -> Mapping[str, str]:
     return tables()
 
 
-def _provider() -> Mapping[str, str]:
-    """Run the provider's own generator: commands do not import the provider, which is another distribution."""
+def _provider_prints(module: str) -> str:
+    """Run a generator of the provider: commands do not import the provider, which is another distribution."""
     done = subprocess.run(
-        [sys.executable, "-m", "gcp_tpu_provider.reference"],
+        [sys.executable, "-m", f"gcp_tpu_provider.{module}"],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "provider")},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
-        raise ScriptError(f"`python -m gcp_tpu_provider.reference` failed: {done.stderr.strip().splitlines()[-1]}")
-    return {"provider-properties": done.stdout}
+        raise ScriptError(f"`python -m gcp_tpu_provider.{module}` failed: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout
+
+
+def _provider() -> Mapping[str, str]:
+    return {"provider-properties": _provider_prints("reference")}
 
 
 def _rules_page() -> str:
@@ -63,11 +67,13 @@ def _rules_page() -> str:
 
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "components/gcp_tpu.py": lambda: _provider_prints("python_sdk"),
     "docs/rules.md": _rules_page,
     "docs/settings.md": _settings_page,
     "docs/settings.schema.json": _settings_schema,
+    "provider/schema.json": lambda: _provider_prints("schema"),
 }
-"""Generated pages by their path. To add one, add a line here."""
+"""Generated files by their path. To add one, add a line here."""
 
 TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider)
 """Sources of generated tables, by the names in their markers. To add one, add it here and set its markers in a page."""

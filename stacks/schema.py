@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from contracts.fields import camel_case, documented
 from contracts.labels import PRODUCT
 from contracts.outputs import SmokeThresholds
-from planning.vllm_args import OPTIONS, Option, VllmOptions
+from planning.vllm_args import OPTIONS, VllmOption, VllmOptions
 from stacks import settings
 from stacks.settings import NOT_IN_FILE, TOKEN_KEY, Settings, SmokeSettings
 
@@ -135,7 +135,7 @@ def block_of(schema: Schema, value: Schema) -> Schema:
     return schema["$defs"][references[0].rpartition("/")[2]] if references else {}
 
 
-def _described(option: Option) -> str:
+def _described(option: VllmOption) -> str:
     """Return what an option does, its unit and its flag."""
     notes = [f"in {option.unit}"] if option.unit else []
     notes += [f"`{option.flag}`"] if option.flag else []

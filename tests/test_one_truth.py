@@ -7,7 +7,6 @@ Counted are Python files outside tests, without generated files, docstrings, com
 
 import ast
 import re
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -20,9 +19,6 @@ from contracts import guest_attributes, labels, outputs, serving_document
 from contracts.exit_codes import ExitCode
 from contracts.fields import camel_case
 from planning.vllm_args import OPTIONS
-
-STRICT = False
-"""Whether a repeated word fails; otherwise it is a warning."""
 
 ROOT = Path(__file__).parents[1]
 APART = ("localcloud", "provider")
@@ -223,10 +219,8 @@ def classes_of_several_rooms() -> str:
 
 
 def judge(text: str) -> None:
-    if text and STRICT:
+    if text:
         pytest.fail(text, pytrace=False)
-    elif text:
-        warnings.warn(text, stacklevel=2)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -119,7 +119,7 @@ def problems(token: str, fields: PropertySpecs, inputs: Mapping[str, Value]) -> 
 
 
 def exclusions(fields: PropertySpecs, inputs: Properties, name: str) -> Iterator[Failure]:
-    """Find properties that exclude each other, in the real provider's words; `name` is the resource's name in the program."""
+    """Find top-level properties that exclude each other, in the real provider's words; `name` is the resource's name in the program."""
     given = {each.terraform for property_name, each in fields.items() if inputs.get(property_name) is not None}
     for property_name, each in fields.items():
         where = f"Examine values at '{name}.{property_name}'."

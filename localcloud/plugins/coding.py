@@ -39,7 +39,7 @@ def encode_field(each: PropertySpec, value: Value, scope: ResourceScope, *, upda
     encoded = each.encode(value, scope) if each.encode else _encode(each, value, scope, update=update)
     if _is_empty(each, encoded, value) and not each.send_zero:
         return _unset(each, update=update)
-    return encoded
+    return [encoded] if each.wrapped else encoded
 
 
 def _unset(each: PropertySpec, *, update: bool) -> Json | Absent:
@@ -59,7 +59,7 @@ def _encode(each: PropertySpec, value: Value, scope: ResourceScope, *, update: b
         body = encode_body(each.fields, value, scope, update=update)
         if each.switch:
             body[each.switch] = True
-        return [body] if each.wrapped else body
+        return body
     if each.item is not None and is_list(value):
         items = set_order(each.item, value) if each.kind is ValueKind.SET else value
         return [_encode(each.item, item, scope, update=update) for item in items]
@@ -98,6 +98,8 @@ def decode_body(fields: PropertySpecs, body: Mapping[str, Json], given: Mapping[
 
 def decode_field(each: PropertySpec, raw: Json, given: Value) -> Value:
     """Decode one value; None where there is none and no zero stands for it."""
+    if each.wrapped and isinstance(raw, list):
+        raw = raw[0] if raw else None
     value = None if raw is None else each.decode(raw) if each.decode else _decode(each, raw, given)
     if value is not None:
         return value
@@ -106,7 +108,7 @@ def decode_field(each: PropertySpec, raw: Json, given: Value) -> Value:
 
 def _decode(each: PropertySpec, raw: Json, given: Value) -> Value:
     if each.kind is ValueKind.BLOCK:
-        return _decode_block(each, raw[0] if each.wrapped and isinstance(raw, list) and raw else raw, given)
+        return _decode_block(each, raw, given)
     if each.item is not None:
         return _decode_items(each, each.item, [raw] if each.listed else raw, given)
     if each.kind is ValueKind.TEXTS_BY_KEY:

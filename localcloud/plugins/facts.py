@@ -162,7 +162,7 @@ def _with_request(spec: PropertySpec, api: str, found: Object | None, *, is_sent
     return replace(
         spec,
         api=api,
-        wrapped=is_array and spec.kind is ValueKind.BLOCK,
+        wrapped=is_array and not spec.is_collection,
         listed=not is_array and spec.kind is ValueKind.LIST and spec.output,
         long=spec.kind is ValueKind.WHOLE and found.get("type") == "string",
         # The real provider's updates leave out what only a new resource can have.

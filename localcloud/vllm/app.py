@@ -17,7 +17,7 @@ from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.engine import Sequence, SimulatedEngine
 from localcloud.vllm.faults import FaultError, InjectedFaults, RequestFaults
 from localcloud.vllm.generation import Abilities, Completion, answer
-from localcloud.vllm.memory import KvCapacity
+from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.protocol import Request, RequestError, chat_prompt, check_length, parse
 from localcloud.vllm.stream import StreamReply, WholeReply
 
@@ -33,7 +33,7 @@ class Parts:
     """The parts of the application."""
 
     arguments: Arguments
-    capacity: KvCapacity
+    capacity: KvCacheSize
     engine: SimulatedEngine
     faults: InjectedFaults
     api_keys: tuple[str, ...]

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Protocol
 
-from localcloud.vllm.memory import KvCapacity
+from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.models import Model, SimulatedAccelerator
 
@@ -162,7 +162,7 @@ class SimulatedEngine:
     Simpler than vLLM: admission reserves a sequence's whole length, so no sequence is preempted.
     """
 
-    def __init__(self, *, capacity: KvCapacity, timing: TokenTiming, metrics: Metrics, prefix_caching: bool) -> None:
+    def __init__(self, *, capacity: KvCacheSize, timing: TokenTiming, metrics: Metrics, prefix_caching: bool) -> None:
         self._capacity = capacity
         self._timing = timing
         self._metrics = metrics

@@ -21,7 +21,7 @@ class EngineStartError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvCapacity:
+class KvCacheSize:
     """The memory that the engine starts with. `tokens` is what vLLM logs as `GPU KV cache size`; `weights_gib` and `available_gib` are for one device."""
 
     max_model_len: int
@@ -58,7 +58,7 @@ def _round_up(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size) * block_size
 
 
-def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> KvCapacity:
+def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> KvCacheSize:
     """Return the KV cache. Raise EngineStartError with vLLM's message if it does not fit."""
     tp = arguments.tensor_parallel_size
     if tp > accelerator.devices:
@@ -91,7 +91,7 @@ def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerat
     if arguments.num_gpu_blocks_override is not None:
         tokens = tokens * arguments.num_gpu_blocks_override // max(blocks, 1)
         blocks = arguments.num_gpu_blocks_override
-    return KvCapacity(
+    return KvCacheSize(
         max_model_len=length,
         max_num_seqs=arguments.max_num_seqs or accelerator.default_max_num_seqs,
         max_num_batched_tokens=batched,

@@ -19,7 +19,7 @@ from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, parse
 from localcloud.vllm.engine import SimulatedEngine, timing
 from localcloud.vllm.faults import FaultError, InjectedFaults
-from localcloud.vllm.memory import EngineStartError, KvCapacity
+from localcloud.vllm.memory import EngineStartError, KvCacheSize
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.models import Model
 from localcloud.vllm.settings import RuntimeEnvironment
@@ -161,7 +161,7 @@ def _take(step: StartupStep) -> bool:
 
 
 def _engine(
-    arguments: Arguments, environment: RuntimeEnvironment, start: Start, model: Model, capacity: KvCapacity
+    arguments: Arguments, environment: RuntimeEnvironment, start: Start, model: Model, capacity: KvCacheSize
 ) -> SimulatedEngine:
     accelerator = start.accelerator
     pace = timing(

@@ -12,7 +12,7 @@ from typing import Final
 
 from localcloud.vllm import VERSION
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.memory import EngineStartError, KvCapacity, capacity
+from localcloud.vllm.memory import EngineStartError, KvCacheSize, capacity
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
 from localcloud.vllm.settings import Mount, RuntimeEnvironment
 
@@ -57,7 +57,7 @@ class Start:
     """A planned start. `capacity` is None if it will fail."""
 
     steps: tuple[StartupStep, ...]
-    capacity: KvCapacity | None
+    capacity: KvCacheSize | None
     model: Model | None
     accelerator: SimulatedAccelerator
 
@@ -173,7 +173,7 @@ def _steps(
     environment: RuntimeEnvironment,
     accelerator: SimulatedAccelerator,
     weights: _Weights,
-    planned: KvCapacity,
+    planned: KvCacheSize,
 ) -> Iterator[StartupStep]:
     model = weights.model
     tiny = model.name == "tiny"

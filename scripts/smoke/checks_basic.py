@@ -112,7 +112,7 @@ async def served_model(context: CheckContext) -> Outcome:
         return failed(
             ", ".join(names) or "no model",
             wanted=wanted,
-            detail="the server serves another model: see --served-model-name and the model of the stack's settings.",
+            detail="the server serves another model: check `vllm.servedModelName` and `model` in the settings.",
         )
     length = row.get("max_model_len")
     context.max_model_len = length if isinstance(length, int) else None

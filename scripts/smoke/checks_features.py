@@ -69,7 +69,7 @@ async def reasoning(context: CheckContext) -> Outcome:
     return failed(
         "no reasoning" if not thought else f"marks {', '.join(marks)} in the answer",
         wanted=wanted,
-        detail="see --reasoning-parser gemma4 and the chat template.",
+        detail="check `vllm.reasoningParser: gemma4` and the chat template.",
     )
 
 
@@ -85,7 +85,7 @@ async def tool_call(context: CheckContext) -> Outcome:
     )
     calls = as_list(message.get("tool_calls"))
     wanted = 'get_weather({"location": "…Tokyo…"})'
-    hint = "see --enable-auto-tool-choice, --tool-call-parser gemma4 and the chat template."
+    hint = "check `vllm.enableAutoToolChoice`, `vllm.toolCallParser: gemma4` and the chat template."
     if not calls:
         return failed("no tool call", wanted=wanted, detail=hint)
     function = as_mapping(as_mapping(calls[0]).get("function"))
@@ -166,7 +166,7 @@ async def max_model_len(context: CheckContext) -> Outcome:
         return failed(
             f"{stated} tokens",
             wanted=wanted,
-            detail=f"the server runs with {stated - wanted_len:+d} tokens: --max-model-len did not take effect.",
+            detail=f"the server runs with {stated - wanted_len:+d} tokens: `vllm.maxModelLen` did not take effect.",
             values=values,
         )
     status, message = await _overlong(context.client, context.target.model, length)

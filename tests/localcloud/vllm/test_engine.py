@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from localcloud.vllm.engine import PrefixCache, Sequence, SimulatedEngine, TokenTiming, timing
-from localcloud.vllm.memory import KvCapacity
+from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
 
@@ -26,7 +26,7 @@ class Sink:
 
 
 def engine(*, seqs: int = 8, tokens: int = 1000, ttft_s: float = 0.002, tpot_s: float = 0.001) -> SimulatedEngine:
-    capacity = KvCapacity(
+    capacity = KvCacheSize(
         max_model_len=500,
         max_num_seqs=seqs,
         max_num_batched_tokens=512,

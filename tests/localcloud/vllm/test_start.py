@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localcloud.vllm.arguments import parse
-from localcloud.vllm.memory import EngineStartError, KvCapacity, capacity
+from localcloud.vllm.memory import EngineStartError, KvCacheSize, capacity
 from localcloud.vllm.models import find_accelerator, find_model
 from localcloud.vllm.settings import RuntimeEnvironment, read
 from localcloud.vllm.startup import KilledError, Start, plan
@@ -14,7 +14,7 @@ from localcloud.vllm.startup import KilledError, Start, plan
 L4_QAT = "/mnt/models/gemma-4-26B-A4B-it-qat-w4a16-ct"
 
 
-def fit(command: str, accelerator: str) -> KvCapacity:
+def fit(command: str, accelerator: str) -> KvCacheSize:
     arguments = parse(["vllm", "serve", *command.split()])
     model, found = find_model(arguments.model), find_accelerator(accelerator)
     assert model is not None

@@ -184,10 +184,10 @@ def says(message):
             checks_features.reasoning,
             {"content": "<|channel>thought 18", "reasoning": None},
             "failed",
-            "--reasoning-parser",
+            "vllm.reasoningParser",
         ),
         (checks_features.reasoning, {"content": "18", "reasoning_content": "up and down"}, "passed", ""),
-        (checks_features.tool_call, {"content": "It is sunny"}, "failed", "--tool-call-parser"),
+        (checks_features.tool_call, {"content": "It is sunny"}, "failed", "vllm.toolCallParser"),
         (
             checks_features.tool_call,
             {"tool_calls": [{"function": {"name": "get_weather", "arguments": "{"}}]},

@@ -1,0 +1,55 @@
+"""The pages for newcomers name files that exist, and keep the project's own rules of style."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+GENERATED = {"accuracy.md", "rules.md", "settings.md"}
+PLACEHOLDER = re.compile(r"NAME|<|\*|\$|STATE|GROUP")
+
+
+def named_files(page):
+    """Yield the project's paths that stand in backticks: those whose first part is a room."""
+    for code in re.findall(r"`([\w./<>*$-]+/[\w./<>*$-]*)`", page.read_text()):
+        room = code.partition("/")[0]
+        if room not in {"", "..", "..."} and (ROOT / room).is_dir() and not PLACEHOLDER.search(code):
+            yield code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_file_that_a_page_names_exists(page):
+    assert [name for name in named_files(page) if not (ROOT / name).exists()] == []
+
+
+def test_the_pages_name_files_at_all():
+    assert len(list(named_files(ROOT / "CONTRIBUTING.md"))) > 15
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.name not in GENERATED],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+def test_prose_has_one_sentence_a_line(page):
+    """Tables, code and generated parts may hold more; a paragraph may not."""
+    text = re.sub(r"```.*?```|<!-- generated: .*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
+    text = re.sub(r"`[^`\n]*`", "code", text)
+    several = [
+        line
+        for line in text.splitlines()
+        if not line.startswith(("|", "#", "<", "    ")) and re.search(r"[a-z)`]{2}[.!?] [A-Z`][a-z`]", line)
+    ]
+    assert several == []
+
+
+def test_decisions_are_numbered_without_gaps_and_state_a_decision():
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    for page in pages:
+        text = page.read_text()
+        assert text.startswith(f"# {int(page.name[:4])}. ")
+        assert "## Question" in text
+        assert "## Decision" in text
