@@ -190,7 +190,7 @@ def headroom(subject: Subject) -> RuleResult | None:
             f"outside the budget; {outside} need {need:.2f} GiB."
         ),
         remedies=(change("vllm.gpu_memory_utilization", fitting),),
-        advice=f"A utilization of {fitting:g} or less leaves enough; it also shrinks the KV cache.",
+        advice="A lower utilization also shrinks the KV cache.",
     )
 
 

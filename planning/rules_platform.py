@@ -62,12 +62,12 @@ def probe_budget(subject: Subject) -> RuleResult | None:
 
     def remedies() -> Iterator[Remedy]:
         yield Remedy(changes=_passing_probe(subject))
-        without_probe: dict[str, object] = {"cloud_run.startup_probe": None}
-        if probe is not None:
-            yield Remedy(changes=without_probe)
+        yield change("cloud_run.startup_probe", None)
         yield change("weights_mode", "fuse-buffered")
-        if probe is not None:
-            yield Remedy(changes={"weights_mode": "fuse-buffered", **without_probe})
+
+    def last_resorts() -> Iterator[Remedy]:
+        yield Remedy(changes={"weights_mode": "fuse-buffered", "cloud_run.startup_probe": None})
+        yield from ways_out(subject)
 
     return RuleResult(
         message=(
@@ -75,7 +75,7 @@ def probe_budget(subject: Subject) -> RuleResult | None:
             f"{duration(startup.compile_s)} compiling and warm-up), but {given}: the revision would never become ready."
         ),
         remedies=remedies(),
-        last_resorts=ways_out(subject),
+        last_resorts=last_resorts(),
         advice="No probe that Cloud Run allows is long enough." if startup.total_s > CLOUD_RUN_MAX_STARTUP_S else "",
     )
 
@@ -193,7 +193,7 @@ def quota(subject: Subject) -> RuleResult | None:
         changes["cloud_run.min_instances"] = run.gpu_quota
     return RuleResult(
         message=(
-            f"`cloud_run.max_instances` is {run.max_instances}, and the quota of {region} allows {run.gpu_quota} GPUs: "
+            f"`cloud_run.max_instances` is {run.max_instances}, and the GPU quota of {region} is {run.gpu_quota}: "
             "the service would fail to deploy."
         ),
         remedies=(Remedy(changes=changes),) if run.gpu_quota else (),
@@ -213,7 +213,7 @@ def region(subject: Subject) -> RuleResult | None:
     nearest_first = sorted(known, key=lambda name: _continent(name) != _continent(run.region or ""))
     return RuleResult(
         message=f"Cloud Run is not known to have {resolved.accelerator.name} in {run.region}.",
-        remedies=tuple(change("cloud_run.region", name) for name in nearest_first),
+        remedies=tuple(change("cloud_run.region", name) for name in nearest_first[:3]),
         advice="If the region is newer than this list, accept this finding.",
     )
 

@@ -19,7 +19,7 @@ from planning.hardware import (
     host_of,
 )
 from planning.memory import memory_plan
-from planning.recommendation import MAX_NUM_SEQS, SMALL_DEVICE_GIB, SMALL_DEVICE_MAX_NUM_SEQS
+from planning.recommendation import MAX_NUM_SEQS, SMALL_DEVICE_GIB, SMALL_DEVICE_MAX_NUM_SEQS, recommended_options
 from planning.resolve import resolve
 from planning.subject import Subject, is_out_of_memory
 from planning.types import Deployment, Remedy
@@ -124,7 +124,12 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
     resolved = subject.resolved
     deployment = resolved.deployment
     platform = accelerator.platforms[0]
-    changes: Changes = {"accelerator": accelerator.name, **dict.fromkeys(_HARDWARE_OPTIONS, None)}
+    usual = recommended_options(resolved.spec, accelerator, weights_mode="hub")
+    changes: Changes = {"accelerator": accelerator.name}
+    for path in _HARDWARE_OPTIONS:
+        name = path.partition(".")[2]
+        if getattr(deployment.vllm, name) != getattr(usual, name):  # an option that is right there too stays
+            changes[path] = None
     if deployment.platform is not None:
         changes["platform"] = platform
     if accelerator.is_tpu and resolved.scheme.name != "bf16":

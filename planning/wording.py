@@ -50,21 +50,19 @@ def worded(text: str, wording: Wording) -> str:
 
 
 def remedy_of(finding: Finding, wording: Wording) -> str:
-    """Return what to do about a finding in whole sentences; empty if there is nothing to do."""
+    """Return what to do about a finding in whole sentences, or as a list if there are moves; empty if there is nothing to do."""
     ways = [text for remedy in finding.remedies if remedy.is_deployable and (text := _way(remedy, wording))]
-    outside = [
-        f"{remedy.title}{_price(remedy)}" for remedy in finding.remedies if not remedy.is_deployable and remedy.title
-    ]
-    sentences: list[str] = []
+    outside = [f"{remedy.title}{_price(remedy)}" for remedy in finding.remedies if not remedy.is_deployable]
+    rest = [f"Outside this project: {'; '.join(outside)}."] if outside else []
+    rest += [worded(finding.advice, wording)] if finding.advice else []
+    if any(remedy.move for remedy in finding.remedies if remedy.is_deployable):
+        # A move changes several fields: one line for each.
+        return "\n".join(["Choose one:", *(f"  - {way}" for way in ways), " ".join(rest)]).rstrip()
     if ways:
-        sentences.append("; or ".join(ways) + ".")
-    elif finding.severity == "block" and not finding.advice:
-        sentences.append("no change of this deployment removes it; choose another model or accelerator.")
-    if outside:
-        sentences.append(f"Outside this project: {'; '.join(outside)}.")
-    if finding.advice:
-        sentences.append(worded(finding.advice, wording))
-    return " ".join(sentence[:1].upper() + sentence[1:] for sentence in sentences)
+        rest.insert(0, "; or ".join(ways) + ".")
+    elif finding.severity == "block" and not rest:
+        rest.append("No change of this deployment removes it; choose another model or accelerator.")
+    return " ".join(sentence[:1].upper() + sentence[1:] for sentence in rest)
 
 
 def finding_json(finding: Finding, wording: Wording) -> dict[str, Any]:

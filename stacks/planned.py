@@ -67,7 +67,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
 
 
 def finding_text(finding: Finding, wording: Wording) -> str:
-    """Return a finding in one line: its id, what was found, and what to change in the settings file."""
+    """Return a finding in words: its id, what was found, and what to change in the settings file."""
     return f"{finding.id}: {worded(finding.message, wording)} {remedy_of(finding, wording)}".rstrip()
 
 

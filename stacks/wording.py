@@ -35,13 +35,15 @@ _KEYS = {
     "vcpu": "cloudRun.cpu",
     "public": "cloudRun.public",
     "tpu.provisioning_model": "tpu.provisioning",
-    "tpu.private_google_access": "tpu.existingNetwork",
+    "tpu.private_google_access": "tpu.existingNetwork.privateGoogleAccess",
     "cloud_run.mount_uid": "cloudRun.mount.uid",
     "cloud_run.mount_gid": "cloudRun.mount.gid",
     "cloud_run.image_uid": "image.uid",
     "cloud_run.image_gid": "image.gid",
 }
 """Keys that do not follow from the field's name."""
+_BLOCK_OF = {"tpu.private_google_access": "tpu.existingNetwork"}
+"""Fields that are left out together with the block that they belong to."""
 
 
 def settings_key(path: str, target: str) -> str:
@@ -87,7 +89,9 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
         if path == "weights_mode":
             found |= _weights(deployment, after)
         elif not _is_foreign(path, target):
-            found[settings_key(path, target)] = spelled(path, value_at(after, path))
+            value = spelled(path, value_at(after, path))
+            key = _BLOCK_OF.get(path) if value is None else None
+            found[key or settings_key(path, target)] = value
     return found
 
 

@@ -357,7 +357,7 @@ def test_concurrency_is_measured_against_the_kv_cache_and_against_max_num_seqs()
 def test_an_unknown_quota_warns_and_one_instance_needs_no_quota():
     assert the(plan(on_cloud_run(max_instances=3)), "SCL02").severity == "warn"
     assert found(plan(on_cloud_run(max_instances=1)), "SCL02") is None
-    assert "allows 1 GPUs" in the(plan(on_cloud_run(max_instances=2, gpu_quota=1)), "SCL02").message
+    assert "the GPU quota of the region is 1" in the(plan(on_cloud_run(max_instances=2, gpu_quota=1)), "SCL02").message
 
 
 def test_flex_start_without_an_end_is_stopped_and_reckoned_with():
