@@ -46,7 +46,7 @@ BODY = {"model": "timed", "stream": True, "stream_options": {"include_usage": Tr
 
 @contextlib.contextmanager
 def serving(ttft_s: float, tpot_s: float) -> Generator[str]:
-    """The server of known timing, for as long as the context is open."""
+    """Run the server of known timing as long as the context is open."""
     command = [sys.executable, str(SERVER), "--ttft-s", str(ttft_s), "--tpot-s", str(tpot_s)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -59,13 +59,13 @@ def serving(ttft_s: float, tpot_s: float) -> Generator[str]:
 
 
 def control(url: str) -> dict[str, float]:
-    """What the server counted."""
+    """Return what the server counted."""
     with urllib.request.urlopen(f"{url}/control", timeout=10) as answer:  # noqa: S310 - our own loopback server
         return json.load(answer)
 
 
 async def read_with_aiohttp(url: str, streams: int, requests: int, tokens: int) -> int:
-    """The bare loop: reads every stream to its end and looks at nothing."""
+    """Read every stream to its end and look at nothing: the bare loop."""
     import aiohttp  # noqa: PLC0415 - the other candidate does not load it
 
     maker, left, read = PromptMaker(Recipe(words=POOL, count=32, seed=1)), iter(range(requests)), 0
@@ -86,7 +86,7 @@ async def read_with_aiohttp(url: str, streams: int, requests: int, tokens: int) 
 
 
 async def read_with_ours(url: str, streams: int, requests: int, tokens: int) -> int:
-    """The load generator as the benchmark runs it: timing every event, counting, and keeping a record of each request."""
+    """Run the load generator as the benchmark does: time every event, count, and keep a record of each request."""
     share = Share(
         url=url,
         path="/v1/chat/completions",

@@ -87,7 +87,7 @@ class Streamed:
 def chat_body(
     model: str, prompt: str, *, max_tokens: int, stream: bool = False, extra: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """A greedy chat completion request with one user message."""
+    """Return a greedy chat completion request with one user message."""
     body: dict[str, object] = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],

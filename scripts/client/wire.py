@@ -158,7 +158,7 @@ class WireConnection(asyncio.BufferedProtocol):
         return self._current is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Take the connection from the event loop; send small requests at once."""
         self._transport = cast("asyncio.Transport", transport)
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None:
@@ -166,7 +166,7 @@ class WireConnection(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop: the request in progress has ended."""
+        """End the request in progress."""
         self._transport = None
         current = self._current
         if current is None:
@@ -205,12 +205,12 @@ class WireConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the loop before it reads."""
+        """Return the buffer that the event loop reads into."""
         del sizehint
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by the loop when it has read."""
+        """Take what the event loop has read."""
         self.receive(bytes(_BUFFER[:nbytes]), now_s())
 
     def receive(self, data: bytes, at_s: float) -> None:
