@@ -84,24 +84,24 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("model_tag", nargs="?", default=None)
 
     def add(name: str, **options: Any) -> None:  # noqa: ANN401 - argparse's own options
-        names = [f"--{name}"] + ([flags.ALIASES[name]] if name in flags.ALIASES else [])
-        parser.add_argument(*names, dest=name.replace("-", "_"), default=None, **options)
+        aliases = [flags.aliases()[name]] if name in flags.aliases() else []
+        parser.add_argument(f"--{name}", *aliases, dest=name.replace("-", "_"), default=None, **options)
 
-    typed: tuple[tuple[frozenset[str], dict[str, Any]], ...] = (
-        (flags.BOOLEANS, {"action": argparse.BooleanOptionalAction}),
-        (flags.INTEGERS, {"type": int}),
-        (flags.READABLE_INTEGERS, {"type": readable_int}),
-        (flags.FLOATS, {"type": float}),
-        (flags.STRINGS - {"hf-token"}, {"type": str}),
-        (frozenset(("hf-token",)), {"type": str, "nargs": "?"}),
-        (flags.LISTS, {"nargs": "+"}),
-        (flags.REPEATED, {"action": "append"}),
-        (flags.JSONS, {"type": _json}),
-    )
-    for names, options in typed:
-        for name in sorted(names):
+    typed: dict[str, dict[str, Any]] = {
+        "booleans": {"action": argparse.BooleanOptionalAction},
+        "integers": {"type": int},
+        "readable_integers": {"type": readable_int},
+        "floats": {"type": float},
+        "strings": {"type": str},
+        "optional_strings": {"type": str, "nargs": "?"},
+        "lists": {"nargs": "+"},
+        "repeated": {"action": "append"},
+        "jsons": {"type": _json},
+    }
+    for kind, options in typed.items():
+        for name in sorted(flags.names(kind)):
             add(name, **options)
-    for name, choices in sorted(flags.CHOICES.items()):
+    for name, choices in sorted(flags.choices().items()):
         add(name, choices=choices)
     return parser
 
@@ -119,7 +119,7 @@ def _normalise(argv: Sequence[str]) -> list[str]:
         name, equals, value = word.partition("=")
         head, dot, path = name.partition(".")
         head = head.replace("_", "-")
-        if dot and head[2:] in flags.JSONS:
+        if dot and head[2:] in flags.names("jsons"):
             if not equals:
                 value = rest.pop(0) if rest else ""
             _set_dotted(dotted.setdefault(head, {}), path, value)
@@ -230,13 +230,10 @@ def _check_parsers(found: argparse.Namespace) -> None:
     """Refuse unknown parsers, as vLLM does before it starts the engine."""
     if found.enable_auto_tool_choice and not found.tool_call_parser:
         raise ArgumentError("Error: --enable-auto-tool-choice requires --tool-call-parser")
-    if found.tool_call_parser and found.tool_call_parser not in flags.TOOL_PARSERS and not found.tool_parser_plugin:
-        known = ",".join(sorted(flags.TOOL_PARSERS))
-        raise ArgumentError(f"invalid tool call parser: {found.tool_call_parser} (chose from {{ {known} }})")
-    if (
-        found.reasoning_parser
-        and found.reasoning_parser not in flags.REASONING_PARSERS
-        and not found.reasoning_parser_plugin
+    for what, parser, plugin in (
+        ("tool call", found.tool_call_parser, found.tool_parser_plugin),
+        ("reasoning", found.reasoning_parser, found.reasoning_parser_plugin),
     ):
-        known = ",".join(sorted(flags.REASONING_PARSERS))
-        raise ArgumentError(f"invalid reasoning parser: {found.reasoning_parser} (chose from {{ {known} }})")
+        known = flags.names(f"{what.partition(' ')[0]}_parsers")
+        if parser and parser not in known and not plugin:
+            raise ArgumentError(f"invalid {what} parser: {parser} (chose from {{ {','.join(sorted(known))} }})")
