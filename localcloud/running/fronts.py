@@ -69,11 +69,6 @@ class Fronts:
         if front is not None:
             await front.close()
 
-    async def close_all(self) -> None:
-        """Close every front."""
-        for service in list(self._fronts):
-            await self.close(service)
-
 
 class _Front:
     """One listening port, and the free slots of its instance."""

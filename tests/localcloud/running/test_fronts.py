@@ -97,7 +97,7 @@ async def world(
         async with aiohttp.ClientSession() as session:
             yield World(app, fronts, session, f"http://127.0.0.1:{port}", instance)
     finally:
-        await fronts.close_all()
+        await fronts.close(SERVICE)
         await runner.cleanup()
 
 
