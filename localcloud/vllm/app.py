@@ -219,26 +219,26 @@ class _Server:
             )
 
     async def _whole(self, call: "_Call") -> web.StreamResponse:
-        reply = WholeReply(**self._reply(call))
+        details = self._parts.arguments.enable_prompt_tokens_details
+        reply = WholeReply(
+            request=call.asked, answer=call.made, model=call.model, faults=call.faults, cached_details=details
+        )
         reply.sequence = call.sequence(reply)
         await self._run(reply.sequence, reply.finished)
         if reply.reset and call.request.transport is not None:
             call.request.transport.abort()
         return web.json_response(reply.body())
 
-    def _reply(self, call: "_Call") -> dict[str, Any]:
-        """Return what both kinds of reply are made of."""
-        details = self._parts.arguments.enable_prompt_tokens_details
-        return {
-            "request": call.asked,
-            "answer": call.made,
-            "model": call.model,
-            "cached_details": details,
-            "faults": call.faults,
-        }
-
     async def _stream(self, call: "_Call") -> web.StreamResponse:
-        reply = StreamReply(**self._reply(call), force_usage=self._parts.arguments.enable_force_include_usage)
+        arguments = self._parts.arguments
+        reply = StreamReply(
+            request=call.asked,
+            answer=call.made,
+            model=call.model,
+            faults=call.faults,
+            cached_details=arguments.enable_prompt_tokens_details,
+            force_usage=arguments.enable_force_include_usage,
+        )
         reply.sequence = call.sequence(reply)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         response.enable_chunked_encoding()
