@@ -81,7 +81,8 @@ def _parser() -> argparse.ArgumentParser:
         usage="python -m localcloud run [options] -- CMD...",
     )
     serve = commands.add_parser("serve", help="start a cloud and keep it open until it is interrupted")
-    for command in (run, serve):
+    kept = Path(".localcloud")
+    for command, state in ((run, None), (serve, kept)):
         command.add_argument(
             "--providers",
             choices=("standin", "real"),
@@ -104,19 +105,14 @@ def _parser() -> argparse.ArgumentParser:
             default=0,
             help="port of the API (default: the one of the last run on the same state, else any)",
         )
-    run.add_argument(
-        "--state",
-        type=Path,
-        help="folder that keeps everything between runs (default: a temporary one, removed at the end)",
-    )
-    serve.add_argument(
-        "--state",
-        type=Path,
-        default=Path(".localcloud"),
-        help="folder that keeps everything between runs (default: .localcloud)",
-    )
+        command.add_argument(
+            "--state",
+            type=Path,
+            default=state,
+            help=f"folder that keeps everything between runs (default: {state or 'a temporary one, removed at the end'})",
+        )
     env = commands.add_parser("env", help="print the environment of a cloud that runs with `serve`")
-    env.add_argument("--state", type=Path, default=Path(".localcloud"), help="its state folder (default: .localcloud)")
+    env.add_argument("--state", type=Path, default=kept, help="its state folder (default: .localcloud)")
     env.add_argument("--json", action="store_true", help="one JSON object instead of export lines")
     return parser
 

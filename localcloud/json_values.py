@@ -1,5 +1,7 @@
 """JSON values whose shape is not known to the type checker: an absent part reads as an empty one."""
 
+import json
+from importlib.resources import files
 from typing import Any, TypeAlias, cast
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -28,3 +30,8 @@ def parts(document: JsonObject, key: str) -> list[JsonObject]:
 def strings(document: JsonObject, key: str) -> list[str]:
     """Return the list of texts under a key, or an empty one. The caller has checked the document's types."""
     return cast("list[str]", document.get(key) or [])
+
+
+def packaged(package: str, name: str) -> JsonObject:
+    """Return the JSON object of a file in a package's folder `data`."""
+    return cast("JsonObject", json.loads((files(package) / "data" / name).read_text(encoding="utf-8")))

@@ -134,11 +134,6 @@ def _decode_items(each: PropertySpec, item: PropertySpec, raw: Json, given: Valu
     return set_order(item, [decode_field(item, one, None) for one in raw])
 
 
-def fingerprint(item: PropertySpec, value: Value) -> str:
-    """Return a text that is the same for equal members of a set, whether or not zeros are written out."""
-    return _serialise(item, value)
-
-
 def set_order(item: PropertySpec, values: list[Value]) -> list[Value]:
     """Order a set's members as the real provider sends them: by the decimal text of their serialisation's CRC-32."""
     return sorted(values, key=lambda value: str(zlib.crc32(_serialise_member(item, value).encode())))
@@ -147,15 +142,16 @@ def set_order(item: PropertySpec, values: list[Value]) -> list[Value]:
 def _serialise_member(item: PropertySpec, value: Value) -> str:
     if item.kind is ValueKind.BLOCK:
         return _serialise_object(item.fields, value if is_object(value) else {})
-    return value if isinstance(value, str) else _serialise(item, value)
+    return value if isinstance(value, str) else fingerprint(item, value)
 
 
 def _serialise_object(fields: PropertySpecs, value: Mapping[str, Value]) -> str:
     names = {each.terraform: name for name, each in fields.items() if not each.output}
-    return "".join(f"{snake}:{_serialise(fields[name], value.get(name))}" for snake, name in sorted(names.items()))
+    return "".join(f"{snake}:{fingerprint(fields[name], value.get(name))}" for snake, name in sorted(names.items()))
 
 
-def _serialise(each: PropertySpec, value: Value) -> str:
+def fingerprint(each: PropertySpec, value: Value) -> str:
+    """Return a text that is the same for equal values, whether or not zeros are written out."""
     if each.kind is ValueKind.BLOCK:
         inner = f"<{_serialise_object(each.fields, value)}>;" if is_object(value) else ""
         return f"({inner});"
@@ -165,7 +161,7 @@ def _serialise(each: PropertySpec, value: Value) -> str:
         if item.kind is ValueKind.BLOCK:
             inner = "".join(f"<{_serialise_object(item.fields, member)}>;" for member in members if is_object(member))
         else:
-            inner = "".join(_serialise(item, member) for member in members)
+            inner = "".join(fingerprint(item, member) for member in members)
         return f"{{{inner}}};" if each.kind is ValueKind.SET else f"({inner});"
     if each.kind is ValueKind.TEXTS_BY_KEY:
         entries = sorted(value.items()) if is_object(value) else []

@@ -36,6 +36,7 @@ class Detail:
 
 
 Details: TypeAlias = dict[Path, Detail]
+_Object: TypeAlias = Mapping[str, Value]
 META: Path = ("__meta",)
 """The path under which the real provider reports a replacement that no single property explains."""
 
@@ -64,53 +65,76 @@ class Difference:
 
 def compare(fields: PropertySpecs, state: Mapping[str, Value], news: Mapping[str, Value]) -> Details:
     """Compare a state with the inputs wanted now."""
-    details: Details = {}
-    _compare_objects(fields, state, news, (), replaces=False, details=details)
-    return details
+    comparison = _Comparison()
+    comparison.objects(fields, state, news, (), replaces=False)
+    return comparison.details
 
 
-def _compare_objects(
-    fields: PropertySpecs,
-    old: Mapping[str, Value],
-    new: Mapping[str, Value],
-    at: Path,
-    *,
-    replaces: bool,
-    details: Details,
-) -> None:
-    for name, each in fields.items():
-        if not each.output:
-            _compare(
-                each, old.get(name), new.get(name), (*at, name), replaces=replaces or each.force_new, details=details
-            )
+@dataclass(slots=True)
+class _Comparison:
+    """Compares values and collects what changes. `replaces`: a change of the value replaces the resource."""
 
+    details: Details = field(default_factory=dict[Path, Detail])
 
-def _compare(each: PropertySpec, old: Value, new: Value, path: Path, *, replaces: bool, details: Details) -> None:
-    if isinstance(new, Unknown):
-        change = DiffKind.ADD if old is None else DiffKind.UPDATE
-        details[path] = Detail(change=change, replaces=replaces)
-    elif _is_nothing(each, new):
-        if not each.computed and not _is_nothing(each, old) and not _is_zero(each, old):
-            details[path] = Detail(change=DiffKind.DELETE, replaces=replaces or _forces(each, old))
-    elif old is None or old == []:
-        if not _is_zero(each, new):
-            details[path] = Detail(change=DiffKind.ADD, replaces=replaces or _forces(each, new))
-    else:
-        _compare_given(each, old, new, path, replaces=replaces, details=details)
+    def objects(self, fields: PropertySpecs, old: _Object, new: _Object, at: Path, *, replaces: bool) -> None:
+        for name, each in fields.items():
+            if not each.output:
+                self.values(each, old.get(name), new.get(name), (*at, name), replaces=replaces or each.force_new)
 
+    def values(self, each: PropertySpec, old: Value, new: Value, path: Path, *, replaces: bool) -> None:
+        if isinstance(new, Unknown):
+            change = DiffKind.ADD if old is None else DiffKind.UPDATE
+            self.details[path] = Detail(change=change, replaces=replaces)
+        elif _is_nothing(each, new):
+            if not each.computed and not _is_nothing(each, old) and not _is_zero(each, old):
+                self.details[path] = Detail(change=DiffKind.DELETE, replaces=replaces or _forces(each, old))
+        elif old is None or old == []:
+            if not _is_zero(each, new):
+                self.details[path] = Detail(change=DiffKind.ADD, replaces=replaces or _forces(each, new))
+        else:
+            self._given(each, old, new, path, replaces=replaces)
 
-def _compare_given(each: PropertySpec, old: Value, new: Value, path: Path, *, replaces: bool, details: Details) -> None:
-    if each.collapsed and is_object(old) and is_object(new):
-        if fingerprint(each, old) != fingerprint(each, new):
-            _compare_members(each, old, new, path, replaces=replaces, details=details)
-    elif each.kind is ValueKind.BLOCK and is_object(old) and is_object(new):
-        _compare_objects(each.fields, old, new, path, replaces=replaces, details=details)
-    elif each.kind is ValueKind.TEXTS_BY_KEY and is_object(old) and is_object(new):
-        details.update(compare_maps(old, new, path, replaces=replaces))
-    elif each.item is not None and is_list(old) and is_list(new):
-        _compare_lists(each, each.item, old, new, path, replaces=replaces, details=details)
-    elif not _equal(each, old, new):
-        details[path] = Detail(change=DiffKind.UPDATE, replaces=replaces)
+    def _given(self, each: PropertySpec, old: Value, new: Value, path: Path, *, replaces: bool) -> None:
+        if each.collapsed and is_object(old) and is_object(new):
+            if fingerprint(each, old) != fingerprint(each, new):
+                self._members(each, old, new, path, replaces=replaces)
+        elif each.kind is ValueKind.BLOCK and is_object(old) and is_object(new):
+            self.objects(each.fields, old, new, path, replaces=replaces)
+        elif each.kind is ValueKind.TEXTS_BY_KEY and is_object(old) and is_object(new):
+            self.details.update(compare_maps(old, new, path, replaces=replaces))
+        elif each.item is not None and is_list(old) and is_list(new):
+            self._lists(each, each.item, old, new, path, replaces=replaces)
+        elif not _equal(each, old, new):
+            self.details[path] = Detail(change=DiffKind.UPDATE, replaces=replaces)
+
+    def _members(self, each: PropertySpec, old: _Object, new: _Object, path: Path, *, replaces: bool) -> None:
+        """Compare the members of a set of one: the old one goes with all that it has, zeros but for empty texts, and the new one comes."""
+        for name, spec in each.fields.items():
+            if spec.is_collection or spec.kind is ValueKind.BLOCK:
+                self.values(spec, old.get(name), new.get(name), (*path, name), replaces=replaces)
+                continue
+            before = spec.zero if old.get(name) is None else old[name]
+            goes, comes = before != "", spec.computed or new.get(name) not in (None, spec.zero)
+            if goes or comes:
+                change = DiffKind.UPDATE if goes and comes else DiffKind.ADD if comes else DiffKind.DELETE
+                self.details[*path, name] = Detail(change=change, replaces=replaces)
+
+    def _lists(
+        self, each: PropertySpec, item: PropertySpec, old: list[Value], new: list[Value], path: Path, *, replaces: bool
+    ) -> None:
+        if each.kind is ValueKind.SET:
+            old_members = {fingerprint(item, member) for member in old}
+            new_members = {fingerprint(item, member) for member in new}
+            removed = {index for index, member in enumerate(old) if fingerprint(item, member) not in new_members}
+            added = {index for index, member in enumerate(new) if fingerprint(item, member) not in old_members}
+        else:
+            removed, added = set(range(len(old))), set(range(len(new)))
+        for index in sorted(removed | added):
+            if index in removed and index in added:
+                self.values(item, old[index], new[index], (*path, index), replaces=replaces)
+            else:
+                change, member = (DiffKind.DELETE, old[index]) if index in removed else (DiffKind.ADD, new[index])
+                self.details[*path, index] = Detail(change=change, replaces=replaces or _forces(item, member))
 
 
 def _forces(each: PropertySpec, value: Value) -> bool:
@@ -119,27 +143,6 @@ def _forces(each: PropertySpec, value: Value) -> bool:
         return any(_forces(each.item, member) for member in value)
     inside = value if each.kind is ValueKind.BLOCK and is_object(value) else {}
     return any(spec.force_new or _forces(spec, inside[name]) for name, spec in each.fields.items() if name in inside)
-
-
-def _compare_members(
-    each: PropertySpec,
-    old: Mapping[str, Value],
-    new: Mapping[str, Value],
-    path: Path,
-    *,
-    replaces: bool,
-    details: Details,
-) -> None:
-    """Compare the members of a set of one: the old one goes with all that it has, zeros but for empty texts, and the new one comes."""
-    for name, spec in each.fields.items():
-        if spec.is_collection or spec.kind is ValueKind.BLOCK:
-            _compare(spec, old.get(name), new.get(name), (*path, name), replaces=replaces, details=details)
-            continue
-        before = spec.zero if old.get(name) is None else old[name]
-        goes, comes = before != "", spec.computed or new.get(name) not in (None, spec.zero)
-        if goes or comes:
-            change = DiffKind.UPDATE if goes and comes else DiffKind.ADD if comes else DiffKind.DELETE
-            details[*path, name] = Detail(change=change, replaces=replaces)
 
 
 def compare_maps(old: Mapping[str, Value], new: Mapping[str, Value], path: Path, *, replaces: bool = False) -> Details:
@@ -153,31 +156,6 @@ def compare_maps(old: Mapping[str, Value], new: Mapping[str, Value], path: Path,
         elif old[key] != new[key]:
             details[*path, key] = Detail(change=DiffKind.UPDATE, replaces=replaces)
     return details
-
-
-def _compare_lists(
-    each: PropertySpec,
-    item: PropertySpec,
-    old: list[Value],
-    new: list[Value],
-    path: Path,
-    *,
-    replaces: bool,
-    details: Details,
-) -> None:
-    if each.kind is ValueKind.SET:
-        old_members = {fingerprint(item, member) for member in old}
-        new_members = {fingerprint(item, member) for member in new}
-        removed = {index for index, member in enumerate(old) if fingerprint(item, member) not in new_members}
-        added = {index for index, member in enumerate(new) if fingerprint(item, member) not in old_members}
-    else:
-        removed, added = set(range(len(old))), set(range(len(new)))
-    for index in sorted(removed | added):
-        if index in removed and index in added:
-            _compare(item, old[index], new[index], (*path, index), replaces=replaces, details=details)
-        else:
-            change, member = (DiffKind.DELETE, old[index]) if index in removed else (DiffKind.ADD, new[index])
-            details[*path, index] = Detail(change=change, replaces=replaces or _forces(item, member))
 
 
 def _is_nothing(each: PropertySpec, value: Value) -> bool:

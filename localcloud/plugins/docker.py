@@ -14,8 +14,7 @@ from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Namin
 from localcloud.plugins.contexts import Build, context_digest, manifest_digest
 from localcloud.plugins.diffing import Detail, Details, Difference, DiffKind, compare
 from localcloud.plugins.inputs import foretold, secret_paths
-from localcloud.plugins.lifecycle import Created
-from localcloud.plugins.provider import ReadReply
+from localcloud.plugins.lifecycle import Created, ReadReply
 from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, block, flag, listing, outputs, text, texts_by_key
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_object, text_of

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final, TypeAlias, TypedDict, cast
 
+from localcloud.json_values import packaged
 from localcloud.plugins.schema import (
     ABSENT,
     Absent,
@@ -61,8 +62,7 @@ _RENAMED: Final[Mapping[str, str]] = {"terraform_labels": "pulumiLabels"}
 @cache
 def types() -> Mapping[str, Object]:
     """Return the facts of every type that the schema knows, by token such as `gcp:storage/bucket:Bucket`."""
-    text = (files("localcloud.plugins") / "data" / "schema.json").read_text(encoding="utf-8")
-    return cast("dict[str, Object]", json.loads(text)["types"])
+    return packaged("localcloud.plugins", "schema.json")["types"]
 
 
 @cache

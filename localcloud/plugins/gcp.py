@@ -11,9 +11,16 @@ from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Namin
 from localcloud.plugins.diffing import Difference, compare
 from localcloud.plugins.inputs import foretold, from_state, refreshed, secret_paths, with_kept_defaults
 from localcloud.plugins.invokes import FUNCTIONS
-from localcloud.plugins.lifecycle import Created, Locks, OperationContext, PluginSettings, ResourceType, UpdateRequest
+from localcloud.plugins.lifecycle import (
+    Created,
+    Locks,
+    OperationContext,
+    PluginSettings,
+    ReadReply,
+    ResourceType,
+    UpdateRequest,
+)
 from localcloud.plugins.overlay import lifecycle_of, resource_type
-from localcloud.plugins.provider import ReadReply
 from localcloud.plugins.rest import LOCAL_TOKEN, PluginError, Rest, RestTransport
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
 

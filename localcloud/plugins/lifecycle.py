@@ -73,6 +73,14 @@ class Created:
     state: Properties
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadReply:
+    """The result of a read: the resource, and the inputs that lead to it."""
+
+    created: Created
+    inputs: Properties
+
+
 class PartlyDoneError(PluginError):
     """The resource exists, but its creation or update failed; id and state must not be lost."""
 

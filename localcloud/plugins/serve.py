@@ -11,9 +11,8 @@ from pulumi.runtime.proto import provider_pb2_grpc
 
 from localcloud.plugins.docker import DockerProvider
 from localcloud.plugins.gcp import GcpProvider
-from localcloud.plugins.provider import Provider
 from localcloud.plugins.rest import LocalCloudTransport, RestTransport
-from localcloud.plugins.servicer import ProviderServicer
+from localcloud.plugins.servicer import Provider, ProviderServicer
 
 _UNLIMITED: Final = -1
 _GRACE_S: Final = 1.0

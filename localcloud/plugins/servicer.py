@@ -1,4 +1,4 @@
-"""The gRPC side: Pulumi's provider protocol in front of a `Provider`.
+"""The gRPC side: Pulumi's provider protocol in front of a provider.
 
 One server answers several provider instances of the same package (the default one and explicit ones), because that is how the engine uses
 PULUMI_DEBUG_PROVIDERS. Each instance has a connection of its own, so a session belongs to a connection.
@@ -18,8 +18,9 @@ from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
 from localcloud.plugins.checking import Failure, Naming
 from localcloud.plugins.diffing import Difference
+from localcloud.plugins.docker import DockerProvider, DockerSession
+from localcloud.plugins.gcp import GcpProvider, GcpSession
 from localcloud.plugins.lifecycle import Created, PartlyDoneError
-from localcloud.plugins.provider import Provider, Session
 from localcloud.plugins.rest import PluginError
 from localcloud.plugins.values import (
     Properties,
@@ -35,6 +36,10 @@ from localcloud.plugins.values import (
 # read and made in this module only, and leave it as typed values.
 Request: TypeAlias = Any
 RpcContext: TypeAlias = Any
+
+Provider: TypeAlias = GcpProvider | DockerProvider
+Session: TypeAlias = GcpSession | DockerSession
+"""A configured provider. Every method raises PluginError with a message for people; none logs or keeps a secret."""
 
 _NO_SECRETS: Final = Secrets()
 

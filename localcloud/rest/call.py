@@ -58,12 +58,6 @@ MethodResult: TypeAlias = JsonObject | web.StreamResponse
 Handler: TypeAlias = Callable[[Call], MethodResult | Awaitable[MethodResult]]
 
 
-def segment(name: str, collection: str) -> str:
-    """Return the id that follows a collection in a full name, such as `s` for `secrets` in `projects/p/secrets/s`."""
-    parts = name.split("/")
-    return parts[parts.index(collection) + 1]
-
-
 def check_id(value: str | None, what: str, pattern: str) -> str:
     """Return a user-chosen id. Raise 400 if it is absent or does not match its pattern."""
     if not value:

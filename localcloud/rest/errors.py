@@ -4,7 +4,7 @@ Shapes, from Google's public API documents: google.rpc.Status for most APIs (`co
 Compute Engine adds a list `errors` of `{message, domain, reason}`; Cloud Storage has that list and no `status`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from localcloud.json_values import JsonObject
@@ -16,6 +16,11 @@ class ErrorStyle(Enum):
     RPC = "rpc"
     COMPUTE = "compute"
     STORAGE = "storage"
+
+
+def _error(code: int, status: str, reason: str) -> Callable[[str], "CloudError"]:
+    """Return the constructor of errors that differ in their message only."""
+    return lambda message: CloudError(code, status, message, reason=reason)
 
 
 class CloudError(Exception):
@@ -49,59 +54,28 @@ class CloudError(Exception):
         return cls.invalid(message, violations=[(path, message)])
 
     @classmethod
-    def required(cls, message: str) -> "CloudError":
-        """Return 400 INVALID_ARGUMENT for a missing value."""
-        return cls(400, "INVALID_ARGUMENT", message, reason="required")
-
-    @classmethod
-    def precondition(cls, message: str) -> "CloudError":
-        """Return 400 FAILED_PRECONDITION: the request is valid, but not in this state."""
-        return cls(400, "FAILED_PRECONDITION", message, reason="failedPrecondition")
-
-    @classmethod
-    def in_use(cls, message: str) -> "CloudError":
-        """Return Compute Engine's 400 for a resource that another resource uses."""
-        return cls(400, "INVALID_ARGUMENT", message, reason="resourceInUseByAnotherResource")
-
-    @classmethod
-    def unauthenticated(cls, message: str) -> "CloudError":
-        """Return 401: the credentials are missing or invalid."""
-        return cls(401, "UNAUTHENTICATED", message, reason="required")
-
-    @classmethod
     def denied(cls, message: str, *, details: Sequence[JsonObject] = ()) -> "CloudError":
         """Return 403 PERMISSION_DENIED."""
         return cls(403, "PERMISSION_DENIED", message, reason="forbidden", details=details)
 
-    @classmethod
-    def not_found(cls, message: str) -> "CloudError":
-        """Return 404 NOT_FOUND."""
-        return cls(404, "NOT_FOUND", message, reason="notFound")
-
-    @classmethod
-    def already_exists(cls, message: str) -> "CloudError":
-        """Return 409 ALREADY_EXISTS."""
-        return cls(409, "ALREADY_EXISTS", message, reason="alreadyExists")
-
-    @classmethod
-    def aborted(cls, message: str) -> "CloudError":
-        """Return 409 ABORTED: the resource was changed concurrently."""
-        return cls(409, "ABORTED", message, reason="conflict")
-
-    @classmethod
-    def conflict(cls, message: str) -> "CloudError":
-        """Return Cloud Storage's 409."""
-        return cls(409, "FAILED_PRECONDITION", message, reason="conflict")
-
-    @classmethod
-    def condition_not_met(cls, message: str) -> "CloudError":
-        """Return 412: a condition such as ifGenerationMatch does not hold."""
-        return cls(412, "FAILED_PRECONDITION", message, reason="conditionNotMet")
-
-    @classmethod
-    def unimplemented(cls, message: str) -> "CloudError":
-        """Return 501: the method exists in Google's API, but the local cloud does not model it."""
-        return cls(501, "UNIMPLEMENTED", message, reason="notImplemented")
+    required = staticmethod(_error(400, "INVALID_ARGUMENT", "required"))
+    """A value is missing."""
+    precondition = staticmethod(_error(400, "FAILED_PRECONDITION", "failedPrecondition"))
+    """The request is valid, but not in this state."""
+    in_use = staticmethod(_error(400, "INVALID_ARGUMENT", "resourceInUseByAnotherResource"))
+    """Compute Engine's error for a resource that another resource uses."""
+    unauthenticated = staticmethod(_error(401, "UNAUTHENTICATED", "required"))
+    """The credentials are missing or invalid."""
+    not_found = staticmethod(_error(404, "NOT_FOUND", "notFound"))
+    already_exists = staticmethod(_error(409, "ALREADY_EXISTS", "alreadyExists"))
+    aborted = staticmethod(_error(409, "ABORTED", "conflict"))
+    """The resource was changed concurrently."""
+    conflict = staticmethod(_error(409, "FAILED_PRECONDITION", "conflict"))
+    """Cloud Storage's 409."""
+    condition_not_met = staticmethod(_error(412, "FAILED_PRECONDITION", "conditionNotMet"))
+    """A condition such as ifGenerationMatch does not hold."""
+    unimplemented = staticmethod(_error(501, "UNIMPLEMENTED", "notImplemented"))
+    """The method exists in Google's API, but the local cloud does not model it."""
 
     @classmethod
     def injected(cls, code: int) -> "CloudError":

@@ -104,10 +104,10 @@ def _unknown_query(name: str) -> CloudError:
 
 def _scalar(parameter: Parameter, value: str) -> Any:  # noqa: ANN401 - a parameter is a string, a number or a truth value
     if parameter.enum and value not in parameter.enum and value:
-        raise CloudError.field(parameter.name, f"Invalid value at '{parameter.name}' (TYPE_ENUM), \"{value}\"")
+        raise _bad_query(parameter, "ENUM", value)
     if parameter.type == "boolean":
         if value not in _TRUE | _FALSE:
-            raise CloudError.field(parameter.name, f"Invalid value at '{parameter.name}' (TYPE_BOOL), \"{value}\"")
+            raise _bad_query(parameter, "BOOL", value)
         return value in _TRUE
     if parameter.type == "integer" or parameter.format in _INT_RANGE:
         return _query_integer(parameter, value)
@@ -116,15 +116,17 @@ def _scalar(parameter: Parameter, value: str) -> Any:  # noqa: ANN401 - a parame
     return value
 
 
+def _bad_query(parameter: Parameter, kind: str, value: str) -> CloudError:
+    return CloudError.field(parameter.name, f"Invalid value at '{parameter.name}' (TYPE_{kind}), \"{value}\"")
+
+
 def _query_integer(parameter: Parameter, value: str) -> int:
     kind = parameter.format or "int32"
     low, high = _INT_RANGE[kind]
     low = low if parameter.minimum is None else parameter.minimum
     high = high if parameter.maximum is None else parameter.maximum
     if re.fullmatch(r"-?\d+", value) is None or not low <= int(value) <= high:
-        raise CloudError.field(
-            parameter.name, f"Invalid value at '{parameter.name}' (TYPE_{kind.upper()}), \"{value}\""
-        )
+        raise _bad_query(parameter, kind.upper(), value)
     return int(value)
 
 
@@ -242,6 +244,11 @@ class _Checker:
     def _bad(self, path: str, text: str) -> None:
         self.problems.append((path, text))
 
+    def _refused(self, path: str, kind: str, value: object) -> object:
+        """Add the problem of a value that is not of its kind, and return the value."""
+        self._bad(path, f"Invalid value at '{path}' ({kind}), {_quoted(value)}")
+        return value
+
     def _expect_object(self, schema: JsonObject, value: object, path: str) -> object:
         if isinstance(value, dict):
             return self._object(schema, cast("JsonObject", value), path)
@@ -258,35 +265,25 @@ class _Checker:
     def _boolean(self, value: object, path: str) -> object:
         if isinstance(value, bool):
             return value
-        if value in ("true", "false"):
-            return value == "true"
-        self._bad(path, f"Invalid value at '{path}' (TYPE_BOOL), {_quoted(value)}")
-        return value
+        return value == "true" if value in ("true", "false") else self._refused(path, "TYPE_BOOL", value)
 
     def _number(self, schema: JsonObject, value: object, path: str) -> object:
         kind = str(schema.get("format", "int32" if schema["type"] == "integer" else "double"))
-        number = _as_number(value, whole=kind in _INT_RANGE)
-        if number is None or (kind in _INT_RANGE and not _INT_RANGE[kind][0] <= number <= _INT_RANGE[kind][1]):
-            self._bad(path, f"Invalid value at '{path}' (TYPE_{kind.upper()}), {_quoted(value)}")
-            return value
-        return number
+        number = _as_number(value, kind)
+        return self._refused(path, f"TYPE_{kind.upper()}", value) if number is None else number
 
     def _string(self, schema: JsonObject, value: object, path: str) -> object:
         kind = str(schema.get("format", ""))
         if kind in _INT_RANGE:
-            number = _as_number(value, whole=True)
-            if number is None or not _INT_RANGE[kind][0] <= number <= _INT_RANGE[kind][1]:
-                self._bad(path, f"Invalid value at '{path}' (TYPE_{kind.upper()}), {_quoted(value)}")
-                return value
-            return str(number)
+            number = _as_number(value, kind)
+            return self._refused(path, f"TYPE_{kind.upper()}", value) if number is None else str(number)
         if schema.get("enum"):
             return self._enum(schema, value, path)
         if not isinstance(value, str):
-            self._bad(path, f"Invalid value at '{path}' (TYPE_STRING), {_quoted(value)}")
-            return value
+            return self._refused(path, "TYPE_STRING", value)
         problem = "" if path.endswith("etag") else _format_problem(kind, value)
         if problem:
-            self._bad(path, f"Invalid value at '{path}' ({problem}), {_quoted(value)}")
+            self._refused(path, problem, value)
         if kind == "google-fieldmask":
             return ",".join(camel(part) for part in value.split(","))
         return value
@@ -297,9 +294,8 @@ class _Checker:
             numbered = _LAUNCH_STAGE if names[0] == _LAUNCH_STAGE[0] else dict(enumerate(names))
             if value in numbered:
                 return numbered[value]
-        if not isinstance(value, str) or value not in names:
-            self._bad(path, f"Invalid value at '{path}' (TYPE_ENUM), {_quoted(value)}")
-        return value
+        known = isinstance(value, str) and value in names
+        return value if known else self._refused(path, "TYPE_ENUM", value)
 
 
 def _quoted(value: object) -> str:
@@ -308,20 +304,21 @@ def _quoted(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _as_number(value: object, *, whole: bool) -> int | float | None:  # noqa: PLR0911 - one return a form
-    if isinstance(value, bool):
-        return None
+def _as_number(value: object, kind: str) -> int | float | None:
+    """Return the number of a format, given as a number or a text; None if it is none, or not within the format's range."""
+    pattern = r"-?\d+" if kind in _INT_RANGE else r"-?\d+(\.\d+)?([eE][-+]?\d+)?"
     if isinstance(value, str):
-        if re.fullmatch(r"-?\d+", value):
-            return int(value)
-        if whole or re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", value) is None:
+        if re.fullmatch(pattern, value) is None:
             return None
-        return float(value)
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        number = int(value) if re.fullmatch(r"-?\d+", value) else float(value)
+    elif isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
-    if whole:
-        return int(value) if value == int(value) else None
-    return value
+    else:
+        number = value
+    if kind not in _INT_RANGE:
+        return number
+    low, high = _INT_RANGE[kind]
+    return int(number) if number == int(number) and low <= number <= high else None
 
 
 def _format_problem(kind: str, value: str) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from localcloud.open_files import raise_open_files
 from localcloud.world.runtime import AccessDecision, Authorize
 
+_HOST: Final = "127.0.0.1"
 _HEAD_LIMIT_BYTES: Final = 64 * 1024
 _HIGH_WATER_BYTES: Final = 1024 * 1024
 _BACKLOG: Final = 2048
@@ -35,17 +36,12 @@ LimitsOf: TypeAlias = Callable[[str], Limits]
 """Returns the limits of the instance with this URL."""
 
 
-def _no_limits(_: str) -> Limits:
-    return DEFAULT_LIMITS
-
-
 class Fronts:
     """Implementation of `localcloud.world.runtime.FrontRuntime`."""
 
-    def __init__(self, *, authorize: Authorize, limits: LimitsOf = _no_limits, host: str = "127.0.0.1") -> None:
+    def __init__(self, *, authorize: Authorize, limits: LimitsOf) -> None:
         self._authorize = authorize
         self._limits = limits
-        self._host = host
         self._fronts: dict[str, _Front] = {}
 
     async def open(self, service: str, *, port: int | None) -> int:
@@ -55,7 +51,7 @@ class Fronts:
             return known.port
         raise_open_files()
         front = _Front(service, self._authorize, self._limits)
-        await front.listen(self._host, port)
+        await front.listen(port)
         self._fronts[service] = front
         return front.port
 
@@ -68,11 +64,6 @@ class Fronts:
         front = self._fronts.pop(service, None)
         if front is not None:
             await front.close()
-
-    async def close_all(self) -> None:
-        """Close every front."""
-        for service in list(self._fronts):
-            await self.close(service)
 
 
 class _Front:
@@ -87,14 +78,14 @@ class _Front:
         self._server: asyncio.Server | None = None
         self.clients: set[_Client] = set()
 
-    async def listen(self, host: str, port: int | None) -> None:
+    async def listen(self, port: int | None) -> None:
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(lambda: _Client(self), host, port or 0, backlog=_BACKLOG)
+            server = await loop.create_server(lambda: _Client(self), _HOST, port or 0, backlog=_BACKLOG)
         except OSError:
             if port is None:
                 raise
-            server = await loop.create_server(lambda: _Client(self), host, 0, backlog=_BACKLOG)
+            server = await loop.create_server(lambda: _Client(self), _HOST, 0, backlog=_BACKLOG)
         self._server = server
         self.port = int(server.sockets[0].getsockname()[1])
 
@@ -121,7 +112,7 @@ class _Target:
     def __init__(self, url: str, limits: Limits) -> None:
         parts = urlsplit(url)
         self.url = url
-        self.host = parts.hostname or "127.0.0.1"
+        self.host = parts.hostname or _HOST
         self.port = parts.port or 80
         self.limits = limits
         self._free = limits.concurrent
@@ -305,7 +296,7 @@ class _Client(asyncio.Protocol):
 
     def _peer(self) -> str:
         address = self._transport.get_extra_info("peername") if self._transport is not None else None
-        return str(address[0]) if address else "127.0.0.1"
+        return str(address[0]) if address else _HOST
 
     def from_upstream(self, data: bytes) -> None:
         """Forward an instance's bytes to the caller."""

@@ -115,10 +115,6 @@ class SimulatedRevisions:
         if instance.server is not None:
             await instance.server.stop()
 
-    async def stop_all(self) -> None:
-        """Stop every instance."""
-        await asyncio.gather(*(self.stop(name) for name in list(self._instances)))
-
     def _prepare(self, revision: RevisionSpec, template: "_TemplateReader") -> _Instance:
         secrets: list[str] = []
         environment = self._environment(revision, template, secrets)

@@ -1,12 +1,9 @@
-"""The local cloud as a running server: in the current event loop (`open_cloud`) or in a thread (`start`)."""
+"""The local cloud as a running server in the current event loop."""
 
 import asyncio
-import contextlib
-import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from aiohttp import web
 
@@ -21,14 +18,12 @@ from localcloud.services.tpu import resume as resume_tpu
 from localcloud.world import oauth
 from localcloud.world.clock import Clock
 from localcloud.world.cloud import Cloud, Runtimes
-from localcloud.world.idle import IdleFronts, IdleMachines, IdleRevisions
 from localcloud.world.scenario import Scenario
 
 DEFAULT_PROJECT = "local-project"
 DEFAULT_SPEED = 200.0
 _MAX_BODY_BYTES = 1 << 30
 _SHUTDOWN_S = 1.0
-_START_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +37,6 @@ class Options:
 
 
 RuntimeFactory = Callable[[Cloud], Runtimes]
-
-
-def idle_runtimes(_cloud: Cloud) -> Runtimes:
-    """Return runtimes in which nothing runs: revisions are ready at once, machines are records only."""
-    return Runtimes(revisions=IdleRevisions(), fronts=IdleFronts(), machines=IdleMachines())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +56,7 @@ class OpenCloud:
         await self.cloud.close()
 
 
-async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory = idle_runtimes) -> OpenCloud:
+async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) -> OpenCloud:
     """Open the state folder and listen on the loopback address. The caller has created the folder and locked it if others may use it."""
     clock = Clock(speed=options.speed)
     cloud = Cloud(state=state, project=options.project, clock=clock, scenario=options.scenario)
@@ -156,51 +146,3 @@ async def _stop_all(cloud: Cloud) -> None:
     stops += [runtimes.revisions.stop(name) for name, _ in cloud.store.under("run.revisions")]
     stops += [runtimes.machines.stop(name) for name, _ in cloud.store.under("tpu.nodes")]
     await asyncio.gather(*stops)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """A cloud in a thread."""
-
-    base_url: str
-    state: Path
-    credentials: Path
-    cloud: Cloud
-    loop: asyncio.AbstractEventLoop
-
-
-@contextlib.contextmanager
-def start(
-    *,
-    state: Path | None = None,
-    project: str = DEFAULT_PROJECT,
-    speed: float = DEFAULT_SPEED,
-    scenario: Scenario | None = None,
-    runtimes: RuntimeFactory = idle_runtimes,
-) -> Generator[Started]:
-    """Run a cloud in a thread during the block. Without a state folder, use a temporary one."""
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="localcloud-"))) if state is None else state
-        folder.mkdir(parents=True, exist_ok=True)
-        options = Options(project=project, speed=speed, scenario=scenario or Scenario())
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever, name="localcloud", daemon=True)
-        thread.start()
-        try:
-            opened = asyncio.run_coroutine_threadsafe(open_cloud(folder, options, runtimes), loop).result(
-                _START_LIMIT_S
-            )
-            try:
-                yield Started(
-                    base_url=opened.base_url,
-                    state=folder,
-                    credentials=opened.credentials,
-                    cloud=opened.cloud,
-                    loop=loop,
-                )
-            finally:
-                asyncio.run_coroutine_threadsafe(opened.close(), loop).result(_START_LIMIT_S)
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(_START_LIMIT_S)
-            loop.close()

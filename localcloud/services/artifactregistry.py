@@ -59,10 +59,6 @@ class _Repositories(PolicyService):
         self._store.put(REPOSITORIES, name, document)
         return self._operation(call.name, {"@type": f"{_TYPE}.Repository", **visible(document)})
 
-    @method("get")
-    def get(self, call: Call) -> JsonObject:
-        return visible(self.find(call))
-
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
         found = self.visible_under(REPOSITORIES, call.name + "/repositories/")

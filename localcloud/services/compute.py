@@ -109,9 +109,7 @@ class _ComputeCollection(ApiService):
         updated = merged(document, call.body)
         for key in updated:
             if self.mutable is not None and key not in self.mutable and updated[key] != document.get(key):
-                raise CloudError.field(
-                    key, f"Invalid value for field 'resource.{key}': '{updated.get(key)}'. The field cannot be changed."
-                )
+                raise networks.invalid_value(key, updated[key], "The field cannot be changed.")
         operation = "patch" if call.method.verb == "PATCH" else "update"
         return self._save(call, operation, name, self.changed(call, updated))
 

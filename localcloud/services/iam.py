@@ -71,10 +71,6 @@ class _ServiceAccounts(PolicyService):
             )
         )
 
-    @method("get")
-    def get(self, call: Call) -> JsonObject:
-        return visible(self.find(call))
-
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
         prefix = f"{call.name}/serviceAccounts/"

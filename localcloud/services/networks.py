@@ -93,10 +93,7 @@ def new_subnetwork(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
                 f"Invalid IPCidrRange: {block} conflicts with existing subnetwork '{other.rpartition('/')[2]}' in region '{document['region']}'."
             )
     if body.get("region") and str(body["region"]).rpartition("/")[2] != place.region:
-        raise CloudError.field(
-            "region",
-            f"Invalid value for field 'resource.region': '{body['region']}'. It does not match the region in the path, '{place.region}'.",
-        )
+        raise invalid_value("region", body["region"], f"It does not match the region in the path, '{place.region}'.")
     return {
         "privateIpGoogleAccess": False,
         "purpose": "PRIVATE",
@@ -110,19 +107,19 @@ def new_subnetwork(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
     }
 
 
+def invalid_value(field: str, value: object, why: str) -> CloudError:
+    """Return Compute Engine's 400 about a field of the resource."""
+    return CloudError.field(field, f"Invalid value for field 'resource.{field}': '{value}'. {why}")
+
+
 def _block(text: object) -> ipaddress.IPv4Network:
     try:
         block = ipaddress.IPv4Network(str(text))
     except ValueError:
-        raise CloudError.field(
-            "ipCidrRange",
-            f"Invalid value for field 'resource.ipCidrRange': '{text}'. Must be a CIDR address range that is contained by valid subnetwork ranges.",
-        ) from None
+        why = "Must be a CIDR address range that is contained by valid subnetwork ranges."
+        raise invalid_value("ipCidrRange", text, why) from None
     if block.prefixlen > 29:  # noqa: PLR2004 - the smallest subnetwork is a /29
-        raise CloudError.field(
-            "ipCidrRange",
-            f"Invalid value for field 'resource.ipCidrRange': '{text}'. A subnetwork needs at least a /29.",
-        )
+        raise invalid_value("ipCidrRange", text, "A subnetwork needs at least a /29.")
     return block
 
 

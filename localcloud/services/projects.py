@@ -33,10 +33,6 @@ class _Projects(PolicyService):
     def policy_name(self, call: Call) -> str:
         return project_policy(_project_of(call))
 
-    @method("get")
-    def get(self, call: Call) -> JsonObject:
-        return self.find(call)
-
     @method("list", "search")
     def list_all(self, call: Call) -> JsonObject:
         return {"projects": [self._shown(call, name) for name, _ in self._store.under("projects")]}

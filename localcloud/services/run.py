@@ -115,10 +115,6 @@ class _Services(PolicyService):
             return self._validated(name, document)
         return await self._deploy_later(call, name, document)
 
-    @method("get")
-    def get(self, call: Call) -> JsonObject:
-        return visible(self.find(call))
-
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
         return listing(call.query, "services", self.visible_under(SERVICES, call.name + "/services/"))

@@ -61,6 +61,11 @@ class PolicyService(ApiService):
         """Return the document that the call names. Raise 404 if there is none."""
         raise NotImplementedError
 
+    @method("get")
+    def get(self, call: Call) -> JsonObject:
+        """Return the resource."""
+        return visible(self.find(call))
+
     def policy_name(self, call: Call) -> str:
         """Return the name under which the policy is kept. Raise 404 if the resource does not exist."""
         self.find(call)

@@ -1,44 +1,27 @@
 """Service Usage v1 and v1beta1: which APIs a project has enabled."""
 
 import re
+from functools import cache
 
-from localcloud.json_values import JsonObject, strings
+from localcloud.json_values import JsonObject, packaged, strings
 from localcloud.rest.call import Call, Handler
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, listing, method
 from localcloud.world.cloud import Cloud
 
 _KIND = "serviceusage.enabled"
-SERVICES: dict[str, str] = {
-    "artifactregistry": "Artifact Registry API",
-    "cloudbuild": "Cloud Build API",
-    "cloudquotas": "Cloud Quotas API",
-    "cloudresourcemanager": "Cloud Resource Manager API",
-    "compute": "Compute Engine API",
-    "iam": "Identity and Access Management (IAM) API",
-    "iamcredentials": "IAM Service Account Credentials API",
-    "iap": "Cloud Identity-Aware Proxy API",
-    "logging": "Cloud Logging API",
-    "monitoring": "Cloud Monitoring API",
-    "oslogin": "Cloud OS Login API",
-    "run": "Cloud Run Admin API",
-    "secretmanager": "Secret Manager API",
-    "servicenetworking": "Service Networking API",
-    "serviceusage": "Service Usage API",
-    "storage": "Cloud Storage API",
-    "storage-api": "Google Cloud Storage JSON API",
-    "storage-component": "Cloud Storage",
-    "sts": "Security Token Service API",
-    "tpu": "Cloud TPU API",
-    "vpcaccess": "Serverless VPC Access API",
-}
-"""Services that can be enabled. The local cloud models some of them."""
+
+
+@cache
+def _services() -> JsonObject:
+    """Return the services that can be enabled, with their titles. The local cloud models some of them."""
+    return packaged("localcloud.services", "services.json")
 
 
 def enable_initial(cloud: Cloud, project: str) -> None:
     """Enable the APIs of a new project, as the scenario says."""
     wanted = (
-        SERVICES
+        _services()
         if cloud.scenario.apis == "enabled"
         else [name.removesuffix(".googleapis.com") for name in cloud.scenario.apis]
     )
@@ -66,7 +49,7 @@ class _EnabledServices(ApiService):
                 "filter", f"Invalid filter '{given}': state:ENABLED and state:DISABLED are the allowed filters."
             )
         project = call.name.split("/")[1]
-        names = sorted(f"{name}.googleapis.com" for name in SERVICES)
+        names = sorted(f"{name}.googleapis.com" for name in _services())
         every = [(name, self._shown(project, name)) for name in names]
         return listing(call.query, "services", every, default=50, maximum=200)
 
@@ -103,7 +86,7 @@ class _EnabledServices(ApiService):
         return {
             "name": f"projects/{number}/services/{service}",
             "parent": f"projects/{number}",
-            "config": {"name": service, "title": SERVICES[service.removesuffix(".googleapis.com")]},
+            "config": {"name": service, "title": _services()[service.removesuffix(".googleapis.com")]},
             "state": "ENABLED" if enabled else "DISABLED",
         }
 
@@ -116,6 +99,6 @@ class _EnabledServices(ApiService):
 def _checked(name: str) -> tuple[str, str]:
     """Return project and service of a name. Raise 403 if the service is unknown."""
     found = re.fullmatch(r"[^/]+/(?P<project>[^/]+)/services/(?P<service>[^/]+)", name)
-    if found is None or found["service"].removesuffix(".googleapis.com") not in SERVICES:
+    if found is None or found["service"].removesuffix(".googleapis.com") not in _services():
         raise CloudError.denied(f"Not found or permission denied for service(s): {name.rpartition('/')[2]}.")
     return found["project"], found["service"]

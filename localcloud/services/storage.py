@@ -17,6 +17,17 @@ _MULTI_REGIONS = {"US", "EU", "ASIA"}
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _CLASSES = {"STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"}
 _FIXED = ("name", "location", "hierarchicalNamespace")
+_KEPT = {
+    "projectNumber",
+    "metageneration",
+    "timeCreated",
+    "locationType",
+    "location",
+    "rpo",
+    "storageClass",
+    "softDeletePolicy",
+}
+"""Fields that an update does not clear."""
 _PUBLIC = {"allUsers", "allAuthenticatedUsers"}
 
 
@@ -87,22 +98,8 @@ class _Buckets(ApiService):
     @method("buckets.update")
     def update(self, call: Call) -> JsonObject:
         document = self._bucket(call)
-        kept = {
-            key: value
-            for key, value in document.items()
-            if key.startswith("_")
-            or key in {"projectNumber", "metageneration", "timeCreated", "locationType", "location", "rpo"}
-        }
-        return self._change(
-            call,
-            document,
-            {
-                **kept,
-                "storageClass": document["storageClass"],
-                "softDeletePolicy": document["softDeletePolicy"],
-                **without_nulls(call.body),
-            },
-        )
+        kept = {key: value for key, value in document.items() if key.startswith("_") or key in _KEPT}
+        return self._change(call, document, {**kept, **without_nulls(call.body)})
 
     @method("buckets.delete")
     def delete(self, call: Call) -> web.Response:
@@ -111,13 +108,13 @@ class _Buckets(ApiService):
         if self._store.under(storage_objects.OBJECTS, name + "/"):
             raise CloudError.conflict("The bucket you tried to delete is not empty.")
         self._store.delete(BUCKETS, name)
-        self._cloud.policies.forget(f"//storage.googleapis.com/{name}")
+        self._cloud.policies.forget(_resource(call))
         return web.Response(status=204)
 
     @method("buckets.getIamPolicy")
     def get_iam_policy(self, call: Call) -> JsonObject:
         self._bucket(call)
-        return self._policy(call, self._cloud.policies.get(f"//storage.googleapis.com/{call.path['bucket']}"))
+        return self._policy(call, self._cloud.policies.get(_resource(call)))
 
     @method("buckets.setIamPolicy")
     def set_iam_policy(self, call: Call) -> JsonObject:
@@ -128,7 +125,7 @@ class _Buckets(ApiService):
                 "The member bindings allUsers and allAuthenticatedUsers are not allowed since public access prevention is enforced."
             )
         try:
-            policy = self._cloud.policies.replace(f"//storage.googleapis.com/{call.path['bucket']}", call.body)
+            policy = self._cloud.policies.replace(_resource(call), call.body)
         except CloudError as error:
             if error.status == "ABORTED":
                 raise CloudError.condition_not_met(storage_objects.NOT_HELD) from None
@@ -137,12 +134,9 @@ class _Buckets(ApiService):
 
     @method("buckets.testIamPermissions")
     def test_iam_permissions(self, call: Call) -> JsonObject:
-        name = call.path["bucket"]
         self._bucket(call)
-        return {
-            "kind": "storage#testIamPermissionsResponse",
-            "permissions": held_permissions(self._cloud, call, [f"//storage.googleapis.com/{name}"]),
-        }
+        permissions = held_permissions(self._cloud, call, [_resource(call)])
+        return {"kind": "storage#testIamPermissionsResponse", "permissions": permissions}
 
     @method("buckets.getStorageLayout")
     def get_storage_layout(self, call: Call) -> JsonObject:
@@ -186,6 +180,11 @@ class _Buckets(ApiService):
             "etag": storage_objects.etag(metageneration),
             **visible(document),
         }
+
+
+def _resource(call: Call) -> str:
+    """Return the name under which the bucket's policy is kept."""
+    return f"//storage.googleapis.com/{call.path['bucket']}"
 
 
 def _completed(document: JsonObject) -> JsonObject:

@@ -46,6 +46,11 @@ def etag(number: int) -> str:
             return base64.b64encode(bytes(data)).decode()
 
 
+def settable(document: JsonObject) -> JsonObject:
+    """Return the fields that a client can set."""
+    return {key: value for key, value in document.items() if key in SETTABLE}
+
+
 class Objects(ApiService):
     """Objects of all buckets, without uploads."""
 
@@ -67,7 +72,7 @@ class Objects(ApiService):
     @method("get")
     def get(self, call: Call) -> JsonObject | web.StreamResponse:
         """Return metadata, or the content for alt=media and the download path."""
-        document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
+        document = self._named(call)
         check_conditions(call.query, document)
         if call.media != "download":
             return self.shown(document)
@@ -117,24 +122,20 @@ class Objects(ApiService):
     @method("patch")
     def patch(self, call: Call) -> JsonObject:
         """Change metadata; null removes a field."""
-        document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
-        return self._change(
-            call, document, merged(document, {key: value for key, value in call.body.items() if key in SETTABLE})
-        )
+        document = self._named(call)
+        return self._change(call, document, merged(document, settable(call.body)))
 
     @method("update")
     def update(self, call: Call) -> JsonObject:
         """Replace metadata."""
-        document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
+        document = self._named(call)
         kept = {key: value for key, value in document.items() if key not in SETTABLE or key == "storageClass"}
-        return self._change(
-            call, document, {**kept, **{key: value for key, value in call.body.items() if key in SETTABLE}}
-        )
+        return self._change(call, document, {**kept, **settable(call.body)})
 
     @method("delete")
     def delete(self, call: Call) -> web.Response:
         """Delete the live object."""
-        document = self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
+        document = self._named(call)
         check_conditions(call.query, document)
         self._store.delete(OBJECTS, f"{document['bucket']}/{document['name']}")
         self.content(document).unlink(missing_ok=True)
@@ -146,10 +147,7 @@ class Objects(ApiService):
         source = self.found(call.path["sourceBucket"], call.path["sourceObject"], call.query.get("sourceGeneration"))
         target = self.new_file()
         shutil.copyfile(self.content(source), target)
-        metadata = {
-            **{key: source[key] for key in SETTABLE if key in source},
-            **{key: value for key, value in call.body.items() if key in SETTABLE},
-        }
+        metadata = {**settable(source), **settable(call.body)}
         return self.put(call.path["destinationBucket"], call.path["destinationObject"], target, metadata, call.query)
 
     @method("rewrite")
@@ -178,7 +176,7 @@ class Objects(ApiService):
             for document in documents:
                 with self.content(document).open("rb") as source:
                     shutil.copyfileobj(source, out)
-        metadata = {key: value for key, value in part(call.body, "destination").items() if key in SETTABLE}
+        metadata = settable(part(call.body, "destination"))
         shown = self.put(bucket, call.path["destinationObject"], target, metadata, call.query)
         return {**shown, "componentCount": len(sources)}
 
@@ -227,6 +225,10 @@ class Objects(ApiService):
         if old is not None:
             self.content(old).unlink(missing_ok=True)
         return self.shown(document)
+
+    def _named(self, call: Call) -> JsonObject:
+        """Return the document of the object that the call names."""
+        return self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
 
     def found(self, bucket: str, name: str, generation: int | str | None) -> JsonObject:
         """Return an object's document. Raise 404 if it, or that generation of it, does not exist."""

@@ -13,7 +13,7 @@ from localcloud.rest import validation
 from localcloud.rest.call import Call
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, method
-from localcloud.services.storage_objects import SETTABLE, Objects, check_conditions
+from localcloud.services.storage_objects import Objects, check_conditions, settable
 from localcloud.world.cloud import Cloud
 
 _SESSIONS = "storage.uploads"
@@ -58,15 +58,9 @@ class Uploads(ApiService):
         body = self._checked(call, metadata)
         target = self._objects.new_file()
         target.write_bytes(content)
-        chosen = {"contentType": content_type, **{key: body[key] for key in SETTABLE if key in body}}
-        return self._objects.put(
-            call.path["bucket"],
-            str(call.query.get("name") or body.get("name") or ""),
-            target,
-            chosen,
-            call.query,
-            given=body,
-        )
+        chosen = {"contentType": content_type, **settable(body)}
+        name = str(call.query.get("name") or body.get("name") or "")
+        return self._objects.put(call.path["bucket"], name, target, chosen, call.query, given=body)
 
     async def _begin(self, call: Call) -> web.Response:
         text = await call.http.read()
@@ -83,7 +77,7 @@ class Uploads(ApiService):
         session: JsonObject = {
             "bucket": bucket,
             "name": name,
-            "metadata": {"contentType": content_type, **{key: body[key] for key in SETTABLE if key in body}},
+            "metadata": {"contentType": content_type, **settable(body)},
             "given": {key: body[key] for key in ("md5Hash", "crc32c") if key in body},
             "conditions": {key: call.query[key] for key in _CONDITIONS if key in call.query},
             "file": file.name,

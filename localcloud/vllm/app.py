@@ -220,7 +220,9 @@ class _Server:
 
     async def _whole(self, call: "_Call") -> web.StreamResponse:
         details = self._parts.arguments.enable_prompt_tokens_details
-        reply = WholeReply(call.asked, call.made, call.model, cached_details=details, faults=call.faults)
+        reply = WholeReply(
+            request=call.asked, answer=call.made, model=call.model, faults=call.faults, cached_details=details
+        )
         reply.sequence = call.sequence(reply)
         await self._run(reply.sequence, reply.finished)
         if reply.reset and call.request.transport is not None:
@@ -230,11 +232,11 @@ class _Server:
     async def _stream(self, call: "_Call") -> web.StreamResponse:
         arguments = self._parts.arguments
         reply = StreamReply(
-            call.asked,
-            call.made,
-            call.model,
-            cached_details=arguments.enable_prompt_tokens_details,
+            request=call.asked,
+            answer=call.made,
+            model=call.model,
             faults=call.faults,
+            cached_details=arguments.enable_prompt_tokens_details,
             force_usage=arguments.enable_force_include_usage,
         )
         reply.sequence = call.sequence(reply)

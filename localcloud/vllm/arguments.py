@@ -4,7 +4,7 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from localcloud.vllm import flags
@@ -27,34 +27,34 @@ class Arguments:
 
     model: str
     served_model_names: tuple[str, ...]
-    host: str | None
-    port: int
+    host: str | None = None
+    port: int = 8000
     api_keys: tuple[str, ...]
-    max_model_len: int | None
-    max_num_seqs: int | None
-    max_num_batched_tokens: int | None
-    block_size: int | None
-    tensor_parallel_size: int
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    block_size: int | None = None
+    tensor_parallel_size: int = 1
     gpu_memory_utilization: float
     cpu_offload_gib: float
-    kv_cache_dtype: str
-    kv_cache_memory_bytes: int | None
-    num_gpu_blocks_override: int | None
-    enable_prefix_caching: bool
-    enforce_eager: bool
+    kv_cache_dtype: str = "auto"
+    kv_cache_memory_bytes: int | None = None
+    num_gpu_blocks_override: int | None = None
+    enable_prefix_caching: bool = True
+    enforce_eager: bool = False
     load_format: str
-    safetensors_load_strategy: str | None
-    reasoning_parser: str | None
-    tool_call_parser: str | None
-    enable_auto_tool_choice: bool
-    disable_chunked_mm_input: bool
-    language_model_only: bool
+    safetensors_load_strategy: str | None = None
+    reasoning_parser: str | None = None
+    tool_call_parser: str | None = None
+    enable_auto_tool_choice: bool = False
+    disable_chunked_mm_input: bool = False
+    language_model_only: bool = False
     limit_mm_per_prompt: dict[str, Any]
     default_chat_template_kwargs: dict[str, Any]
-    enable_prompt_tokens_details: bool
-    enable_force_include_usage: bool
+    enable_prompt_tokens_details: bool = False
+    enable_force_include_usage: bool = False
     max_queued_requests: int | None
-    seed: int
+    seed: int = 0
 
 
 def readable_int(text: str) -> int:
@@ -84,24 +84,24 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("model_tag", nargs="?", default=None)
 
     def add(name: str, **options: Any) -> None:  # noqa: ANN401 - argparse's own options
-        names = [f"--{name}"] + ([flags.ALIASES[name]] if name in flags.ALIASES else [])
-        parser.add_argument(*names, dest=name.replace("-", "_"), default=None, **options)
+        aliases = [flags.aliases()[name]] if name in flags.aliases() else []
+        parser.add_argument(f"--{name}", *aliases, dest=name.replace("-", "_"), default=None, **options)
 
-    typed: tuple[tuple[frozenset[str], dict[str, Any]], ...] = (
-        (flags.BOOLEANS, {"action": argparse.BooleanOptionalAction}),
-        (flags.INTEGERS, {"type": int}),
-        (flags.READABLE_INTEGERS, {"type": readable_int}),
-        (flags.FLOATS, {"type": float}),
-        (flags.STRINGS - {"hf-token"}, {"type": str}),
-        (frozenset(("hf-token",)), {"type": str, "nargs": "?"}),
-        (flags.LISTS, {"nargs": "+"}),
-        (flags.REPEATED, {"action": "append"}),
-        (flags.JSONS, {"type": _json}),
-    )
-    for names, options in typed:
-        for name in sorted(names):
+    typed: dict[str, dict[str, Any]] = {
+        "booleans": {"action": argparse.BooleanOptionalAction},
+        "integers": {"type": int},
+        "readable_integers": {"type": readable_int},
+        "floats": {"type": float},
+        "strings": {"type": str},
+        "optional_strings": {"type": str, "nargs": "?"},
+        "lists": {"nargs": "+"},
+        "repeated": {"action": "append"},
+        "jsons": {"type": _json},
+    }
+    for kind, options in typed.items():
+        for name in sorted(flags.names(kind)):
             add(name, **options)
-    for name, choices in sorted(flags.CHOICES.items()):
+    for name, choices in sorted(flags.choices().items()):
         add(name, choices=choices)
     return parser
 
@@ -119,7 +119,7 @@ def _normalise(argv: Sequence[str]) -> list[str]:
         name, equals, value = word.partition("=")
         head, dot, path = name.partition(".")
         head = head.replace("_", "-")
-        if dot and head[2:] in flags.JSONS:
+        if dot and head[2:] in flags.names("jsons"):
             if not equals:
                 value = rest.pop(0) if rest else ""
             _set_dotted(dotted.setdefault(head, {}), path, value)
@@ -186,57 +186,37 @@ def _arguments(found: argparse.Namespace) -> Arguments:
             "1 validation error for CacheConfig\ngpu_memory_utilization\n  "
             f"Input should be greater than 0 and less than or equal to 1 [input_value={utilisation}]"
         )
-    return Arguments(
-        model=model,
-        served_model_names=tuple(found.served_model_name or [model]),
-        host=found.host,
-        port=8000 if found.port is None else found.port,
-        api_keys=tuple(found.api_key or ()),
-        max_model_len=found.max_model_len,
-        max_num_seqs=_positive("max_num_seqs", found.max_num_seqs),
-        max_num_batched_tokens=_positive("max_num_batched_tokens", found.max_num_batched_tokens),
-        block_size=_positive("block_size", found.block_size),
-        tensor_parallel_size=_positive("tensor_parallel_size", found.tensor_parallel_size) or 1,
-        gpu_memory_utilization=utilisation,
-        cpu_offload_gib=found.cpu_offload_gb or 0.0,
-        kv_cache_dtype=found.kv_cache_dtype or "auto",
-        kv_cache_memory_bytes=found.kv_cache_memory_bytes,
-        num_gpu_blocks_override=found.num_gpu_blocks_override,
-        enable_prefix_caching=found.enable_prefix_caching is not False,
-        enforce_eager=bool(found.enforce_eager),
-        load_format=found.load_format or "auto",
-        safetensors_load_strategy=found.safetensors_load_strategy,
-        reasoning_parser=found.reasoning_parser,
-        tool_call_parser=found.tool_call_parser,
-        enable_auto_tool_choice=bool(found.enable_auto_tool_choice),
-        disable_chunked_mm_input=bool(found.disable_chunked_mm_input),
-        language_model_only=bool(found.language_model_only),
-        limit_mm_per_prompt=found.limit_mm_per_prompt or {},
-        default_chat_template_kwargs=found.default_chat_template_kwargs or {},
-        enable_prompt_tokens_details=bool(found.enable_prompt_tokens_details),
-        enable_force_include_usage=bool(found.enable_force_include_usage),
-        max_queued_requests=found.max_num_queued_reqs,
-        seed=found.seed or 0,
-    )
+    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size"):
+        _check_positive(name, getattr(found, name))
+    own: dict[str, Any] = {
+        "model": model,
+        "served_model_names": tuple(found.served_model_name or [model]),
+        "api_keys": tuple(found.api_key or ()),
+        "gpu_memory_utilization": utilisation,
+        "cpu_offload_gib": found.cpu_offload_gb or 0.0,
+        "load_format": found.load_format or "auto",
+        "limit_mm_per_prompt": found.limit_mm_per_prompt or {},
+        "default_chat_template_kwargs": found.default_chat_template_kwargs or {},
+        "max_queued_requests": found.max_num_queued_reqs,
+    }
+    # The other fields are called as their flags are.
+    same = {each.name: getattr(found, each.name) for each in fields(Arguments) if each.name not in own}
+    return Arguments(**own, **{name: value for name, value in same.items() if value is not None})
 
 
-def _positive(name: str, value: int | None) -> int | None:
+def _check_positive(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise ArgumentError(f"{name} must be greater than or equal to 1, got {value}")
-    return value
 
 
 def _check_parsers(found: argparse.Namespace) -> None:
     """Refuse unknown parsers, as vLLM does before it starts the engine."""
     if found.enable_auto_tool_choice and not found.tool_call_parser:
         raise ArgumentError("Error: --enable-auto-tool-choice requires --tool-call-parser")
-    if found.tool_call_parser and found.tool_call_parser not in flags.TOOL_PARSERS and not found.tool_parser_plugin:
-        known = ",".join(sorted(flags.TOOL_PARSERS))
-        raise ArgumentError(f"invalid tool call parser: {found.tool_call_parser} (chose from {{ {known} }})")
-    if (
-        found.reasoning_parser
-        and found.reasoning_parser not in flags.REASONING_PARSERS
-        and not found.reasoning_parser_plugin
+    for what, parser, plugin in (
+        ("tool call", found.tool_call_parser, found.tool_parser_plugin),
+        ("reasoning", found.reasoning_parser, found.reasoning_parser_plugin),
     ):
-        known = ",".join(sorted(flags.REASONING_PARSERS))
-        raise ArgumentError(f"invalid reasoning parser: {found.reasoning_parser} (chose from {{ {known} }})")
+        known = flags.names(f"{what.partition(' ')[0]}_parsers")
+        if parser and parser not in known and not plugin:
+            raise ArgumentError(f"invalid {what} parser: {parser} (chose from {{ {','.join(sorted(known))} }})")

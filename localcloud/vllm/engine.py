@@ -79,51 +79,24 @@ def timing(
     )
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Sequence:
     """One request in the engine. Times are the event loop's, in seconds; counts are tokens."""
 
-    __slots__ = (
-        "admitted_at",
-        "arrived_at",
-        "cached",
-        "emitted",
-        "finish_reason",
-        "first_at",
-        "last_at",
-        "length",
-        "max_tokens",
-        "next_at",
-        "prompt",
-        "sink",
-        "stall",
-        "state",
-    )
-
-    def __init__(
-        self,
-        *,
-        prompt: Tokens[int],
-        length: int,
-        max_tokens: int,
-        finish_reason: str,
-        sink: Sink,
-        arrived_at: float,
-        stall: tuple[int, float] | None = None,
-    ) -> None:
-        self.prompt = prompt
-        self.length = length
-        self.max_tokens = max_tokens
-        self.finish_reason = finish_reason
-        self.sink = sink
-        self.arrived_at = arrived_at
-        self.stall = stall
-        self.emitted = 0
-        self.cached = 0
-        self.admitted_at = 0.0
-        self.first_at = 0.0
-        self.last_at = 0.0
-        self.next_at = 0.0
-        self.state = "new"
+    prompt: Tokens[int]
+    length: int
+    max_tokens: int
+    finish_reason: str
+    sink: Sink
+    arrived_at: float
+    stall: tuple[int, float] | None = None
+    emitted: int = 0
+    cached: int = 0
+    admitted_at: float = 0.0
+    first_at: float = 0.0
+    last_at: float = 0.0
+    next_at: float = 0.0
+    state: str = "new"
 
     @property
     def reserved(self) -> int:

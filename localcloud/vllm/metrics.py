@@ -22,7 +22,9 @@ _FINISHED: Final = ("stop", "length", "abort", "error", "repetition")
 class Histogram:
     """A cumulative histogram; values in the unit that its name says."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self, name: str, description: str, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._description = description
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
@@ -32,9 +34,11 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
 
-    def lines(self, name: str, labels: str) -> Iterator[str]:
+    def lines(self, labels: str) -> Iterator[str]:
         """Yield the exposition lines."""
-        total = 0
+        name, total = self._name, 0
+        yield f"# HELP {name} {self._description}"
+        yield f"# TYPE {name} histogram"
         for bound, number in zip((*map(_number, self._bounds), "+Inf"), self._counts, strict=True):
             total += number
             yield f'{name}_bucket{{{labels},le="{bound}"}} {float(total)}'
@@ -57,84 +61,74 @@ class Metrics:
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
         self.finished = dict.fromkeys(_FINISHED, 0)
-        self.ttft_s = Histogram(_TTFT)
-        self.inter_token_s = Histogram(_INTERVAL)
-        self.time_per_output_token_s = Histogram(_INTERVAL)
-        self.e2e_s = Histogram(_LATENCY)
-        self.queue_s = Histogram(_LATENCY)
-        self.inference_s = Histogram(_LATENCY)
-        self.prefill_s = Histogram(_LATENCY)
-        self.decode_s = Histogram(_LATENCY)
-        self.request_prompt_tokens = Histogram(_TOKENS)
-        self.request_generation_tokens = Histogram(_TOKENS)
-        self.request_max_tokens = Histogram(_TOKENS)
+        self._histograms: list[Histogram] = []
+        self.ttft_s = self._seconds("time_to_first_token", "time to first token", _TTFT)
+        self.inter_token_s = self._seconds("inter_token_latency", "inter-token latency", _INTERVAL)
+        self.time_per_output_token_s = self._seconds(
+            "request_time_per_output_token", "time_per_output_token_seconds per request", _INTERVAL
+        )
+        self.e2e_s = self._seconds("e2e_request_latency", "e2e request latency", _LATENCY)
+        self.queue_s = self._seconds("request_queue_time", "time in WAITING phase", _LATENCY)
+        self.inference_s = self._seconds("request_inference_time", "time in RUNNING phase", _LATENCY)
+        self.prefill_s = self._seconds("request_prefill_time", "time in PREFILL phase", _LATENCY)
+        self.decode_s = self._seconds("request_decode_time", "time in DECODE phase", _LATENCY)
+        self.request_prompt_tokens = self._histogram(
+            "request_prompt_tokens", "Number of prefill tokens processed.", _TOKENS
+        )
+        self.request_generation_tokens = self._histogram(
+            "request_generation_tokens", "Number of generation tokens.", _TOKENS
+        )
+        self.request_max_tokens = self._histogram(
+            "request_params_max_tokens", "Histogram of the max_tokens request parameter.", _TOKENS
+        )
+
+    def _seconds(self, name: str, what: str, bounds: Sequence[float]) -> Histogram:
+        return self._histogram(f"{name}_seconds", f"Histogram of {what} in seconds.", bounds)
+
+    def _histogram(self, name: str, description: str, bounds: Sequence[float]) -> Histogram:
+        self._histograms.append(Histogram(f"vllm:{name}", description, bounds))
+        return self._histograms[-1]
 
     def render(self, *, running: int, waiting: int, kv_usage: float) -> str:
         """Return the whole exposition; `kv_usage` is a share (1 is full), whatever the metric's name says."""
         model = _escaped(self._model_name)
         labels = f'engine="0",model_name="{model}"'
         out: list[str] = []
-
-        def metric(name: str, kind: str, help_: str, value: float) -> None:
-            family = name.removesuffix("_total") if kind == "counter" else name
-            out.extend((f"# HELP {family} {help_}", f"# TYPE {family} {kind}", f"{name}{{{labels}}} {float(value)}"))
-
-        metric("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", running)
-        metric("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", waiting)
-        metric("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", kv_usage)
-        metric(
-            "vllm:prefix_cache_queries_total",
-            "counter",
-            "Prefix cache queries, in terms of number of queried tokens.",
-            self.prefix_cache_queries,
-        )
-        metric(
-            "vllm:prefix_cache_hits_total",
-            "counter",
-            "Prefix cache hits, in terms of number of cached tokens.",
-            self.prefix_cache_hits,
-        )
-        metric("vllm:num_preemptions_total", "counter", "Cumulative number of preemption from the engine.", 0)
-        metric("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", self.prompt_tokens)
-        metric(
-            "vllm:generation_tokens_total", "counter", "Number of generation tokens processed.", self.generation_tokens
-        )
+        for name, description, value in (
+            ("num_requests_running", "Number of requests in model execution batches.", running),
+            ("num_requests_waiting", "Number of requests waiting to be processed.", waiting),
+            ("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", kv_usage),
+            (
+                "prefix_cache_queries_total",
+                "Prefix cache queries, in terms of number of queried tokens.",
+                self.prefix_cache_queries,
+            ),
+            (
+                "prefix_cache_hits_total",
+                "Prefix cache hits, in terms of number of cached tokens.",
+                self.prefix_cache_hits,
+            ),
+            ("num_preemptions_total", "Cumulative number of preemption from the engine.", 0),
+            ("prompt_tokens_total", "Number of prefill tokens processed.", self.prompt_tokens),
+            ("generation_tokens_total", "Number of generation tokens processed.", self.generation_tokens),
+        ):
+            family = f"vllm:{name}".removesuffix("_total")
+            out.append(f"# HELP {family} {description}")
+            out.append(f"# TYPE {family} {'counter' if name.endswith('_total') else 'gauge'}")
+            out.append(f"vllm:{name}{{{labels}}} {float(value)}")
         out.append("# HELP vllm:request_success Count of successfully processed requests.")
         out.append("# TYPE vllm:request_success counter")
         out.extend(
             f'vllm:request_success_total{{engine="0",finished_reason="{reason}",model_name="{model}"}} {float(number)}'
             for reason, number in self.finished.items()
         )
-        for name, help_, histogram in self._histograms():
-            out.extend((f"# HELP {name} {help_}", f"# TYPE {name} histogram"))
-            out.extend(histogram.lines(name, labels))
+        for histogram in self._histograms:
+            out.extend(histogram.lines(labels))
         pairs = ",".join(f'{key}="{_escaped(str(value))}"' for key, value in sorted(self._cache_config.items()))
         out.append("# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig")
         out.append("# TYPE vllm:cache_config_info gauge")
         out.append(f"vllm:cache_config_info{{{pairs}}} 1.0")
         return "\n".join(out) + "\n"
-
-    def _histograms(self) -> Iterator[tuple[str, str, Histogram]]:
-        seconds = "in seconds."
-        yield "vllm:time_to_first_token_seconds", f"Histogram of time to first token {seconds}", self.ttft_s
-        yield "vllm:inter_token_latency_seconds", f"Histogram of inter-token latency {seconds}", self.inter_token_s
-        yield (
-            "vllm:request_time_per_output_token_seconds",
-            f"Histogram of time_per_output_token_seconds per request {seconds}",
-            self.time_per_output_token_s,
-        )
-        yield "vllm:e2e_request_latency_seconds", f"Histogram of e2e request latency {seconds}", self.e2e_s
-        yield "vllm:request_queue_time_seconds", f"Histogram of time in WAITING phase {seconds}", self.queue_s
-        yield "vllm:request_inference_time_seconds", f"Histogram of time in RUNNING phase {seconds}", self.inference_s
-        yield "vllm:request_prefill_time_seconds", f"Histogram of time in PREFILL phase {seconds}", self.prefill_s
-        yield "vllm:request_decode_time_seconds", f"Histogram of time in DECODE phase {seconds}", self.decode_s
-        yield "vllm:request_prompt_tokens", "Number of prefill tokens processed.", self.request_prompt_tokens
-        yield "vllm:request_generation_tokens", "Number of generation tokens.", self.request_generation_tokens
-        yield (
-            "vllm:request_params_max_tokens",
-            "Histogram of the max_tokens request parameter.",
-            self.request_max_tokens,
-        )
 
 
 def _escaped(text: str) -> str:

@@ -62,8 +62,8 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         accelerator=environment.get("VLLM_SIM_ACCELERATOR", ""),
         clock_speed=_positive(environment, "VLLM_SIM_CLOCK_SPEED", 200.0),
         speed=_positive(environment, "VLLM_SIM_SPEED", 1.0),
-        ttft_s=_seconds(environment, "VLLM_SIM_TTFT_S"),
-        tpot_s=_seconds(environment, "VLLM_SIM_TPOT_S"),
+        ttft_s=_number(environment, "VLLM_SIM_TTFT_S"),
+        tpot_s=_number(environment, "VLLM_SIM_TPOT_S"),
         bind_host=environment.get("VLLM_SIM_BIND_HOST"),
         bind_port=_integer(environment, "VLLM_SIM_BIND_PORT"),
         memory_limit_mib=_integer(environment, "VLLM_SIM_MEMORY_LIMIT_MIB"),
@@ -94,10 +94,6 @@ def _positive(environment: Mapping[str, str], name: str, default: float) -> floa
     if value == 0:
         raise VariableError(f"{name} is 0, but it has to be greater than 0")
     return default if value is None else value
-
-
-def _seconds(environment: Mapping[str, str], name: str) -> float | None:
-    return _number(environment, name)
 
 
 def _integer(environment: Mapping[str, str], name: str) -> int | None:

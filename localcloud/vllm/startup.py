@@ -178,18 +178,21 @@ def _steps(
     model = weights.model
     tiny = model.name == "tiny"
     now = 0.0
-    yield StartupStep(at_s=now, line=f"[api_server.py:1] vLLM API server version {VERSION}")
-    yield StartupStep(
-        at_s=now, line=f"[model.py:1] Resolved architecture: Gemma4ForConditionalGeneration ({model.name})"
-    )
-    yield StartupStep(at_s=now, line=f"[model.py:1] Using max model len {planned.max_model_len}")
-    batched = planned.max_num_batched_tokens
-    yield StartupStep(
-        at_s=now, line=f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={batched}."
+
+    def logged(*lines: str) -> list[StartupStep]:
+        return [StartupStep(at_s=now, line=line) for line in lines]
+
+    yield from logged(
+        f"[api_server.py:1] vLLM API server version {VERSION}",
+        f"[model.py:1] Resolved architecture: Gemma4ForConditionalGeneration ({model.name})",
+        f"[model.py:1] Using max model len {planned.max_model_len}",
+        f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={planned.max_num_batched_tokens}.",
     )
     now += 0.5 if tiny else _IMPORT_S
-    yield StartupStep(at_s=now, line=f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {accelerator.name}")
-    yield StartupStep(at_s=now, line=f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...")
+    yield from logged(
+        f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {accelerator.name}",
+        f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...",
+    )
     load_s = weights.size_bytes / (weights.mb_per_s * 1e6)
     for shard in range(1, model.shards + 1):
         done = shard / model.shards
@@ -201,24 +204,19 @@ def _steps(
         line = f"Loading safetensors checkpoint shards: {done:4.0%} Completed | {shard}/{model.shards}"
         yield StartupStep(at_s=now + load_s * done, line=line)
     now += load_s
-    yield StartupStep(at_s=now, line=f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds")
-    yield StartupStep(
-        at_s=now,
-        line=f"[gpu_model_runner.py:1] Model loading took {planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
+    yield from logged(
+        f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds",
+        f"[gpu_model_runner.py:1] Model loading took {planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
     )
-    now, lines = _compile(arguments, environment, accelerator, model, now)
-    yield from lines
-    yield StartupStep(at_s=now, line=f"[gpu_worker.py:1] Available KV cache memory: {planned.available_gib:.2f} GiB")
-    yield StartupStep(at_s=now, line=f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens")
-    yield StartupStep(
-        at_s=now,
-        line=f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: "
-        f"{planned.concurrency:.2f}x",
+    now, steps = _compile(arguments, environment, accelerator, model, now)
+    yield from steps
+    yield from logged(
+        f"[gpu_worker.py:1] Available KV cache memory: {planned.available_gib:.2f} GiB",
+        f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens",
+        f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: {planned.concurrency:.2f}x",
     )
     now += 0.5 if tiny else _WARM_UP_GPU_S
-    yield StartupStep(
-        at_s=now, line=f"[core.py:1] init engine (profile, create kv cache, warmup model) took {now:.2f} seconds"
-    )
+    yield from logged(f"[core.py:1] init engine (profile, create kv cache, warmup model) took {now:.2f} seconds")
 
 
 def _killed(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
 
@@ -15,21 +16,23 @@ _DONE: Final = b"data: [DONE]\n\n"
 _MALFORMED: Final = b'data: {"choices": [{"delta": {"cont\n\n'
 
 
+@dataclass(kw_only=True, eq=False)
 class CompletionReply:
-    """The base of both kinds of reply: ids, names, usage."""
+    """The base of both kinds of reply: ids, names, usage. `finished` is set when the last token is due."""
 
-    def __init__(
-        self, request: Request, answer: Completion, model: str, *, cached_details: bool, faults: RequestFaults
-    ) -> None:
-        self.request = request
-        self.answer = answer
-        self.model = model
-        self.cached_details = cached_details
-        self.faults = faults
+    request: Request
+    answer: Completion
+    model: str
+    cached_details: bool
+    faults: RequestFaults
+    sequence: Sequence | None = None
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Choose what identifies the reply."""
         self.created = int(time.time())
-        self.id = f"{'chatcmpl' if request.is_chat else 'cmpl'}-{uuid4().hex}"
+        self.id = f"{'chatcmpl' if self.request.is_chat else 'cmpl'}-{uuid4().hex}"
         self.tool_id = f"chatcmpl-tool-{uuid4().hex[:16]}"
-        self.sequence: Sequence | None = None
 
     def usage(self, completion: int) -> dict[str, Any]:
         """Return the usage after so many tokens of the answer."""
@@ -48,15 +51,11 @@ class CompletionReply:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
+@dataclass(kw_only=True, eq=False)
 class WholeReply(CompletionReply):
-    """A reply in one JSON body. `finished` is set when the last token is due."""
+    """A reply in one JSON body."""
 
-    def __init__(
-        self, request: Request, answer: Completion, model: str, *, cached_details: bool, faults: RequestFaults
-    ) -> None:
-        super().__init__(request, answer, model, cached_details=cached_details, faults=faults)
-        self.finished = asyncio.Event()
-        self.reset = False
+    reset: bool = False
 
     def emit(self, start: int, end: int) -> None:
         """Count tokens. The body is sent after the last one."""
@@ -73,17 +72,10 @@ class WholeReply(CompletionReply):
         choice: dict[str, Any] = {"index": 0}
         if self.request.is_chat:
             tool = answer.tool
-            calls = (
-                []
-                if tool is None
-                else [
-                    {
-                        "id": self.tool_id,
-                        "type": "function",
-                        "function": {"name": tool.name, "arguments": answer.arguments()},
-                    }
-                ]
-            )
+            calls: list[dict[str, Any]] = []
+            if tool is not None:
+                function = {"name": tool.name, "arguments": answer.arguments()}
+                calls.append({"id": self.tool_id, "type": "function", "function": function})
             content = answer.content()
             choice["message"] = {
                 "role": "assistant",
@@ -105,27 +97,22 @@ class WholeReply(CompletionReply):
         return body | {"prompt_logprobs": None, "kv_transfer_params": None}
 
 
+@dataclass(kw_only=True, eq=False)
 class StreamReply(CompletionReply):
     """A streamed reply: writes events to the connection when they are due.
 
     It writes HTTP chunks directly to the transport, one write per call: aiohttp's layer would cost more than all the rest.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        answer: Completion,
-        model: str,
-        *,
-        cached_details: bool,
-        faults: RequestFaults,
-        force_usage: bool,
-    ) -> None:
-        super().__init__(request, answer, model, cached_details=cached_details, faults=faults)
-        self.finished = asyncio.Event()
+    force_usage: bool
+
+    def __post_init__(self) -> None:
+        """Prepare what all events share."""
+        super().__post_init__()
+        request = self.request
         self._transport: asyncio.Transport | None = None
-        self._usage_at_end = (request.include_usage or force_usage) and not faults.no_usage
-        self._usage_always = request.continuous_usage and not faults.no_usage
+        self._usage_at_end = (request.include_usage or self.force_usage) and not self.faults.no_usage
+        self._usage_always = request.continuous_usage and not self.faults.no_usage
         kind = "chat.completion.chunk" if request.is_chat else "text_completion"
         head = json.dumps(self.head(kind))[:-1]
         self._head = f'data: {head}, "choices": ['

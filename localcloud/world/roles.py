@@ -1,60 +1,29 @@
 """The permissions of predefined roles, as far as the local cloud checks them.
 
-A permission is `API.resource.verb`. Patterns follow Google's IAM reference; a role that is not listed grants nothing here.
+A permission is `API.resource.verb`. `data/roles.json` holds the patterns of each role.
+They follow Google's IAM reference; a role that is not listed grants nothing here.
 """
 
 from fnmatch import fnmatchcase
+from functools import cache
 
-_READS = ("*.get", "*.list", "*.getIamPolicy")
+from localcloud.json_values import JsonObject, packaged
+
 _NOT_FOR_EDITORS = ("*.setIamPolicy", "secretmanager.versions.access")
 """Permissions that the basic role Editor lacks (IAM's reference of basic roles; Secret Manager's page on access control)."""
-ROLES: dict[str, tuple[str, ...]] = {
-    "roles/owner": ("*",),
-    "roles/editor": ("*",),
-    "roles/viewer": _READS,
-    "roles/run.admin": ("run.*",),
-    "roles/run.developer": ("run.*",),
-    "roles/run.viewer": tuple("run." + pattern for pattern in _READS),
-    "roles/run.invoker": ("run.routes.invoke",),
-    "roles/secretmanager.admin": ("secretmanager.*",),
-    "roles/secretmanager.secretAccessor": ("secretmanager.versions.access",),
-    "roles/secretmanager.viewer": ("secretmanager.*.get", "secretmanager.*.list"),
-    "roles/secretmanager.secretVersionAdder": ("secretmanager.secrets.addVersion",),
-    "roles/secretmanager.secretVersionManager": ("secretmanager.versions.*", "secretmanager.secrets.addVersion"),
-    "roles/storage.admin": ("storage.*",),
-    "roles/storage.objectAdmin": ("storage.objects.*",),
-    "roles/storage.objectUser": ("storage.objects.*",),
-    "roles/storage.objectCreator": ("storage.objects.insert",),
-    "roles/storage.objectViewer": ("storage.objects.get", "storage.objects.list"),
-    "roles/storage.legacyBucketReader": ("storage.buckets.get", "storage.objects.list"),
-    "roles/storage.bucketViewer": ("storage.buckets.get", "storage.buckets.list"),
-    "roles/artifactregistry.admin": ("artifactregistry.*",),
-    "roles/artifactregistry.reader": ("artifactregistry.*.get", "artifactregistry.*.list"),
-    "roles/artifactregistry.writer": ("artifactregistry.*.get", "artifactregistry.*.list"),
-    "roles/tpu.admin": ("tpu.*",),
-    "roles/tpu.viewer": ("tpu.*.get", "tpu.*.list"),
-    "roles/compute.admin": ("compute.*",),
-    "roles/compute.networkAdmin": ("compute.*",),
-    "roles/compute.viewer": ("compute.*.get", "compute.*.list"),
-    "roles/compute.networkUser": ("compute.networks.get", "compute.subnetworks.get"),
-    "roles/iam.serviceAccountAdmin": ("iam.serviceAccounts.*",),
-    "roles/iam.serviceAccountUser": ("iam.serviceAccounts.get", "iam.serviceAccounts.list"),
-    "roles/logging.admin": ("logging.*",),
-    "roles/logging.logWriter": ("logging.entries.write",),
-    "roles/logging.viewer": ("logging.*.get", "logging.*.list"),
-    "roles/monitoring.admin": ("monitoring.*",),
-    "roles/monitoring.editor": ("monitoring.*",),
-    "roles/monitoring.viewer": ("monitoring.*.get", "monitoring.*.list"),
-    "roles/monitoring.metricWriter": ("monitoring.timeSeries.create",),
-    "roles/serviceusage.serviceUsageConsumer": ("serviceusage.services.get", "serviceusage.services.list"),
-}
+
+
+@cache
+def _roles() -> JsonObject:
+    """Return the patterns of each role. Editor grants all but the patterns above."""
+    return packaged("localcloud.world", "roles.json")
 
 
 def grants(role: str, permission: str) -> bool:
     """Tell if a predefined role includes a permission."""
     if role == "roles/editor" and any(fnmatchcase(permission, pattern) for pattern in _NOT_FOR_EDITORS):
         return False
-    return any(fnmatchcase(permission, pattern) for pattern in ROLES.get(role, ()))
+    return any(fnmatchcase(permission, pattern) for pattern in _roles().get(role, ()))
 
 
 def permission_of(method_id: str) -> str:

@@ -1,6 +1,6 @@
 """The interfaces between the service models and what runs: revisions, fronts, virtual machines.
 
-`localcloud.services` knows these protocols only. `localcloud.running` implements them with processes, `localcloud.world.idle` with nothing.
+`localcloud.services` knows these protocols only. `localcloud.running` implements them with processes.
 """
 
 from collections.abc import Callable, Mapping

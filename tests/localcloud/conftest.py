@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import requests
 
-from localcloud.server import app as server
 from localcloud.world.scenario import OperationDurations, Scenario
+from tests.localcloud import idle_cloud
 
 PROJECT = "local-project"
 
@@ -40,24 +40,24 @@ class Client:
 
 
 @pytest.fixture(scope="session")
-def shared_cloud() -> Iterator[server.Started]:
+def shared_cloud() -> Iterator[idle_cloud.Started]:
     """One cloud for tests that use names of their own."""
-    with server.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
+    with idle_cloud.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
         yield cloud
 
 
 @pytest.fixture
-def client(shared_cloud: server.Started) -> Client:
+def client(shared_cloud: idle_cloud.Started) -> Client:
     return Client(shared_cloud.base_url)
 
 
 @pytest.fixture
-def own_cloud() -> Iterator[server.Started]:
+def own_cloud() -> Iterator[idle_cloud.Started]:
     """A cloud of the test's own."""
-    with server.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
+    with idle_cloud.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
         yield cloud
 
 
 @pytest.fixture
-def own_client(own_cloud: server.Started) -> Client:
+def own_client(own_cloud: idle_cloud.Started) -> Client:
     return Client(own_cloud.base_url)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from localcloud.server import app as server
 from localcloud.world.scenario import OperationDurations, Scenario
 from localcloud.world.state import StateError, StateLock, description
+from tests.localcloud import idle_cloud
 
 ROOT = Path(__file__).resolve().parents[2]
 P = "/projects/local-project"
@@ -52,7 +52,7 @@ class TestSurvival:
             "nodeId": "n",
             "node": {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"},
         }
-        with server.start(state=tmp_path, scenario=INSTANT) as cloud:
+        with idle_cloud.start(state=tmp_path, scenario=INSTANT) as cloud:
             call(cloud, "POST", f"/secretmanager/v1{P}/secrets", {"replication": {"automatic": {}}}, secretId="kept")
             call(cloud, "POST", f"/secretmanager/v1{P}/secrets/kept:addVersion", {"payload": {"data": "eA=="}})
             call(cloud, "POST", "/storage/storage/v1/b", {"name": "kept-bucket"}, project="local-project")
@@ -82,7 +82,7 @@ class TestSurvival:
             token = cloud.cloud.tokens.issue_access_token("a@example.com")
             call(cloud, "POST", "/admin/advance", {"seconds": 1000})
             first_url, key = cloud.base_url, cloud.credentials.read_text()
-        with server.start(state=tmp_path, scenario=INSTANT) as cloud:
+        with idle_cloud.start(state=tmp_path, scenario=INSTANT) as cloud:
             assert cloud.base_url == first_url
             assert cloud.credentials.read_text() == key
             assert cloud.cloud.tokens.access_token_email(token) == "a@example.com"
@@ -113,7 +113,7 @@ class TestSurvival:
 
     def test_a_deployment_that_was_under_way_goes_on(self, tmp_path):
         slow = Scenario(operations=OperationDurations(run_s=10_000))
-        with server.start(state=tmp_path, scenario=slow) as cloud:
+        with idle_cloud.start(state=tmp_path, scenario=slow) as cloud:
             operation = call(
                 cloud,
                 "POST",
@@ -122,7 +122,7 @@ class TestSurvival:
                 serviceId="slow",
             )
             assert "done" not in call(cloud, "GET", f"/run/v2/{operation['name']}")
-        with server.start(state=tmp_path, scenario=INSTANT) as cloud:
+        with idle_cloud.start(state=tmp_path, scenario=INSTANT) as cloud:
             done = call(cloud, "POST", f"/run/v2/{operation['name']}:wait", {"timeout": "20s"})
             assert done["response"]["terminalCondition"]["state"] == "CONDITION_SUCCEEDED"
 

@@ -95,11 +95,6 @@ class SimulatedMachines:
             return machine.address, port
         return None
 
-    def console(self, name: str) -> Path | None:
-        """Return the file to which the machine's start-up script writes."""
-        machine = self._machines.get(name)
-        return None if machine is None else machine.folder / "serial.log"
-
     async def stop(self, name: str) -> None:
         """Power off. When this returns, no process of the machine is left."""
         machine = self._machines.pop(name, None)
@@ -115,10 +110,6 @@ class SimulatedMachines:
         await machine.server.stop()
         self._keep_logs(machine.folder)
         shutil.rmtree(machine.folder, ignore_errors=True)
-
-    async def stop_all(self) -> None:
-        """Power off every machine."""
-        await asyncio.gather(*(self.stop(name) for name in list(self._machines)))
 
     async def _start_warden(
         self, machine: MachineSpec, folder: Path, address: str, metadata_server: str

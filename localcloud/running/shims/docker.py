@@ -11,13 +11,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from localcloud.running.shims import docker_images, docker_run
 from localcloud.running.shims.docker_format import formatted
-from localcloud.running.shims.machine import Machine, alive, documents, read_json, this_machine
+from localcloud.running.shims.machine import Machine, alive, documents, read_json, tail, this_machine
+from localcloud.running.shims.options import add_options
 
 _NOT_FOUND: Final = "Error response from daemon: No such container: {}"
 _POLL_S: Final = 0.05
@@ -29,8 +31,10 @@ def _fail(message: str, code: int = 1) -> NoReturn:
     sys.exit(code)
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(prog=f"docker {command}", allow_abbrev=False)
+def _parser(command: str, *, flags: str = "", values: str = "") -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"docker {command}", allow_abbrev=False)
+    add_options(parser, flags=flags, values=values)
+    return parser
 
 
 def container(machine: Machine, name: str) -> dict[str, Any]:
@@ -60,10 +64,8 @@ def _fresh(document: dict[str, Any]) -> dict[str, Any]:
 
 def _login(machine: Machine, argv: Sequence[str]) -> int:
     del machine
-    parser = _parser("login")
+    parser = _parser("login", flags="--password-stdin", values="-p|--password")
     parser.add_argument("-u", "--username", required=True)
-    parser.add_argument("-p", "--password")
-    parser.add_argument("--password-stdin", action="store_true")
     parser.add_argument("server", nargs="?", default="https://index.docker.io/v1/")
     given = parser.parse_args(argv)
     password = sys.stdin.read().strip() if given.password_stdin else given.password
@@ -95,9 +97,7 @@ def _logout(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def _pull(machine: Machine, argv: Sequence[str]) -> int:
-    parser = _parser("pull")
-    parser.add_argument("-q", "--quiet", action="store_true")
-    parser.add_argument("--platform")
+    parser = _parser("pull", flags="-q|--quiet", values="--platform")
     parser.add_argument("image")
     given = parser.parse_args(argv)
     try:
@@ -135,12 +135,8 @@ def _run(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def _ps(machine: Machine, argv: Sequence[str]) -> int:
-    parser = _parser("ps")
-    parser.add_argument("-a", "--all", action="store_true")
-    parser.add_argument("-q", "--quiet", action="store_true")
-    parser.add_argument("--no-trunc", action="store_true")
+    parser = _parser("ps", flags="-a|--all -q|--quiet --no-trunc", values="--format")
     parser.add_argument("--filter", "-f", action="append", default=[])
-    parser.add_argument("--format")
     given = parser.parse_args(argv)
     rows: list[dict[str, Any]] = []
     for name, document in documents(machine.containers):
@@ -176,11 +172,8 @@ def _matches(name: str, state: dict[str, Any], condition: str) -> bool:
 
 
 def _logs(machine: Machine, argv: Sequence[str]) -> int:
-    parser = _parser("logs")
-    parser.add_argument("-f", "--follow", action="store_true")
+    parser = _parser("logs", flags="-f|--follow -t|--timestamps", values="--since")
     parser.add_argument("-n", "--tail", default="all")
-    parser.add_argument("-t", "--timestamps", action="store_true")
-    parser.add_argument("--since")
     parser.add_argument("name")
     given = parser.parse_args(argv)
     found = container(machine, given.name)
@@ -189,7 +182,7 @@ def _logs(machine: Machine, argv: Sequence[str]) -> int:
         _follow(machine, str(found["name"]), lines=lines)
     else:
         text = _log(machine, str(found["name"])).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-        sys.stdout.writelines(text if lines is None else text[-lines:] if lines else ())
+        sys.stdout.writelines(tail(text, lines))
     return 0
 
 
@@ -203,8 +196,7 @@ def _follow(machine: Machine, name: str, *, lines: int | None) -> None:
     """Print a log while it grows, until the container has ended."""
     with _log(machine, name).open(encoding="utf-8", errors="replace") as log:
         if lines is not None:
-            text = log.readlines()
-            sys.stdout.writelines(text[-lines:] if lines else ())
+            sys.stdout.writelines(tail(log.readlines(), lines))
         while True:
             state = read_json(machine.containers / f"{name}.json")
             ended = state is None or not _fresh(state)["running"]
@@ -216,10 +208,8 @@ def _follow(machine: Machine, name: str, *, lines: int | None) -> None:
 
 
 def _inspect(machine: Machine, argv: Sequence[str]) -> int:
-    parser = _parser("inspect")
+    parser = _parser("inspect", flags="-s|--size", values="-f|--format")
     parser.add_argument("--type", choices=("container", "image"))
-    parser.add_argument("-f", "--format")
-    parser.add_argument("-s", "--size", action="store_true")
     parser.add_argument("names", nargs="+")
     given = parser.parse_args(argv)
     found: list[dict[str, Any]] = []
@@ -282,9 +272,8 @@ def _container_document(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stop(machine: Machine, argv: Sequence[str]) -> int:
-    parser = _parser("stop")
+    parser = _parser("stop", values="-s|--signal")
     parser.add_argument("-t", "--time", "--timeout", type=int, default=10)
-    parser.add_argument("-s", "--signal")
     parser.add_argument("names", nargs="+")
     given = parser.parse_args(argv)
     for name in given.names:
@@ -329,16 +318,12 @@ def _end(machine: Machine, found: dict[str, Any], number: signal.Signals, grace_
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def _rm(machine: Machine, argv: Sequence[str]) -> int:
-    parser = _parser("rm")
-    parser.add_argument("-f", "--force", action="store_true")
-    parser.add_argument("-v", "--volumes", action="store_true")
+    parser = _parser("rm", flags="-f|--force -v|--volumes")
     parser.add_argument("names", nargs="+")
     given = parser.parse_args(argv)
     for name in given.names:

@@ -15,6 +15,7 @@ from localcloud.running import interpreter
 from localcloud.running.shims import supervise
 from localcloud.running.shims.docker_images import pulled
 from localcloud.running.shims.machine import Machine, write_json
+from localcloud.running.shims.options import add_options
 
 _STOP_GRACE_S: Final = 10.0
 _IMAGE_ENTRY_POINT: Final = ("vllm", "serve")
@@ -48,46 +49,13 @@ class _RunParser(argparse.ArgumentParser):
 def parse(argv: Sequence[str]) -> ContainerOptions:
     """Read a command line. Raises RunError."""
     parser = _RunParser(prog="docker run", allow_abbrev=False, add_help=False)
-    for names in (
-        ("-d", "--detach"),
-        ("--rm",),
-        ("--privileged",),
-        ("-i", "--interactive"),
-        ("-t", "--tty"),
-        ("--init",),
-    ):
-        parser.add_argument(*names, action="store_true")
-    for names in (
-        ("-e", "--env"),
-        ("--env-file",),
-        ("-v", "--volume"),
-        ("-l", "--label"),
-        ("-p", "--publish"),
-        ("--ulimit",),
-        ("--device",),
-    ):
-        parser.add_argument(*names, action="append", default=[])
-    for names in (
-        ("--name",),
-        ("--net", "--network"),
-        ("--shm-size",),
-        ("--entrypoint",),
-        ("--restart",),
-        ("--ipc",),
-        ("--gpus",),
-        ("--pull",),
-    ):
-        parser.add_argument(*names)
-    for names in (
-        ("-m", "--memory"),
-        ("-u", "--user"),
-        ("-w", "--workdir"),
-        ("--log-driver",),
-        ("--pid",),
-        ("--stop-timeout",),
-        ("--hostname",),
-    ):
-        parser.add_argument(*names)
+    add_options(
+        parser,
+        flags="-d|--detach --rm --privileged -i|--interactive -t|--tty --init",
+        values="--name --net|--network --shm-size --entrypoint --restart --ipc --gpus --pull "
+        "-m|--memory -u|--user -w|--workdir --log-driver --pid --stop-timeout --hostname",
+        lists="-e|--env --env-file -v|--volume -l|--label -p|--publish --ulimit --device",
+    )
     parser.add_argument("image")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args(list(argv))

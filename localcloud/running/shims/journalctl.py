@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 
 from localcloud.running.shims import units
-from localcloud.running.shims.machine import this_machine
+from localcloud.running.shims.machine import tail, this_machine
+from localcloud.running.shims.options import add_options
 
 
 def main(argv: Sequence[str]) -> int:
@@ -14,10 +15,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="journalctl", allow_abbrev=False)
     parser.add_argument("-u", "--unit", required=True)
     parser.add_argument("-n", "--lines", type=int)
-    parser.add_argument("-f", "--follow", action="store_true")
-    parser.add_argument("-o", "--output")
-    for name in ("--no-pager", "-q", "-e", "-b"):
-        parser.add_argument(name, action="store_true")
+    add_options(parser, flags="-f|--follow --no-pager -q -e -b", values="-o|--output")
     given = parser.parse_args(list(argv))
     machine = this_machine()
     log = units.log_file(machine, units.unit_name(given.unit))
@@ -27,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     with log.open(encoding="utf-8", errors="replace") as file:
         text = file.readlines()
         lines = 10 if given.follow and given.lines is None else given.lines
-        sys.stdout.writelines(text if lines is None else text[-lines:] if lines else ())
+        sys.stdout.writelines(tail(text, lines))
         while given.follow:
             sys.stdout.write(file.read())
             sys.stdout.flush()

@@ -83,6 +83,11 @@ def documents(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield path.stem, document
 
 
+def tail(lines: list[str], count: int | None) -> list[str]:
+    """Return the last lines of a log; None means all."""
+    return lines if count is None else lines[-count:] if count else []
+
+
 def alive(pid: int) -> bool:
     """Tell if a process exists and is not a zombie."""
     try:

@@ -11,15 +11,22 @@ _NOT_LOADED: Final = 5
 _INACTIVE: Final = 3
 
 
-def _stop(machine: Machine, names: Sequence[str]) -> int:
+def _on_each(
+    machine: Machine, names: Sequence[str], action: Callable[[Machine, str], None], *, doing: str, failed: int
+) -> int:
+    """Do something to each unit. Return 0, or the code `failed` if one of them is not loaded."""
     code = 0
     for name in names:
         if units.unit(machine, name) is None:
-            print(f"Failed to stop {name}.service: Unit {name}.service not loaded.", file=sys.stderr)
-            code = _NOT_LOADED
+            print(f"Failed to {doing} {name}.service: Unit {name}.service not loaded.", file=sys.stderr)
+            code = failed
         else:
-            units.stop(machine, name)
+            action(machine, name)
     return code
+
+
+def _stop(machine: Machine, names: Sequence[str]) -> int:
+    return _on_each(machine, names, units.stop, doing="stop", failed=_NOT_LOADED)
 
 
 def _is_active(machine: Machine, names: Sequence[str]) -> int:
@@ -35,16 +42,7 @@ def _is_active(machine: Machine, names: Sequence[str]) -> int:
 
 
 def _reset_failed(machine: Machine, names: Sequence[str]) -> int:
-    code = 0
-    for name in names:
-        if units.unit(machine, name) is None:
-            print(
-                f"Failed to reset failed state of unit {name}.service: Unit {name}.service not loaded.", file=sys.stderr
-            )
-            code = 1
-        else:
-            units.state_file(machine, name).unlink(missing_ok=True)
-    return code
+    return _on_each(machine, names, units.unload, doing="reset failed state of unit", failed=1)
 
 
 def _nothing(machine: Machine, names: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ from typing import Final
 
 from localcloud.running.shims import supervise, units
 from localcloud.running.shims.machine import this_machine, write_json
+from localcloud.running.shims.options import add_options
 
 _UNITS_S: Final = {"": 1.0, "s": 1.0, "sec": 1.0, "ms": 0.001, "min": 60.0, "m": 60.0}
 _DEFAULT_RESTART_S: Final = 0.1
@@ -29,12 +30,12 @@ def _seconds(text: str) -> float:
 def main(argv: Sequence[str]) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="systemd-run", allow_abbrev=False)
-    parser.add_argument("--unit", "-u")
-    parser.add_argument("--description")
-    parser.add_argument("--property", "-p", action="append", default=[])
-    parser.add_argument("--setenv", "-E", action="append", default=[])
-    for name in ("--collect", "--no-block", "--quiet", "--remain-after-exit", "--no-ask-password"):
-        parser.add_argument(name, action="store_true")
+    add_options(
+        parser,
+        flags="--collect --no-block --quiet --remain-after-exit --no-ask-password",
+        values="--unit|-u --description",
+        lists="--property|-p --setenv|-E",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args(list(argv))
     command = given.command[1:] if given.command[:1] == ["--"] else given.command

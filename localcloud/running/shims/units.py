@@ -28,6 +28,11 @@ def log_file(machine: Machine, name: str) -> Path:
     return machine.units / f"{name}.log"
 
 
+def unload(machine: Machine, name: str) -> None:
+    """Remove a unit's state."""
+    state_file(machine, name).unlink(missing_ok=True)
+
+
 def unit(machine: Machine, name: str) -> dict[str, Any] | None:
     """Return a loaded unit, or None. A transient unit is unloaded when it ends successfully, with `--collect` in any case."""
     document = read_json(state_file(machine, name))
@@ -36,7 +41,7 @@ def unit(machine: Machine, name: str) -> dict[str, Any] | None:
     if alive(int(document["supervisor"])):
         return document
     if document["collect"] or not document.get("exitCode"):
-        state_file(machine, name).unlink(missing_ok=True)
+        unload(machine, name)
         return None
     return document
 
@@ -56,4 +61,4 @@ def stop(machine: Machine, name: str) -> None:
             os.kill(supervisor, signal.SIGKILL)
     except ProcessLookupError:
         pass
-    state_file(machine, name).unlink(missing_ok=True)
+    unload(machine, name)

@@ -16,6 +16,7 @@ from localcloud.plugins.docker import _TYPES
 from localcloud.plugins.overlay import OVERLAYS
 from localcloud.plugins.rest import LocalCloudTransport, Rest
 from localcloud.server.app import Options, open_cloud
+from tests.localcloud.idle_cloud import idle_runtimes
 
 PROGRAM = Path(__file__).parent / "program"
 LIMIT_S = 120
@@ -86,7 +87,7 @@ async def in_workspace(tmp_path: Path, scenario: Any) -> None:
     (tmp_path / "backend").mkdir()
     folder = tmp_path / "program"
     shutil.copytree(PROGRAM, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    cloud = await open_cloud(tmp_path / "cloud", Options(project="p1"))
+    cloud = await open_cloud(tmp_path / "cloud", Options(project="p1"), idle_runtimes)
     try:
         token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=3600)
         # docker looks for build contexts from where it runs, which is the program's folder when the local cloud starts the command there.

@@ -14,6 +14,7 @@ import pytest
 
 from localcloud.plugins.rest import LocalCloudTransport, TransportReply
 from localcloud.server.app import Options, open_cloud
+from tests.localcloud.idle_cloud import idle_runtimes
 from tests.localcloud.plugins.harness import (
     KINDS,
     CheckFailedError,
@@ -91,7 +92,7 @@ def answers() -> list[dict[str, Any]]:
     async def scenario() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         with tempfile.TemporaryDirectory() as folder:
-            cloud = await open_cloud(Path(folder), Options(project="p1"))
+            cloud = await open_cloud(Path(folder), Options(project="p1"), idle_runtimes)
             try:
                 token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=3600)
                 wire = Wire(LocalCloudTransport(cloud.base_url))

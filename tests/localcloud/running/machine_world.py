@@ -89,7 +89,7 @@ async def machines(state: Path, *, speed: float = 1000) -> AsyncIterator[Simulat
     try:
         yield running
     finally:
-        await running.stop_all()
+        await asyncio.gather(*(running.stop(name) for name in list(running._machines)))
         await runner.cleanup()
 
 

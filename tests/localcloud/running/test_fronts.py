@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from localcloud.running.fronts import Fronts, Limits
+from localcloud.running.fronts import DEFAULT_LIMITS, Fronts, Limits
 from localcloud.world.runtime import AccessDecision
 
 SERVICE = "projects/p/locations/r/services/s"
@@ -90,14 +90,14 @@ async def world(
         assert service == SERVICE
         return AccessDecision.ALLOWED if verdicts is None else verdicts[token]
 
-    fronts = Fronts(authorize=authorize) if limits is None else Fronts(authorize=authorize, limits=lambda _: limits)
+    fronts = Fronts(authorize=authorize, limits=lambda _: limits or DEFAULT_LIMITS)
     port = await fronts.open(SERVICE, port=None)
     fronts.route(SERVICE, instance)
     try:
         async with aiohttp.ClientSession() as session:
             yield World(app, fronts, session, f"http://127.0.0.1:{port}", instance)
     finally:
-        await fronts.close_all()
+        await fronts.close(SERVICE)
         await runner.cleanup()
 
 

@@ -73,7 +73,7 @@ async def revisions(state: Path, *, uid: int = 0) -> AsyncIterator[SimulatedRevi
     try:
         yield running
     finally:
-        await running.stop_all()
+        await asyncio.gather(*(running.stop(name) for name in list(running._instances)))
 
 
 def start(state: Path, given: dict[str, Any], *, uid: int = 0) -> str:

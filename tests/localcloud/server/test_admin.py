@@ -3,8 +3,8 @@
 import pytest
 import requests
 
-from localcloud.server import app as server
 from localcloud.world.scenario import OperationDurations, Scenario, ScenarioError, load, parse
+from tests.localcloud import idle_cloud
 
 P = "/projects/local-project"
 SECRETS = f"/secretmanager/v1{P}/secrets"
@@ -71,7 +71,7 @@ class TestScenario:
             parse({"faults": [{"method": "x", "status": 200}]}, "x")
 
     def test_a_strict_scenario_refuses_apis_until_they_are_enabled(self):
-        with server.start(scenario=Scenario(apis=(), operations=OperationDurations(instant=True))) as cloud:
+        with idle_cloud.start(scenario=Scenario(apis=(), operations=OperationDurations(instant=True))) as cloud:
             session = requests.Session()
             session.headers["Authorization"] = "Bearer x"
             refused = session.get(cloud.base_url + SECRETS, timeout=10)

@@ -17,8 +17,8 @@ from google.oauth2 import id_token
 from googleapiclient import discovery
 from googleapiclient.errors import HttpError
 
-from localcloud.world.idle import IdleRevisions
 from localcloud.world.oauth import new_private_key
+from tests.localcloud.idle_cloud import IdleRevisions
 
 PROJECT = "local-project"
 PARENT = f"projects/{PROJECT}"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from localcloud.server import app as server
 from localcloud.world.scenario import OperationDurations, Scenario
+from tests.localcloud import idle_cloud
 
 ORACLE = Path(__file__).resolve().parents[2] / "fixtures" / "oracle"
 UPLOAD = b'--b\r\nContent-Type: application/json\r\n\r\n{"contentType": "application/json"}\r\n--b\r\nContent-Type: application/json\r\n\r\nhi\r\n--b--\r\n'
@@ -45,7 +45,7 @@ def send(base_url: str, request: dict) -> requests.Response:
 def replayed():
     """Every recorded exchange with the answer of the local cloud."""
     answers = []
-    with server.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
+    with idle_cloud.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
         requests.post(
             cloud.base_url + "/admin/projects", json={"projectId": "p1", "projectNumber": "1234567890"}, timeout=30
         ).raise_for_status()

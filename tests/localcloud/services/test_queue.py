@@ -14,12 +14,12 @@ from localcloud import services
 from localcloud.rest.call import Call, Caller
 from localcloud.rest.discovery import load
 from localcloud.rest.errors import CloudError
-from localcloud.server import app as server
 from localcloud.services import tpu
 from localcloud.services.projects import ensure_project
 from localcloud.world.clock import Clock
 from localcloud.world.cloud import Cloud
 from localcloud.world.scenario import Scenario, Tpu, TpuZone
+from tests.localcloud import idle_cloud
 
 ZONE = "projects/local-project/locations/us-east5-a"
 QUEUE = f"/tpu/v2alpha1/{ZONE}/queuedResources"
@@ -51,7 +51,7 @@ class Direct:
 
     def __init__(self, folder: Path, scenario: Scenario) -> None:
         self.cloud = Cloud(state=folder, project="local-project", clock=Clock(speed=1e-9), scenario=scenario)
-        self.cloud.attach(server.idle_runtimes(self.cloud))
+        self.cloud.attach(idle_cloud.idle_runtimes(self.cloud))
         ensure_project(self.cloud, "local-project")
         self._handlers = services.handlers(self.cloud)
         self.queue = tpu.Queue(self.cloud)

@@ -1,9 +1,19 @@
-"""Runtimes that run nothing, for tests: every revision is ready at once, machines are records only."""
+"""A local cloud in a thread, with runtimes that run nothing: every revision is ready at once, machines are records only."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+import threading
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, Options, RuntimeFactory, open_cloud
+from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.runtime import MachineSpec, RevisionFailedError, RevisionSpec
+from localcloud.world.scenario import Scenario
+
+_START_LIMIT_S = 60.0
 
 
 class IdleRevisions:
@@ -77,7 +87,7 @@ class IdleMachines:
         """Return what a test has stored in `attributes`."""
         return self.attributes.get(name, {})
 
-    def address(self, name: str, port: int) -> tuple[str, int] | None:  # noqa: ARG002 - the protocol's signature
+    def address(self, name: str, port: int) -> tuple[str, int] | None:
         """Return None: nothing listens."""
         return None
 
@@ -86,3 +96,56 @@ class IdleMachines:
         await asyncio.sleep(0)
         self.machines.pop(name, None)
         self.metadata.pop(name, None)
+
+
+def idle_runtimes(_cloud: Cloud) -> Runtimes:
+    """Return runtimes in which nothing runs: revisions are ready at once, machines are records only."""
+    return Runtimes(revisions=IdleRevisions(), fronts=IdleFronts(), machines=IdleMachines())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A cloud in a thread."""
+
+    base_url: str
+    state: Path
+    credentials: Path
+    cloud: Cloud
+    loop: asyncio.AbstractEventLoop
+
+
+@contextlib.contextmanager
+def start(
+    *,
+    state: Path | None = None,
+    project: str = DEFAULT_PROJECT,
+    speed: float = DEFAULT_SPEED,
+    scenario: Scenario | None = None,
+    runtimes: RuntimeFactory = idle_runtimes,
+) -> Generator[Started]:
+    """Run a cloud in a thread during the block. Without a state folder, use a temporary one."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="localcloud-"))) if state is None else state
+        folder.mkdir(parents=True, exist_ok=True)
+        options = Options(project=project, speed=speed, scenario=scenario or Scenario())
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="localcloud", daemon=True)
+        thread.start()
+        try:
+            opened = asyncio.run_coroutine_threadsafe(open_cloud(folder, options, runtimes), loop).result(
+                _START_LIMIT_S
+            )
+            try:
+                yield Started(
+                    base_url=opened.base_url,
+                    state=folder,
+                    credentials=opened.credentials,
+                    cloud=opened.cloud,
+                    loop=loop,
+                )
+            finally:
+                asyncio.run_coroutine_threadsafe(opened.close(), loop).result(_START_LIMIT_S)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_START_LIMIT_S)
+            loop.close()
