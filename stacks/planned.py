@@ -60,7 +60,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
     ids = ", ".join(finding.id for finding in plan.stopping if finding.id in ACCEPTABLE_IDS)
     accept = f", or accept with gemma-serving:acceptFindings: [{ids}]" if ids else ""
     hint = (
-        f"Nothing was declared. Change Pulumi.{stack}.yaml as said above (python -m scripts.plan --stack {stack} --fix writes the "
+        f"Nothing was declared. Change Pulumi.{stack}.yaml as said above (python -m scripts.plan --stack {stack} --fix shows the "
         f"change){accept}. python -m scripts.plan --stack {stack} shows the figures."
     )
     raise BlockedError("\n".join([f"The plan stops stack {stack}:", *lines, hint]))
