@@ -29,8 +29,9 @@ from scripts.bench.load import LoadGenerator, Share
 from scripts.bench.points import Sweep
 from scripts.bench.progress import Reporter
 from scripts.bench.prompts import POOL, PromptMaker, Recipe
+from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results
-from scripts.bench.sweep import SweepSettings, run_sweep
+from scripts.bench.sweep import run_sweep
 from scripts.client.access import ServerAccess
 from scripts.client.wire import now_s
 
