@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from scripts.bench.points import SweepError
-from scripts.client.events import as_list, as_mapping, parse_usage
+from scripts.client.events import as_list, as_mapping
 from scripts.client.metrics import (
     GENERATION_TOKENS,
     KV_USAGE,
@@ -111,10 +111,9 @@ async def count_by_usage(client: OpenAIClient, model: str, prompt: str, *, chat:
     answer = await client.post(
         path, {"model": model, "max_tokens": 1, "temperature": 0, **content}, limit_s=10 * CALL_LIMIT_S
     )
-    usage = parse_usage(as_mapping(answer.body).get("usage"))
-    if answer.status != HTTPStatus.OK or usage is None:
+    if answer.status != HTTPStatus.OK or answer.usage is None:
         raise ServerError(f"{path} answered {answer.status} without usage: {answer.message}")
-    return usage.prompt_tokens
+    return answer.usage.prompt_tokens
 
 
 @dataclass(slots=True)
@@ -156,14 +155,6 @@ class Watch:
         return figures
 
 
-async def scrape(client: OpenAIClient, limit_s: float = CALL_LIMIT_S) -> Scrape | None:
-    """Return the server's current metrics, or None if they cannot be read."""
-    with contextlib.suppress(ServerError):
-        answer = await client.get("/metrics", limit_s=limit_s)
-        return parse_metrics(str(answer.body)) if answer.status == HTTPStatus.OK else None
-    return None
-
-
 @contextlib.asynccontextmanager
 async def watching(client: OpenAIClient, *, enabled: bool) -> AsyncGenerator[Watch]:
     """Sample the server's metrics while the context is open, once per second after the first few."""
@@ -177,15 +168,15 @@ async def watching(client: OpenAIClient, *, enabled: bool) -> AsyncGenerator[Wat
         while True:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, SAMPLE_PERIOD_S)
-            found = await scrape(client, limit_s=5.0)
+            found = await client.scrape(limit_s=5.0)
             if found is not None:
                 watch.take(found)
 
-    watch.before = await scrape(client)
+    watch.before = await client.scrape(limit_s=CALL_LIMIT_S)
     task = asyncio.create_task(sample())
     try:
         yield watch
-        watch.after = await scrape(client)
+        watch.after = await client.scrape(limit_s=CALL_LIMIT_S)
         if watch.after is not None and not watch.running:
             watch.take(watch.after)
     finally:

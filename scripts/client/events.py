@@ -24,6 +24,14 @@ def as_list(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
+def decoded(raw: bytes) -> object:
+    """Return a body as JSON types, or as text if it is not JSON."""
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw.decode("utf-8", errors="replace")
+
+
 def first_message(body: object) -> Mapping[str, object]:
     """Return `choices[0].message` of a chat completion; empty if there is none."""
     choices = as_list(as_mapping(body).get("choices"))

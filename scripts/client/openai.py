@@ -5,7 +5,6 @@ Every call has a time limit. The benchmark's load generator has its own reader (
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,18 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from scripts.client.events import DONE, SIMULATED_HEADER, EventSplitter, Usage, error_message, parse_event
+from scripts.client.events import (
+    DONE,
+    SIMULATED_HEADER,
+    EventSplitter,
+    Usage,
+    as_mapping,
+    decoded,
+    error_message,
+    parse_event,
+    parse_usage,
+)
+from scripts.client.metrics import Scrape, parse_metrics
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Returns the headers of the next request, so that tokens are renewed in time."""
@@ -47,6 +57,11 @@ class ServerAnswer:
     def simulated(self) -> str | None:
         """Name of the simulator; None for a real server."""
         return self.headers.get(SIMULATED_HEADER)
+
+    @property
+    def usage(self) -> Usage | None:
+        """The token counts that the server states."""
+        return parse_usage(as_mapping(self.body).get("usage"))
 
     @property
     def message(self) -> str:
@@ -104,7 +119,7 @@ class OpenAIClient:
 
     def __init__(self, base_url: str, headers: Headers | None = None) -> None:
         self.base_url = base_url.rstrip("/")
-        self._headers: Headers = headers or _no_headers
+        self._headers: Headers = headers or dict
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -150,7 +165,7 @@ class OpenAIClient:
                 raw = await response.read()
                 return ServerAnswer(
                     status=response.status,
-                    body=_decode(raw),
+                    body=decoded(raw),
                     headers={k.lower(): v for k, v in response.headers.items()},
                     elapsed_s=time.monotonic() - start_s,
                 )
@@ -166,6 +181,14 @@ class OpenAIClient:
     async def post(self, path: str, body: object, *, limit_s: float) -> ServerAnswer:
         """Send a POST request with a JSON body."""
         return await self.request("POST", path, body=body, limit_s=limit_s)
+
+    async def scrape(self, *, limit_s: float) -> Scrape | None:
+        """Return the server's metrics, or None if they cannot be read."""
+        try:
+            answer = await self.get("/metrics", limit_s=limit_s)
+        except UnreachableError:
+            return None
+        return parse_metrics(str(answer.body)) if answer.status == HTTPStatus.OK else None
 
     async def chat(self, body: Mapping[str, object], *, limit_s: float) -> ServerAnswer:
         """Return a chat completion that is not streamed. Raises ServerError if the status is not 200."""
@@ -194,7 +217,7 @@ class OpenAIClient:
             ) as response:
                 if response.status != HTTPStatus.OK:
                     raw = await response.read()
-                    raise ServerError(f"POST {path} answered {response.status}: {error_message(_decode(raw))}")
+                    raise ServerError(f"POST {path} answered {response.status}: {error_message(decoded(raw))}")
                 async for data in response.content.iter_any():
                     reader.feed(data)
                 return reader.finish(
@@ -262,17 +285,6 @@ class _StreamReader:
             end_s=time.monotonic() - self._start_s,
             started_at_s=self._start_s,
         )
-
-
-def _no_headers() -> Mapping[str, str]:
-    return {}
-
-
-def _decode(raw: bytes) -> object:
-    try:
-        return json.loads(raw)
-    except ValueError:
-        return raw.decode("utf-8", errors="replace")
 
 
 def _reason(error: Exception) -> str:
