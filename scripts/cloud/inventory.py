@@ -32,14 +32,20 @@ class SearchScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """One list method: its API and paths, the key of the answer that holds the items, and the command that deletes an item."""
+    """One list method: its API and paths, and the command that deletes an item."""
 
     kind: str
     api: str
-    key: str
     path: str
     """`{p}` is the project; a path with `{r}` or `{z}` is read once per region or zone."""
     command: str
+    key: str = ""
+    """Key of the answer that holds the items, where it is not the last part of the path."""
+
+    @property
+    def items_key(self) -> str:
+        """Key of the answer that holds the items."""
+        return self.key or self.path.rpartition("/")[2]
 
     def paths(self, scope: SearchScope) -> Iterator[str]:
         """Yield every path to read."""
@@ -54,28 +60,24 @@ KINDS: Sequence[_Kind] = (
     _Kind(
         kind="TPU queued resource",
         api="tpu",
-        key="queuedResources",
         path="v2alpha1/projects/{p}/locations/{z}/queuedResources",
         command="gcloud alpha compute tpus queued-resources delete {id} --project={p} --zone={l} --force",
     ),
     _Kind(
         kind="TPU node",
         api="tpu",
-        key="nodes",
         path="v2alpha1/projects/{p}/locations/{z}/nodes",
         command="gcloud compute tpus tpu-vm delete {id} --project={p} --zone={l}",
     ),
     _Kind(
         kind="Cloud Run service",
         api="run",
-        key="services",
         path="v2/projects/{p}/locations/{r}/services",
         command="gcloud run services delete {id} --project={p} --region={l}",
     ),
     _Kind(
         kind="secret",
         api="secretmanager",
-        key="secrets",
         path="v1/projects/{p}/secrets",
         command="gcloud secrets delete {id} --project={p}",
     ),
@@ -89,7 +91,6 @@ KINDS: Sequence[_Kind] = (
     _Kind(
         kind="image repository",
         api="artifactregistry",
-        key="repositories",
         path="v1/projects/{p}/locations/{r}/repositories",
         command="gcloud artifacts repositories delete {id} --project={p} --location={l}",
     ),
@@ -153,7 +154,7 @@ def belongs(item: Mapping[str, object], owner: Ownership) -> bool:
 def _items(api: GoogleApi, kind: _Kind, path: str) -> Iterator[Mapping[str, object]]:
     try:
         for page in api.pages(kind.api, path):
-            yield from cast("list[Mapping[str, object]]", page.get(kind.key) or [])
+            yield from cast("list[Mapping[str, object]]", page.get(kind.items_key) or [])
     except GoogleListError as error:
         # A disabled API or a location that does not exist holds no resources.
         if error.reason == _NOT_ENABLED or error.status == 404:  # noqa: PLR2004 - HTTP's own number
