@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from scripts.bench.points import SweepError
-from scripts.client.events import as_list, as_mapping
+from scripts.client.events import as_mapping, served_models
 from scripts.client.metrics import (
     GENERATION_TOKENS,
     KV_USAGE,
@@ -60,22 +60,19 @@ async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool)
         raise SweepError(f"{client.base_url} cannot be measured: {error}") from None
     if answer.status != HTTPStatus.OK:
         raise SweepError(f"{client.base_url}/v1/models answered {answer.status}: {answer.message}")
-    rows = [as_mapping(row) for row in as_list(as_mapping(answer.body).get("data"))]
-    row = next((row for row in rows if model is None or row.get("id") == model), None)
-    if row is None:
-        names = ", ".join(str(row.get("id")) for row in rows) or "nothing"
+    models = served_models(answer.body)
+    served = next((found for found in models if model in {None, found.id}), None)
+    if served is None:
+        names = ", ".join(found.id for found in models) or "nothing"
         raise SweepError(f"--model is {model!r}; the server serves {names}.")
-    length = row.get("max_model_len")
-    simulated = answer.simulated or (str(row["owned_by"]) if "simulated" in str(row.get("owned_by", "")) else None)
-    name = str(row["id"])
     version = await _ask(client, "GET", "/version")
-    tokens = await _ask(client, "POST", "/tokenize", tokenize_body(name, "one", chat=chat))
+    tokens = await _ask(client, "POST", "/tokenize", tokenize_body(served.id, "one", chat=chat))
     metrics = await _ask(client, "GET", "/metrics")
     return ServerInfo(
-        model=name,
-        max_model_len=length if isinstance(length, int) else None,
+        model=served.id,
+        max_model_len=served.max_model_len,
         version=str(as_mapping(version.body).get("version")) if version else None,
-        simulated=simulated,
+        simulated=answer.simulated or served.simulator,
         has_tokenizer=tokens is not None and isinstance(as_mapping(tokens.body).get("count"), int),
         has_metrics=metrics is not None and parse_metrics(str(metrics.body)).total(GENERATION_TOKENS) is not None,
     )

@@ -39,6 +39,29 @@ def first_message(body: object) -> Mapping[str, object]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One row of /v1/models."""
+
+    id: str
+    max_model_len: int | None
+    simulator: str | None
+    """Name of the simulator that owns the model; None for a real server."""
+
+
+def served_models(body: object) -> list[ServedModel]:
+    """Return the models that a server's /v1/models names."""
+    rows = [as_mapping(row) for row in as_list(as_mapping(body).get("data"))]
+    return [
+        ServedModel(
+            id=str(row.get("id")),
+            max_model_len=_int(row.get("max_model_len")),
+            simulator=str(row["owned_by"]) if "simulated" in str(row.get("owned_by", "")) else None,
+        )
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Token counts as the server states them. They are the only source of counts, because a stream chunk is not a token."""
 

@@ -7,6 +7,7 @@ Every call has a time limit. The benchmark's load generator has its own reader (
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
@@ -142,6 +143,21 @@ class OpenAIClient:
             raise RuntimeError("OpenAIClient must be entered first: `async with OpenAIClient(url) as client`")
         return self._session
 
+    async def _prepared(
+        self, method: str, path: str, body: object, limit_s: float, *, anonymous: bool = False
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Return a context that sends the request when it is entered."""
+        # Renewing an identity token may call the metadata server or start gcloud: never in the event loop.
+        headers = {} if anonymous else dict(await asyncio.to_thread(self._headers))
+        return self._open.request(
+            method,
+            self.base_url + path,
+            json=body,
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=limit_s),
+            allow_redirects=False,
+        )
+
     async def request(
         self, method: str, path: str, *, body: object = None, limit_s: float, anonymous: bool = False
     ) -> ServerAnswer:
@@ -149,19 +165,10 @@ class OpenAIClient:
 
         Raises UnreachableError when no complete answer arrived within `limit_s` seconds.
         """
-        url = self.base_url + path
-        # Renewing an identity token may call the metadata server or start gcloud: never in the event loop.
-        headers = {} if anonymous else dict(await asyncio.to_thread(self._headers))
+        sending = await self._prepared(method, path, body, limit_s, anonymous=anonymous)
         start_s = time.monotonic()
         try:
-            async with self._open.request(
-                method,
-                url,
-                json=body,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=limit_s),
-                allow_redirects=False,
-            ) as response:
+            async with sending as response:
                 raw = await response.read()
                 return ServerAnswer(
                     status=response.status,
@@ -205,16 +212,10 @@ class OpenAIClient:
         Raises ServerError if the status is not 200 or an event is malformed or has an error, and UnreachableError if the stream breaks
         or does not end within `limit_s` seconds.
         """
-        headers = dict(await asyncio.to_thread(self._headers))
+        sending = await self._prepared("POST", path, body, limit_s)
         reader = _StreamReader()
         try:
-            async with self._open.post(
-                self.base_url + path,
-                json=body,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=limit_s),
-                allow_redirects=False,
-            ) as response:
+            async with sending as response:
                 if response.status != HTTPStatus.OK:
                     raw = await response.read()
                     raise ServerError(f"POST {path} answered {response.status}: {error_message(decoded(raw))}")

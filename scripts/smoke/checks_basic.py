@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-from scripts.client.events import as_list, as_mapping, first_message, parse_usage
+from scripts.client.events import as_mapping, first_message, parse_usage, served_models
 from scripts.client.openai import ServerAnswer, UnreachableError, chat_body
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed
@@ -98,19 +98,16 @@ async def served_model(context: CheckContext) -> Outcome:
     wanted = context.target.model
     if answer.status != HTTPStatus.OK:
         return failed(f"status {answer.status}", wanted=wanted, detail=answer.message)
-    rows = [as_mapping(row) for row in as_list(as_mapping(answer.body).get("data"))]
-    names = [str(row.get("id")) for row in rows]
-    row = next((row for row in rows if row.get("id") == wanted), None)
-    if row is None:
+    models = served_models(answer.body)
+    served = next((found for found in models if found.id == wanted), None)
+    if served is None:
         return failed(
-            ", ".join(names) or "no model",
+            ", ".join(found.id for found in models) or "no model",
             wanted=wanted,
             detail="the server serves another model: check `vllm.servedModelName` and `model` in the settings.",
         )
-    length = row.get("max_model_len")
-    context.max_model_len = length if isinstance(length, int) else None
-    if context.simulated is None and "simulated" in str(row.get("owned_by", "")):
-        context.simulated = str(row["owned_by"])
+    context.max_model_len = served.max_model_len
+    context.simulated = context.simulated or served.simulator
     return passed(wanted, wanted=wanted, values={"max_model_len": context.max_model_len})
 
 
