@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from scripts.bench.load import Share
-from scripts.bench.records import FRAME, Go, Progress, Ready, Stop, WorkerResult, packed, unpacked
+from scripts.bench.records import FRAME, Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, unpacked
 from scripts.client.wire import now_s
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -130,11 +130,11 @@ class WorkerPool:
         results = asyncio.gather(*(self._result(worker, workers, progress) for worker in workers))
         try:
             for worker in workers:
-                await worker.send(Go(start_s))
+                await worker.send(StartLoad(start_s))
             done, _ = await asyncio.wait({results}, timeout=limit_s)
             if not done:
                 for worker in workers:
-                    await worker.send(Stop())
+                    await worker.send(StopLoad())
                 done, _ = await asyncio.wait({results}, timeout=STOP_LIMIT_S)
             if not done:
                 raise WorkerError(f"the load generator did not stop within {STOP_LIMIT_S:.0f} s")  # noqa: TRY301 - it is cleaned up like the others

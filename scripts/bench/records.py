@@ -72,14 +72,14 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Go:
+class StartLoad:
     """Message to a worker: start at this reading of `now_s`."""
 
     start_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopLoad:
     """Message to a worker: end the requests in flight."""
 
 

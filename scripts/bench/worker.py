@@ -1,6 +1,6 @@
 """One process of the load generator: `python -m scripts.bench.worker`, driven through its standard input and output.
 
-Messages in: a `Share`, `Go` with the start time, `Stop`, and the end of the input, which ends the process. Messages out: `Ready`,
+Messages in: a `Share`, `StartLoad` with the start time, `StopLoad`, and the end of the input, which ends the process. Messages out: `Ready`,
 `Progress` twice a second, and one `WorkerResult` a point. Interrupts are the parent's business: it decides what is kept.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 
 from scripts.bench.limits import raise_open_files_limit
 from scripts.bench.load import LoadGenerator, Share
-from scripts.bench.records import Go, Progress, Ready, Stop, WorkerResult, packed, read_message
+from scripts.bench.records import Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, read_message
 
 PROGRESS_PERIOD_S: Final = 0.5
 
@@ -27,16 +27,16 @@ async def _serve(inbox: asyncio.Queue[object]) -> None:
     loop = asyncio.get_running_loop()
     while (share := await inbox.get()) is not None:
         if not isinstance(share, Share):
-            continue  # a `Stop` that was sent before the last result arrived
+            continue  # a `StopLoad` that was sent before the last result arrived
         generator = LoadGenerator(share, loop)
         await generator.prepare()
         _send(Ready())
         order = await inbox.get()
         if order is None:
             return
-        if isinstance(order, Stop):
+        if isinstance(order, StopLoad):
             generator.stop()
-        run = loop.create_task(generator.run(order.start_s if isinstance(order, Go) else 0.0))
+        run = loop.create_task(generator.run(order.start_s if isinstance(order, StartLoad) else 0.0))
         if not await _attend(run, generator, inbox):
             return
         _send(run.result())
