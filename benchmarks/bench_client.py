@@ -9,8 +9,6 @@ The server (tests/scripts/bench/timed_server.py) counts its own lateness, printe
 Figures of one machine; the ratios are what carries over.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -21,21 +19,20 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scripts.bench.limits import raise_open_files_limit
 from scripts.bench.load import LoadGenerator, Share
 from scripts.bench.points import Sweep
 from scripts.bench.progress import Reporter
 from scripts.bench.prompts import POOL, PromptMaker, Recipe
+from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results
-from scripts.bench.sweep import SweepSettings, run_sweep
+from scripts.bench.sweep import run_sweep
 from scripts.client.access import ServerAccess
 from scripts.client.wire import now_s
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVER = ROOT / "tests" / "scripts" / "bench" / "timed_server.py"

@@ -6,21 +6,17 @@ Ratios, not seconds, because they mean the same on a fast machine and on a slow 
 of the command and of the empty interpreter take turns, so that a busy moment does not fall on one of them alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from planning import Deployment, plan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 EMPTY: Final = (sys.executable, "-c", "pass")

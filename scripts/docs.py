@@ -24,6 +24,13 @@ COMMAND_LINE: Final = "make docs"
 _MARKED: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(?:(?!<!-- generated).)*?(<!-- end -->)", re.DOTALL)
 
 
+def _accuracy_page() -> str:
+    from benchmarks.accuracy.__main__ import page
+    from benchmarks.accuracy.measured import load
+
+    return page(load())
+
+
 def _settings_page() -> str:
     from stacks.reference import page
 
@@ -68,6 +75,7 @@ def _rules_page() -> str:
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": lambda: _provider_prints("python_sdk"),
+    "docs/accuracy.md": _accuracy_page,
     "docs/rules.md": _rules_page,
     "docs/settings.md": _settings_page,
     "docs/settings.schema.json": _settings_schema,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
-from scripts.errors import CommandRefusedError, ScriptError
+from scripts.errors import CommandRefusedError
 from scripts.pulumi import engine
 from scripts.pulumi.settings import stack_settings
 from scripts.pulumi.stack import stack_resources
@@ -96,11 +96,7 @@ def _create_bucket(stack: str) -> None:
     """Create the bucket alone: the server needs its weights before it starts. Raises ScriptError if `pulumi up` fails."""
     stack_resources(stack)  # refuses a stack that does not exist
     targets = [f"--target={target}" for target in _BUCKET_TARGETS]
-    code = engine.run(
-        "up", "--yes", "--skip-preview", "--stack", stack, *targets, capture=False, limit_s=None
-    ).returncode
-    if code != 0:
-        raise ScriptError(f"`pulumi up` could not create the bucket of stack {stack}: exit code {code}, see above.")
+    engine.change(stack, "up", *targets, after_failure="The bucket could not be created.")
 
 
 COMMAND: Final = Command(

@@ -3,8 +3,6 @@
 Exit code 0 proves that nothing is left. Exit code 1 means that something is left, or that the search could not read everything.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -17,7 +15,7 @@ from contracts.exit_codes import ExitCode
 from contracts.labels import PRODUCT, Ownership
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option, StackName
-from scripts.errors import CommandRefusedError, ScriptError
+from scripts.errors import CommandRefusedError
 from scripts.pulumi import engine
 from scripts.pulumi.settings import stack_settings
 from scripts.pulumi.stack import StateResource, stack_resources
@@ -44,7 +42,7 @@ class TeardownReport:
     stack: str
     before: Sequence[StateResource]
     after: Sequence[StateResource]
-    left: Sequence[FoundResource]
+    left: "Sequence[FoundResource]"
     elapsed_s: float
 
     @property
@@ -75,7 +73,9 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     if before:
         if not options.yes:
             _confirm(stack, before)
-        _destroy(stack)
+        engine.change(
+            stack, "destroy", after_failure="The state still holds the remaining resources; run teardown again."
+        )
     report = TeardownReport(
         stack=stack,
         before=before,
@@ -90,7 +90,7 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     return ExitCode.DONE if report.clean else ExitCode.FAILED
 
 
-def _scope(stack: str) -> SearchScope:
+def _scope(stack: str) -> "SearchScope":
     """Return where to search. The settings name every zone that the stack may have tried, the state only the last one."""
     from scripts.cloud.inventory import SearchScope
 
@@ -112,15 +112,6 @@ def _confirm(stack: str, resources: Sequence[StateResource]) -> None:
     print(f"Destroy these {len(resources)} resources of stack {stack}? Type yes: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != "yes":
         raise CommandRefusedError("Nothing was destroyed; type yes, or pass --yes.")
-
-
-def _destroy(stack: str) -> None:
-    """Run `pulumi destroy` with its progress on stderr. Raises ScriptError if it fails."""
-    code = engine.run("destroy", "--yes", "--skip-preview", "--stack", stack, capture=False, limit_s=None).returncode
-    if code != 0:
-        raise ScriptError(
-            f"`pulumi destroy --stack {stack}` ended with exit code {code}, see above. The state still holds the remaining resources; run teardown again."
-        )
 
 
 def _is_simulated() -> bool:

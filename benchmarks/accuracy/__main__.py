@@ -3,18 +3,14 @@
 Exit codes: 0 written or up to date, 1 out of date or a figure outside its tolerance.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from benchmarks.accuracy.measured import CONTRADICTIONS, FIELD_REPORTS, PUBLIC_LOGS, VERDICTS, Case, Figure, subject_of
+from benchmarks.accuracy.measured import Case, Figure, Measurements, ObservedRun, load, subject_of
 from planning.planner import plan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
 _PRECISE_BELOW: Final = 100
@@ -42,48 +38,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="change nothing; exit 1 if docs/accuracy.md is out of date"
     )
     args = parser.parse_args(argv)
-    text = page()
+    measurements = load()
+    text = page(measurements)
     if args.check:
         if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
             return 0
         print("accuracy: docs/accuracy.md is out of date; run python -m benchmarks.accuracy", file=sys.stderr)
         return 1
     PAGE.write_text(text, encoding="utf-8")
-    wrong = misses()
+    wrong = misses(measurements)
     for line in wrong:
         print(f"accuracy: {line}", file=sys.stderr)
     return 1 if wrong else 0
 
 
-def page() -> str:
+def page(measurements: Measurements) -> str:
     """Return the page as Markdown."""
     parts = [
         _HEAD,
         "## Field reports\n",
-        *_table(FIELD_REPORTS),
+        *_table(measurements.field_reports),
         "\n## Will it run?\n",
         "| deployment | seen | planned | report |",
         "| --- | --- | --- | --- |",
-        *(
-            f"| {v.title} | {'runs' if v.runs else 'out of memory'} | {plan(v.deployment).verdict} | {v.source} |"
-            for v in VERDICTS
-        ),
+        *(_outcome_row(outcome) for outcome in measurements.outcomes),
         "\n## Boot logs that others published\n",
-        *_table(PUBLIC_LOGS),
+        *_table(measurements.boot_logs),
         "\n## Where reports contradict themselves or each other\n",
         "| the report says | the planner says | why |",
         "| --- | --- | --- |",
-        *(f"| {said} | {planned} | {why} |" for said, planned, why in CONTRADICTIONS),
+        *(f"| {row.report} | {row.planner} | {row.why} |" for row in measurements.contradictions),
     ]
     return "\n".join(parts) + "\n"
 
 
-def misses() -> list[str]:
+def misses(measurements: Measurements) -> list[str]:
     """Return the figures outside their tolerance, one sentence each."""
     return [
-        f"{case.title}: {figure.name} predicted {predicted:.4g}, measured {figure.measured:.4g}, off by {error:+.1%}"
-        for case, figure, predicted, error in compared((*FIELD_REPORTS, *PUBLIC_LOGS))
-        if abs(error) > figure.tolerance
+        f"{case.title}: {figure.kind.name} predicted {predicted:.4g}, measured {figure.measured:.4g}, off by {error:+.1%}"
+        for case, figure, predicted, error in compared(measurements.cases)
+        if abs(error) > figure.kind.tolerance
     ]
 
 
@@ -92,7 +86,7 @@ def compared(cases: Iterable[Case]) -> Iterator[tuple[Case, Figure, float, float
     for case in cases:
         subject = subject_of(case)
         for figure in case.figures:
-            predicted = figure.read(subject)
+            predicted = figure.kind.read(subject)
             yield case, figure, predicted, predicted / figure.measured - 1
 
 
@@ -102,11 +96,16 @@ def _table(cases: Iterable[Case]) -> list[str]:
         "| --- | --- | ---: | ---: | ---: | --- |",
     ]
     for case, figure, predicted, error in compared(cases):
-        unit = f" {figure.unit}" if figure.unit else ""
-        lines.append(
-            f"| {case.title} | {figure.name} | {_number(predicted)}{unit} | {_number(figure.measured)}{unit} | {error:+.1%} | {case.source} |"
-        )
+        unit = f" {figure.kind.unit}" if figure.kind.unit else ""
+        numbers = f"{_number(predicted)}{unit} | {_number(figure.measured)}{unit} | {error:+.1%}"
+        lines.append(f"| {case.title} | {figure.kind.name} | {numbers} | {case.source.citation} |")
     return lines
+
+
+def _outcome_row(run: ObservedRun) -> str:
+    seen = "runs" if run.runs else "out of memory"
+    reports = ", ".join(source.citation.removeprefix("field report ") for source in run.sources)
+    return f"| {run.title} | {seen} | {plan(run.deployment).verdict} | {reports} |"
 
 
 def _number(value: float) -> str:

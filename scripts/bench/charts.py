@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+NOTHING: Final = "\N{EN DASH}"
+"""Text of a figure that does not exist."""
+
 Result = Mapping[str, Any]
 Value = Callable[[Result], float | None]
 
@@ -68,6 +71,26 @@ class HeatMap:
     rows: tuple[str, ...]
     cells: tuple[Cell, ...]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plotted:
+    """A figure that is drawn over the load."""
+
+    key: str
+    title: str
+    field: str
+    unit: str
+    y_label: str = ""
+    """Label of the axis, if it is not the unit."""
+
+
+THROUGHPUT: Final = Plotted(
+    key="throughput", title="Throughput", field="output_throughput", unit="tok/s", y_label="output tokens a second"
+)
+TPOT: Final = Plotted(key="tpot", title="Time per output token, median", field="median_tpot_ms", unit="ms")
+COST: Final = Plotted(
+    key="cost", title="Cost of a million output tokens", field="usd_per_million_output_tokens", unit="USD"
+)
 
 LOG_RANGE: Final = 20.0
 """Values that differ by more than this factor have a logarithmic axis."""
@@ -135,20 +158,20 @@ def _wide(series: Sequence[Series]) -> bool:
     return bool(values) and max(values) / min(values) > LOG_RANGE
 
 
-def over_load(
-    results: Sequence[Result], mode: str, *, key: str, title: str, field: str, y_label: str, unit: str
-) -> LineChart | None:
+def _over_load(results: Sequence[Result], mode: str, plotted: Plotted) -> LineChart | None:
     """Return a chart of one figure over the load, one line per shape; None without values."""
-    named = _names(results)
-    series = tuple(_line(group, named(shape), figure(field), unit, mode) for shape, group in _by_shape(results).items())
-    series = tuple(line for line in series if line.marks)
-    if not series:
-        return None
+    named, value = _names(results), figure(plotted.field)
+    lines = (_line(group, named(shape), value, plotted.unit, mode) for shape, group in _by_shape(results).items())
+    series = tuple(line for line in lines if line.marks)
+    return _chart_over_load(f"{plotted.key}-{mode}", plotted, series, mode) if series else None
+
+
+def _chart_over_load(key: str, plotted: Plotted, series: tuple[Series, ...], mode: str) -> LineChart:
     return LineChart(
-        key=f"{key}-{mode}",
-        title=title,
+        key=key,
+        title=plotted.title,
         x_label=_load_name(mode),
-        y_label=y_label,
+        y_label=plotted.y_label or plotted.unit,
         series=series,
         log_x=True,
         log_y=_wide(series),
@@ -162,17 +185,8 @@ def ttft_percentiles(results: Sequence[Result], mode: str) -> list[LineChart]:
         lines = (("median", "median_ttft_ms"), ("p90", "p90_ttft_ms"), ("p99", "p99_ttft_ms"))
         series = tuple(_line(group, name, figure(field), "ms", mode) for name, field in lines)
         if series[0].marks:
-            charts.append(
-                LineChart(
-                    key=f"ttft-{mode}-i{shape[1]}-o{shape[0]}",
-                    title=f"Time to first token, {shape_name(shape)}",
-                    x_label=_load_name(mode),
-                    y_label="ms",
-                    series=series,
-                    log_x=True,
-                    log_y=_wide(series),
-                )
-            )
+            plotted = Plotted(key="ttft", title=f"Time to first token, {shape_name(shape)}", field="", unit="ms")
+            charts.append(_chart_over_load(f"ttft-{mode}-i{shape[1]}-o{shape[0]}", plotted, series, mode))
     return charts
 
 
@@ -248,39 +262,13 @@ class Pictures:
 
 def pictures(results: Sequence[Result]) -> Pictures:
     """Return the charts of the results."""
-    lines: list[LineChart] = []
+    lines: list[LineChart | None] = []
     more: list[LineChart] = []
     for mode in ("closed", "open"):
         group = [result for result in results if _mode(result) == mode]
-        throughput = over_load(
-            group,
-            mode,
-            key="throughput",
-            title="Throughput",
-            field="output_throughput",
-            y_label="output tokens a second",
-            unit="tok/s",
-        )
         percentiles = ttft_percentiles(group, mode)
-        tpot = over_load(
-            group,
-            mode,
-            key="tpot",
-            title="Time per output token, median",
-            field="median_tpot_ms",
-            y_label="ms",
-            unit="ms",
-        )
-        cost = over_load(
-            group,
-            mode,
-            key="cost",
-            title="Cost of a million output tokens",
-            field="usd_per_million_output_tokens",
-            y_label="USD",
-            unit="USD",
-        )
-        found = (throughput, *percentiles[:1], latency_against_throughput(group, mode), tpot, cost)
-        lines += [chart for chart in found if chart is not None]
+        lines += [_over_load(group, mode, THROUGHPUT), *percentiles[:1], latency_against_throughput(group, mode)]
+        lines += [_over_load(group, mode, TPOT), _over_load(group, mode, COST)]
         more += percentiles[1:]
-    return Pictures(lines=tuple(lines), maps=tuple(heat_maps(results)), more=tuple(more))
+    found = tuple(chart for chart in lines if chart is not None)
+    return Pictures(lines=found, maps=tuple(heat_maps(results)), more=tuple(more))

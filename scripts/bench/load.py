@@ -201,10 +201,7 @@ class LoadGenerator:
         )  # fmt: skip
 
     async def _closed_loop(self) -> None:
-        share, indexes = (
-            self._share,
-            self._indexes(),
-        )  # one iterator for all slots: the next free slot takes the next index
+        share, indexes = self._share, self._indexes()  # one iterator: the next free slot takes the next index
         slots: list[asyncio.Task[None]] = []
         for number in range(share.concurrency):
             delay_s = self._start_s + (number * share.workers + share.worker) * RAMP_S - now_s()
@@ -260,7 +257,11 @@ class LoadGenerator:
                 try:
                     connection = await self._connect()
                 except (OSError, TimeoutError) as error:
-                    return self._failed_to_connect(index, intended_s, error)
+                    why = str(error) or f"no connection within {CONNECT_LIMIT_S:.0f} s"
+                    at_s = now_s()
+                    return self._keep(
+                        index, intended_s, 0.0, Exchange(sent_s=at_s, end_s=at_s, error="connect", error_detail=why)
+                    )
                 connect_s = now_s() - began_s
             reused = connection.reused
             exchange, done = connection.exchange(request)
@@ -288,31 +289,10 @@ class LoadGenerator:
                 return connection
         return None
 
-    def _failed_to_connect(self, index: int, intended_s: float | None, error: Exception) -> RequestRecord:
-        self._failures_in_a_row += 1
-        if self._failures_in_a_row >= GIVE_UP_AFTER:
-            self._gave_up = "connect"
-        at_s = now_s() - self._start_s
-        record = RequestRecord(
-            index=index,
-            intended_s=at_s if intended_s is None else intended_s,
-            sent_s=at_s,
-            connect_s=0.0,
-            end_s=at_s,
-            times_s=array("d"),
-            prompt_tokens=0,
-            output_tokens=0,
-            cached_tokens=None,
-            error="connect",
-            error_detail=str(error) or f"no connection within {CONNECT_LIMIT_S:.0f} s",
-        )
-        self._records.append(record)
-        return record
-
     def _keep(self, index: int, intended_s: float | None, connect_s: float, exchange: Exchange) -> RequestRecord:
         if exchange.any_bytes:
             self._failures_in_a_row = 0
-        elif exchange.error in {"reset", "closed"}:
+        elif exchange.error in {"connect", "reset", "closed"}:
             self._failures_in_a_row += 1
             if self._failures_in_a_row >= GIVE_UP_AFTER:
                 self._gave_up = exchange.error

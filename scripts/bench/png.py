@@ -4,9 +4,8 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.bench.charts import HeatMap, LineChart, Pictures
+from scripts.bench.charts import NOTHING, HeatMap, LineChart, Pictures
 
-NOTHING: Final = "\N{EN DASH}"
 DPI: Final = 120
 SIZE_INCHES: Final = (7.2, 4.4)
 COLOURS: Final = ("#1f5fbf", "#b85c00", "#00796b", "#a3278f", "#6b6f00", "#555b66")

@@ -142,36 +142,20 @@ def _clamped(asked: int, output: int, max_model_len: int | None, notes: list[str
 def _loads(sweep: Sweep, input_tokens: int, output_tokens: int) -> list[Point]:
     points: list[Point] = []
     for repeat in range(sweep.repeats):
+        shape = Point(
+            mode="closed",
+            level=0,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            requests=sweep.requests,
+            duration_s=sweep.duration_s,
+            seed=0,
+            repeat=repeat,
+        )
         for level in sorted(set(sweep.concurrency)):
-            count = sweep.requests
-            if count is None and sweep.by_waves:
-                count = max(LEAST_REQUESTS, WAVES * level)
-            points.append(
-                Point(
-                    mode="closed",
-                    level=level,
-                    input_tokens=input_tokens,
-                    output_tokens=output_tokens,
-                    requests=count,
-                    duration_s=sweep.duration_s,
-                    seed=0,
-                    repeat=repeat,
-                )
-            )
-        for rate in sorted(set(sweep.request_rate)):
-            duration_s = (
-                sweep.duration_s if sweep.duration_s is not None or sweep.requests is not None else OPEN_DURATION_S
-            )
-            points.append(
-                Point(
-                    mode="open",
-                    level=rate,
-                    input_tokens=input_tokens,
-                    output_tokens=output_tokens,
-                    requests=sweep.requests,
-                    duration_s=duration_s,
-                    seed=0,
-                    repeat=repeat,
-                )
-            )
+            waves = max(LEAST_REQUESTS, WAVES * level) if sweep.by_waves else None
+            points.append(replace(shape, level=level, requests=waves if sweep.requests is None else sweep.requests))
+        has_end = sweep.duration_s is not None or sweep.requests is not None
+        open_loop = replace(shape, mode="open", duration_s=sweep.duration_s if has_end else OPEN_DURATION_S)
+        points += [replace(open_loop, level=rate) for rate in sorted(set(sweep.request_rate))]
     return points

@@ -2,16 +2,14 @@
 
 import asyncio
 import contextlib
-import dataclasses
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Final, Self
 
 from scripts.bench.load import Share
-from scripts.bench.records import FRAME, WorkerResult, unpack_result
+from scripts.bench.records import FRAME, Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, unpacked
 from scripts.client.wire import now_s
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -25,7 +23,7 @@ STOP_LIMIT_S: Final = 45.0
 STREAMS_PER_WORKER: Final = 512
 """A worker handles about 50,000 events per second; 512 streams at 50 tokens per second are half of that."""
 
-Progress = Callable[[int, int], None]
+ShowProgress = Callable[[int, int], None]
 """Receives the number of finished requests and of requests in flight."""
 
 
@@ -53,28 +51,25 @@ class _Worker:
         self.finished = 0
         self.in_flight = 0
 
-    async def send(self, message: dict[str, Any]) -> None:
-        raw = json.dumps(message, separators=(",", ":")).encode()
+    async def send(self, message: object) -> None:
         stdin = self.process.stdin
         if stdin is None:
             raise WorkerError("a worker has no input")
-        stdin.write(FRAME.pack(len(raw), 0) + raw)
+        stdin.write(packed(message))
         try:
             await stdin.drain()
         except (ConnectionError, BrokenPipeError) as error:
             raise WorkerError("a process of the load generator died") from error
 
-    async def receive(self) -> tuple[dict[str, Any], bytes]:
+    async def receive(self) -> object:
         stdout = self.process.stdout
         if stdout is None:
             raise WorkerError("a worker has no output")
         try:
-            head_size, blob_size = FRAME.unpack(await stdout.readexactly(FRAME.size))
-            raw = await stdout.readexactly(head_size)
-            blob = await stdout.readexactly(blob_size)
+            (size,) = FRAME.unpack(await stdout.readexactly(FRAME.size))
+            return unpacked(await stdout.readexactly(size))
         except asyncio.IncompleteReadError as error:
             raise WorkerError("a process of the load generator died") from error
-        return cast("dict[str, Any]", json.loads(raw)), blob
 
 
 class WorkerPool:
@@ -116,7 +111,7 @@ class WorkerPool:
             )
             self._workers.append(_Worker(process))
 
-    async def run(self, shares: Sequence[Share], *, limit_s: float, progress: Progress) -> list[WorkerResult]:
+    async def run(self, shares: Sequence[Share], *, limit_s: float, progress: ShowProgress) -> list[WorkerResult]:
         """Run one point with one worker per share. After `limit_s` seconds the remaining requests are ended and reported as aborted.
 
         Raises WorkerError when a process died. A cancellation ends all processes: what they know of the point is lost.
@@ -135,11 +130,11 @@ class WorkerPool:
         results = asyncio.gather(*(self._result(worker, workers, progress) for worker in workers))
         try:
             for worker in workers:
-                await worker.send({"op": "go", "start_s": start_s})
+                await worker.send(StartLoad(start_s))
             done, _ = await asyncio.wait({results}, timeout=limit_s)
             if not done:
                 for worker in workers:
-                    await worker.send({"op": "stop"})
+                    await worker.send(StopLoad())
                 done, _ = await asyncio.wait({results}, timeout=STOP_LIMIT_S)
             if not done:
                 raise WorkerError(f"the load generator did not stop within {STOP_LIMIT_S:.0f} s")  # noqa: TRY301 - it is cleaned up like the others
@@ -151,17 +146,16 @@ class WorkerPool:
 
     @staticmethod
     async def _prepare(worker: _Worker, share: Share) -> None:
-        await worker.send({"op": "prepare", "share": dataclasses.asdict(share)})
-        head, _ = await worker.receive()
-        if head["op"] != "ready":
-            raise WorkerError(f"the load generator answered {head['op']!r} instead of ready")
+        await worker.send(share)
+        answer = await worker.receive()
+        if not isinstance(answer, Ready):
+            raise WorkerError(f"the load generator answered {answer!r} instead of ready")
         worker.finished = worker.in_flight = 0
 
     @staticmethod
-    async def _result(worker: _Worker, workers: Sequence[_Worker], progress: Progress) -> WorkerResult:
-        while True:
-            head, blob = await worker.receive()
-            if head["op"] == "result":
-                return unpack_result(head, blob)
-            worker.finished, worker.in_flight = int(head["finished"]), int(head["in_flight"])
+    async def _result(worker: _Worker, workers: Sequence[_Worker], progress: ShowProgress) -> WorkerResult:
+        while not isinstance(message := await worker.receive(), WorkerResult):
+            if isinstance(message, Progress):
+                worker.finished, worker.in_flight = message.finished, message.in_flight
             progress(sum(w.finished for w in workers), sum(w.in_flight for w in workers))
+        return message

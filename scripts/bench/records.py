@@ -1,17 +1,13 @@
-"""Records of requests, and their message format: a JSON head, then the raw event times."""
+"""Records of requests, and the messages between the command and its workers: a length, then the pickled object."""
 
-from __future__ import annotations
-
-import json
+import pickle
 import struct
 from array import array
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, Any, Final, cast
+from typing import IO, Final
 
-FRAME: Final = struct.Struct(">II")
-"""Lengths of a message's JSON and of its raw bytes."""
-FRAME_LIMIT: Final = 1 << 30
+FRAME: Final = struct.Struct(">I")
+"""Length of a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +21,7 @@ class RequestRecord:
     connect_s: float
     """Seconds to open a connection; 0 if one was open."""
     end_s: float
-    times_s: array[float]
+    times_s: "array[float]"
     """Arrival times of the events with output."""
     prompt_tokens: int
     output_tokens: int
@@ -57,7 +53,7 @@ class WorkerResult:
     """One worker's share of a point."""
 
     records: tuple[RequestRecord, ...]
-    lags_s: array[float]
+    lags_s: "array[float]"
     """Lateness of the worker's event loop, sampled evenly over time."""
     cpu_s: float
     wall_s: float
@@ -70,77 +66,47 @@ class WorkerResult:
     simulated: bool
 
 
-def write_frame(stream: IO[bytes], head: Mapping[str, Any], blob: bytes = b"") -> None:
-    """Write one message and flush."""
-    raw = json.dumps(head, separators=(",", ":")).encode()
-    stream.write(FRAME.pack(len(raw), len(blob)) + raw + blob)
-    stream.flush()
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Message of a worker: its connections are open."""
 
 
-def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
+@dataclass(frozen=True, slots=True)
+class StartLoad:
+    """Message to a worker: start at this reading of `now_s`."""
+
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopLoad:
+    """Message to a worker: end the requests in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Message of a worker: its requests so far."""
+
+    finished: int
+    in_flight: int
+
+
+def packed(message: object) -> bytes:
+    """Return one message as bytes."""
+    raw = pickle.dumps(message)
+    return FRAME.pack(len(raw)) + raw
+
+
+def unpacked(raw: bytes) -> object:
+    """Return the message in the bytes after its length."""
+    return pickle.loads(raw)  # noqa: S301 - only the command and the processes that it started write here
+
+
+def read_message(stream: IO[bytes]) -> object:
     """Return the next message, or None at the end of the stream."""
     prefix = stream.read(FRAME.size)
     if len(prefix) < FRAME.size:
         return None
-    head_size, blob_size = FRAME.unpack(prefix)
-    if head_size > FRAME_LIMIT or blob_size > FRAME_LIMIT:
-        raise ValueError("a worker's message is too long")
-    raw, blob = stream.read(head_size), stream.read(blob_size)
-    if len(raw) < head_size or len(blob) < blob_size:
-        return None
-    return cast("dict[str, Any]", json.loads(raw)), blob
-
-
-def pack_result(result: WorkerResult) -> tuple[dict[str, Any], bytes]:
-    """Return a result as a message."""
-    rows = [
-        [r.index, r.intended_s, r.sent_s, r.connect_s, r.end_s, r.prompt_tokens, r.output_tokens, r.cached_tokens, r.error, r.error_detail, len(r.times_s)]
-        for r in result.records
-    ]  # fmt: skip
-    head = {
-        "op": "result",
-        "rows": rows,
-        "lags": len(result.lags_s),
-        "cpu_s": result.cpu_s,
-        "wall_s": result.wall_s,
-        "stale_retries": result.stale_retries,
-        "shed": result.shed,
-        "gave_up": result.gave_up,
-        "simulated": result.simulated,
-    }
-    return head, b"".join([result.lags_s.tobytes(), *(r.times_s.tobytes() for r in result.records)])
-
-
-def unpack_result(head: Mapping[str, Any], blob: bytes) -> WorkerResult:
-    """Return the result in a message of `pack_result`."""
-    times = array("d")
-    times.frombytes(blob)
-    position = int(head["lags"])
-    lags, records = times[:position], list[RequestRecord]()
-    for index, intended, sent, connect, end, prompt, output, cached, error, detail, events in head["rows"]:
-        records.append(
-            RequestRecord(
-                index=index,
-                intended_s=intended,
-                sent_s=sent,
-                connect_s=connect,
-                end_s=end,
-                times_s=times[position : position + events],
-                prompt_tokens=prompt,
-                output_tokens=output,
-                cached_tokens=cached,
-                error=error,
-                error_detail=detail,
-            )
-        )
-        position += events
-    return WorkerResult(
-        records=tuple(records),
-        lags_s=lags,
-        cpu_s=head["cpu_s"],
-        wall_s=head["wall_s"],
-        stale_retries=head["stale_retries"],
-        shed=head["shed"],
-        gave_up=head["gave_up"],
-        simulated=head["simulated"],
-    )
+    (size,) = FRAME.unpack(prefix)
+    raw = stream.read(size)
+    return unpacked(raw) if len(raw) == size else None

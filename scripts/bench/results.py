@@ -2,12 +2,11 @@
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from scripts.bench.measure import (
     SCHEMA_VERSION,
-    Objective,
     client_figures,
     error_figures,
     invalid_reasons,
@@ -15,8 +14,8 @@ from scripts.bench.measure import (
 )
 from scripts.bench.points import Point
 from scripts.bench.records import WorkerResult
-from scripts.bench.roofline import Roofline
 from scripts.bench.server import ServerInfo, Watch
+from scripts.bench.settings import SweepSettings
 from scripts.bench.vllm_command import vllm_command
 
 CACHED_SHARE: Final = 0.05
@@ -25,44 +24,32 @@ OTHERS_SHARE: Final = 0.05
 """If the server generated more tokens than received by this share, other clients use it too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judging:
-    """Settings that a point is judged by."""
-
-    url: str
-    chat: bool
-    poisson: bool
-    objective: Objective | None
-    usd_per_hour: float | None
-    roofline: Roofline | None
-
-
 def point_result(
-    judging: Judging, info: ServerInfo, point: Point, results: list[WorkerResult], watch: Watch
+    settings: SweepSettings, info: ServerInfo, point: Point, results: list[WorkerResult], watch: Watch
 ) -> dict[str, Any]:
     """Return one line of results.jsonl."""
     records = sorted((record for result in results for record in result.records), key=lambda record: record.index)
-    figures = load_figures(records, judging.objective)
+    figures = load_figures(records, settings.objective)
     client, server = client_figures(results), watch.figures()
     reasons = invalid_reasons(client, figures["median_ttft_ms"])
     notes = _notes(figures, server, point)
-    if judging.roofline is not None:
+    if settings.roofline is not None:
         cached = server["prefix_cache_hits"] or 0.0
-        impossible = judging.roofline.impossible(figures, cached_tokens=cached)
+        impossible = settings.roofline.impossible(figures, cached_tokens=cached)
         reasons += [impossible] if impossible else []
     throughput = figures["output_throughput"]
-    price = judging.usd_per_hour
+    price = settings.usd_per_hour
     return {
         "schema_version": SCHEMA_VERSION,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "point": asdict(point) | {"key": point.key},
-        "endpoint_type": "openai-chat" if judging.chat else "openai",
-        "backend": "openai-chat" if judging.chat else "openai",
+        "endpoint_type": "openai-chat" if settings.chat else "openai",
+        "backend": "openai-chat" if settings.chat else "openai",
         "model_id": info.model,
         "tokenizer_id": info.model,
         "num_prompts": len(records),
         "request_rate": point.request_rate if point.request_rate is not None else "inf",
-        "burstiness": 1.0 if judging.poisson else "inf",
+        "burstiness": 1.0 if settings.poisson else "inf",
         "max_concurrency": point.concurrency,
         "simulated": info.simulated or ("yes" if any(result.simulated for result in results) else None),
         **figures,
@@ -76,7 +63,7 @@ def point_result(
         "invalid_reasons": reasons,
         "notes": notes,
         "vllm_command": vllm_command(
-            judging.url, info.model, point, requests=len(records), chat=judging.chat, poisson=judging.poisson
+            settings.url, info.model, point, requests=len(records), chat=settings.chat, poisson=settings.poisson
         ),
     }
 

@@ -5,14 +5,13 @@ that a step reads over the memory bandwidth. A real server does more than that, 
 prompts, names another model, or estimates tokens by characters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from planning.model import LayerGroup
+from planning.catalog import find_id, spec_of
+from planning.hardware import find_accelerator
+from planning.model import LayerGroup, tensors
 
 MOST_OF_PEAK: Final = 0.80
 """A result above this share of the peak FLOPS is impossible. The best published figure for serving is 76 %, for the input tokens of
@@ -81,10 +80,6 @@ class Roofline:
 
 def roofline_of(model: str, accelerator: str, quantization: str | None = None) -> Roofline | None:
     """Return the roofline from the planner's catalog; None if the model or the accelerator is not in it."""
-    from planning.catalog import find_id, spec_of  # noqa: PLC0415 - only a planned server needs the planner
-    from planning.hardware import find_accelerator  # noqa: PLC0415 - only a planned server needs the planner
-    from planning.model import tensors  # noqa: PLC0415 - only a planned server needs the planner
-
     device, model_id = find_accelerator(accelerator), find_id(model)
     if device is None or model_id is None:
         return None

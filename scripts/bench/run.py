@@ -14,8 +14,9 @@ from scripts.bench.options import BenchOptions
 from scripts.bench.points import SweepError
 from scripts.bench.progress import reporter_for_stderr
 from scripts.bench.roofline import roofline_of
+from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results
-from scripts.bench.sweep import SweepOutcome, SweepSettings, run_sweep, seed_of
+from scripts.bench.sweep import SweepOutcome, run_sweep, seed_of
 from scripts.cli.command import say
 from scripts.client.access import TOKEN_MARGIN_S, ServerAccess, open_stack_access, open_url_access
 from scripts.pulumi.stack import stack_outputs

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from scripts.bench.points import SweepError
-from scripts.client.events import as_list, as_mapping, parse_usage
+from scripts.client.events import as_mapping, served_models
 from scripts.client.metrics import (
     GENERATION_TOKENS,
     KV_USAGE,
@@ -60,22 +60,19 @@ async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool)
         raise SweepError(f"{client.base_url} cannot be measured: {error}") from None
     if answer.status != HTTPStatus.OK:
         raise SweepError(f"{client.base_url}/v1/models answered {answer.status}: {answer.message}")
-    rows = [as_mapping(row) for row in as_list(as_mapping(answer.body).get("data"))]
-    row = next((row for row in rows if model is None or row.get("id") == model), None)
-    if row is None:
-        names = ", ".join(str(row.get("id")) for row in rows) or "nothing"
+    models = served_models(answer.body)
+    served = next((found for found in models if model in {None, found.id}), None)
+    if served is None:
+        names = ", ".join(found.id for found in models) or "nothing"
         raise SweepError(f"--model is {model!r}; the server serves {names}.")
-    length = row.get("max_model_len")
-    simulated = answer.simulated or (str(row["owned_by"]) if "simulated" in str(row.get("owned_by", "")) else None)
-    name = str(row["id"])
     version = await _ask(client, "GET", "/version")
-    tokens = await _ask(client, "POST", "/tokenize", tokenize_body(name, "one", chat=chat))
+    tokens = await _ask(client, "POST", "/tokenize", tokenize_body(served.id, "one", chat=chat))
     metrics = await _ask(client, "GET", "/metrics")
     return ServerInfo(
-        model=name,
-        max_model_len=length if isinstance(length, int) else None,
+        model=served.id,
+        max_model_len=served.max_model_len,
         version=str(as_mapping(version.body).get("version")) if version else None,
-        simulated=simulated,
+        simulated=answer.simulated or served.simulator,
         has_tokenizer=tokens is not None and isinstance(as_mapping(tokens.body).get("count"), int),
         has_metrics=metrics is not None and parse_metrics(str(metrics.body)).total(GENERATION_TOKENS) is not None,
     )
@@ -111,10 +108,9 @@ async def count_by_usage(client: OpenAIClient, model: str, prompt: str, *, chat:
     answer = await client.post(
         path, {"model": model, "max_tokens": 1, "temperature": 0, **content}, limit_s=10 * CALL_LIMIT_S
     )
-    usage = parse_usage(as_mapping(answer.body).get("usage"))
-    if answer.status != HTTPStatus.OK or usage is None:
+    if answer.status != HTTPStatus.OK or answer.usage is None:
         raise ServerError(f"{path} answered {answer.status} without usage: {answer.message}")
-    return usage.prompt_tokens
+    return answer.usage.prompt_tokens
 
 
 @dataclass(slots=True)
@@ -156,14 +152,6 @@ class Watch:
         return figures
 
 
-async def scrape(client: OpenAIClient, limit_s: float = CALL_LIMIT_S) -> Scrape | None:
-    """Return the server's current metrics, or None if they cannot be read."""
-    with contextlib.suppress(ServerError):
-        answer = await client.get("/metrics", limit_s=limit_s)
-        return parse_metrics(str(answer.body)) if answer.status == HTTPStatus.OK else None
-    return None
-
-
 @contextlib.asynccontextmanager
 async def watching(client: OpenAIClient, *, enabled: bool) -> AsyncGenerator[Watch]:
     """Sample the server's metrics while the context is open, once per second after the first few."""
@@ -177,15 +165,15 @@ async def watching(client: OpenAIClient, *, enabled: bool) -> AsyncGenerator[Wat
         while True:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, SAMPLE_PERIOD_S)
-            found = await scrape(client, limit_s=5.0)
+            found = await client.scrape(limit_s=5.0)
             if found is not None:
                 watch.take(found)
 
-    watch.before = await scrape(client)
+    watch.before = await client.scrape(limit_s=CALL_LIMIT_S)
     task = asyncio.create_task(sample())
     try:
         yield watch
-        watch.after = await scrape(client)
+        watch.after = await client.scrape(limit_s=CALL_LIMIT_S)
         if watch.after is not None and not watch.running:
             watch.take(watch.after)
     finally:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from scripts.bench.charts import HeatMap, LineChart, Series
+from scripts.bench.charts import NOTHING, HeatMap, LineChart, Series
 
-NOTHING: Final = "\N{EN DASH}"
 WIDTH: Final = 440
 HEIGHT: Final = 280
 LEFT: Final = 64
@@ -89,9 +88,7 @@ def line_chart(chart: LineChart) -> str:
     bottom = HEIGHT - BOTTOM
     x_axis = _Axis(x_low, x_high, LEFT + 12, WIDTH - RIGHT - 12, chart.log_x)
     y_axis = _Axis(y_ticks[0], y_ticks[-1], bottom, TOP, chart.log_y)
-    parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title, quote=True)}" xmlns="http://www.w3.org/2000/svg">'
-    ]
+    parts = [_opened(chart, HEIGHT)]
     for tick in y_ticks:
         y = y_axis.at(tick)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
@@ -101,19 +98,27 @@ def line_chart(chart: LineChart) -> str:
         parts.append(f'<line class="axis" x1="{x}" x2="{x}" y1="{bottom}" y2="{bottom + 4}"/>')
         parts.append(f'<text class="tick" x="{x}" y="{bottom + 18}" text-anchor="middle">{number(tick)}</text>')
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
-    parts.append(
-        f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" text-anchor="middle">{escape(chart.x_label)}</text>'
-    )
-    middle = (TOP + bottom) / 2
-    parts.append(
-        f'<text class="label" x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">{escape(chart.y_label)}</text>'
-    )
+    parts += _labels(chart, x=(LEFT + WIDTH - RIGHT) / 2, below=HEIGHT - 10, y=(TOP + bottom) / 2, left=14)
     tagged: list[tuple[float, float]] = []
     for index, line in enumerate(chart.series):
         parts += _drawn(
             line, colour(index, len(chart.series)), (x_axis, y_axis), tagged, every=len(chart.series) <= COLOURS
         )
     return "".join([*parts, "</svg>"])
+
+
+def _opened(chart: LineChart | HeatMap, height: int) -> str:
+    title = escape(chart.title, quote=True)
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}" xmlns="http://www.w3.org/2000/svg">'
+
+
+def _labels(chart: LineChart | HeatMap, *, x: float, below: float, y: float, left: int) -> list[str]:
+    """Return the names of the axes: one below the chart at `x`, one left of it at `y`, upright."""
+    turned = f'text-anchor="middle" transform="rotate(-90 {left} {y})"'
+    return [
+        f'<text class="label" x="{x}" y="{below}" text-anchor="middle">{escape(chart.x_label)}</text>',
+        f'<text class="label" x="{left}" y="{y}" {turned}>{escape(chart.y_label)}</text>',
+    ]
 
 
 def _levels(xs: Sequence[float]) -> list[float]:
@@ -171,9 +176,7 @@ def heat_map(chart: HeatMap) -> str:
     height = top + CELL_HEIGHT * len(chart.rows) + 46
     highest = max((c.value for c in chart.cells if c.value is not None), default=1.0) or 1.0
     small = " small" if len(chart.columns) > WIDE_COLUMNS else ""
-    parts = [
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(chart.title, quote=True)}" xmlns="http://www.w3.org/2000/svg">'
-    ]
+    parts = [_opened(chart, height)]
     for found in chart.cells:
         x, y = left + found.column * cell, top + (len(chart.rows) - 1 - found.row) * CELL_HEIGHT
         share = 0.0 if found.value is None else math.sqrt(found.value / highest)
@@ -194,11 +197,5 @@ def heat_map(chart: HeatMap) -> str:
         parts.append(
             f'<text class="tick{small}" x="{left + (index + 0.5) * cell:.1f}" y="{bottom + 16}" text-anchor="middle">{escape(name)}</text>'
         )
-    parts.append(
-        f'<text class="label" x="{(left + WIDTH) / 2}" y="{bottom + 36}" text-anchor="middle">{escape(chart.x_label)}</text>'
-    )
-    middle = (top + bottom) / 2
-    parts.append(
-        f'<text class="label" x="12" y="{middle}" text-anchor="middle" transform="rotate(-90 12 {middle})">{escape(chart.y_label)}</text>'
-    )
+    parts += _labels(chart, x=(left + WIDTH) / 2, below=bottom + 36, y=(top + bottom) / 2, left=12)
     return "".join([*parts, "</svg>"])

@@ -5,19 +5,18 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from scripts.bench.limits import open_files_limit
 from scripts.bench.load import Share
-from scripts.bench.measure import SCHEMA_VERSION, Objective
+from scripts.bench.measure import SCHEMA_VERSION
 from scripts.bench.points import Point, Sweep, SweepError, plan_points, point_seed
 from scripts.bench.pool import WorkerError, WorkerPool, usable_cores, workers_for
 from scripts.bench.progress import Reporter
 from scripts.bench.prompts import Calibration, Recipe, calibrate, fit_recipe
-from scripts.bench.results import Judging, point_result
-from scripts.bench.roofline import Roofline
+from scripts.bench.results import point_result
 from scripts.bench.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
+from scripts.bench.settings import SweepSettings
 from scripts.bench.store import ResultStore, open_store, read_run
 from scripts.client.access import ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError
@@ -34,43 +33,6 @@ FILES_BESIDE: Final = 64
 """Open files of a process besides its streams: pipes, modules, the event loop."""
 
 Ending = Literal["done", "interrupted", "server gone", "client failed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepSettings:
-    """How to measure; `Sweep` says what to measure."""
-
-    url: str
-    model: str | None
-    out: Path
-    chat: bool = True
-    resume: bool = False
-    objective: Objective | None = None
-    warm_up: int | None = None
-    """Requests before each point that are not counted. None: the concurrency, at most WARM_UP_REQUESTS."""
-    workers: int | None = None
-    max_in_flight: int = 4096
-    poisson: bool = True
-    stop_when_saturated: bool = False
-    request_limit_s: float = 600.0
-    stall_limit_s: float = 60.0
-    point_limit_s: float = 1800.0
-    usd_per_hour: float | None = None
-    extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
-    roofline: Roofline | None = None
-    stack: str | None = None
-
-    @property
-    def judging(self) -> Judging:
-        """Return the settings that points are judged by."""
-        return Judging(
-            url=self.url,
-            chat=self.chat,
-            poisson=self.poisson,
-            objective=self.objective,
-            usd_per_hour=self.usd_per_hour,
-            roofline=self.roofline,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +279,7 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
         results = await run.pool.run(shares, limit_s=run.settings.point_limit_s, progress=run.reporter.progress)
     if any(result.gave_up for result in results):
         return {}, True
-    result = point_result(run.settings.judging, run.info, point, results, watch)
+    result = point_result(run.settings, run.info, point, results, watch)
     result["input_lens_source"] = run.calibration.source
     if counted != point.input_tokens:
         result["notes"].append(f"{point.input_tokens} input tokens cannot be made exactly: the server counts {counted}")

@@ -6,11 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from scripts.bench.charts import NOTHING, Result
 from scripts.client.events import as_list, as_mapping
-
-Result = Mapping[str, Any]
-
-NOTHING: Final = "\N{EN DASH}"
 
 CSV_FIELDS: Final = (
     "completed", "failed", "duration", "request_throughput", "request_goodput", "output_throughput", "total_token_throughput",

@@ -1,7 +1,7 @@
 """One process of the load generator: `python -m scripts.bench.worker`, driven through its standard input and output.
 
-Messages in: `prepare` with a share, `go` with the start time, `stop`, and the end of the input, which ends the process. Messages out:
-`ready`, `progress` twice a second, and one `result` a point. Interrupts are the parent's business: it decides what is kept.
+Messages in: a `Share`, `StartLoad` with the start time, `StopLoad`, and the end of the input, which ends the process. Messages out: `Ready`,
+`Progress` twice a second, and one `WorkerResult` a point. Interrupts are the parent's business: it decides what is kept.
 """
 
 import asyncio
@@ -9,49 +9,40 @@ import contextlib
 import signal
 import sys
 import threading
-from typing import Any, Final
+from typing import Final
 
 from scripts.bench.limits import raise_open_files_limit
 from scripts.bench.load import LoadGenerator, Share
-from scripts.bench.prompts import Recipe
-from scripts.bench.records import pack_result, read_frame, write_frame
+from scripts.bench.records import Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, read_message
 
 PROGRESS_PERIOD_S: Final = 0.5
 
 
-def share_from_json(head: dict[str, Any]) -> Share:
-    """Return the share in a `prepare` message."""
-    fields = dict(head["share"])
-    recipe = dict(fields["recipe"])
-    fields["recipe"] = Recipe(words=tuple(recipe["words"]), count=recipe["count"], seed=recipe["seed"])
-    return Share(**fields)
+def _send(message: object) -> None:
+    sys.stdout.buffer.write(packed(message))
+    sys.stdout.buffer.flush()
 
 
-async def _serve(inbox: asyncio.Queue[dict[str, Any] | None]) -> None:
+async def _serve(inbox: asyncio.Queue[object]) -> None:
     loop = asyncio.get_running_loop()
-    out = sys.stdout.buffer
-    while (message := await inbox.get()) is not None:
-        if message["op"] != "prepare":
-            continue  # a `stop` that was sent before the last result arrived
-        generator = LoadGenerator(share_from_json(message), loop)
+    while (share := await inbox.get()) is not None:
+        if not isinstance(share, Share):
+            continue  # a `StopLoad` that was sent before the last result arrived
+        generator = LoadGenerator(share, loop)
         await generator.prepare()
-        write_frame(out, {"op": "ready"})
+        _send(Ready())
         order = await inbox.get()
         if order is None:
             return
-        if order["op"] == "stop":
+        if isinstance(order, StopLoad):
             generator.stop()
-        start_s = float(order.get("start_s", 0.0))
-        run = loop.create_task(generator.run(start_s))
+        run = loop.create_task(generator.run(order.start_s if isinstance(order, StartLoad) else 0.0))
         if not await _attend(run, generator, inbox):
             return
-        head, blob = pack_result(run.result())
-        write_frame(out, head, blob)
+        _send(run.result())
 
 
-async def _attend(
-    run: asyncio.Task[Any], generator: LoadGenerator, inbox: asyncio.Queue[dict[str, Any] | None]
-) -> bool:
+async def _attend(run: asyncio.Task[WorkerResult], generator: LoadGenerator, inbox: asyncio.Queue[object]) -> bool:
     """Wait for the end of a run, report progress, and obey `stop`. Return False if the parent process has ended."""
     order = asyncio.create_task(inbox.get())
     try:
@@ -66,10 +57,7 @@ async def _attend(
                     return False
                 order = asyncio.create_task(inbox.get())
             elif not run.done():
-                write_frame(
-                    sys.stdout.buffer,
-                    {"op": "progress", "finished": generator.finished, "in_flight": generator.in_flight},
-                )
+                _send(Progress(generator.finished, generator.in_flight))
     finally:
         order.cancel()
     return True
@@ -77,14 +65,14 @@ async def _attend(
 
 async def _main() -> None:
     loop = asyncio.get_running_loop()
-    inbox: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+    inbox: asyncio.Queue[object] = asyncio.Queue()
 
     def read() -> None:
         while True:
-            frame = read_frame(sys.stdin.buffer)
+            message = read_message(sys.stdin.buffer)
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(inbox.put_nowait, None if frame is None else frame[0])
-            if frame is None:
+                loop.call_soon_threadsafe(inbox.put_nowait, message)
+            if message is None:
                 return
 
     threading.Thread(target=read, daemon=True, name="inbox").start()

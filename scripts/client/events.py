@@ -24,10 +24,41 @@ def as_list(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
+def decoded(raw: bytes) -> object:
+    """Return a body as JSON types, or as text if it is not JSON."""
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw.decode("utf-8", errors="replace")
+
+
 def first_message(body: object) -> Mapping[str, object]:
     """Return `choices[0].message` of a chat completion; empty if there is none."""
     choices = as_list(as_mapping(body).get("choices"))
     return as_mapping(as_mapping(choices[0]).get("message")) if choices else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One row of /v1/models."""
+
+    id: str
+    max_model_len: int | None
+    simulator: str | None
+    """Name of the simulator that owns the model; None for a real server."""
+
+
+def served_models(body: object) -> list[ServedModel]:
+    """Return the models that a server's /v1/models names."""
+    rows = [as_mapping(row) for row in as_list(as_mapping(body).get("data"))]
+    return [
+        ServedModel(
+            id=str(row.get("id")),
+            max_model_len=_int(row.get("max_model_len")),
+            simulator=str(row["owned_by"]) if "simulated" in str(row.get("owned_by", "")) else None,
+        )
+        for row in rows
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ Every call has a time limit. The benchmark's load generator has its own reader (
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
@@ -16,7 +16,18 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from scripts.client.events import DONE, SIMULATED_HEADER, EventSplitter, Usage, error_message, parse_event
+from scripts.client.events import (
+    DONE,
+    SIMULATED_HEADER,
+    EventSplitter,
+    Usage,
+    as_mapping,
+    decoded,
+    error_message,
+    parse_event,
+    parse_usage,
+)
+from scripts.client.metrics import Scrape, parse_metrics
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Returns the headers of the next request, so that tokens are renewed in time."""
@@ -47,6 +58,11 @@ class ServerAnswer:
     def simulated(self) -> str | None:
         """Name of the simulator; None for a real server."""
         return self.headers.get(SIMULATED_HEADER)
+
+    @property
+    def usage(self) -> Usage | None:
+        """The token counts that the server states."""
+        return parse_usage(as_mapping(self.body).get("usage"))
 
     @property
     def message(self) -> str:
@@ -104,7 +120,7 @@ class OpenAIClient:
 
     def __init__(self, base_url: str, headers: Headers | None = None) -> None:
         self.base_url = base_url.rstrip("/")
-        self._headers: Headers = headers or _no_headers
+        self._headers: Headers = headers or dict
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -127,6 +143,21 @@ class OpenAIClient:
             raise RuntimeError("OpenAIClient must be entered first: `async with OpenAIClient(url) as client`")
         return self._session
 
+    async def _prepared(
+        self, method: str, path: str, body: object, limit_s: float, *, anonymous: bool = False
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Return a context that sends the request when it is entered."""
+        # Renewing an identity token may call the metadata server or start gcloud: never in the event loop.
+        headers = {} if anonymous else dict(await asyncio.to_thread(self._headers))
+        return self._open.request(
+            method,
+            self.base_url + path,
+            json=body,
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=limit_s),
+            allow_redirects=False,
+        )
+
     async def request(
         self, method: str, path: str, *, body: object = None, limit_s: float, anonymous: bool = False
     ) -> ServerAnswer:
@@ -134,23 +165,14 @@ class OpenAIClient:
 
         Raises UnreachableError when no complete answer arrived within `limit_s` seconds.
         """
-        url = self.base_url + path
-        # Renewing an identity token may call the metadata server or start gcloud: never in the event loop.
-        headers = {} if anonymous else dict(await asyncio.to_thread(self._headers))
+        sending = await self._prepared(method, path, body, limit_s, anonymous=anonymous)
         start_s = time.monotonic()
         try:
-            async with self._open.request(
-                method,
-                url,
-                json=body,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=limit_s),
-                allow_redirects=False,
-            ) as response:
+            async with sending as response:
                 raw = await response.read()
                 return ServerAnswer(
                     status=response.status,
-                    body=_decode(raw),
+                    body=decoded(raw),
                     headers={k.lower(): v for k, v in response.headers.items()},
                     elapsed_s=time.monotonic() - start_s,
                 )
@@ -167,6 +189,14 @@ class OpenAIClient:
         """Send a POST request with a JSON body."""
         return await self.request("POST", path, body=body, limit_s=limit_s)
 
+    async def scrape(self, *, limit_s: float) -> Scrape | None:
+        """Return the server's metrics, or None if they cannot be read."""
+        try:
+            answer = await self.get("/metrics", limit_s=limit_s)
+        except UnreachableError:
+            return None
+        return parse_metrics(str(answer.body)) if answer.status == HTTPStatus.OK else None
+
     async def chat(self, body: Mapping[str, object], *, limit_s: float) -> ServerAnswer:
         """Return a chat completion that is not streamed. Raises ServerError if the status is not 200."""
         answer = await self.post("/v1/chat/completions", body, limit_s=limit_s)
@@ -182,19 +212,13 @@ class OpenAIClient:
         Raises ServerError if the status is not 200 or an event is malformed or has an error, and UnreachableError if the stream breaks
         or does not end within `limit_s` seconds.
         """
-        headers = dict(await asyncio.to_thread(self._headers))
+        sending = await self._prepared("POST", path, body, limit_s)
         reader = _StreamReader()
         try:
-            async with self._open.post(
-                self.base_url + path,
-                json=body,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=limit_s),
-                allow_redirects=False,
-            ) as response:
+            async with sending as response:
                 if response.status != HTTPStatus.OK:
                     raw = await response.read()
-                    raise ServerError(f"POST {path} answered {response.status}: {error_message(_decode(raw))}")
+                    raise ServerError(f"POST {path} answered {response.status}: {error_message(decoded(raw))}")
                 async for data in response.content.iter_any():
                     reader.feed(data)
                 return reader.finish(
@@ -262,17 +286,6 @@ class _StreamReader:
             end_s=time.monotonic() - self._start_s,
             started_at_s=self._start_s,
         )
-
-
-def _no_headers() -> Mapping[str, str]:
-    return {}
-
-
-def _decode(raw: bytes) -> object:
-    try:
-        return json.loads(raw)
-    except ValueError:
-        return raw.decode("utf-8", errors="replace")
 
 
 def _reason(error: Exception) -> str:

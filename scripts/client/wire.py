@@ -7,25 +7,20 @@ without a task, a stream buffer or a queue in between. At a thousand streams the
 It supports chunked bodies, bodies with a length, keep-alive and TLS. It follows no redirects and sends no cookies.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-import json
 import socket
 import time
 from array import array
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from scripts.client.events import DONE, EventSplitter, Usage, error_message, parse_event
+from scripts.client.events import DONE, EventSplitter, Usage, decoded, error_message, parse_event
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    State: TypeAlias = Callable[["Exchange", bytes, float], None]
+State: TypeAlias = Callable[["Exchange", bytes, float], None]
 
 HEAD_LIMIT: Final = 65_536
 READ_SIZE: Final = 65_536
@@ -43,7 +38,7 @@ class Exchange:
     sent_s: float = 0.0
     end_s: float = 0.0
     status: int = 0
-    times_s: array[float] = field(default_factory=lambda: array("d"))
+    times_s: "array[float]" = field(default_factory=lambda: array("d"))
     """One reading per event with output."""
     usage: Usage | None = None
     finished: bool = False
@@ -68,7 +63,7 @@ class Origin:
     """Path before /v1, without a trailing slash."""
 
     @classmethod
-    def of(cls, url: str) -> Origin:
+    def of(cls, url: str) -> "Origin":
         """Return the parts of a URL. Raises ValueError if it is neither http nor https."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -243,7 +238,7 @@ class WireConnection(asyncio.BufferedProtocol):
             current.end_s = now_s()
             if current.error is None and current.status != HTTPStatus.OK:
                 current.error = f"http_{current.status}"
-                current.error_detail = error_message(_decoded(self._error_body))
+                current.error_detail = error_message(decoded(self._error_body))
         if not self._keep:
             self.close()
         if done is not None and not done.done():
@@ -349,13 +344,6 @@ class WireConnection(asyncio.BufferedProtocol):
 
 class _ProtocolError(Exception):
     """The server's bytes are not HTTP/1.1."""
-
-
-def _decoded(raw: bytes) -> object:
-    try:
-        return json.loads(raw)
-    except ValueError:
-        return raw.decode("utf-8", errors="replace")
 
 
 def _chunk_size(line: bytes) -> int:

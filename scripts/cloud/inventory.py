@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, NamedTuple, cast
 
 from contracts.labels import Ownership
 from scripts.cloud.google_api import GoogleApi, GoogleListError
@@ -30,16 +30,20 @@ class SearchScope:
     owner: Ownership
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """One list method: its API and paths, the key of the answer that holds the items, and the command that deletes an item."""
+class _Kind(NamedTuple):
+    """One list method, and the command that deletes an item."""
 
     kind: str
     api: str
-    key: str
     path: str
     """`{p}` is the project; a path with `{r}` or `{z}` is read once per region or zone."""
     command: str
+    """Arguments of gcloud besides the project."""
+
+    @property
+    def key(self) -> str:
+        """Key of the answer that holds the items."""
+        return _KEYS.get(self.api) or self.path.rpartition("/")[2]
 
     def paths(self, scope: SearchScope) -> Iterator[str]:
         """Yield every path to read."""
@@ -48,86 +52,41 @@ class _Kind:
             yield self.path.format(p=scope.project, r=place, z=place)
 
 
-_COMPUTE = "compute/v1/projects/{p}/"
+_KEYS: Final[Mapping[str, str]] = {"compute": "items", "storage": "items", "iam": "accounts"}
+"""Keys of APIs whose answers do not name the items after the path."""
+
+_TPU: Final = "v2alpha1/projects/{p}/locations/{z}"
+_COMPUTE: Final = "compute/v1/projects/{p}"
 
 KINDS: Sequence[_Kind] = (
     _Kind(
-        kind="TPU queued resource",
-        api="tpu",
-        key="queuedResources",
-        path="v2alpha1/projects/{p}/locations/{z}/queuedResources",
-        command="gcloud alpha compute tpus queued-resources delete {id} --project={p} --zone={l} --force",
+        "TPU queued resource",
+        "tpu",
+        f"{_TPU}/queuedResources",
+        "alpha compute tpus queued-resources delete {id} --zone={l} --force",
     ),
+    _Kind("TPU node", "tpu", f"{_TPU}/nodes", "compute tpus tpu-vm delete {id} --zone={l}"),
     _Kind(
-        kind="TPU node",
-        api="tpu",
-        key="nodes",
-        path="v2alpha1/projects/{p}/locations/{z}/nodes",
-        command="gcloud compute tpus tpu-vm delete {id} --project={p} --zone={l}",
+        "Cloud Run service", "run", "v2/projects/{p}/locations/{r}/services", "run services delete {id} --region={l}"
     ),
+    _Kind("secret", "secretmanager", "v1/projects/{p}/secrets", "secrets delete {id}"),
+    _Kind("bucket", "storage", "storage/v1/b?project={p}", "storage rm --recursive gs://{id}"),
     _Kind(
-        kind="Cloud Run service",
-        api="run",
-        key="services",
-        path="v2/projects/{p}/locations/{r}/services",
-        command="gcloud run services delete {id} --project={p} --region={l}",
+        "image repository",
+        "artifactregistry",
+        "v1/projects/{p}/locations/{r}/repositories",
+        "artifacts repositories delete {id} --location={l}",
     ),
+    _Kind("service account", "iam", "v1/projects/{p}/serviceAccounts", "iam service-accounts delete {id}"),
+    _Kind("network", "compute", f"{_COMPUTE}/global/networks", "compute networks delete {id}"),
+    _Kind("firewall rule", "compute", f"{_COMPUTE}/global/firewalls", "compute firewall-rules delete {id}"),
     _Kind(
-        kind="secret",
-        api="secretmanager",
-        key="secrets",
-        path="v1/projects/{p}/secrets",
-        command="gcloud secrets delete {id} --project={p}",
+        "subnetwork",
+        "compute",
+        f"{_COMPUTE}/regions/{{r}}/subnetworks",
+        "compute networks subnets delete {id} --region={l}",
     ),
-    _Kind(
-        kind="bucket",
-        api="storage",
-        key="items",
-        path="storage/v1/b?project={p}",
-        command="gcloud storage rm --recursive gs://{id}",
-    ),
-    _Kind(
-        kind="image repository",
-        api="artifactregistry",
-        key="repositories",
-        path="v1/projects/{p}/locations/{r}/repositories",
-        command="gcloud artifacts repositories delete {id} --project={p} --location={l}",
-    ),
-    _Kind(
-        kind="service account",
-        api="iam",
-        key="accounts",
-        path="v1/projects/{p}/serviceAccounts",
-        command="gcloud iam service-accounts delete {id} --project={p}",
-    ),
-    _Kind(
-        kind="network",
-        api="compute",
-        key="items",
-        path=_COMPUTE + "global/networks",
-        command="gcloud compute networks delete {id} --project={p}",
-    ),
-    _Kind(
-        kind="firewall rule",
-        api="compute",
-        key="items",
-        path=_COMPUTE + "global/firewalls",
-        command="gcloud compute firewall-rules delete {id} --project={p}",
-    ),
-    _Kind(
-        kind="subnetwork",
-        api="compute",
-        key="items",
-        path=_COMPUTE + "regions/{r}/subnetworks",
-        command="gcloud compute networks subnets delete {id} --project={p} --region={l}",
-    ),
-    _Kind(
-        kind="router",
-        api="compute",
-        key="items",
-        path=_COMPUTE + "regions/{r}/routers",
-        command="gcloud compute routers delete {id} --project={p} --region={l}",
-    ),
+    _Kind("router", "compute", f"{_COMPUTE}/regions/{{r}}/routers", "compute routers delete {id} --region={l}"),
 )
 """Every kind of resource that a stack can leave behind. IAM grants disappear with their resource; enabled APIs stay on purpose."""
 
@@ -169,10 +128,6 @@ def _found(kind: _Kind, item: Mapping[str, object], scope: SearchScope) -> Found
     parts = full.split("/")
     places = ("locations", "regions", "zones")
     location = next((parts[i + 1] for i, part in enumerate(parts[:-1]) if part in places), "")
-    return FoundResource(
-        kind=kind.kind,
-        name=full,
-        command=kind.command.format(
-            id=str(item.get("email") or item.get("name") or "").rpartition("/")[2], p=scope.project, l=location
-        ),
-    )
+    identifier = str(item.get("email") or item.get("name") or "").rpartition("/")[2]
+    arguments = kind.command.format(id=f"{identifier} --project={scope.project}", l=location)
+    return FoundResource(kind=kind.kind, name=full, command=f"gcloud {arguments}")

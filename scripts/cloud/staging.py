@@ -3,11 +3,11 @@
 import hashlib
 import json
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 from google.api_core.exceptions import GoogleAPIError
 from google.auth.exceptions import GoogleAuthError
@@ -63,23 +63,6 @@ class StagingBucket(Protocol):
         ...
 
 
-class CheckpointSource(Protocol):
-    """A checkpoint to copy."""
-
-    @property
-    def revision(self) -> str:
-        """Commit of the hub, or name of the folder."""
-        ...
-
-    def files(self) -> Sequence[SourceFile]:
-        """List the files that the server needs."""
-        ...
-
-    def local(self, name: str) -> AbstractContextManager[Path]:
-        """Return a context in which one file is a local path."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderSource:
     """A checkpoint in a local folder."""
@@ -114,17 +97,14 @@ class HubSource:
     """A checkpoint of the Hugging Face hub at one commit. The token comes from HF_TOKEN or the hub client's login."""
 
     model: str
-    commit: str
-
-    @property
-    def revision(self) -> str:
-        """Commit of the hub."""
-        return self.commit
+    revision: str
+    """Commit of the hub."""
+    repository: Sequence[SourceFile]
+    """All files of the repository at the commit."""
 
     def files(self) -> Sequence[SourceFile]:
-        """List the repository's files at the commit."""
-        info = _hub_info(self.model, self.commit)
-        return [file for file in info.files if Path(file.name).suffix in _WANTED]
+        """List the files that vLLM reads."""
+        return [file for file in self.repository if Path(file.name).suffix in _WANTED]
 
     @contextmanager
     def local(self, name: str) -> Generator[Path]:
@@ -132,21 +112,11 @@ class HubSource:
         from huggingface_hub import hf_hub_download  # noqa: PLC0415  # pyright: ignore[reportUnknownVariableType] - slow to load, partly untyped
 
         with TemporaryDirectory(prefix="gemma-serving-") as folder:
-            yield Path(hf_hub_download(self.model, name, revision=self.commit, local_dir=folder))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _HubInfo:
-    commit: str
-    files: Sequence[SourceFile]
+            yield Path(hf_hub_download(self.model, name, revision=self.revision, local_dir=folder))
 
 
 def hub(model: str, revision: str | None) -> HubSource:
     """Resolve a revision of the hub to a commit. Raises ScriptError if the hub cannot be reached or does not know the model."""
-    return HubSource(model=model, commit=_hub_info(model, revision).commit)
-
-
-def _hub_info(model: str, revision: str | None) -> _HubInfo:
     import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415 - slow to load
@@ -165,7 +135,11 @@ def _hub_info(model: str, revision: str | None) -> _HubInfo:
         SourceFile(name=s.rfilename, size_bytes=s.size or 0, sha256=s.lfs.sha256 if s.lfs else None)
         for s in info.siblings or []
     ]
-    return _HubInfo(commit=info.sha or "", files=files)
+    return HubSource(model=model, revision=info.sha or "", repository=files)
+
+
+CheckpointSource: TypeAlias = FolderSource | HubSource
+"""A checkpoint to copy."""
 
 
 def bucket(name: str, project: str) -> StagingBucket:

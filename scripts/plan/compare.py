@@ -1,6 +1,7 @@
 """One model on all accelerators: what fits, how much it holds, how fast it is, what it costs, and the cheapest that is enough."""
 
 import json
+import sys
 from dataclasses import replace
 
 from contracts.exit_codes import ExitCode
@@ -8,6 +9,9 @@ from planning.hardware import ACCELERATORS
 from planning.planner import plan
 from planning.types import Plan
 from scripts.plan.question import CommandWording, Comparison, Question, deployment_from
+
+_NUMBERS = ("KV tokens", "at once", "tok/s alone", "tok/s full", "start", "$/h", "$/M tokens")
+"""Headings of the columns with figures."""
 
 
 def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCode:
@@ -55,32 +59,14 @@ def cheapest(plans: list[Plan], limits: Comparison) -> Plan | None:
 
 
 def _table(plans: list[Plan], chosen: Plan | None, limits: Comparison) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only for people
-    from rich.table import Table  # noqa: PLC0415 - only for people
+    from scripts.cli.tables import console, table  # noqa: PLC0415 - only for people
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=140)
-    table = Table(
-        title=f"{plans[0].model}, requests of {plans[0].vllm.max_model_len or 0:,} tokens", title_justify="left"
-    )
-    for heading in (
-        "accelerator",
-        "as",
-        "verdict",
-        "why",
-        "KV tokens",
-        "at once",
-        "tok/s alone",
-        "tok/s full",
-        "start",
-        "$/h",
-        "$/M tokens",
-    ):
-        table.add_column(heading, justify="right" if heading not in {"accelerator", "as", "verdict", "why"} else "left")
+    title = f"{plans[0].model}, requests of {plans[0].vllm.max_model_len or 0:,} tokens"
+    words, numbers = ("accelerator", "as", "verdict", "why"), _NUMBERS
+    shown, out = table(title, (*words, *numbers), numbers=numbers), console(sys.stdout)
     for one in plans:
         style = "bold green" if one is chosen else "" if is_enough(one, limits) else "dim"
-        table.add_row(
+        shown.add_row(
             f"{one.accelerator}{' *' if one is chosen else ''}",
             one.quantization,
             one.verdict,
@@ -94,10 +80,10 @@ def _table(plans: list[Plan], chosen: Plan | None, limits: Comparison) -> None:
             f"{one.cost.usd_per_million_tokens_saturated:.2f}",
             style=style,
         )
-    console.print(table)
+    out.print(shown)
     if chosen:
-        console.print(
+        out.print(
             f"* the cheapest that is enough: {chosen.accelerator} on {chosen.platform}, ${chosen.cost.usd_per_hour:.2f}/h"
         )
     else:
-        console.print("None of them is enough; ask for less, or for a smaller model.")
+        out.print("None of them is enough; ask for less, or for a smaller model.")

@@ -1,8 +1,8 @@
 """Previews of stacks as data, and the comment that shows them."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -80,14 +80,6 @@ class StackPreview(BaseModel):
         return tuple(change for change in self.changes if change.op in _REPLACING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counts:
-    create: int
-    update: int
-    replace: int
-    delete: int
-
-
 def from_engine(preview: EnginePreview) -> tuple[tuple[ResourceChange, ...], int, tuple[str, ...]]:
     """Return the changes, the number of unchanged resources and the warnings of an engine's preview."""
     changes = tuple(
@@ -142,23 +134,14 @@ def report(previews: Sequence[StackPreview]) -> str:
     return json.dumps(body)
 
 
-def _counts(preview: StackPreview) -> _Counts:
-    ops = [change.op for change in preview.changes]
-    return _Counts(
-        create=ops.count("create"),
-        update=ops.count("update"),
-        replace=len(preview.replacements),
-        delete=ops.count("delete"),
-    )
-
-
 def _row(preview: StackPreview) -> str:
     cost = "" if preview.usd_per_hour is None else f"{preview.usd_per_hour:.2f}"
     if preview.error is not None:
         return f"| {preview.stack} | failed | | | | | {cost} |"
-    n = _counts(preview)
-    replaced = f"**{n.replace}**" if n.replace else "0"
-    return f"| {preview.stack} | {n.create} | {n.update} | {replaced} | {n.delete} | {preview.unchanged} | {cost} |"
+    counts = Counter(change.op for change in preview.changes)
+    replaced = f"**{len(preview.replacements)}**" if preview.replacements else "0"
+    cells = (counts["create"], counts["update"], replaced, counts["delete"], preview.unchanged, cost)
+    return f"| {preview.stack} | {' | '.join(map(str, cells))} |"
 
 
 def _details(preview: StackPreview) -> Iterable[str]:

@@ -66,6 +66,19 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, out or "", err or "")
 
 
+def change(stack: str, *arguments: str, after_failure: str) -> None:
+    """Run a Pulumi command that changes a stack, without a time limit and with its progress on stderr.
+
+    Raises ScriptError if it fails; `after_failure` says what that means.
+    """
+    command = (*arguments, "--yes", "--skip-preview", "--stack", stack)
+    code = run(*command, capture=False, limit_s=None).returncode
+    if code != 0:
+        raise ScriptError(
+            f"`pulumi {arguments[0]} --stack {stack}` ended with exit code {code}, see above. {after_failure}"
+        )
+
+
 def query(arguments: Sequence[str]) -> str:
     """Return what a Pulumi command that only reads printed on stdout.
 

@@ -1,7 +1,5 @@
 """Read a stack's settings without the engine."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from scripts.errors import CommandRefusedError
@@ -11,7 +9,7 @@ if TYPE_CHECKING:
     from stacks.settings import Settings
 
 
-def stack_settings(stack: str, *, project: str | None = None) -> Settings:
+def stack_settings(stack: str, *, project: str | None = None) -> "Settings":
     """Return the settings in `Pulumi.<stack>.yaml`; `project` stands in if neither the file nor the environment names one.
 
     Raises CommandRefusedError if the file is missing or wrong.

@@ -3,14 +3,14 @@
 import asyncio
 import statistics
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-from scripts.client.events import as_list, as_mapping, first_message, parse_usage
-from scripts.client.metrics import parse_metrics
+from scripts.client.events import as_mapping, first_message, parse_usage, served_models
 from scripts.client.openai import ServerAnswer, UnreachableError, chat_body
 from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, failed, passed
+from scripts.smoke.results import Outcome, failed, judged, passed
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
@@ -68,12 +68,7 @@ async def ready(context: CheckContext) -> Outcome:
 
 async def _is_ready(context: CheckContext, answer: ServerAnswer, ready_s: float) -> Outcome:
     context.simulated = answer.simulated
-    try:
-        scrape = await context.client.get("/metrics", limit_s=PROBE_LIMIT_S)
-    except UnreachableError:
-        scrape = None
-    if scrape is not None and scrape.status == HTTPStatus.OK:
-        context.scrape_before = parse_metrics(str(scrape.body))
+    context.scrape_before = await context.client.scrape(limit_s=PROBE_LIMIT_S)
     budget_s = context.target.thresholds.startup_budget_s
     return passed(
         f"{ready_s:.1f} s", wanted=f"<= {budget_s:.0f} s", values={"ready_s": round(ready_s, 3), "budget_s": budget_s}
@@ -89,12 +84,10 @@ async def health(context: CheckContext) -> Outcome:
             return failed(f"status {answer.status}", wanted="200", detail=answer.message)
         times_s.append(answer.elapsed_s)
     median_s = statistics.median(times_s)
-    slow = median_s > MAX_HEALTH_S
-    return Outcome(
-        verdict="failed" if slow else "passed",
-        measured=f"{median_s * 1000:.1f} ms (worst {max(times_s) * 1000:.1f} ms of {HEALTH_PROBES})",
+    return judged(
+        f"{median_s * 1000:.1f} ms (worst {max(times_s) * 1000:.1f} ms of {HEALTH_PROBES})",
+        f"{median_s - MAX_HEALTH_S:.1f} s too slow" if median_s > MAX_HEALTH_S else "",
         wanted=f"<= {MAX_HEALTH_S * 1000:.0f} ms",
-        detail=f"{median_s - MAX_HEALTH_S:.1f} s too slow" if slow else "",
         values={"median_s": round(median_s, 6), "max_s": round(max(times_s), 6)},
     )
 
@@ -105,19 +98,16 @@ async def served_model(context: CheckContext) -> Outcome:
     wanted = context.target.model
     if answer.status != HTTPStatus.OK:
         return failed(f"status {answer.status}", wanted=wanted, detail=answer.message)
-    rows = [as_mapping(row) for row in as_list(as_mapping(answer.body).get("data"))]
-    names = [str(row.get("id")) for row in rows]
-    row = next((row for row in rows if row.get("id") == wanted), None)
-    if row is None:
+    models = served_models(answer.body)
+    served = next((found for found in models if found.id == wanted), None)
+    if served is None:
         return failed(
-            ", ".join(names) or "no model",
+            ", ".join(found.id for found in models) or "no model",
             wanted=wanted,
             detail="the server serves another model: check `vllm.servedModelName` and `model` in the settings.",
         )
-    length = row.get("max_model_len")
-    context.max_model_len = length if isinstance(length, int) else None
-    if context.simulated is None and "simulated" in str(row.get("owned_by", "")):
-        context.simulated = str(row["owned_by"])
+    context.max_model_len = served.max_model_len
+    context.simulated = context.simulated or served.simulator
     return passed(wanted, wanted=wanted, values={"max_model_len": context.max_model_len})
 
 
@@ -128,7 +118,7 @@ async def chat(context: CheckContext) -> Outcome:
         answer = await context.client.chat(
             chat_body(context.target.model, QUESTION, max_tokens=32, extra={"seed": 7}), limit_s=CALL_LIMIT_S
         )
-        context.count(parse_usage(as_mapping(answer.body).get("usage")))
+        context.count(answer.usage)
         texts.append(str(first_message(answer.body).get("content") or ""))
     known = all(KNOWN_ANSWER in text.lower() for text in texts)
     same = texts[0] == texts[1]
@@ -155,6 +145,11 @@ def _short(text: str) -> str:
     return repr(one_line if len(one_line) <= SHOWN_CHARACTERS else one_line[: SHOWN_CHARACTERS - 1] + "…")
 
 
+def _found(faults: Mapping[str, bool]) -> str:
+    """Return the faults that are there."""
+    return "; ".join(fault for fault, is_there in faults.items() if is_there)
+
+
 async def streaming(context: CheckContext) -> Outcome:
     """Check that a streamed chat arrives in several events, in the right format, and ends."""
     streamed = await context.client.stream(
@@ -162,22 +157,17 @@ async def streaming(context: CheckContext) -> Outcome:
         limit_s=CALL_LIMIT_S,
     )
     context.count(streamed.usage)
-    faults = [
-        fault
-        for wrong, fault in (
-            (not streamed.content_type.startswith("text/event-stream"), f"content type {streamed.content_type!r}"),
-            (streamed.events < MIN_EVENTS, "the answer came in one piece: something buffers the stream"),
-            (not streamed.text and not streamed.reasoning, "no text arrived"),
-            (not streamed.done, "no [DONE] at the end"),
-            (streamed.finish_reason is None, "no finish_reason"),
-        )
-        if wrong
-    ]
-    return Outcome(
-        verdict="failed" if faults else "passed",
-        measured=f"{streamed.events} events, finish {streamed.finish_reason}",
+    faults = {
+        f"content type {streamed.content_type!r}": not streamed.content_type.startswith("text/event-stream"),
+        "the answer came in one piece: something buffers the stream": streamed.events < MIN_EVENTS,
+        "no text arrived": not streamed.text and not streamed.reasoning,
+        "no [DONE] at the end": not streamed.done,
+        "no finish_reason": streamed.finish_reason is None,
+    }
+    return judged(
+        f"{streamed.events} events, finish {streamed.finish_reason}",
+        _found(faults),
         wanted="2 events or more, [DONE]",
-        detail="; ".join(faults),
         values={"events": streamed.events, "finish_reason": streamed.finish_reason},
     )
 
@@ -198,27 +188,16 @@ async def usage(context: CheckContext) -> Outcome:
         )
         return failed(f"no usage in {where}", wanted=wanted, detail="tokens cannot be counted without it.")
     context.generated_tokens += plain.completion_tokens + in_stream.completion_tokens
-    total = stated.get("total_tokens")
-    faults = [
-        fault
-        for wrong, fault in (
-            (
-                plain.prompt_tokens != in_stream.prompt_tokens,
-                f"the stream counts {in_stream.prompt_tokens} prompt tokens",
-            ),
-            (plain.prompt_tokens == 0, "no prompt tokens"),
-            (
-                not 1 <= plain.completion_tokens <= USAGE_TOKENS,
-                f"max_tokens {USAGE_TOKENS} gave {plain.completion_tokens}",
-            ),
-            (total != plain.prompt_tokens + plain.completion_tokens, f"total_tokens {total} is not the sum"),
-        )
-        if wrong
-    ]
-    return Outcome(
-        verdict="failed" if faults else "passed",
-        measured=f"{plain.prompt_tokens} + {plain.completion_tokens} tokens",
+    prompt, output, total = plain.prompt_tokens, plain.completion_tokens, stated.get("total_tokens")
+    faults = {
+        f"the stream counts {in_stream.prompt_tokens} prompt tokens": prompt != in_stream.prompt_tokens,
+        "no prompt tokens": prompt == 0,
+        f"max_tokens {USAGE_TOKENS} gave {output}": not 1 <= output <= USAGE_TOKENS,
+        f"total_tokens {total} is not the sum": total != prompt + output,
+    }
+    return judged(
+        f"{prompt} + {output} tokens",
+        _found(faults),
         wanted=wanted,
-        detail="; ".join(faults),
-        values={"prompt_tokens": plain.prompt_tokens, "completion_tokens": plain.completion_tokens},
+        values={"prompt_tokens": prompt, "completion_tokens": output},
     )

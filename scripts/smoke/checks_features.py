@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, cast
 
-from scripts.client.events import as_list, as_mapping, first_message, parse_usage
-from scripts.client.openai import OpenAIClient, chat_body
+from scripts.client.events import as_list, as_mapping, first_message
+from scripts.client.openai import chat_body
 from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, failed, passed, skipped, warned
+from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
 
 FEATURE_LIMIT_S: Final = 180.0
 """Enough for a reasoning answer of 1,024 tokens at 6 tokens/s."""
@@ -46,7 +46,7 @@ async def _ask(
 ) -> Mapping[str, object]:
     body = chat_body(context.target.model, prompt, max_tokens=_room(context, max_tokens), extra=extra)
     answer = await context.client.chat(body, limit_s=FEATURE_LIMIT_S)
-    context.count(parse_usage(as_mapping(answer.body).get("usage")))
+    context.count(answer.usage)
     return first_message(answer.body)
 
 
@@ -121,15 +121,14 @@ async def structured_output(context: CheckContext) -> Outcome:
         )
     if answer.status != HTTPStatus.OK:
         return failed(f"status {answer.status}", wanted=wanted, detail=answer.message)
-    context.count(parse_usage(as_mapping(answer.body).get("usage")))
+    context.count(answer.usage)
     content = str(first_message(answer.body).get("content") or "")
     measured = " ".join(content.split())[:60]
     try:
         found: object = json.loads(content)
     except ValueError:
         return failed(measured, wanted=wanted, detail="the answer is not JSON.")
-    fault = _city_fault(found)
-    return Outcome(verdict="failed" if fault else "passed", measured=measured, wanted=wanted, detail=fault)
+    return judged(measured, _city_fault(found), wanted=wanted)
 
 
 def _city_fault(found: object) -> str:
@@ -169,15 +168,10 @@ async def max_model_len(context: CheckContext) -> Outcome:
             detail=f"the server runs with {stated - wanted_len:+d} tokens: `vllm.maxModelLen` did not take effect.",
             values=values,
         )
-    status, message = await _overlong(context.client, context.target.model, length)
+    body = chat_body(context.target.model, overlong_prompt(length), max_tokens=1)
+    answer = await context.client.post("/v1/chat/completions", body, limit_s=FEATURE_LIMIT_S)
+    status, message = answer.status, "" if answer.status == HTTPStatus.OK else answer.message
     measured = f"{stated if stated is not None else 'not stated'}; a longer prompt: {status}"
     if status in {400, 413, 422}:
         return passed(measured, wanted=wanted, values=values)
     return failed(measured, wanted=wanted, detail=f"a prompt over the limit was not refused: {message}", values=values)
-
-
-async def _overlong(client: OpenAIClient, model: str, length: int) -> tuple[int, str]:
-    answer = await client.post(
-        "/v1/chat/completions", chat_body(model, overlong_prompt(length), max_tokens=1), limit_s=FEATURE_LIMIT_S
-    )
-    return answer.status, "" if answer.status == HTTPStatus.OK else answer.message

@@ -7,7 +7,7 @@ from typing import Final
 
 from scripts.client.openai import ServerError, Streamed, UnreachableError, chat_body
 from scripts.smoke.context import CheckContext, percent_over
-from scripts.smoke.results import Outcome, failed
+from scripts.smoke.results import Outcome, failed, judged
 from scripts.smoke.target import SmokeTarget
 
 OUTPUT_TOKENS: Final = 128
@@ -77,11 +77,11 @@ async def single_stream(context: CheckContext) -> Outcome:
         faults.append(
             f"{thresholds.min_decode_tok_per_s - speed:.1f} tok/s ({percent_over(speed, thresholds.min_decode_tok_per_s)}) short"
         )
-    return Outcome(
-        verdict="failed" if faults else "passed",
-        measured=f"TTFT {ttft_s:.3f} s, {speed:.1f} tok/s",
+    return judged(
+        f"TTFT {ttft_s:.3f} s, {speed:.1f} tok/s",
+        "; ".join(faults),
         wanted=_wanted(thresholds.max_ttft_s, thresholds.min_decode_tok_per_s),
-        detail="; ".join(faults) or _no_threshold(thresholds.max_ttft_s, thresholds.min_decode_tok_per_s),
+        detail=_no_threshold(thresholds.max_ttft_s, thresholds.min_decode_tok_per_s),
         values={"ttft_s": round(ttft_s, 6), "decode_tok_per_s": round(speed, 3), "runs": RUNS},
     )
 
@@ -114,13 +114,13 @@ async def burst(context: CheckContext) -> Outcome:
     span_s = max(run.started_at_s + run.end_s for run in done) - min(run.started_at_s for run in done)
     speed = tokens / span_s if span_s > 0 else 0.0
     ttft_s = statistics.median([run.ttft_s for run in done if run.ttft_s is not None] or [0.0])
-    short = wanted_speed is not None and speed < wanted_speed
-    return Outcome(
-        verdict="failed" if short else "passed",
-        measured=f"{count} at once: {speed:.1f} tok/s together, TTFT {ttft_s:.3f} s",
+    fault = ""
+    if wanted_speed is not None and speed < wanted_speed:
+        fault = f"{wanted_speed - speed:.1f} tok/s ({percent_over(speed, wanted_speed)}) short"
+    return judged(
+        f"{count} at once: {speed:.1f} tok/s together, TTFT {ttft_s:.3f} s",
+        fault,
         wanted=wanted,
-        detail=f"{wanted_speed - speed:.1f} tok/s ({percent_over(speed, wanted_speed)}) short"
-        if wanted_speed is not None and short
-        else _no_threshold(wanted_speed),
+        detail=_no_threshold(wanted_speed),
         values={"burst_tok_per_s": round(speed, 3), "median_ttft_s": round(ttft_s, 6), "requests": count},
     )

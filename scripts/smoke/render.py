@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
@@ -57,28 +58,11 @@ def print_table(report: SmokeReport, target: Console) -> None:
 
 def to_json(report: SmokeReport) -> dict[str, Any]:
     """Return the report as JSON types; docs/smoke.md describes them."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "stack": report.stack,
-        "url": report.url,
-        "model": report.model,
-        "simulated": report.simulated,
-        "passed": report.passed,
-        "interrupted": report.interrupted,
-        "elapsed_s": round(report.elapsed_s, 3),
-        "checks": [
-            {
-                "name": check.name,
-                "verdict": check.outcome.verdict,
-                "measured": check.outcome.measured,
-                "wanted": check.outcome.wanted,
-                "detail": check.outcome.detail,
-                "values": dict(check.outcome.values),
-                "elapsed_s": round(check.elapsed_s, 3),
-            }
-            for check in report.checks
-        ],
-    }
+    checks = [
+        {"name": check.name, **asdict(check.outcome), "elapsed_s": round(check.elapsed_s, 3)} for check in report.checks
+    ]
+    figures = {"passed": report.passed, "elapsed_s": round(report.elapsed_s, 3), "checks": checks}
+    return {"schema_version": SCHEMA_VERSION, **asdict(report), **figures}
 
 
 def to_junit(report: SmokeReport) -> str:

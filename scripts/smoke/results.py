@@ -33,6 +33,12 @@ def failed(measured: str, *, wanted: str = "", detail: str = "", values: Values 
     return Outcome(verdict="failed", measured=measured, wanted=wanted, detail=detail, values=values or {})
 
 
+def judged(measured: str, faults: str, *, wanted: str = "", detail: str = "", values: Values | None = None) -> Outcome:
+    """Return the result of a check that failed if there are `faults`, which are its detail then."""
+    verdict = "failed" if faults else "passed"
+    return Outcome(verdict=verdict, measured=measured, wanted=wanted, detail=faults or detail, values=values or {})
+
+
 def warned(measured: str, *, wanted: str = "", detail: str, values: Values | None = None) -> Outcome:
     """Return the result of a check that passed with a warning."""
     return Outcome(verdict="warned", measured=measured, wanted=wanted, detail=detail, values=values or {})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy import measured
+from benchmarks.accuracy.measured import load
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, plan
 from planning.fields import changed
 from planning.reference import rules_page
@@ -15,6 +15,7 @@ from planning.rules import ACCEPTABLE_IDS, RULE_IDS, check_accepted
 from planning.wording import FIELDS, remedy_of, worded
 from scripts.plan.question import CommandWording
 
+MEASURED = load().deployments
 TEXT_ONLY = {"image": 0, "video": 0, "audio": 0}
 
 
@@ -45,7 +46,7 @@ def deployment(model: str = "E2B-it", accelerator: str = "v6e-4", **options: obj
 
 
 def on_cloud_run(**options: object) -> Deployment:
-    return replace(measured.QAT_26B_L4, cloud_run=CloudRunOptions(**options))  # pyright: ignore[reportArgumentType]
+    return replace(MEASURED["qat-26b-l4"], cloud_run=CloudRunOptions(**options))  # pyright: ignore[reportArgumentType]
 
 
 def on_tpu(**options: object) -> Deployment:
@@ -57,9 +58,9 @@ GOES_ON_TPU = replace(deployment(), tpu=TpuOptions(max_run_duration_s=14_400))
 
 # Per id: settings that must show it, with its severity, and settings like them that must not.
 REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
-    "FIT01": (measured.QAT_31B_L4, "block", replace(measured.QAT_31B_L4, accelerator="RTX PRO 6000")),
-    "FIT02": (measured.QAT_31B_L4_OFFLOAD, "warn", measured.QAT_26B_L4),
-    "FIT03": (replace(measured.QAT_26B_L4, host_memory_gib=16), "block", measured.QAT_26B_L4),
+    "FIT01": (MEASURED["qat-31b-l4"], "block", replace(MEASURED["qat-31b-l4"], accelerator="RTX PRO 6000")),
+    "FIT02": (MEASURED["qat-31b-l4-offload-14"], "warn", MEASURED["qat-26b-l4"]),
+    "FIT03": (replace(MEASURED["qat-26b-l4"], host_memory_gib=16), "block", MEASURED["qat-26b-l4"]),
     "FIT04": (
         deployment("31B-it", "v6e-4", max_model_len=262_144),
         "block",
@@ -71,7 +72,7 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         deployment("12B-it-qat-w4a16-ct", "L4", gpu_memory_utilization=0.90),
     ),
     "FIT06": (deployment("E4B-it-qat-w4a16-ct", "v6e-1"), "block", deployment("E4B-it", "v6e-1")),
-    "FIT07": (measured.E2B_V6E4, "warn", deployment("31B-it", "v6e-1", kv_cache_dtype="fp8")),
+    "FIT07": (MEASURED["e2b-v6e-4"], "warn", deployment("31B-it", "v6e-1", kv_cache_dtype="fp8")),
     "FIT08": (
         deployment("26B-A4B-it", "H100", tensor_parallel_size=2),
         "block",
@@ -115,7 +116,7 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         "block",
         deployment(extra_args=("--api-server-count=2",)),
     ),
-    "SEC02": (replace(measured.QAT_26B_L4, public=True), "block", measured.QAT_26B_L4),
+    "SEC02": (replace(MEASURED["qat-26b-l4"], public=True), "block", MEASURED["qat-26b-l4"]),
     "FUS01": (
         on_cloud_run(image_uid=2_000, image_gid=2_000, mount_uid=0, mount_gid=0),
         "block",
@@ -171,7 +172,7 @@ def test_an_accepted_finding_is_shown_and_stops_nothing(identifier: str):
 
 @pytest.mark.parametrize("accepted", [("FIT01",), RULE_IDS])
 def test_what_does_not_fit_is_never_said_to_fit_even_when_accepted(accepted: tuple[str, ...]):
-    p = plan(replace(measured.QAT_31B_L4, accept_findings=accepted))
+    p = plan(replace(MEASURED["qat-31b-l4"], accept_findings=accepted))
     assert (p.fits, p.verdict) == (False, "oom")
     assert [f.id for f in p.stopping] == ["FIT01"]
 
@@ -195,11 +196,11 @@ def test_only_ids_that_exist_and_may_be_accepted_are_taken():
 @pytest.mark.parametrize(
     "good",
     [
-        measured.E2B_V6E4,
-        measured.TURBO_26B_V6E4,
-        measured.QAT_26B_L4,
-        measured.QAT_31B_L4_OFFLOAD,
-        measured.QAT_31B_L4_OFFLOAD_5,
+        MEASURED["e2b-v6e-4"],
+        MEASURED["turbo-26b-v6e-4"],
+        MEASURED["qat-26b-l4"],
+        MEASURED["qat-31b-l4-offload-14"],
+        MEASURED["qat-31b-l4-offload-5"],
         GOES_ON_TPU,
     ],
 )
@@ -208,7 +209,7 @@ def test_what_was_seen_to_run_is_not_stopped(good: Deployment):
 
 
 def test_31b_on_an_l4_is_told_where_it_would_run_and_for_how_much():
-    finding = the(plan(measured.QAT_31B_L4), "FIT01")
+    finding = the(plan(MEASURED["qat-31b-l4"]), "FIT01")
     assert "21.96 GiB usable" in finding.message
     assert "19.5 GiB of weights" in finding.message
     deployable = {r.title: r.usd_per_hour for r in finding.remedies if r.is_deployable}
@@ -219,7 +220,7 @@ def test_31b_on_an_l4_is_told_where_it_would_run_and_for_how_much():
 
 
 def test_machines_of_compute_engine_are_marked_as_outside_the_project():
-    finding = the(plan(measured.QAT_31B_L4), "FIT01")
+    finding = the(plan(MEASURED["qat-31b-l4"]), "FIT01")
     outside = [r.title for r in finding.remedies if not r.is_deployable]
     assert outside
     assert all("on Compute Engine" in title for title in outside)
@@ -235,20 +236,20 @@ def test_a_utilisation_too_low_for_the_weights_is_out_of_memory_too():
 
 
 def test_offload_names_the_speed_that_remains():
-    message = the(plan(measured.QAT_31B_L4_OFFLOAD), "FIT02").message
+    message = the(plan(MEASURED["qat-31b-l4-offload-14"]), "FIT02").message
     assert "14.0 GiB" in message
     assert "0.8" in message
 
 
 def test_host_memory_names_the_size_that_is_enough_and_its_price():
-    finding = the(plan(replace(measured.QAT_26B_L4, host_memory_gib=16)), "FIT03")
+    finding = the(plan(replace(MEASURED["qat-26b-l4"], host_memory_gib=16)), "FIT03")
     assert "the host has 16 GiB" in finding.message
     assert change_of(finding, "host_memory_gib") == 32
     assert "Add --set hostMemoryGib=32 ($1.42/h, $0.12/h more)." in said(finding)
 
 
 def test_more_memory_comes_with_the_vcpu_that_cloud_run_asks_for_beside_it():
-    finding = the(plan(replace(measured.QAT_26B_L4, host_memory_gib=16, vcpu=4)), "FIT03")
+    finding = the(plan(replace(MEASURED["qat-26b-l4"], host_memory_gib=16, vcpu=4)), "FIT03")
     assert finding.remedies[0].changes == {"host_memory_gib": 32, "vcpu": 8}
 
 
@@ -287,7 +288,7 @@ def test_a_checkpoint_that_works_is_named_instead_of_the_quantized_one():
 
 
 def test_fp8_on_tpu_shows_the_tokens_that_there_really_are():
-    p = plan(measured.E2B_V6E4)
+    p = plan(MEASURED["e2b-v6e-4"])
     message = the(p, "FIT07").message
     assert f"{p.memory.kv_tokens:,} tokens at 18 KiB each, not one more than with bf16" in message
 
@@ -420,7 +421,7 @@ def test_a_host_that_only_begins_like_localhost_is_not_refused():
 
 
 def test_a_public_endpoint_names_the_most_that_others_could_spend():
-    p = plan(replace(measured.QAT_26B_L4, public=True))
+    p = plan(replace(MEASURED["qat-26b-l4"], public=True))
     assert f"${p.cost.max_usd:,.0f}" in the(p, "SEC02").message
 
 

@@ -1,3 +1,4 @@
+import io
 from array import array
 
 import pytest
@@ -10,7 +11,7 @@ from scripts.bench.measure import (
     load_figures,
     percentile,
 )
-from scripts.bench.records import RequestRecord, WorkerResult, pack_result, unpack_result
+from scripts.bench.records import RequestRecord, WorkerResult, packed, read_message
 
 
 def record(index, intended, times, *, sent=None, prompt=10, output=None, error=None, connect=0.0):
@@ -111,7 +112,7 @@ def worker(records, lags=(), cpu=1.0, wall=10.0, shed=0):
 
 def test_a_workers_report_survives_its_journey():
     sent = worker(TRACE, lags=[0.001, 0.002])
-    assert unpack_result(*pack_result(sent)) == sent
+    assert read_message(io.BytesIO(packed(sent))) == sent
 
 
 def test_a_result_is_invalid_when_the_client_was_the_limit_and_says_why():

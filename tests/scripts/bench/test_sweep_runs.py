@@ -17,8 +17,9 @@ from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from scripts.bench.points import Sweep, SweepError
 from scripts.bench.run import open_target
+from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results, read_run
-from scripts.bench.sweep import SweepSettings, run_sweep
+from scripts.bench.sweep import run_sweep
 from scripts.client.access import ServerAccess
 from tests.scripts.sample_outputs import sample_outputs
 
