@@ -1,6 +1,7 @@
 """The base classes of the service models, and the one shape of a list answer."""
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -54,12 +55,12 @@ class ApiService:
         return [(name, visible(document)) for name, document in self._store.under(kind, prefix)]
 
 
-class PolicyService(ApiService):
+class PolicyService(ApiService, ABC):
     """A service whose resources have an IAM policy."""
 
+    @abstractmethod
     def find(self, call: Call) -> JsonObject:
         """Return the document that the call names. Raise 404 if there is none."""
-        raise NotImplementedError
 
     @method("get")
     def get(self, call: Call) -> JsonObject:
