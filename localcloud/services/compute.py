@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from localcloud.json_values import JsonObject
@@ -36,7 +37,7 @@ def _place(call: Call) -> Place:
     return Place(project=call.path["project"], region=region)
 
 
-class _ComputeCollection(ApiService):
+class _ComputeCollection(ApiService, ABC):
     """The methods of one collection. `prefix` is also the kind under which its documents are stored."""
 
     mutable: ClassVar[frozenset[str] | None] = None
@@ -53,9 +54,9 @@ class _ComputeCollection(ApiService):
     def handlers(self) -> dict[str, Handler]:
         return {name: found for name, found in super().handlers().items() if name.split(".")[2] not in self.lacks}
 
+    @abstractmethod
     def new(self, place: Place, body: JsonObject) -> JsonObject:
         """Return a new document with its defaults. Raise 400 if the body is wrong."""
-        raise NotImplementedError
 
     def changed(self, call: Call, document: JsonObject) -> JsonObject:  # noqa: ARG002 - for subclasses
         """Return a patched document with its defaults. Raise 400 if it is wrong."""

@@ -103,7 +103,7 @@ def test_a_repeated_seed_meets_the_prefix_cache_and_the_result_says_so(calm, tmp
 
 
 def test_a_seed_that_nobody_gave_differs_from_run_to_run_and_a_continuation_keeps_it(tmp_path):
-    from scripts.bench.sweep import seed_of  # noqa: PLC0415
+    from scripts.bench.sweep import seed_of
 
     settings = SweepSettings(url="u", model=None, out=tmp_path)
     assert len({seed_of(settings, None) for _ in range(5)}) > 1
