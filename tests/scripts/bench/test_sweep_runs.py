@@ -19,7 +19,7 @@ from scripts.bench.points import Sweep, SweepError
 from scripts.bench.run import open_target
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results, read_run
-from scripts.bench.sweep import run_sweep
+from scripts.bench.sweep import run_sweep, seed_of
 from scripts.client.access import ServerAccess
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -103,8 +103,6 @@ def test_a_repeated_seed_meets_the_prefix_cache_and_the_result_says_so(calm, tmp
 
 
 def test_a_seed_that_nobody_gave_differs_from_run_to_run_and_a_continuation_keeps_it(tmp_path):
-    from scripts.bench.sweep import seed_of
-
     settings = SweepSettings(url="u", model=None, out=tmp_path)
     assert len({seed_of(settings, None) for _ in range(5)}) > 1
     (tmp_path / "run.json").write_text('{"seed": 7}')
