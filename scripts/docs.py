@@ -49,22 +49,23 @@ def _contracts() -> Mapping[str, str]:
     return tables()
 
 
-def _provider_prints(module: str) -> str:
-    """Run a generator of the provider: commands do not import the provider, which is another distribution."""
+def _printed_by(module: str) -> str:
+    """Run a generator of the provider or the local cloud: commands do not import them, because they are other distributions."""
+    root = Path(__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-m", f"gcp_tpu_provider.{module}"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "provider")},
+        [sys.executable, "-m", module],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(root), str(root / "provider")))},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
-        raise ScriptError(f"`python -m gcp_tpu_provider.{module}` failed: {done.stderr.strip().splitlines()[-1]}")
+        raise ScriptError(f"`python -m {module}` failed: {done.stderr.strip().splitlines()[-1]}")
     return done.stdout
 
 
 def _provider() -> Mapping[str, str]:
-    return {"provider-properties": _provider_prints("reference")}
+    return {"provider-properties": _printed_by("gcp_tpu_provider.reference")}
 
 
 def _rules_page() -> str:
@@ -74,12 +75,12 @@ def _rules_page() -> str:
 
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    "components/gcp_tpu.py": lambda: _provider_prints("python_sdk"),
+    "components/gcp_tpu.py": lambda: _printed_by("gcp_tpu_provider.python_sdk"),
     "docs/accuracy.md": _accuracy_page,
     "docs/rules.md": _rules_page,
     "docs/settings.md": _settings_page,
     "docs/settings.schema.json": _settings_schema,
-    "provider/schema.json": lambda: _provider_prints("schema"),
+    "provider/schema.json": lambda: _printed_by("gcp_tpu_provider.schema"),
 }
 """Generated files by their path. To add one, add a line here."""
 

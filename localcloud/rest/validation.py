@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from localcloud.json_values import JsonObject, part
+from localcloud.rest import stated_rules
 from localcloud.rest.discovery import DiscoveryDocument, Method, Parameter
 from localcloud.rest.errors import CloudError, ErrorStyle
 
@@ -72,6 +73,10 @@ def query_parameters(document: DiscoveryDocument, method: Method, query: Mapping
     for parameter in method.parameters.values():
         if parameter.required and parameter.location == "query" and taken.get(parameter.name) in (None, "", []):
             raise CloudError.required(f"Required parameter: {parameter.name}")
+    for name, value in taken.items():
+        sentence = stated_rules.broken_parameter(method.id, name, value)
+        if sentence:
+            raise CloudError.field(name, f"Invalid value at '{name}': {sentence} Given: {value!r}.")
     return taken
 
 
@@ -194,6 +199,7 @@ class _Checker:
         properties: JsonObject = part(schema, "properties")
         extra: JsonObject | None = schema.get("additionalProperties")
         taken: JsonObject = {}
+        before = len(self.problems)
         for given, item in value.items():
             name = (
                 given if given in properties or extra is not None or not self.document.forgiving_names else camel(given)
@@ -215,7 +221,14 @@ class _Checker:
             checked = self._value(described, item, below if name in properties else f'{path}["{name}"]')
             if not described.get("readOnly"):
                 taken[name] = checked
+        if "id" in schema and len(self.problems) == before:
+            self._stated(str(schema["id"]), taken, path)
         return taken
+
+    def _stated(self, schema: str, value: JsonObject, path: str) -> None:
+        for rule in stated_rules.broken(f"{self.document.api}.{self.document.version}", schema, value):
+            below = ".".join(filter(None, (path, snake(rule.field))))
+            self._bad(below, f"Invalid value at '{below}': {rule.sentence}")
 
     def _value(self, schema: JsonObject, value: Any, path: str) -> Any:  # noqa: ANN401, PLR0911 - any JSON value; one return a type
         reference = schema.get("$ref")

@@ -117,6 +117,7 @@ class _Services(PolicyService):
 
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
+        check_region(call.name)
         return listing(call.query, "services", self.visible_under(SERVICES, call.name + "/services/"))
 
     @method("patch")

@@ -1,0 +1,479 @@
+"""Rules that Google's documents state in sentences are enforced, and the refusal repeats the sentence."""
+
+import base64
+
+import pytest
+
+from localcloud.rest.stated_rules import PAGE_SIZE, REQUEST_ID, RULES
+
+P = "/projects/local-project"
+SERVICES = f"/run/v2{P}/locations/us-east4/services"
+NETWORKS = f"/compute/compute/beta{P}/global/networks"
+FIREWALLS = f"/compute/compute/beta{P}/global/firewalls"
+ROUTERS = f"/compute/compute/beta{P}/regions/us-east4/routers"
+SECRETS = f"/secretmanager/v1{P}/secrets"
+REPOSITORIES = f"/artifactregistry/v1{P}/locations/us-east4/repositories"
+QUEUE = f"/tpu/v2alpha1{P}/locations/us-east5-a/queuedResources"
+BUCKETS = "/storage/storage/v1/b"
+PROJECT = f"/cloudresourcemanager/v1{P}"
+SUBNETWORKS = f"/compute/compute/beta{P}/regions/us-east4/subnetworks"
+ZONE = "projects/local-project/locations/us-east5-a"
+REQUEST = {"queuedResourceId": "stated"}
+MACHINE = {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e"}
+DEFAULT = "projects/local-project/global/networks/default"
+AUTOMATIC = {"replication": {"automatic": {}}}
+VIEWERS = {"role": "roles/viewer", "members": ["user:a@example.com"]}
+
+
+def service(**container):
+    return {"template": {"containers": [{"image": "docker.io/x", **container}]}}
+
+
+def with_volume(**source):
+    return {"template": {"containers": [{"image": "docker.io/x"}], "volumes": [{"name": "v", "secret": source}]}}
+
+
+def firewall(**changes):
+    return {"name": "stated", "network": DEFAULT, "allowed": [{"IPProtocol": "tcp"}], **changes}
+
+
+def nat(**changes):
+    one = {"name": "n", "natIpAllocateOption": "AUTO_ONLY", "sourceSubnetworkIpRangesToNat": "LIST_OF_SUBNETWORKS"}
+    return {"name": "stated", "network": DEFAULT, "nats": [{**one, **changes}]}
+
+
+def node(**changes):
+    spec = {"parent": ZONE, "nodeId": "n", "node": {**MACHINE, **changes}}
+    return {"tpu": {"nodeSpec": [spec]}}
+
+
+def policy(**changes):
+    return {"policy": {"bindings": [VIEWERS], **changes}}
+
+
+def docker(**changes):
+    return {"format": "DOCKER", **changes}
+
+
+def remote(**changes):
+    return docker(mode="REMOTE_REPOSITORY", remoteRepositoryConfig=changes)
+
+
+def bucket(**changes):
+    return {"name": "stated", **changes}
+
+
+def only_rule(**changes):
+    return bucket(lifecycle={"rule": [{"action": {"type": "Delete"}, "condition": {"age": 1}, **changes}]})
+
+
+CONDITION = {"title": "t", "expression": "true"}
+HTTP = {"path": "/"}
+ID = {"repositoryId": "stated"}
+NAME = {"serviceId": "stated"}
+SECRET = {"secretId": "stated"}
+IN_PROJECT = {"project": "local-project"}
+
+CASES = [
+    (
+        "cleanup-name",
+        REPOSITORIES,
+        ID,
+        docker(cleanupPolicies={"x" * 128: {"action": "DELETE"}}),
+        "Repository.cleanupPolicies",
+    ),
+    (
+        "cleanup-keep",
+        REPOSITORIES,
+        ID,
+        docker(cleanupPolicies={"a": {"action": "DELETE", "mostRecentVersions": {"keepCount": 1}}}),
+        "CleanupPolicy.mostRecentVersions",
+    ),
+    ("remote-uri", REPOSITORIES, ID, remote(commonRepository={}), "CommonRemoteRepository.uri"),
+    (
+        "upstream-policies",
+        REPOSITORIES,
+        ID,
+        docker(virtualRepositoryConfig={"upstreamPolicies": [{"id": "x"}]}),
+        "Repository.virtualRepositoryConfig",
+    ),
+    (
+        "upstream-password",
+        REPOSITORIES,
+        ID,
+        remote(upstreamCredentials={"usernamePasswordCredentials": {"username": "u", "passwordSecretVersion": "hub"}}),
+        "UsernamePasswordCredentials.passwordSecretVersion",
+    ),
+    ("policy-absent", f"{PROJECT}:setIamPolicy", {}, {"updateMask": "bindings"}, "SetIamPolicyRequest.policy"),
+    ("binding-empty", f"{PROJECT}:setIamPolicy", {}, policy(bindings=[{"role": "roles/viewer"}]), "Policy.bindings"),
+    (
+        "condition-version",
+        f"{PROJECT}:setIamPolicy",
+        {},
+        policy(bindings=[{**VIEWERS, "condition": CONDITION}], version=1),
+        "Policy.version",
+    ),
+    ("audit-empty", f"{PROJECT}:setIamPolicy", {}, policy(auditConfigs=[{"service": "allServices"}]), "AuditConfig."),
+    ("firewall-protocol", FIREWALLS, {}, firewall(allowed=[{"ports": ["80"]}]), "Firewall.allowed"),
+    ("firewall-port", FIREWALLS, {}, firewall(allowed=[{"IPProtocol": "tcp", "ports": ["http"]}]), "Firewall.allowed"),
+    (
+        "firewall-source",
+        FIREWALLS,
+        {},
+        firewall(sourceServiceAccounts=["a@b"], sourceTags=["t"]),
+        "Firewall.sourceServiceAccounts",
+    ),
+    (
+        "firewall-target",
+        FIREWALLS,
+        {},
+        firewall(targetServiceAccounts=["a@b"], targetTags=["t"]),
+        "Firewall.targetServiceAccounts",
+    ),
+    (
+        "firewall-log",
+        FIREWALLS,
+        {},
+        firewall(logConfig={"enable": False, "metadata": "INCLUDE_ALL_METADATA"}),
+        "FirewallLogConfig.metadata",
+    ),
+    (
+        "network-ipv6",
+        NETWORKS,
+        {},
+        {"name": "stated", "autoCreateSubnetworks": False, "internalIpv6Range": "fd30::/48"},
+        "Network.internalIpv6Range",
+    ),
+    ("router-asn", ROUTERS, {}, {"name": "stated", "network": DEFAULT, "bgp": {"asn": 1}}, "RouterBgp.asn"),
+    (
+        "router-keepalive",
+        ROUTERS,
+        {},
+        {"name": "stated", "network": DEFAULT, "bgp": {"asn": 64514, "keepaliveInterval": 5}},
+        "RouterBgp.keepaliveInterval",
+    ),
+    ("nat-name", ROUTERS, {}, nat(name="N"), "RouterNat.name"),
+    (
+        "nat-dynamic",
+        ROUTERS,
+        {},
+        nat(enableDynamicPortAllocation=True, enableEndpointIndependentMapping=True),
+        "RouterNat.enableDynamicPortAllocation",
+    ),
+    (
+        "nat-least-ports",
+        ROUTERS,
+        {},
+        nat(enableDynamicPortAllocation=True, minPortsPerVm=33),
+        "RouterNat.minPortsPerVm",
+    ),
+    ("nat-most-ports", ROUTERS, {}, nat(enableDynamicPortAllocation=True, maxPortsPerVm=65), "RouterNat.maxPortsPerVm"),
+    ("nat-addresses", ROUTERS, {}, nat(natIps=["projects/p/regions/us-east4/addresses/x"]), "RouterNat.natIps"),
+    (
+        "breakglass",
+        SERVICES,
+        NAME,
+        {**service(), "binaryAuthorization": {"breakglassJustification": "x"}},
+        "BinaryAuthorization.breakglassJustification",
+    ),
+    ("container-port", SERVICES, NAME, service(ports=[{"containerPort": 65536}]), "ContainerPort.containerPort"),
+    ("variable-length", SERVICES, NAME, service(env=[{"name": "x" * 32769, "value": "x"}]), "EnvVar.name"),
+    ("grpc-port", SERVICES, NAME, service(startupProbe={"grpc": {"port": 65536}}), "GRPCAction.port"),
+    ("http-port", SERVICES, NAME, service(startupProbe={"httpGet": {**HTTP, "port": 65536}}), "HTTPGetAction.port"),
+    ("tcp-port", SERVICES, NAME, service(startupProbe={"tcpSocket": {"port": 65536}}), "TCPSocketAction.port"),
+    (
+        "probe-header",
+        SERVICES,
+        NAME,
+        service(startupProbe={"httpGet": {**HTTP, "httpHeaders": [{"value": "x"}]}}),
+        "HTTPHeader.name",
+    ),
+    (
+        "interface-empty",
+        SERVICES,
+        NAME,
+        {"template": {**service()["template"], "vpcAccess": {"networkInterfaces": [{"tags": ["t"]}]}}},
+        "NetworkInterface.network",
+    ),
+    (
+        "node-selector",
+        SERVICES,
+        NAME,
+        {"template": {**service()["template"], "nodeSelector": {}}},
+        "NodeSelector.accelerator",
+    ),
+    (
+        "variable-secret",
+        SERVICES,
+        NAME,
+        service(env=[{"name": "T", "valueSource": {"secretKeyRef": {"version": "1"}}}]),
+        "SecretKeySelector.secret",
+    ),
+    ("volume-secret", SERVICES, NAME, with_volume(defaultMode=292), "SecretVolumeSource.secret"),
+    ("volume-mode", SERVICES, NAME, with_volume(secret="s", defaultMode=512), "SecretVolumeSource.defaultMode"),
+    ("volume-items", SERVICES, NAME, with_volume(secret="s", items=[{"path": "x"}]), "SecretVolumeSource.items"),
+    (
+        "item-mode",
+        SERVICES,
+        NAME,
+        with_volume(secret="s", items=[{"path": "x", "version": "1", "mode": 512}]),
+        "VersionToPath.mode",
+    ),
+    ("annotation-name", SECRETS, SECRET, {**AUTOMATIC, "annotations": {"-x": "1"}}, "Secret.annotations"),
+    ("annotation-size", SECRETS, SECRET, {**AUTOMATIC, "annotations": {"x": "1" * 16384}}, "Secret.annotations"),
+    ("alias-name", SECRETS, SECRET, {**AUTOMATIC, "versionAliases": {"latest": "1"}}, "Secret.versionAliases"),
+    (
+        "rotation-topics",
+        SECRETS,
+        SECRET,
+        {**AUTOMATIC, "rotation": {"nextRotationTime": "2099-01-01T00:00:00Z"}},
+        "Secret.rotation",
+    ),
+    (
+        "rotation-period",
+        SECRETS,
+        SECRET,
+        {**AUTOMATIC, "rotation": {"rotationPeriod": "3599s", "nextRotationTime": "2099-01-01T00:00:00Z"}},
+        "Rotation.rotationPeriod",
+    ),
+    (
+        "rotation-next",
+        SECRETS,
+        SECRET,
+        {**AUTOMATIC, "rotation": {"rotationPeriod": "3600s"}},
+        "Rotation.nextRotationTime",
+    ),
+    ("replicas-empty", SECRETS, SECRET, {"replication": {"userManaged": {"replicas": []}}}, "UserManaged.replicas"),
+    ("payload-absent", f"{SECRETS}/stated:addVersion", {}, {}, "AddSecretVersionRequest.payload"),
+    ("lifecycle-class", BUCKETS, IN_PROJECT, only_rule(action={"type": "SetStorageClass"}), "Bucket.lifecycle"),
+    ("lifecycle-days", BUCKETS, IN_PROJECT, only_rule(condition={"daysSinceNoncurrentTime": -1}), "Bucket.lifecycle"),
+    ("retention", BUCKETS, IN_PROJECT, bucket(retentionPolicy={"retentionPeriod": "0"}), "Bucket.retentionPolicy"),
+    ("node-block", QUEUE, REQUEST, node(cidrBlock="10.0.0.0/28"), "Node.cidrBlock"),
+]
+"""Id, path, query, body, and the place of the rule. Each body breaks one rule."""
+
+
+ELSEWHERE = [
+    ("repository-id", REPOSITORIES, {}, docker(), "Required parameter: repository_id"),
+    ("repository-label", REPOSITORIES, ID, docker(labels={"1x": "y"}), "Invalid label key '1x'"),
+    ("account-id", f"/iam/v1{P}/serviceAccounts", {}, {}, "Required parameter: accountId"),
+    ("account-id-short", f"/iam/v1{P}/serviceAccounts", {}, {"accountId": "short"}, "Invalid accountId 'short'"),
+    ("service-id-letter", SERVICES, {"serviceId": "1x"}, service(), "Invalid serviceId '1x'"),
+    ("service-id-hyphen", SERVICES, {"serviceId": "x-"}, service(), "Invalid serviceId 'x-'"),
+    ("service-id-length", SERVICES, {"serviceId": "x" * 50}, service(), "Invalid serviceId 'xxx"),
+    ("service-template", SERVICES, NAME, {"ingress": "INGRESS_TRAFFIC_ALL"}, "service.template: it must be given"),
+    ("variable-name", SERVICES, NAME, service(env=[{"value": "x"}]), "env[0].name: '' is empty"),
+    ("mount-path", SERVICES, NAME, service(volumeMounts=[{"name": "v"}]), "no volume is named 'v'"),
+    (
+        "volume-name",
+        SERVICES,
+        NAME,
+        {"template": {**service()["template"], "volumes": [{"emptyDir": {}}]}},
+        "volumes[0].name: ''",
+    ),
+    (
+        "mount-colon",
+        SERVICES,
+        NAME,
+        {
+            "template": {
+                **service(volumeMounts=[{"name": "v", "mountPath": "/a:b"}])["template"],
+                "volumes": [{"name": "v", "emptyDir": {}}],
+            }
+        },
+        "'/a:b' must be an absolute path without ':'",
+    ),
+    ("secret-id", SECRETS, {}, AUTOMATIC, "Required parameter: secretId"),
+    ("secret-label", SECRETS, SECRET, {**AUTOMATIC, "labels": {"X": "1"}}, "Invalid label key 'X'"),
+    (
+        "secret-labels",
+        SECRETS,
+        SECRET,
+        {**AUTOMATIC, "labels": {f"a{i}": "" for i in range(65)}},
+        "at most 64 are allowed",
+    ),
+    ("firewall-range", FIREWALLS, {}, firewall(sourceRanges=["x"]), "Must be a CIDR address range"),
+    (
+        "firewall-egress",
+        FIREWALLS,
+        {},
+        firewall(direction="EGRESS", sourceTags=["t"]),
+        "an EGRESS rule takes destinationRanges",
+    ),
+    ("nat-tier", ROUTERS, {}, nat(autoNetworkTier="GOLD"), "(TYPE_ENUM)"),
+    (
+        "subnetwork-overlap",
+        SUBNETWORKS,
+        {},
+        {"name": "s", "network": DEFAULT, "ipCidrRange": "10.128.0.0/9"},
+        "conflicts with existing",
+    ),
+    (
+        "node-topology",
+        QUEUE,
+        REQUEST,
+        node(acceleratorType=None, acceleratorConfig={"type": "V6E"}),
+        "not found in zone",
+    ),
+    (
+        "node-networks",
+        QUEUE,
+        REQUEST,
+        node(networkConfig={"network": "default"}, networkConfigs=[{"network": "default"}]),
+        "mutually exclusive",
+    ),
+    ("node-network", QUEUE, REQUEST, node(networkConfig={"network": "none"}), "networks/none' was not found"),
+    ("node-subnetwork", QUEUE, REQUEST, node(networkConfig={"subnetwork": "none"}), "subnetworks/none' was not found"),
+    ("node-runtime", QUEUE, REQUEST, node(runtimeVersion=None), "Runtime version '' not found"),
+    ("node-absent", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "n"}]}}, "node' must be given"),
+    ("node-id", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"parent": ZONE, "node": MACHINE}]}}, "Invalid node id ''"),
+    (
+        "nodes-and-id",
+        QUEUE,
+        REQUEST,
+        {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "n", "multiNodeParams": {"nodeCount": 2}, "node": MACHINE}]}},
+        "node_id and multi_node_params cannot both be given",
+    ),
+    (
+        "nodes-count",
+        QUEUE,
+        REQUEST,
+        {"tpu": {"nodeSpec": [{"parent": ZONE, "multiNodeParams": {"nodeIdPrefix": "n"}, "node": MACHINE}]}},
+        "node_count must be from 1",
+    ),
+    (
+        "validity-interval",
+        QUEUE,
+        REQUEST,
+        {
+            **node(),
+            "provisioningModel": "FLEX_START",
+            "runDuration": {"maxRunDuration": "600s"},
+            "queueingPolicy": {
+                "validInterval": {"startTime": "2099-01-02T00:00:00Z", "endTime": "2099-01-01T00:00:00Z"}
+            },
+        },
+        "valid-until time must lie after",
+    ),
+    ("node-parent", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"nodeId": "n"}]}}, "must be the queued resource's own"),
+]
+"""Id, path, query, body, and what the refusal says: stated rules that `localcloud.services` enforces."""
+
+
+def of_place(place):
+    """The sentences of a rule, given as `Schema.field` without the prefix of Cloud Run's schemas."""
+    schema, _, field = place.partition(".")
+    return [
+        rule.sentence
+        for key, rules in RULES.items()
+        for rule in rules
+        if key.partition(" ")[2].removeprefix("GoogleCloudRunV2").removeprefix("GoogleIamV1") == schema
+        and rule.field == field
+    ]
+
+
+@pytest.mark.parametrize(("path", "query", "body", "place"), [pytest.param(*case, id=name) for name, *case in CASES])
+def test_a_body_is_refused_with_googles_sentence(client, path, query, body, place):
+    status, message = client.error("POST", path, body, **query)
+    assert status == 400
+    assert message.startswith("Invalid value at ")
+    assert [sentence for sentence in of_place(place) if sentence in message] != []
+
+
+@pytest.mark.parametrize(("path", "query", "body", "says"), [pytest.param(*case, id=name) for name, *case in ELSEWHERE])
+def test_the_services_refuse_what_else_is_stated(client, path, query, body, says):
+    status, message = client.error("POST", path, body, **query)
+    assert status in {400, 404}
+    assert says in message
+
+
+def test_a_patch_needs_an_update_mask(client):
+    client.ok("POST", SECRETS, AUTOMATIC, secretId="stated-mask")
+    email = "local-operator@local-project.iam.gserviceaccount.com"
+    for path, body in (
+        (f"{SECRETS}/stated-mask", {"labels": {}}),
+        (f"/iam/v1{P}/serviceAccounts/{email}", {"serviceAccount": {"displayName": "x"}}),
+    ):
+        assert "The update mask is required" in client.error("PATCH", path, body)[1]
+
+
+def test_a_payload_has_at_most_64_kib(client):
+    client.ok("POST", SECRETS, AUTOMATIC, secretId="stated-payload")
+    most = base64.b64encode(bytes(65_536)).decode()
+    client.ok("POST", f"{SECRETS}/stated-payload:addVersion", {"payload": {"data": most}})
+    more = base64.b64encode(bytes(65_537)).decode()
+    message = client.error("POST", f"{SECRETS}/stated-payload:addVersion", {"payload": {"data": more}})[1]
+    assert "at most 65536 are allowed" in message
+
+
+def test_an_account_of_the_same_name_is_refused(client):
+    client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "stated-twice"})
+    assert client.error("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "stated-twice"})[0] == 409
+
+
+def test_a_live_object_can_be_a_condition(client):
+    client.ok("POST", BUCKETS, {"name": "stated-live"}, **IN_PROJECT)
+    upload = {"uploadType": "media", "name": "x", "ifGenerationNotMatch": 0}
+    assert client.error("POST", "/upload/storage/v1/b/stated-live/o", {"x": 1}, **upload)[0] == 412
+    del upload["ifGenerationNotMatch"]
+    client.ok("POST", "/upload/storage/v1/b/stated-live/o", {"x": 1}, **upload)
+    client.ok("POST", "/upload/storage/v1/b/stated-live/o", {"x": 2}, **upload, ifGenerationNotMatch=0)
+
+
+def test_the_replication_of_a_secret_stays(client):
+    client.ok("POST", SECRETS, AUTOMATIC, secretId="stated-replication")
+    change = {"replication": {"userManaged": {"replicas": [{"location": "us-east4"}]}}}
+    message = client.error("PATCH", f"{SECRETS}/stated-replication", change, updateMask="replication")[1]
+    assert "field 'replication' cannot be updated" in message
+
+
+def test_an_upload_without_a_name_is_refused(client):
+    client.ok("POST", BUCKETS, {"name": "stated-name"}, **IN_PROJECT)
+    assert client.error("POST", "/upload/storage/v1/b/stated-name/o", {}, uploadType="media") == (400, "Required")
+
+
+def test_a_list_of_services_names_a_region(client):
+    assert client.error("GET", f"/run/v2{P}/locations/mars/services")[0] == 403
+
+
+def test_a_repository_of_the_same_name_is_refused(client):
+    client.ok("POST", REPOSITORIES, docker(), repositoryId="stated-twice")
+    assert client.error("POST", REPOSITORIES, docker(), repositoryId="stated-twice")[0] == 409
+
+
+def test_every_stated_rule_has_a_case():
+    covered = {sentence for *_, place in CASES for sentence in of_place(place)}
+    assert {rule.sentence for rules in RULES.values() for rule in rules} - covered == set()
+
+
+def test_a_page_beyond_the_stated_size_is_refused(client):
+    assert PAGE_SIZE in client.error("GET", f"/serviceusage/v1{P}/services", pageSize="201")[1]
+    client.ok("GET", f"/serviceusage/v1{P}/services", pageSize="200")
+
+
+@pytest.mark.parametrize("given", ["abc", "00000000-0000-0000-0000-000000000000"])
+def test_a_request_id_that_is_no_uuid_is_refused(client, given):
+    body = {"name": "stated", "autoCreateSubnetworks": False}
+    assert REQUEST_ID in client.error("POST", NETWORKS, body, requestId=given)[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "body"),
+    [
+        (SERVICES, {"serviceId": "stated-zero"}, service(startupProbe={"tcpSocket": {"port": 0}})),
+        (SERVICES, {"serviceId": "stated-port"}, service(ports=[{"containerPort": 65535}])),
+        (
+            ROUTERS,
+            {},
+            {**nat(enableDynamicPortAllocation=True, minPortsPerVm=32, maxPortsPerVm=64), "name": "stated-nat"},
+        ),
+        (
+            f"{PROJECT}:setIamPolicy",
+            {},
+            policy(bindings=[{**VIEWERS, "condition": CONDITION}], version=3),
+        ),
+        (SECRETS, {"secretId": "stated-alias"}, {**AUTOMATIC, "versionAliases": {"newest": "1"}}),
+    ],
+)
+def test_what_the_sentences_allow_is_taken(own_client, path, query, body):
+    own_client.ok("POST", path, body, **query)
