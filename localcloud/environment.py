@@ -6,20 +6,23 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-API_OVERRIDES = (
-    "TPU",
-    "RUN",
-    "SECRETMANAGER",
-    "STORAGE",
-    "ARTIFACTREGISTRY",
-    "COMPUTE",
-    "IAM",
-    "CLOUDRESOURCEMANAGER",
-    "SERVICEUSAGE",
-    "MONITORING",
-    "LOGGING",
-)
-"""APIs for which gcloud's endpoint override variables are set."""
+API_OVERRIDES = {
+    "TPU": "tpu/",
+    "RUN": "run/",
+    "SECRETMANAGER": "secretmanager/",
+    "STORAGE": "storage/storage/v1/",
+    "ARTIFACTREGISTRY": "artifactregistry/",
+    "COMPUTE": "compute/compute/v1/",
+    "IAM": "iam/",
+    "CLOUDRESOURCEMANAGER": "cloudresourcemanager/",
+    "SERVICEUSAGE": "serviceusage/",
+    "MONITORING": "monitoring/",
+    "LOGGING": "logging/",
+}
+"""gcloud's endpoint override variables, with the path that gcloud expects below the base URL.
+
+gcloud appends the version to each, but not to those of Cloud Storage and Compute Engine (googlecloudsdk/generated_clients/apis/apis_map.py).
+"""
 
 REMOVED = (
     "PULUMI_DEBUG_PROVIDERS",
@@ -75,8 +78,8 @@ def variables(
     }
     for name in ("NO_PROXY", "no_proxy"):
         found[name] = ",".join(part for part in (given.get(name), "127.0.0.1", "localhost") if part)
-    for api in API_OVERRIDES:
-        found[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}"] = f"{base_url}/{api.lower()}/"
+    for api, path in API_OVERRIDES.items():
+        found[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}"] = f"{base_url}/{path}"
     if debug_providers is not None:
         found["PULUMI_DEBUG_PROVIDERS"] = debug_providers
     else:

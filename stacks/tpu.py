@@ -70,9 +70,12 @@ def deploy(context: Context) -> None:
 
 
 def ssh_tunnel(*, node: str, zone: str, project: str) -> Tunnel:
-    """Return the SSH tunnel through Identity-Aware Proxy to the machine's loopback address."""
-    ssh = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", node.rpartition("/")[2])
-    place = (f"--project={project}", f"--zone={zone}", "--tunnel-through-iap")
+    """Return the SSH tunnel through Identity-Aware Proxy to the machine's loopback address.
+
+    Only gcloud's alpha track has `--tunnel-through-iap` for TPU machines. `--quiet` answers its questions, such as that for an SSH key.
+    """
+    ssh = ("gcloud", "alpha", "compute", "tpus", "tpu-vm", "ssh", node.rpartition("/")[2])
+    place = (f"--project={project}", f"--zone={zone}", "--tunnel-through-iap", "--quiet")
     return Tunnel(argv=(*ssh, *place, "--", "-N", "-L", f"{PORT}:127.0.0.1:{PORT}"), local_port=PORT)
 
 

@@ -76,9 +76,9 @@ class MetadataClient:
 
 
 def endpoint(api: str) -> str:
-    """Return the base URL of a Google API, with a slash at its end."""
+    """Return the root URL of a Google API, with a slash at its end. gcloud's variable for Cloud Storage ends in `storage/v1/`."""
     override = environment_variable(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"https://{api}.googleapis.com")
-    return override.rstrip("/") + "/"
+    return override.rstrip("/").removesuffix(f"/{api}/v1") + "/"
 
 
 def google_get(

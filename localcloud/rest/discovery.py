@@ -36,13 +36,14 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One method: `id` such as `run.projects.locations.services.create`; `request` names the schema of its body."""
+    """One method: `id` such as `run.projects.locations.services.create`; `request` and `response` name the schemas of its bodies."""
 
     id: str
     verb: str
     template: str
     parameters: dict[str, Parameter]
     request: str | None
+    response: str | None
     binder: re.Pattern[str]
     bound: tuple[str, ...]
 
@@ -102,7 +103,7 @@ VERSIONS: dict[str, dict[str, str]] = {
     "serviceusage": {"v1": "serviceusage.v1", "v1beta1": "serviceusage.v1beta1"},
     "monitoring": {"v1": "monitoring.v1", "v3": "monitoring.v3"},
     "logging": {"v2": "logging.v2"},
-    "tpu": {"v2alpha1": "tpu.v2alpha1"},
+    "tpu": {"v2alpha1": "tpu.v2alpha1", "v2": "tpu.v2", "v1": "tpu.v1"},
 }
 """API -> path prefix -> discovery document."""
 
@@ -160,6 +161,7 @@ def _method(raw: JsonObject, service_path: str) -> Method:
         template=template,
         parameters=parameters,
         request=request["$ref"] if request else None,
+        response=raw["response"]["$ref"] if "response" in raw else None,
         binder=re.compile(pattern),
         bound=bound,
     )

@@ -1,17 +1,30 @@
 """List filters: the supported part.
 
-`field=value`, `field:value`, `field!=value`, `field eq value`; dotted fields, quoted values; joined by AND or a blank, optionally in parentheses.
+`field=value`, `field:value`, `field!=value`, `field eq value`, `field>=value` and the other comparisons; dotted fields, quoted values; joined
+by AND or a blank, optionally in parentheses.
 """
 
+import operator
 import re
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.errors import CloudError
 
 _TERM = re.compile(
-    r"""\s*\(?\s*(?P<field>[A-Za-z_][\w.\-]*)\s*(?P<op>!=|=|:|\beq\b|\bne\b)\s*(?P<value>"[^"]*"|'[^']*'|[^\s()]+)\s*\)?\s*(?:AND\b|$)?"""
+    r"""\s*\(?\s*(?P<field>[A-Za-z_][\w.\-]*)\s*(?P<op>!=|<=|>=|=|<|>|:|\beq\b|\bne\b)\s*(?P<value>"[^"]*"|'[^']*'|[^\s()]+)\s*\)?\s*(?:AND\b|$)?"""
 )
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
+"""Severities of log entries in ascending order (Cloud Logging's LogSeverity)."""
 
 
 def chosen(items: list[tuple[str, JsonObject]], expression: str | None) -> list[tuple[str, JsonObject]]:
@@ -25,16 +38,19 @@ def chosen(items: list[tuple[str, JsonObject]], expression: str | None) -> list[
         if found is None or found.end() == at:
             raise CloudError.field(
                 "filter",
-                f"Invalid filter '{expression}': the local cloud reads field=value, field:value and field!=value, joined by AND.",
+                f"Invalid filter '{expression}': the local cloud reads field=value, field:value, field!=value and comparisons (<, <=, >, >=), joined by AND.",
             )
         terms.append((found["field"], found["op"], found["value"].strip("\"'")))
         at = found.end()
     return [(key, item) for key, item in items if all(_holds(item, *term) for term in terms)]
 
 
-def _holds(item: JsonObject, field: str, operator: str, wanted: str) -> bool:
+def _holds(item: JsonObject, field: str, sign: str, wanted: str) -> bool:
     value = _value(item, field.split("."))
-    if operator == ":":
+    if sign in _COMPARISONS:
+        left, right = _comparable(_text(value)), _comparable(wanted)
+        return value is not None and type(left) is type(right) and _COMPARISONS[sign](left, right)
+    if sign == ":":
         if wanted == "*":
             return value is not None
         if isinstance(value, dict):
@@ -43,7 +59,22 @@ def _holds(item: JsonObject, field: str, operator: str, wanted: str) -> bool:
             return wanted in [_text(entry) for entry in cast("list[Any]", value)]
         return value is not None and wanted in _text(value)
     same = value is not None and _text(value) == wanted
-    return same if operator in {"=", "eq"} else not same
+    return same if sign in {"=", "eq"} else not same
+
+
+def _comparable(text: str) -> float | datetime | str:
+    """Return a severity or a number as a number, a time as a time, other text as it is."""
+    if text in _SEVERITIES:
+        return float(_SEVERITIES.index(text))
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _text(value: object) -> str:

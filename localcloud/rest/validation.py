@@ -45,6 +45,8 @@ _UNDOCUMENTED = {
     }
 }
 """API -> schema -> fields that the real pulumi-gcp provider sends and Google accepts, but the published documents lack. They have no effect here."""
+_UNDOCUMENTED_QUERY = {"compute": {"returnPartialSuccess"}}
+"""API -> query parameters of lists that gcloud sends and Google accepts, but the published documents lack since 2026. They have no effect here."""
 
 
 def camel(name: str) -> str:
@@ -64,7 +66,7 @@ def query_parameters(document: DiscoveryDocument, method: Method, query: Mapping
         name = given if given in method.parameters or not document.forgiving_names else camel(given)
         parameter = method.parameters.get(name)
         if parameter is None or parameter.location != "query":
-            if given in document.global_parameters:
+            if given in document.global_parameters or _undocumented(document, method, given):
                 continue
             raise _unknown_query(given)
         taken[name] = (
@@ -78,6 +80,10 @@ def query_parameters(document: DiscoveryDocument, method: Method, query: Mapping
         if sentence:
             raise CloudError.field(name, f"Invalid value at '{name}': {sentence} Given: {value!r}.")
     return taken
+
+
+def _undocumented(document: DiscoveryDocument, method: Method, name: str) -> bool:
+    return "maxResults" in method.parameters and name in _UNDOCUMENTED_QUERY.get(document.api, ())
 
 
 def path_parameters(document: DiscoveryDocument, method: Method, values: Mapping[str, str]) -> None:

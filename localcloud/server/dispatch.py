@@ -16,6 +16,7 @@ from localcloud.rest import validation
 from localcloud.rest.call import Call, Caller, Handler, MethodResult
 from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for
 from localcloud.rest.errors import CloudError, ErrorStyle
+from localcloud.rest.versions import in_version
 from localcloud.server.faults import FaultSchedule, inject
 from localcloud.world.cloud import Cloud, project_policy
 from localcloud.world.roles import permission_of
@@ -95,7 +96,9 @@ class Dispatcher:
         if fault is not None:
             return await inject(fault, request)
         result = cast("MethodResult", answer)
-        return result if isinstance(result, web.StreamResponse) else web.json_response(result)
+        if isinstance(result, web.StreamResponse):
+            return result
+        return web.json_response(in_version(document, method, result))
 
     def _caller(self, request: web.Request) -> Caller:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")

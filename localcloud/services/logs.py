@@ -8,6 +8,7 @@ from localcloud.world.cloud import Cloud
 
 _METRICS, _ENTRIES = "logging.metrics", "logging.entries"
 _MAX_ENTRIES = 1000
+_LAST_ENTRY = 10**12 - 1
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -68,6 +69,8 @@ class _Logging(ApiService):
     def list_entries(self, call: Call) -> JsonObject:
         names = tuple(f"{name}/" for name in strings(call.body, "resourceNames"))
         found = [item for item in self._store.under(_ENTRIES) if item[1]["logName"].startswith(names)]
+        if call.body.get("orderBy") == "timestamp desc":
+            found = [(f"{_LAST_ENTRY - int(key):012}", entry) for key, entry in reversed(found)]
         return listing(call.body, "entries", found, default=50)
 
 

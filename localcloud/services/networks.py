@@ -210,7 +210,9 @@ def with_nats(document: JsonObject) -> JsonObject:
 def reference(cloud: Cloud, project: str, kind: str, given: object, field: str) -> str:
     """Return the full name that a URL or partial URL refers to. Raise 400 if it is malformed or nothing has that name."""
     collection = kind.partition(".")[2]
-    text = re.sub(r"^https?://[^/]+/(compute/)?[a-z0-9]+/(?=projects/)", "", str(given or ""))
+    # A client that uses the local cloud as its endpoint names resources with the local cloud's URL.
+    url = str(given or "").replace(f"{cloud.base_url}/compute/", "https://compute.googleapis.com/")
+    text = re.sub(r"^https?://[^/]+/(compute/)?[a-z0-9]+/(?=projects/)", "", url)
     scope = "global" if kind == NETWORKS else "regions/[^/]+"
     found = re.fullmatch(rf"(?:projects/(?P<project>[^/]+)/)?(?P<rest>{scope}/{collection}/[^/]+)", text)
     if found is None:

@@ -149,33 +149,37 @@ async def _receive(call: Call, target: Path, *, at: int = 0) -> int:
 
 def _parts(content_type: str, data: bytes) -> tuple[bytes, str, bytes]:
     """Return metadata, content type and content of a multipart/related body."""
-    found = re.search(r'boundary="?([^";]+)"?', content_type)
+    # gcloud's library writes the boundary in single quotes, which RFC 2045 does not know and Google accepts.
+    found = re.search(r"""boundary=["']?([^"';]+)""", content_type)
     if not content_type.startswith("multipart/") or found is None:
         raise CloudError.invalid(
             f"Invalid multipart request: the content type is '{content_type}', multipart/related with a boundary is needed."
         )
     mark = b"--" + found[1].encode()
-    pieces = (b"\r\n" + data).split(b"\r\n" + mark)
+    # The same library ends lines with LF alone.
+    end = b"\r\n" if mark + b"\r\n" in data else b"\n"
+    pieces = (end + data).split(end + mark)
     if len(pieces) != 4 or not pieces[3].startswith(b"--"):  # noqa: PLR2004 - preamble, metadata, content, end
         raise CloudError.invalid(
             f"Invalid multipart request with {max(len(pieces) - 2, 0)} mime parts; two are needed."
         )
-    metadata, content = (_headers_and_body(piece) for piece in pieces[1:3])
+    metadata, content = (_headers_and_body(piece, end) for piece in pieces[1:3])
     return metadata[1], content[0].get("content-type", "application/octet-stream"), content[1]
 
 
-def _headers_and_body(piece: bytes) -> tuple[dict[str, str], bytes]:
-    piece = piece.removeprefix(b"\r\n")
+def _headers_and_body(piece: bytes, end: bytes) -> tuple[dict[str, str], bytes]:
+    """Return the headers and the content of a part whose lines end with `end`."""
+    piece = piece.removeprefix(end)
     head, body = (
-        (b"", piece[2:])
-        if piece.startswith(b"\r\n")
-        else piece.split(b"\r\n\r\n", 1)
-        if b"\r\n\r\n" in piece
+        (b"", piece[len(end) :])
+        if piece.startswith(end)
+        else piece.split(end + end, 1)
+        if end + end in piece
         else (piece, b"")
     )
     headers = dict(
         cast("tuple[str, str]", tuple(part.strip() for part in line.split(":", 1)))
-        for line in head.decode("latin-1").split("\r\n")
+        for line in head.decode("latin-1").splitlines()
         if ":" in line
     )
     return {key.lower(): value for key, value in headers.items()}, body

@@ -17,7 +17,13 @@ _MAX_NODES = 256
 """Maximum of nodes in one queued resource: a limit of the local cloud, not of Google."""
 _MAX_METADATA_VALUE_BYTES = 256 * 1024
 _MAX_METADATA_BYTES = 512 * 1024
-_TIERS = ("spot", "guaranteed", "bestEffort")
+_TIERS = {
+    "spot": {"STANDARD", "SPOT"},
+    "guaranteed": {"STANDARD", "RESERVATION_BOUND"},
+    "bestEffort": {"STANDARD"},
+}
+"""Tier -> provisioning models that may stand beside it. gcloud 528 sends STANDARD with each tier unless a model is given (queued_resources/util.py)."""
+_NO_MODEL = "PROVISIONING_MODEL_UNSPECIFIED"
 _TOPOLOGIES = {"1": "1x1", "4": "2x2", "8": "2x4"}
 _FAMILIES = {"v6e": "V6E", "v5litepod": "V5LITE_POD"}
 _QUOTA_NAMES = {"v6e": "TPUV6E", "v5litepod": "TPUV5sLitepod"}
@@ -79,11 +85,7 @@ def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonOb
         raise CloudError.field(
             "queued_resource.tpu.node_spec", "Field 'queued_resource.tpu.node_spec' must hold at least one node."
         )
-    tiers = [tier for tier in _TIERS if tier in body]
-    if len(tiers) > 1 or (
-        tiers and body.get("provisioningModel", "PROVISIONING_MODEL_UNSPECIFIED") != "PROVISIONING_MODEL_UNSPECIFIED"
-    ):
-        raise CloudError.field("queued_resource", f"Only one of provisioning_model, {', '.join(_TIERS)} may be given.")
+    _check_tier(body)
     _check_run(cloud, zone, facts, body)
     nodes: list[tuple[str, JsonObject]] = []
     for index, spec in enumerate(specs):
@@ -96,6 +98,18 @@ def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonOb
         if cloud.store.has("tpu.nodes", f"{parent}/nodes/{node_id}") or node_id in _claimed(cloud, parent):
             raise CloudError.already_exists(f"Resource '{parent}/nodes/{node_id}' already exists.")
     return nodes
+
+
+def _check_tier(body: JsonObject) -> None:
+    tiers = [tier for tier in _TIERS if tier in body]
+    if len(tiers) > 1:
+        raise CloudError.field("queued_resource", f"Only one of {', '.join(_TIERS)} may be given.")
+    model = body.get("provisioningModel", _NO_MODEL)
+    if tiers and model not in {*_TIERS[tiers[0]], _NO_MODEL}:
+        raise CloudError.field(
+            "queued_resource.provisioning_model",
+            f"The provisioning model {model} cannot be combined with '{tiers[0]}'.",
+        )
 
 
 def _claimed(cloud: Cloud, parent: str) -> set[str]:

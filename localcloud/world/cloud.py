@@ -68,8 +68,8 @@ class Ids:
 
 
 def random_id() -> str:
-    """Return a number of 19 digits, as Google's services give ids."""
-    return str(secrets.randbelow(9 * 10**18) + 10**18)
+    """Return a number of 19 digits, as Google's services give ids. It is below 2^63, because pulumi-gcp reads ids as signed 64-bit numbers."""
+    return str(secrets.randbelow(8 * 10**18) + 10**18)
 
 
 def project_policy(project: str) -> str:

@@ -23,6 +23,8 @@ class TpuDurations(_Part):
     suspending: Seconds = 10
     deleting: Seconds = 10
     node_update: Seconds = 5
+    ssh_key: Seconds = 60
+    """From the first SSH key in a node's metadata until the node accepts it. The real gcloud tries ten times, with 5 s between the attempts."""
 
 
 class TpuZone(_Part):

@@ -280,6 +280,6 @@ def _not_labelled(found: QueuedResourceInfo, owner: Mapping[str, str]) -> str:
     node = found.nodes[0].node_id if found.nodes else "NODE"
     return (
         f"{found.name} does not have the owner label of this resource. The provider does not delete it. If it is yours, label its node "
-        f"(`gcloud alpha compute tpus tpu-vm update {node} --zone={found.zone} --add-labels={labels}`) and destroy again. "
+        f"(`gcloud compute tpus tpu-vm update {node} --zone={found.zone} --update-labels={labels}`) and destroy again. "
         "If it is not yours, run `pulumi state delete`."
     )

@@ -30,9 +30,14 @@ from scripts.client.events import as_mapping
 from scripts.errors import CommandRefusedError
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
-TUNNEL_OPEN_LIMIT_S: Final = 90.0
-"""`gcloud ... ssh --tunnel-through-iap` takes 5 to 20 s. The first time it also creates and distributes an SSH key."""
+TUNNEL_OPEN_LIMIT_S: Final = 180.0
+"""`gcloud alpha ... ssh --tunnel-through-iap` takes 5 to 20 s.
+
+The first time it also creates an SSH key, writes it into the node's metadata, and tries to log in ten times with 5 s between the attempts.
+"""
 TUNNEL_CLOSE_LIMIT_S: Final = 5.0
+_TAIL_LINES: Final = 6
+"""gcloud's refusal of a flag has five lines; the middle one says what to do."""
 TOKEN_LIMIT_S: Final = 30
 TOKEN_LIFE_S: Final = 3600.0
 """Google's identity tokens are valid for one hour."""
@@ -264,7 +269,7 @@ def _await_port(process: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> 
 def _tail(log: IO[bytes]) -> str:
     log.seek(0)
     lines = [line.strip() for line in log.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
-    return " | ".join(lines[-3:])[:500] or "no output"
+    return " | ".join(lines[-_TAIL_LINES:])[:500] or "no output"
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -98,9 +98,12 @@ def credentials() -> BaseCredentials:
 
 
 def endpoint(api: str) -> str:
-    """Return an API's root URL with a trailing slash: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, else Google's."""
-    override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "")
-    return f"{override.rstrip('/')}/" if override else f"https://{api}.googleapis.com/"
+    """Return an API's root URL with a trailing slash: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, else Google's.
+
+    For Cloud Storage and Compute Engine, gcloud expects `storage/v1/` and `compute/v1/` at the end of the variable; the root is without them.
+    """
+    override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "").rstrip("/")
+    return f"{override.removesuffix(f'/{api}/v1')}/" if override else f"https://{api}.googleapis.com/"
 
 
 def _error(answer: requests.Response) -> GoogleListError:

@@ -86,7 +86,7 @@ class Workspace:
         return answer.json()
 
     def get(self, api, path):
-        base = self.environment[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}"]
+        base = f"{self.environment['LOCALCLOUD_URL']}/{api}/"
         headers = {"Authorization": f"Bearer {self.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"}
         answer = requests.get(base + path, headers=headers, timeout=10)
         answer.raise_for_status()

@@ -111,6 +111,12 @@ def test_the_server_passes_its_smoke_checks(workspace, deployed):
     assert report["simulated"] == "vllm"
 
 
+def test_the_ssh_key_of_a_tunnel_is_no_drift(workspace, deployed):
+    node = next(item for name, item in capacity(workspace).items() if "/nodes/" in name)
+    assert "ssh-rsa" in node["metadata"]["ssh-keys"]
+    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
+
+
 def running_container(workspace):
     """The id of the server's container on the machine, and the hash of the document that it runs."""
     (container,) = (workspace.folder / "cloud" / "machines").glob("*/containers/gemma-serving.json")

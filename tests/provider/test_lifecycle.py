@@ -500,7 +500,7 @@ class TestImport:
 
     def test_an_imported_resource_is_not_deleted_until_it_carries_the_label(self, engine: FakeEngine, cloud: FakeTpu):
         engine.import_(self.foreign(cloud))
-        with pytest.raises(Aborted, match=r"does not have the owner label .* --add-labels=gemma-serving-urn="):
+        with pytest.raises(Aborted, match=r"does not have the owner label .* --update-labels=gemma-serving-urn="):
             engine.destroy()
         same = wanted(network="net", serviceAccount={"email": "a@b.c"}, description="claimed")
         same["dataDisks"] = [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}]

@@ -52,7 +52,9 @@ def test_a_tpu_stack_says_what_the_queue_knows(exported):
     outputs = from_json(StackOutputs, exported("tpu-v6e4"))
     assert (outputs.location, outputs.zone) == ("us-east5-b", "us-east5-b")
     assert (outputs.state, outputs.phase, outputs.deadline) == ("ACTIVE", "ready", "2026-11-20T18:00:00Z")
-    assert outputs.tunnel.argv[4:8] == ("ssh", "gemma-x-node", "--project=my-project", "--zone=us-east5-b")
+    assert outputs.tunnel.argv[:6] == ("gcloud", "alpha", "compute", "tpus", "tpu-vm", "ssh")
+    assert outputs.tunnel.argv[6:9] == ("gemma-x-node", "--project=my-project", "--zone=us-east5-b")
+    assert outputs.tunnel.argv[9:13] == ("--tunnel-through-iap", "--quiet", "--", "-N")
     assert outputs.tunnel.argv[-1] == "8000:127.0.0.1:8000"
 
 

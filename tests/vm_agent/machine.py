@@ -192,7 +192,7 @@ class Machine:
             "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
             "GCE_METADATA_HOST": self.url.removeprefix("http://"),
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"{self.url}/secretmanager/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.url}/storage/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.url}/storage/storage/v1/",
         }
 
     def boot(self) -> subprocess.CompletedProcess[str]:

@@ -160,7 +160,7 @@ class SimulatedMachines:
             "LANG": "C.UTF-8",
             "GCE_METADATA_HOST": metadata_server,
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"{self._base_url}/secretmanager/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._base_url}/storage/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._base_url}/storage/storage/v1/",
             "GEMMA_SERVING_LOOPBACK": address,
         }
 

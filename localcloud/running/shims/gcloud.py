@@ -1,15 +1,20 @@
 """`gcloud` for users of the local cloud: tunnels to TPU machines, and tokens.
 
-Commands: `compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`, `auth print-identity-token [--audiences=]`,
-`auth print-access-token`.
+Commands: `alpha compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`,
+`auth print-identity-token [--audiences=]`, `auth print-access-token`.
+
+The first connection to a node adds an SSH key to the node's metadata and waits until the node accepts it, as the real gcloud does
+(googlecloudsdk/command_lib/compute/tpus/tpu_vm/ssh.py of SDK 528: AddSSHKeyIfNeeded, AttemptRunWithRetries).
 """
 
 import asyncio
+import getpass
 import json
 import os
 import re
 import signal
 import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -22,7 +27,26 @@ _NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in; it kno
 _GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
 """The audience of gcloud's identity tokens for users: gcloud's client id."""
 _TUNNEL: Final = ("compute", "tpus", "tpu-vm", "ssh")
+_IAP: Final = "--tunnel-through-iap"
+_NOT_IN_GA: Final = """(gcloud.compute.tpus.tpu-vm.ssh) unrecognized arguments:
+  
+ --tunnel-through-iap flag is available in one or more alternate release tracks. Try:
+
+  gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap
+
+  --tunnel-through-iap
+  To search the help text of gcloud commands, run:
+  gcloud help -- SEARCH_TERMS"""  # noqa: W293 - gcloud prints the blanks
+"""Recorded from gcloud 528.0.0 on 2026-11-20: `gcloud compute tpus tpu-vm ssh NODE --zone=ZONE --tunnel-through-iap`, exit code 2."""
+_NOT_IN_BETA: Final = """(gcloud.beta.compute.tpus) Invalid choice: 'tpu-vm'.
+This command is available in one or more alternate release tracks.  Try:
+  gcloud compute tpus tpu-vm
+  gcloud alpha compute tpus tpu-vm"""
+"""Recorded from gcloud 528.0.0 on 2026-11-20: `gcloud beta compute tpus tpu-vm ssh NODE ...`, exit code 2."""
+_SSH_KEYS: Final = "ssh-keys"
+"""The key of a node's metadata in which gcloud keeps public SSH keys, one in each line."""
 _LIMIT_S: Final = 30.0
+_POLL_S: Final = 0.05
 
 
 class CommandError(Exception):
@@ -31,6 +55,13 @@ class CommandError(Exception):
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
         self.code = code
+
+
+class RefusedError(CommandError):
+    """A command that the real gcloud refuses too; the message is gcloud's own, after `ERROR: `."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +83,12 @@ def _base_url() -> str:
     return url.rstrip("/")
 
 
-def _ask(path: str, *, body: dict[str, Any] | None = None, token: str | None = None) -> dict[str, Any]:
+def _ask(
+    path: str, *, body: dict[str, Any] | None = None, token: str | None = None, verb: str | None = None
+) -> dict[str, Any]:
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(_base_url() + path, data=data, headers=headers)  # noqa: S310 - the local cloud
+    request = urllib.request.Request(_base_url() + path, data=data, headers=headers, method=verb)  # noqa: S310 - the local cloud
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=_LIMIT_S) as response:
@@ -73,7 +106,7 @@ def _ask(path: str, *, body: dict[str, Any] | None = None, token: str | None = N
 
 
 def parse_tunnel(words: Sequence[str]) -> TunnelRequest:
-    """Parse the words after `compute tpus tpu-vm ssh`. Raises CommandError."""
+    """Parse the words after `alpha compute tpus tpu-vm ssh`. Raises CommandError."""
     at = words.index("--") if "--" in words else len(words)
     before, after = words[:at], words[at + 1 :]
     options: dict[str, str] = {}
@@ -89,9 +122,10 @@ def parse_tunnel(words: Sequence[str]) -> TunnelRequest:
     forward = re.search(
         r"(?:^|\s)-L\s*(?:(?P<host>[\w.]+):)?(?P<local>\d+):(?P<target>[\w.]+):(?P<remote>\d+)(?:\s|$)", " ".join(after)
     )
-    if forward is None or "-N" not in after:
+    if forward is None or "-N" not in after or _IAP not in before:
         raise CommandError(
-            "the stand-in opens tunnels only: end the command with `-- -N -L LOCAL_PORT:127.0.0.1:PORT`.", 2
+            f"the stand-in opens tunnels only: give {_IAP} and end the command with `-- -N -L LOCAL_PORT:127.0.0.1:PORT`.",
+            2,
         )
     node = names[0].rpartition("@")[2]
     return TunnelRequest(
@@ -104,7 +138,7 @@ def parse_tunnel(words: Sequence[str]) -> TunnelRequest:
 
 async def _run_tunnel(tunnel: TunnelRequest) -> int:
     token = str(_ask("/admin/tokens", body={})["accessToken"])
-    _ask(f"/tpu/v2alpha1/{tunnel.node}", token=token)
+    _await_ssh_key(tunnel.node, token)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -123,6 +157,29 @@ async def _run_tunnel(tunnel: TunnelRequest) -> int:
                 await asyncio.wait_for(stopped.wait(), 0.5)
         server.close()
     return 0 if not stopped.is_set() else 130
+
+
+def _await_ssh_key(node: str, token: str) -> None:
+    """Add this user's key to the node's metadata if it lacks the key, and wait until the node accepts it.
+
+    The wait is the scenario's `tpu.durations_s.ssh_key`. Raises CommandError if the node does not exist or cannot be updated.
+    """
+    path, user = f"/tpu/v2alpha1/{node}", getpass.getuser()
+    key = f"{user}:ssh-rsa simulated-key-of-{user} {user}@localcloud"
+    metadata: dict[str, str] = _ask(path, token=token).get("metadata") or {}
+    known = metadata.get(_SSH_KEYS, "")
+    if key in known:
+        return
+    print("Propagating SSH public key to all TPU workers...", file=sys.stderr)
+    updated = {"metadata": {**metadata, _SSH_KEYS: f"{known}\n{key}"}}
+    operation = _ask(f"{path}?updateMask=metadata", body=updated, token=token, verb="PATCH")
+    while not operation.get("done"):
+        time.sleep(_POLL_S)
+        operation = _ask(f"/tpu/v2alpha1/{operation['name']}", token=token)
+    print("SSH: Attempting to connect to worker 0...", file=sys.stderr)
+    clock = _ask("/admin/clock")
+    if not clock["instant"]:
+        time.sleep(_ask("/admin/scenario")["tpu"]["durations_s"]["ssh_key"] / clock["speed"])
 
 
 async def _forward(tunnel: TunnelRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -151,9 +208,19 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.transport.abort()
 
 
+def _ssh(track: str, words: Sequence[str]) -> int:
+    """Run the ssh command of a release track (`alpha`, `beta` or empty). Only the alpha track can tunnel through IAP."""
+    if track == "beta":
+        raise RefusedError(_NOT_IN_BETA)
+    if track != "alpha" and _IAP in words:
+        raise RefusedError(_NOT_IN_GA)
+    return asyncio.run(_run_tunnel(parse_tunnel(words)))
+
+
 def _run(words: Sequence[str]) -> int:
-    if tuple(words[: len(_TUNNEL)]) == _TUNNEL:
-        return asyncio.run(_run_tunnel(parse_tunnel(words[len(_TUNNEL) :])))
+    track, command = (words[0], words[1:]) if words[:1] in (["alpha"], ["beta"]) else ("", words)
+    if tuple(command[: len(_TUNNEL)]) == _TUNNEL:
+        return _ssh(track, command[len(_TUNNEL) :])
     if words[:2] == ["auth", "print-access-token"]:
         print(_ask("/admin/tokens", body={})["accessToken"])
         return 0
@@ -171,6 +238,9 @@ def main(argv: Sequence[str]) -> int:
     print(_NOTICE, file=sys.stderr)
     try:
         return _run([word for word in argv if word not in ("--quiet", "-q")])
+    except RefusedError as error:
+        print(f"ERROR: {error}", file=sys.stderr)
+        return error.code
     except CommandError as error:
         print(f"ERROR: (gcloud) {error}", file=sys.stderr)
         return error.code

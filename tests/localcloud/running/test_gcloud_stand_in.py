@@ -2,7 +2,12 @@
 
 import asyncio
 import contextlib
+import getpass
+import json
+import os
+import shutil
 import socket
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,9 +16,11 @@ from aiohttp import web
 
 from localcloud.running.shims import install
 from localcloud.running.shims.gcloud import CommandError, parse_tunnel
+from stacks.tpu import ssh_tunnel
 from tests.localcloud.running.running_server import ask, environment
 
 SSH = [
+    "alpha",
     "compute",
     "tpus",
     "tpu-vm",
@@ -27,6 +34,7 @@ SSH = [
     "-L",
 ]
 NODE = "projects/p/locations/us-east5-a/nodes/n1"
+USER_KEY = f"{getpass.getuser()}:ssh-rsa simulated-key-of-{getpass.getuser()} {getpass.getuser()}@localcloud"
 
 
 def free_port() -> int:
@@ -36,7 +44,10 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def cloud() -> AsyncIterator[str]:
+async def cloud(metadata: dict[str, str] | None = None, *, ssh_key_s: float = 0.0) -> AsyncIterator[str]:
+    """A cloud with one node. `metadata` is the node's and is updated; without it the node knows the user's key."""
+    known = {"ssh-keys": USER_KEY} if metadata is None else metadata
+
     async def tokens(request: web.Request) -> web.Response:
         body = await request.json()
         return web.json_response(
@@ -53,7 +64,18 @@ async def cloud() -> AsyncIterator[str]:
         assert request.headers["Authorization"] == "Bearer access"
         if not request.path.endswith("/nodes/n1"):
             return web.json_response({"error": {"message": "Resource not found."}}, status=404)
-        return web.json_response({"name": NODE})
+        if request.method == "PATCH":
+            assert request.query["updateMask"] == "metadata"
+            known.clear()
+            known.update((await request.json())["metadata"])
+            return web.json_response({"name": "projects/p/locations/us-east5-a/nodes/n1", "done": False})
+        return web.json_response({"name": NODE, "metadata": known, "done": True})
+
+    async def clock(_: web.Request) -> web.Response:
+        return web.json_response({"speed": 100, "instant": False})
+
+    async def scenario(_: web.Request) -> web.Response:
+        return web.json_response({"tpu": {"durations_s": {"ssh_key": ssh_key_s}}})
 
     async def health(_: web.Request) -> web.Response:
         return web.Response(text="through the tunnel")
@@ -65,6 +87,9 @@ async def cloud() -> AsyncIterator[str]:
             web.get("/admin/tunnel", tunnel),
             web.get("/health", health),
             web.get("/tpu/{path:.*}", node),
+            web.patch("/tpu/{path:.*}", node),
+            web.get("/admin/clock", clock),
+            web.get("/admin/scenario", scenario),
         ]
     )
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -166,7 +191,8 @@ def test_what_it_does_not_know_is_one_sentence_and_code_2(tmp_path: Path):
     [
         (["n1", "--zone=z"], "--project=PROJECT and --zone=ZONE"),
         (["n1", "--project=p", "--zone=z", "--command=ls"], "opens tunnels only"),
-        (["n1", "--project=p", "--zone=z", "--", "-L", "1:h:2"], "opens tunnels only"),
+        (["n1", "--project=p", "--zone=z", "--tunnel-through-iap", "--", "-L", "1:h:2"], "opens tunnels only"),
+        (["n1", "--project=p", "--zone=z", "--", "-N", "-L", "1:h:2"], "give --tunnel-through-iap"),
     ],
 )
 def test_an_ssh_that_is_no_tunnel_is_refused(words: list[str], says: str, monkeypatch: pytest.MonkeyPatch):
@@ -174,3 +200,83 @@ def test_an_ssh_that_is_no_tunnel_is_refused(words: list[str], says: str, monkey
     with pytest.raises(CommandError, match=says) as refused:
         parse_tunnel(words)
     assert refused.value.code == 2
+
+
+def real_gcloud() -> tuple[str, str] | None:
+    """The path and the version of an installed gcloud that has the alpha track."""
+    path = shutil.which("gcloud")
+    if path is None:
+        return None
+    said = subprocess.run([path, "version", "--format=json"], capture_output=True, text=True, check=False, timeout=60)
+    components = json.loads(said.stdout) if said.returncode == 0 else {}
+    return (path, components["Google Cloud SDK"]) if "alpha" in components else None
+
+
+def real_answer(folder: Path, path: str, *words: str) -> tuple[int, str]:
+    """Exit code and stderr of the real gcloud without any account."""
+    settings = {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDSDK_", "GOOGLE_"))}
+    done = subprocess.run(
+        [path, *words],
+        env={**kept, **settings, "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stderr
+
+
+def test_the_parser_of_gcloud_takes_the_tunnel_of_a_tpu_stack(tmp_path: Path):
+    argv = ssh_tunnel(node=NODE, zone="us-east5-a", project="p-123456").argv
+    found = real_gcloud()
+    if found is None:
+        tunnel = parse_tunnel(argv[argv.index("ssh") + 1 :])
+        assert argv[1] == "alpha"
+        assert (tunnel.node, tunnel.remote_port) == (NODE.replace("/p/", "/p-123456/"), 8000)
+        return
+    code, err = real_answer(tmp_path, found[0], *argv[1:])
+    assert code == 1
+    assert "unrecognized arguments" not in err
+    assert "do not currently have an active account selected" in err
+
+
+@pytest.mark.parametrize("track", [[], ["beta"]])
+def test_a_tunnel_outside_the_alpha_track_is_refused_in_the_words_of_gcloud(tmp_path: Path, track: list[str]):
+    words = [*track, *SSH[1:], "0:127.0.0.1:8000"]
+    code, out, err = result(tmp_path, *words)
+    recorded = err.partition("\n")[2]
+    assert (code, out) == (2, "")
+    assert recorded.startswith("ERROR: (gcloud.")
+    assert "gcloud alpha compute tpus tpu-vm" in recorded
+    found = real_gcloud()
+    if found is not None and found[1] == "528.0.0":
+        assert real_answer(tmp_path, found[0], *words) == (2, recorded)
+
+
+def test_the_first_tunnel_adds_a_key_to_the_metadata_and_waits_for_it(tmp_path: Path):
+    port, metadata = free_port(), {"startup-script": "#!", "ssh-keys": "somebody:ssh-rsa AAAA"}
+
+    async def run() -> None:
+        async with cloud(metadata, ssh_key_s=60.0) as url:
+            process = await gcloud(tmp_path, url, *SSH, f"{port}:127.0.0.1:8000")
+            assert process.stderr is not None
+            said = [(await process.stderr.readline()).decode().strip() for _ in range(3)]
+            assert said[1:] == [
+                "Propagating SSH public key to all TPU workers...",
+                "SSH: Attempting to connect to worker 0...",
+            ]
+            with pytest.raises(OSError):  # noqa: PT011 - refused until the key is accepted
+                socket.create_connection(("127.0.0.1", port), 1)
+            began = asyncio.get_running_loop().time()
+            while True:
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                await asyncio.sleep(0.02)
+            assert asyncio.get_running_loop().time() - began > 0.3
+            process.terminate()
+            await process.wait()
+
+    asyncio.run(run())
+    assert metadata == {"startup-script": "#!", "ssh-keys": f"somebody:ssh-rsa AAAA\n{USER_KEY}"}

@@ -104,6 +104,18 @@ def test_a_tunnel_that_never_opens_ends_at_its_limit(monkeypatch):
         open_tunnel(Tunnel([sys.executable, "-c", "import time; time.sleep(60)", "-L", "8000:127.0.0.1:8000"]))
 
 
+def test_a_tunnel_may_take_as_long_as_the_first_connection_of_gcloud():
+    start_s, update_of_metadata_s, attempts_s = 20, 60, 10 * 5 + 10
+    assert start_s + update_of_metadata_s + attempts_s < access.TUNNEL_OPEN_LIMIT_S
+
+
+def test_the_refusal_of_a_stack_of_an_earlier_release_says_what_to_use():
+    refusal = 'import sys; sys.exit("ERROR: unrecognized arguments:\\n  use gcloud alpha\\n\\na\\nb\\nc")'
+    argv = [sys.executable, "-c", refusal, "-L", "8000:127.0.0.1:8000"]
+    with pytest.raises(AccessError, match="use gcloud alpha"):
+        open_tunnel(Tunnel(argv))
+
+
 def test_a_command_that_is_not_there_and_one_that_forwards_nothing_are_named():
     with pytest.raises(AccessError, match="'no-such-command' cannot be run"):
         open_tunnel(Tunnel(["no-such-command", "-L", "8000:127.0.0.1:8000"]))

@@ -1,0 +1,47 @@
+"""Answers for older versions of an API: the same resources, with the fields that the caller's version has."""
+
+from typing import Any, Final, cast
+
+from localcloud.json_values import JsonObject, part
+from localcloud.rest.discovery import DiscoveryDocument, Method
+
+_MODELLED: Final = {"tpu": "v2alpha1"}
+"""API -> the version whose fields the service's model has. Other APIs answer with the fields that all their versions share."""
+
+
+def in_version(document: DiscoveryDocument, method: Method, answer: JsonObject) -> JsonObject:
+    """Return the answer of a service's model as the document's version shows it."""
+    modelled = _MODELLED.get(document.api, document.version)
+    if document.version == modelled or method.response is None:
+        return answer
+    if method.response == "Operation":
+        return _operation(document, modelled, answer)
+    return cast("JsonObject", _fields(document, {"$ref": method.response}, answer))
+
+
+def _operation(document: DiscoveryDocument, modelled: str, answer: JsonObject) -> JsonObject:
+    operation = dict(answer)
+    if "metadata" in answer:
+        operation["metadata"] = {**part(answer, "metadata"), "apiVersion": document.version}
+    response = part(answer, "response")
+    kind = str(response.get("@type", ""))
+    schema = kind.rpartition(".")[2]
+    if schema in document.schemas:
+        fields = cast("JsonObject", _fields(document, {"$ref": schema}, response))
+        operation["response"] = {**fields, "@type": kind.replace(f".{modelled}.", f".{document.version}.")}
+    return operation
+
+
+def _fields(document: DiscoveryDocument, schema: JsonObject, value: object) -> object:
+    """Return the value without the fields and the values of enumerations that the version does not have."""
+    described: JsonObject = document.schemas[schema["$ref"]] if "$ref" in schema else schema
+    if isinstance(value, list):
+        return [_fields(document, part(described, "items"), item) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict) or "properties" not in described:
+        return cast("object", value)
+    properties: JsonObject = part(described, "properties")
+    return {
+        name: _fields(document, properties[name], item)
+        for name, item in cast("JsonObject", value).items()
+        if name in properties and ("enum" not in properties[name] or item in properties[name]["enum"])
+    }
