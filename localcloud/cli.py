@@ -190,6 +190,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
                     base_url=cloud.base_url,
                     state=state,
                     project=project,
+                    speed=options.speed,
                     access_token=token,
                     credentials=cloud.credentials,
                     commands=commands,
