@@ -26,9 +26,10 @@ _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 20.0
 _DISABLED: Final = re.compile(r"(?P<what>[^:]+?) has not been used in project \S+ before or it is disabled")
 _NO_ACCOUNT: Final = re.compile(
-    r"(?P<what>Service account \S+) does not exist|denied on (?P<which>service account \S+) \(or it may not exist\)", re.I
+    r"(?P<what>Service account \S+) does not exist|denied on (?P<which>service account \S+) \(or it may not exist\)",
+    re.IGNORECASE,
 )
-_GRANT_TYPE: Final = re.compile(r"gcp:\w+/\w*I[aA][mM]Member:\w+")
+_GRANT_TYPE: Final = re.compile(r"gcp:\w+/\w*(?i:iammember):\w+")
 
 
 class ProjectError(ValueError):
