@@ -17,7 +17,7 @@ from localcloud.plugins import serve as serve_providers
 from localcloud.running.shims import install
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
-from localcloud.world.scenario import Scenario, ScenarioError
+from localcloud.world.scenario import BUILT_IN, Scenario, ScenarioError
 from localcloud.world.scenario import load as load_scenario
 from localcloud.world.state import StateError, StateLock, clear_description, describe, description
 
@@ -96,7 +96,9 @@ def _parser() -> argparse.ArgumentParser:
             help=f"simulated seconds that pass in one real second (default: {DEFAULT_SPEED:g})",
         )
         command.add_argument(
-            "--scenario", type=Path, help="YAML or JSON file with capacity, quota, durations and faults"
+            "--scenario",
+            type=Path,
+            help=f"YAML or JSON file with capacity, quota, durations and faults, or one of {', '.join(BUILT_IN)}",
         )
         command.add_argument("--project", help=f"project id (default: GOOGLE_CLOUD_PROJECT, else {DEFAULT_PROJECT})")
         command.add_argument(
@@ -188,6 +190,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
                     base_url=cloud.base_url,
                     state=state,
                     project=project,
+                    speed=options.speed,
                     access_token=token,
                     credentials=cloud.credentials,
                     commands=commands,

@@ -57,6 +57,7 @@ def variables(
     base_url: str,
     state: Path,
     project: str,
+    speed: float,
     access_token: str,
     credentials: Path,
     commands: Path,
@@ -74,6 +75,7 @@ def variables(
         "GOOGLE_CLOUD_PROJECT": project,
         "GOOGLE_PROJECT": project,
         "LOCALCLOUD_URL": base_url,
+        "LOCALCLOUD_SPEED": f"{speed:g}",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(commands), given.get("PATH", os.defpath)]),
     }
     for name in ("NO_PROXY", "no_proxy"):

@@ -14,6 +14,7 @@ from contracts.labels import Ownership
 from planning.types import Plan
 from planning.vllm_args import VllmOptions, vllm_arguments
 from stacks.naming import Names
+from stacks.propagation import require_resource_manager, wait_for_google
 from stacks.settings import Settings
 
 PORT = 8000
@@ -23,7 +24,7 @@ MODELS_FOLDER = "/mnt/models"
 
 _COMMAND = ("vllm", "serve")
 
-_COMMON_APIS = ("iam", "artifactregistry", "secretmanager", "storage")
+_COMMON_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "storage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,9 @@ def lay_foundation(context: Context, *, region: str, apis: Sequence[str], projec
     """
     settings, names = context.settings, context.names
     provider = gcp.Provider("gcp", project=settings.project, region=region)
+    require_resource_manager(settings.project, provider)
+    # The agent of a TPU machine reads its image, token and weights again until it may.
+    wait_for_google(grants=settings.target == "cloud-run")
     enabled = _enable(settings.project, (*_COMMON_APIS, *apis), provider)
     options = pulumi.ResourceOptions(providers={"gcp": provider}, depends_on=enabled)
     identity = RuntimeIdentity(

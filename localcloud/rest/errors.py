@@ -58,6 +58,30 @@ class CloudError(Exception):
         """Return 403 PERMISSION_DENIED."""
         return cls(403, "PERMISSION_DENIED", message, reason="forbidden", details=details)
 
+    @classmethod
+    def service_disabled(cls, title: str, api: str, number: str) -> "CloudError":
+        """Return 403 for an API that is off, or was enabled a moment ago: Google says the same in both cases.
+
+        Text and reason as in marekaf/gcr-lifecycle-policy#5 and GoogleCloudPlatform/gke-monitoring-tutorial#13.
+        """
+        service = f"{api}.googleapis.com"
+        url = f"https://console.developers.google.com/apis/api/{service}/overview?project={number}"
+        return cls(
+            403,
+            "PERMISSION_DENIED",
+            f"{title} has not been used in project {number} before or it is disabled. Enable it by visiting {url} then retry. "
+            "If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry.",
+            reason="accessNotConfigured",
+            details=[
+                {
+                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                    "reason": "SERVICE_DISABLED",
+                    "domain": "googleapis.com",
+                    "metadata": {"service": service, "consumer": f"projects/{number}"},
+                }
+            ],
+        )
+
     required = staticmethod(_error(400, "INVALID_ARGUMENT", "required"))
     """A value is missing."""
     precondition = staticmethod(_error(400, "FAILED_PRECONDITION", "failedPrecondition"))

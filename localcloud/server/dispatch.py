@@ -18,11 +18,12 @@ from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, docum
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.rest.versions import in_version
 from localcloud.server.faults import FaultSchedule, inject
+from localcloud.services import serviceusage
+from localcloud.services.iam import add_service_agent
 from localcloud.world.cloud import Cloud, project_policy
 from localcloud.world.roles import permission_of
 
 _LOG_LENGTH = 5000
-_ALWAYS_ENABLED = {"serviceusage", "cloudresourcemanager", "iam"}
 _MEDIA = {"upload": "upload", "download": "download"}
 _SECRET_KEYS = {"data", "access_token", "oauth_token", "key", "privateKeyData", "private_key", "assertion"}
 
@@ -195,24 +196,10 @@ class Dispatcher:
 
     def _enabled(self, call: Call, project: str) -> None:
         api = call.document.api
-        if api in _ALWAYS_ENABLED or self._cloud.store.has(
-            "serviceusage.enabled", f"projects/{project}/services/{api}.googleapis.com"
-        ):
+        if serviceusage.answers(self._cloud, project, api):
+            add_service_agent(self._cloud, project, api)
             return
-        number = self._cloud.project_number(project)
-        url = f"https://console.developers.google.com/apis/api/{api}.googleapis.com/overview?project={number}"
-        raise CloudError.denied(
-            f"{call.document.title} has not been used in project {number} before or it is disabled. Enable it by visiting {url} then retry. "
-            "If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry.",
-            details=[
-                {
-                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                    "reason": "SERVICE_DISABLED",
-                    "domain": "googleapis.com",
-                    "metadata": {"service": f"{api}.googleapis.com", "consumer": f"projects/{number}"},
-                }
-            ],
-        )
+        raise CloudError.service_disabled(call.document.title, api, self._cloud.project_number(project))
 
 
 def _split(raw_path: str) -> tuple[str, str, str | None]:

@@ -15,10 +15,28 @@ _MAX_DISPLAY_NAME, _MAX_DESCRIPTION = 100, 256
 _UPDATABLE = {"displayName", "description"}
 
 
+_AGENT_DOMAINS = {
+    "artifactregistry": "gcp-sa-artifactregistry",
+    "compute": "compute-system",
+    "run": "serverless-robot-prod",
+    "secretmanager": "gcp-sa-secretmanager",
+    "tpu": "cloud-tpu",
+}
+"""Domains of the accounts with which services act in a project (cloud.google.com/iam/docs/service-agents, 2026-11)."""
+
+
+def add_service_agent(cloud: Cloud, project: str, api: str) -> None:
+    """Note that an API is used in a project: from now on its service agent exists."""
+    if api in _AGENT_DOMAINS:
+        email = f"service-{cloud.project_number(project)}@{_AGENT_DOMAINS[api]}.iam.gserviceaccount.com"
+        if not cloud.store.has("iam.serviceAgents", email):
+            cloud.store.put("iam.serviceAgents", email, {})
+
+
 def add_account(
-    cloud: Cloud, project: str, account_id: str, *, display_name: str = "", description: str = ""
+    cloud: Cloud, project: str, account_id: str, *, display_name: str = "", description: str = "", lag_s: float = 0.0
 ) -> JsonObject:
-    """Store a new service account and return it."""
+    """Store a new service account and return it. It can be read after half of the lag, and used after all of it."""
     email = f"{account_id}@{project}.iam.gserviceaccount.com"
     document: JsonObject = {
         "name": f"projects/{project}/serviceAccounts/{email}",
@@ -28,6 +46,9 @@ def add_account(
         "etag": cloud.ids.etag(),
         "oauth2ClientId": str(10**20 + secrets.randbelow(10**20)),
     }
+    if lag_s:
+        now_s = cloud.timeline.simulated_s()
+        document.update({"_readable_from_s": now_s + lag_s / 2, "_usable_from_s": now_s + lag_s})
     if display_name:
         document["displayName"] = display_name
     if description:
@@ -47,7 +68,11 @@ class _ServiceAccounts(PolicyService):
         project, email = call.name.split("/")[1], call.name.split("/")[3]
         by_number = [document for _, document in self._store.under(ACCOUNTS) if document["uniqueId"] == email]
         document = self._store.get(ACCOUNTS, email) or (by_number[0] if by_number else None)
-        if document is None or project not in {"-", document["projectId"]}:
+        if (
+            document is None
+            or project not in {"-", document["projectId"]}
+            or document.get("_readable_from_s", 0.0) > self._cloud.timeline.simulated_s()
+        ):
             raise CloudError.not_found(f"Unknown service account {email}; resource '{call.name}' was not found.")
         return document
 
@@ -68,6 +93,7 @@ class _ServiceAccounts(PolicyService):
                 account_id,
                 display_name=given.get("displayName", ""),
                 description=given.get("description", ""),
+                lag_s=self._cloud.scenario.iam.new_account_lag_s,
             )
         )
 

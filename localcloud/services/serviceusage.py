@@ -20,13 +20,17 @@ def _services() -> JsonObject:
 
 def enable_initial(cloud: Cloud, project: str) -> None:
     """Enable the APIs of a new project, as the scenario says."""
-    wanted = (
-        _services()
-        if cloud.scenario.apis == "enabled"
-        else [name.removesuffix(".googleapis.com") for name in cloud.scenario.apis]
-    )
+    listed = cloud.scenario.services.enabled
+    wanted = _services() if listed == "all" else {*listed, "serviceusage"}
     for name in wanted:
-        cloud.store.put(_KIND, f"projects/{project}/services/{name}.googleapis.com", {})
+        service = f"{name.removesuffix('.googleapis.com')}.googleapis.com"
+        cloud.store.put(_KIND, f"projects/{project}/services/{service}", {})
+
+
+def answers(cloud: Cloud, project: str, api: str) -> bool:
+    """Tell if an API of a project answers: it is enabled, and not only since a moment ago."""
+    record = cloud.store.get(_KIND, f"projects/{project}/services/{api}.googleapis.com")
+    return record is not None and record.get("from_s", 0.0) <= cloud.timeline.simulated_s()
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -56,7 +60,7 @@ class _EnabledServices(ApiService):
     @method("services.enable")
     def enable(self, call: Call) -> JsonObject:
         project, service = _checked(call.name)
-        self._store.put(_KIND, f"projects/{project}/services/{service}", {})
+        self._enable(project, service)
         return self._finished("EnableServiceResponse", {"service": self._shown(project, service)})
 
     @method("services.disable")
@@ -69,7 +73,7 @@ class _EnabledServices(ApiService):
     def batch_enable(self, call: Call) -> JsonObject:
         names = [_checked(f"{call.name}/services/{service}") for service in strings(call.body, "serviceIds")]
         for project, service in names:
-            self._store.put(_KIND, f"projects/{project}/services/{service}", {})
+            self._enable(project, service)
         return self._finished("BatchEnableServicesResponse", {"services": [self._shown(*name) for name in names]})
 
     @method("services.batchGet")
@@ -79,6 +83,12 @@ class _EnabledServices(ApiService):
     @method("operations.get")
     def get_operation(self, call: Call) -> JsonObject:
         return self._cloud.operations.get("serviceusage", call.name)
+
+    def _enable(self, project: str, service: str) -> None:
+        name = f"projects/{project}/services/{service}"
+        if not self._store.has(_KIND, name):
+            from_s = self._cloud.timeline.simulated_s() + self._cloud.scenario.services.lag_s
+            self._store.put(_KIND, name, {"from_s": from_s})
 
     def _shown(self, project: str, service: str) -> JsonObject:
         number = self._cloud.project_number(project)

@@ -92,7 +92,7 @@ class Cloud:
         self.operator = f"local-operator@{self.home}.iam.gserviceaccount.com"
         self.scenario = scenario
         self.tokens = Tokens(state)
-        self.policies = Policies(self.store)
+        self.policies = Policies(self.store, now_s=self.timeline.simulated_s, lag_s=lambda: self.scenario.iam.lag_s)
         self.operations = LongRunningOperations(self.store, self.timeline)
         self.ids = Ids()
         self.base_url = ""

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import re
+from collections.abc import Callable
 
 from localcloud.json_values import JsonObject, parts, strings
 from localcloud.rest.errors import CloudError
@@ -15,6 +16,7 @@ _MEMBER = re.compile(
 )
 _ROLE = re.compile(r"(roles/[A-Za-z0-9_.]+|(projects|organizations)/[^/]+/roles/[A-Za-z0-9_.]+)")
 _SERVICE_ACCOUNT = re.compile(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com")
+_SERVICE_AGENT = re.compile(r"service-([0-9]+)@[^.]+\.iam\.gserviceaccount\.com")
 
 
 def etag_of(generation: int) -> str:
@@ -35,8 +37,11 @@ def _same_etag(left: str, right: str) -> bool:
 class Policies:
     """Policies by resource: `//run.googleapis.com/projects/p/locations/l/services/s` or another name that its service always uses."""
 
-    def __init__(self, store: ResourceStore) -> None:
+    def __init__(self, store: ResourceStore, now_s: Callable[[], float], lag_s: Callable[[], float]) -> None:
+        """Take the simulated time, and how long a grant takes until it has an effect."""
         self._store = store
+        self._now_s = now_s
+        self._lag_s = lag_s
 
     def get(self, resource: str) -> JsonObject:
         """Return the policy as `getIamPolicy` answers it."""
@@ -62,8 +67,24 @@ class Policies:
             self._check(updated["bindings"], parts(record["policy"], "bindings"))
             updated["bindings"] = [binding for binding in updated["bindings"] if binding.get("members")]
         generation = record["generation"] + 1
-        self._store.put(_KIND, resource, {"policy": updated, "generation": generation})
+        self._store.put(
+            _KIND,
+            resource,
+            {"policy": updated, "generation": generation, "from_s": self._from_s(record, parts(updated, "bindings"))},
+        )
         return {**updated, "etag": etag_of(generation)}
+
+    def _from_s(self, record: JsonObject, bindings: list[JsonObject]) -> dict[str, float]:
+        """Return when each grant that has no effect yet gets one, by role and member."""
+        now_s, lag_s = self._now_s(), self._lag_s()
+        before: set[str] = set(_grants_in(parts(record["policy"], "bindings")))
+        waiting: dict[str, float] = record.get("from_s", {})
+        found: dict[str, float] = {}
+        for grant in _grants_in(bindings):
+            from_s = waiting.get(grant, 0.0) if grant in before else now_s + lag_s
+            if from_s > now_s:
+                found[grant] = from_s
+        return found
 
     def seed(self, resource: str, bindings: list[JsonObject]) -> None:
         """Store the initial policy of a resource: generation 0."""
@@ -74,10 +95,19 @@ class Policies:
         self._store.delete(_KIND, resource)
 
     def members(self, resource: str, permission: str) -> set[str]:
-        """Return the members to whom the resource's own policy grants a permission."""
+        """Return the members to whom the resource's own policy grants a permission now."""
         record = self._store.get(_KIND, resource)
-        bindings: list[JsonObject] = [] if record is None else parts(record["policy"], "bindings")
-        return {member for binding in bindings if grants(binding["role"], permission) for member in binding["members"]}
+        if record is None:
+            return set()
+        waiting: dict[str, float] = record.get("from_s", {})
+        now_s = self._now_s()
+        return {
+            member
+            for binding in parts(record["policy"], "bindings")
+            if grants(binding["role"], permission)
+            for member in strings(binding, "members")
+            if waiting.get(_grant(binding["role"], member), 0.0) <= now_s
+        }
 
     def allows(self, email: str | None, permission: str, resources: list[str]) -> bool:
         """Tell if the policy of one of these resources grants the permission. `email` None means an anonymous caller."""
@@ -102,10 +132,24 @@ class Policies:
                     raise CloudError.invalid(f"Service account {email} does not exist.")
 
     def lacks_account(self, email: str) -> bool:
-        """Tell if an e-mail belongs to a simulated project that has no such service account."""
+        """Tell if an e-mail belongs to a simulated project that has no such service account, or has it only since a moment ago.
+
+        A service agent exists from the first use of its API on: cloud.google.com/iam/docs/create-service-agents, 2026-11.
+        """
+        agent = _SERVICE_AGENT.fullmatch(email)
+        if agent is not None:
+            numbers = {document["projectNumber"] for _, document in self._store.under("projects")}
+            return agent[1] in numbers and not self._store.has("iam.serviceAgents", email)
         found = _SERVICE_ACCOUNT.fullmatch(email)
-        return (
-            found is not None
-            and self._store.has("projects", found[1])
-            and not self._store.has("iam.serviceAccounts", email)
-        )
+        if found is None or not self._store.has("projects", found[1]):
+            return False
+        account = self._store.get("iam.serviceAccounts", email)
+        return account is None or account.get("_usable_from_s", 0.0) > self._now_s()
+
+
+def _grant(role: str, member: str) -> str:
+    return f"{role} {member}"
+
+
+def _grants_in(bindings: list[JsonObject]) -> list[str]:
+    return [_grant(binding["role"], member) for binding in bindings for member in strings(binding, "members")]

@@ -94,6 +94,51 @@ class Run(_Part):
     """`REGION/TYPE` or `REGION/TYPE/zonal` -> GPUs."""
 
 
+DEFAULT_SERVICES = (
+    "cloudtrace.googleapis.com",
+    "logging.googleapis.com",
+    "monitoring.googleapis.com",
+    "servicemanagement.googleapis.com",
+    "serviceusage.googleapis.com",
+    "storage-api.googleapis.com",
+    "storage-component.googleapis.com",
+    "storage.googleapis.com",
+)
+"""The APIs that a new project has, without those for databases and BigQuery, which the local cloud does not have.
+
+Source: cloud.google.com/service-usage/docs/enabled-service, section "Services enabled by default", 2026-11. Service Usage is on the list;
+Cloud Resource Manager, IAM and Compute Engine are not.
+"""
+
+
+class Services(_Part):
+    """Which APIs a new project has, and how fast an enabled one answers."""
+
+    enabled: Literal["all"] | tuple[str, ...] = "all"
+    """`all`: every API is enabled in every new project. A list: only these, those enabled later, and Service Usage."""
+    lag_s: Seconds = 0
+    """Simulated seconds for which an API still answers SERVICE_DISABLED after it was enabled.
+
+    Google's own error text says: "If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry."
+    """
+
+
+class Iam(_Part):
+    """How fast changes of identities and access take effect."""
+
+    lag_s: Seconds = 0
+    """Simulated seconds until a grant takes effect; reading the policy shows it at once.
+
+    "Typically 2 minutes, potentially 7 minutes or longer": cloud.google.com/iam/docs/access-change-propagation, 2026-11.
+    """
+    new_account_lag_s: Seconds = 0
+    """Simulated seconds until a new service account can be granted a role or attached; it can be read after half of that time.
+
+    The provider's own issues show both: reads that answer 404 or 403 after the creation (hashicorp/terraform-provider-google#19624, #22546),
+    and "Service account ... does not exist" for a grant.
+    """
+
+
 class OperationDurations(_Part):
     """Simulated seconds of long-running operations. `instant`: operations and the states of queued resources take no time."""
 
@@ -122,8 +167,8 @@ class Fault(_Part):
 class Scenario(_Part):
     """All settings of a scenario."""
 
-    apis: Literal["enabled"] | tuple[str, ...] = "enabled"
-    """`enabled`: every API is enabled in every new project. A list: only these (and those enabled later); calls to others are refused."""
+    services: Services = Services()
+    iam: Iam = Iam()
     tpu: Tpu = Tpu()
     run: Run = Run()
     operations: OperationDurations = OperationDurations()
@@ -148,12 +193,31 @@ def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - whatever YAML 
         ) from None
 
 
+_NEW_PROJECT = Scenario(
+    services=Services(enabled=DEFAULT_SERVICES, lag_s=120), iam=Iam(lag_s=120, new_account_lag_s=60)
+)
+_NO_QUOTA = {
+    name: zone.model_copy(update={"quota_chips": 0, "preemptible_quota_chips": 0}) for name, zone in _ZONES.items()
+}
+BUILT_IN = {
+    "new-project": _NEW_PROJECT,
+    "new-project-without-quota": _NEW_PROJECT.model_copy(update={"tpu": Tpu(zones=_NO_QUOTA), "run": Run(gpu_quota=0)}),
+}
+"""Scenarios that have a name: a project made a moment ago, with and without quota for accelerators."""
+
+
 def load(path: Path) -> Scenario:
-    """Return the scenario of a file. Raises ScenarioError."""
+    """Return the scenario of a built-in name or of a file. Raises ScenarioError."""
+    built_in = BUILT_IN.get(str(path))
+    if built_in is not None:
+        return built_in
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read ({error.strerror}).") from None
+        known = ", ".join(BUILT_IN)
+        raise ScenarioError(
+            f"{path}: cannot be read ({error.strerror}); --scenario takes a file or one of {known}."
+        ) from None
     except yaml.YAMLError as error:
         raise ScenarioError(f"{path}: is not YAML ({str(error).splitlines()[0]}).") from None
     return parse(value, str(path))

@@ -1,5 +1,6 @@
 """The real CLI on a local cloud: a copy of the project, a cloud of its own, and the environment that goes with it."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -85,6 +86,18 @@ class Workspace:
         answer.raise_for_status()
         return answer.json()
 
+    def enable(self, *apis):
+        """Enable APIs as `gcloud services enable` does."""
+        base = self.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE"]
+        headers = {"Authorization": f"Bearer {self.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"}
+        for api in apis:
+            url = f"{base}v1/projects/local-project/services/{api}:enable"
+            requests.post(url, json={}, headers=headers, timeout=10).raise_for_status()
+
+    def advance(self, seconds):
+        url = f"{self.environment['LOCALCLOUD_URL']}/admin/advance"
+        requests.post(url, json={"seconds": seconds}, timeout=10).raise_for_status()
+
     def get(self, api, path):
         base = f"{self.environment['LOCALCLOUD_URL']}/{api}/"
         headers = {"Authorization": f"Bearer {self.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"}
@@ -151,11 +164,17 @@ def cloud_environment(folder):
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     """One cloud for the tests of a module; they use different stacks or follow one another."""
-    folder = tmp_path_factory.mktemp("workspace")
+    with open_workspace(tmp_path_factory.mktemp("workspace")) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def open_workspace(folder, *options):
+    """Copy the project and run a local cloud with the options beside it."""
     copy_project(folder / "project")
     with (folder / "serve.log").open("w") as log:
         cloud = subprocess.Popen(
-            [sys.executable, "-m", "localcloud", "serve", "--state", str(folder / "cloud")],
+            [sys.executable, "-m", "localcloud", "serve", "--state", str(folder / "cloud"), *options],
             cwd=folder / "project",
             stdout=log,
             stderr=log,

@@ -34,6 +34,7 @@ def test_the_page_names_every_variable():
         base_url="http://127.0.0.1:1",
         state=Path("/s"),
         project="p",
+        speed=200,
         access_token="t",
         credentials=Path("/c"),
         commands=Path("/b"),

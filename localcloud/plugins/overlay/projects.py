@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from time import monotonic
 from typing import Final
 
 from localcloud.plugins.diffing import Detail, Details, DiffKind
@@ -12,7 +13,10 @@ from localcloud.plugins.schema import Object, last_segment
 from localcloud.plugins.values import Properties, Value, text_of
 
 _API: Final = "serviceusage/v1"
-_ATTEMPTS: Final = 5
+_VISIBLE_LIMIT_S: Final = 10.0
+"""How long a new service account may stay invisible, in real seconds. The real provider reads for five minutes, at Google's pace."""
+_INVISIBLE: Final = "Permission 'iam.serviceAccounts.get' denied on resource (or it may not exist)"
+"""What IAM answers for an account that it does not know yet, in place of a 404."""
 _ENABLED_QUERY: Final[Mapping[str, str]] = {
     "fields": "services/name,nextPageToken",
     "filter": "state:ENABLED",
@@ -100,12 +104,19 @@ class ServiceAccountLifecycle(RestResource):
         return await self.must_read(context, name, inputs)
 
     async def must_read(self, context: OperationContext, resource_id: str, given: Properties) -> Created:
-        """Read until the account is visible."""
-        for attempt in range(1, _ATTEMPTS):
-            found = await self.read(context, resource_id, given)
+        """Read until the account is visible: a 404 and one 403 mean that it is not yet (resource_google_service_account.go of the real provider)."""
+        ends_at, attempt = monotonic() + _VISIBLE_LIMIT_S, 1
+        while monotonic() < ends_at:
+            try:
+                found = await self.read(context, resource_id, given)
+            except RestError as error:
+                if _INVISIBLE not in str(error):
+                    raise
+                found = None
             if found is not None:
                 return found
             await context.rest.pause(attempt)
+            attempt += 1
         return await super().must_read(context, resource_id, given)
 
     def state(

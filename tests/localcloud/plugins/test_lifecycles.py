@@ -627,3 +627,24 @@ def test_data_sources_answer_from_the_cloud():
     assert (project["number"], project["projectId"]) == ("42", "p1")
     assert (subnet["privateIpGoogleAccess"], subnet["region"]) == (True, "us-east4")
     assert (client["project"], client["region"]) == ("p1", "us-east4")
+
+
+def test_a_new_service_account_is_read_until_it_is_visible():
+    store = BareStore()
+    hidden = [
+        (404, "Unknown service account"),
+        (403, "Permission 'iam.serviceAccounts.get' denied on resource (or it may not exist)."),
+    ] * 3
+
+    def answer(request):
+        if request.method == "GET" and hidden:
+            status, message = hidden.pop()
+            return status, {"error": {"code": status, "message": message}}
+        return store(request)
+
+    async def scenario():
+        async with engine(Recorder(answer), project="p1") as attached:
+            return await attached.up("gcp:serviceaccount/account:Account", "a", {"accountId": "server"})
+
+    assert run(scenario()).id
+    assert hidden == []

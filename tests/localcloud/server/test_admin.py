@@ -3,7 +3,7 @@
 import pytest
 import requests
 
-from localcloud.world.scenario import OperationDurations, Scenario, ScenarioError, load, parse
+from localcloud.world.scenario import OperationDurations, Scenario, ScenarioError, Services, load, parse
 from tests.localcloud import idle_cloud
 
 P = "/projects/local-project"
@@ -71,7 +71,9 @@ class TestScenario:
             parse({"faults": [{"method": "x", "status": 200}]}, "x")
 
     def test_a_strict_scenario_refuses_apis_until_they_are_enabled(self):
-        with idle_cloud.start(scenario=Scenario(apis=(), operations=OperationDurations(instant=True))) as cloud:
+        with idle_cloud.start(
+            scenario=Scenario(services=Services(enabled=()), operations=OperationDurations(instant=True))
+        ) as cloud:
             session = requests.Session()
             session.headers["Authorization"] = "Bearer x"
             refused = session.get(cloud.base_url + SECRETS, timeout=10)

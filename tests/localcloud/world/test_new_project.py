@@ -1,0 +1,114 @@
+"""A project made a moment ago: APIs that are off, changes that take effect late, service agents that do not exist."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localcloud.world.scenario import BUILT_IN, OperationDurations, load
+from tests.localcloud import idle_cloud
+from tests.localcloud.conftest import Client
+
+P = "projects/local-project"
+PROJECT = f"/cloudresourcemanager/v1/{P}"
+ACCOUNT = f"server@{P.rpartition('/')[2]}.iam.gserviceaccount.com"
+
+
+@pytest.fixture
+def cloud() -> Iterator[Client]:
+    """A new project in a simulation that stands still between two calls."""
+    scenario = BUILT_IN["new-project"].model_copy(update={"operations": OperationDurations(instant=True)})
+    with idle_cloud.start(scenario=scenario, speed=0.001) as started:
+        yield Client(started.base_url)
+
+
+def enable(cloud, *names, wait_s=0.0):
+    for name in names:
+        cloud.ok("POST", f"/serviceusage/v1/{P}/services/{name}.googleapis.com:enable", {})
+    pass_time(cloud, wait_s)
+
+
+def pass_time(cloud, seconds):
+    cloud.ok("POST", "/admin/advance", {"seconds": seconds})
+
+
+def grant(cloud, role, member):
+    policy = cloud.ok("POST", f"{PROJECT}:getIamPolicy", {})
+    bindings = [*policy["bindings"], {"role": role, "members": [member]}]
+    return cloud.call("POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "bindings": bindings}})
+
+
+def as_caller(cloud, email):
+    return Client(cloud.base_url, token=cloud.ok("POST", "/admin/tokens", {"email": email})["accessToken"])
+
+
+def test_service_usage_answers_and_cloud_resource_manager_does_not(cloud):
+    listed = cloud.ok("GET", f"/serviceusage/v1/{P}/services", filter="state:ENABLED", pageSize=200)["services"]
+    enabled = {service["name"].rpartition("/")[2] for service in listed if service["state"] == "ENABLED"}
+    assert "serviceusage.googleapis.com" in enabled
+    assert not {"cloudresourcemanager.googleapis.com", "iam.googleapis.com", "compute.googleapis.com"} & enabled
+    status, answer = cloud.call("GET", PROJECT)
+    assert status == 403
+    assert answer["error"]["message"].startswith("Cloud Resource Manager API has not been used in project ")
+    assert answer["error"]["details"][0]["reason"] == "SERVICE_DISABLED"
+
+
+def test_iam_is_off_in_a_new_project(cloud):
+    assert cloud.error("GET", f"/iam/v1/{P}/serviceAccounts")[0] == 403
+
+
+def test_an_enabled_api_is_listed_at_once_and_answers_two_minutes_later(cloud):
+    enable(cloud, "cloudresourcemanager")
+    found = cloud.ok("GET", f"/serviceusage/v1/{P}/services/cloudresourcemanager.googleapis.com")
+    assert found["state"] == "ENABLED"
+    assert "wait a few minutes for the action to propagate" in cloud.error("GET", PROJECT)[1]
+    pass_time(cloud, 119)
+    enable(cloud, "cloudresourcemanager")
+    assert cloud.error("GET", PROJECT)[0] == 403
+    pass_time(cloud, 1)
+    assert cloud.ok("GET", PROJECT)["projectId"] == "local-project"
+
+
+def test_a_new_account_is_read_late_and_used_later(cloud):
+    enable(cloud, "cloudresourcemanager", "iam", wait_s=120)
+    accounts = f"/iam/v1/{P}/serviceAccounts"
+    cloud.ok("POST", accounts, {"accountId": "server"})
+    assert cloud.error("GET", f"{accounts}/{ACCOUNT}")[0] == 404
+    assert cloud.error("POST", accounts, {"accountId": "server"})[0] == 409
+    pass_time(cloud, 30)
+    assert cloud.ok("GET", f"{accounts}/{ACCOUNT}")["email"] == ACCOUNT
+    status, answer = grant(cloud, "roles/viewer", f"serviceAccount:{ACCOUNT}")
+    assert (status, answer["error"]["message"]) == (400, f"Service account {ACCOUNT} does not exist.")
+    pass_time(cloud, 30)
+    assert grant(cloud, "roles/viewer", f"serviceAccount:{ACCOUNT}")[0] == 200
+
+
+def test_a_grant_is_shown_at_once_and_takes_effect_two_minutes_later(cloud):
+    enable(cloud, "cloudresourcemanager", "secretmanager", wait_s=120)
+    assert grant(cloud, "roles/secretmanager.admin", "user:ann@example.com")[0] == 200
+    ann = as_caller(cloud, "ann@example.com")
+    secrets = f"/secretmanager/v1/{P}/secrets"
+    assert ann.error("GET", secrets)[0] == 403
+    pass_time(cloud, 60)
+    # Another change of the policy neither hastens nor delays the first grant.
+    assert grant(cloud, "roles/viewer", "user:bob@example.com")[0] == 200
+    assert ann.error("GET", secrets)[0] == 403
+    pass_time(cloud, 60)
+    ann.ok("GET", secrets)
+
+
+def test_a_service_agent_exists_after_the_first_use_of_its_api(cloud):
+    enable(cloud, "cloudresourcemanager", "run", wait_s=120)
+    number = cloud.ok("GET", PROJECT)["projectNumber"]
+    agent = f"service-{number}@serverless-robot-prod.iam.gserviceaccount.com"
+    status, answer = grant(cloud, "roles/viewer", f"serviceAccount:{agent}")
+    assert (status, answer["error"]["message"]) == (400, f"Service account {agent} does not exist.")
+    cloud.ok("GET", f"/run/v2/{P}/locations/us-east4/services")
+    assert grant(cloud, "roles/viewer", f"serviceAccount:{agent}")[0] == 200
+
+
+def test_a_scenario_is_found_by_its_name():
+    assert load(Path("new-project")) is BUILT_IN["new-project"]
+    none = load(Path("new-project-without-quota"))
+    assert none.run.gpu_quota == 0
+    assert {zone.preemptible_quota_chips for zone in none.tpu.zones.values()} == {0}
