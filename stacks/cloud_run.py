@@ -27,7 +27,6 @@ from stacks.settings import CloudRunSettings, MountSettings, Settings
 if TYPE_CHECKING:
     from components.private_network import PrivateNetwork
 
-_SHM = MemoryVolume(name="shm", path="/dev/shm", size_limit="8Gi")  # noqa: S108 - vLLM's workers share memory there
 _CACHE_VOLUME = "file-cache"
 
 
@@ -107,7 +106,8 @@ def _arguments(
 
 def _container(context: Context, run: CloudRunSettings, foundation: Foundation) -> ServerContainer:
     serving, bucket = foundation.serving, foundation.bucket
-    volumes = [_SHM]
+    # No volume at /dev/shm: Cloud Run refuses it, and the one worker of one GPU shares memory with nobody.
+    volumes: list[MemoryVolume] = []
     if bucket is not None and run.mount.cache_mib is not None:
         volumes.append(MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{run.mount.cache_mib}Mi"))
     return ServerContainer(

@@ -34,7 +34,7 @@ CONTAINER = ServerContainer(
     environment={"VLLM_LOGGING_LEVEL": "INFO"},
     secret_variables=(SecretVariable(name="HF_TOKEN", secret_id="s", version="3"),),
     mount=GcsMount(bucket="b", path="/mnt/models", options=("uid=0", "gid=0")),
-    memory_volumes=(MemoryVolume(name="shm", path="/dev/shm", size_limit="8Gi"),),
+    memory_volumes=(MemoryVolume(name="file-cache", path="/mnt/cache", size_limit="8Gi"),),
 )
 MACHINE = GpuMachine(gpu="nvidia-l4", cpu=8, memory_mib=32 * 1024, zonal_redundancy=False)
 ARGS = CloudRunGpuServiceArgs(
@@ -78,7 +78,7 @@ def test_the_container_has_its_gpu_its_probe_and_its_mounts(declare):
     assert container["resources"]["cpuIdle"] is False
     assert container["startupProbe"]["failureThreshold"] == 30
     assert container["startupProbe"]["httpGet"] == {"path": "/health", "port": 8000}
-    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/dev/shm", "/mnt/models"]
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/mnt/cache", "/mnt/models"]
     assert template["gpuZonalRedundancyDisabled"] is True
     assert template["nodeSelector"] == {"accelerator": "nvidia-l4"}
     assert template["scaling"] == {"minInstanceCount": 1, "maxInstanceCount": 2}
