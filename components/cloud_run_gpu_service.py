@@ -12,7 +12,6 @@ from planning.hardware import (
     CLOUD_RUN_MAX_GPU_PROBE_S,
     CLOUD_RUN_MAX_INITIAL_DELAY_S,
     CLOUD_RUN_MAX_PERIOD_S,
-    CLOUD_RUN_MAX_STARTUP_S,
     find_accelerator,
     host_of,
 )
@@ -22,6 +21,14 @@ HEALTH_PATH = "/health"
 _LIVENESS_PERIOD_S = 60
 _LIVENESS_TIMEOUT_S = 10
 _LIVENESS_FAILURES = 3
+_PROBE_PERIOD_S = 60
+LONGEST_STARTUP_PROBE = StartupProbe(
+    initial_delay_s=CLOUD_RUN_MAX_INITIAL_DELAY_S,
+    period_s=_PROBE_PERIOD_S,
+    failure_threshold=CLOUD_RUN_MAX_GPU_PROBE_S // _PROBE_PERIOD_S,
+    timeout_s=50,
+)
+"""The most that Cloud Run allows beside a GPU. A shorter probe only ends starts that are slower than somebody expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,27 +188,6 @@ def check_startup_probe(probe: StartupProbe) -> None:
             f"startupProbe allows {probe.failure_threshold} x {probe.period_s}s = {failing_s}s; "
             f"Cloud Run allows failureThreshold x period of at most {CLOUD_RUN_MAX_GPU_PROBE_S}s beside a GPU."
         )
-
-
-def probe_for(budget_s: int) -> StartupProbe:
-    """Return a probe that gives the container at least `budget_s` seconds to start.
-
-    Raises:
-        ComponentError: Cloud Run allows no such probe.
-    """
-    if budget_s > CLOUD_RUN_MAX_STARTUP_S:
-        raise ComponentError(
-            f"The start needs {budget_s}s and Cloud Run's startup probe allows {CLOUD_RUN_MAX_STARTUP_S}s at most; "
-            "load the weights faster or use another platform."
-        )
-    initial_s = min(CLOUD_RUN_MAX_INITIAL_DELAY_S, budget_s // 2)
-    period_s = min(60, max(1, budget_s - initial_s))
-    return StartupProbe(
-        initial_delay_s=initial_s,
-        period_s=period_s,
-        failure_threshold=-(-(budget_s - initial_s) // period_s),
-        timeout_s=min(50, period_s),
-    )
 
 
 def check_machine(machine: GpuMachine) -> None:

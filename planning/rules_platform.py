@@ -66,7 +66,9 @@ def probe_budget(subject: Subject) -> RuleResult | None:
         yield change("weights_mode", "fuse-buffered")
 
     def last_resorts() -> Iterator[Remedy]:
-        yield Remedy(changes={"weights_mode": "fuse-buffered", "cloud_run.startup_probe": None})
+        buffered = {"weights_mode": "fuse-buffered", "cloud_run.startup_probe": None}
+        yield Remedy(changes=buffered)
+        yield Remedy(changes={**buffered, "cloud_run.direct_vpc": True})
         yield from ways_out(subject)
 
     return RuleResult(

@@ -61,15 +61,22 @@ def _load_s(resolved: Resolved) -> float:
         reads = overheads.FUSE_PREFETCH_READS if resolved.vllm.safetensors_load_strategy == "prefetch" else 1
         return size * reads / overheads.FUSE_BYTES_PER_S
     if mode in _STREAM_RATES:
-        return size / _STREAM_RATES[mode]
+        return size / _network_rate(resolved, _STREAM_RATES[mode])
     fetch = {
         "hub": overheads.HUB_BYTES_PER_S,
         "disk": overheads.BUCKET_COPY_BYTES_PER_S,
         "memory": overheads.BUCKET_COPY_BYTES_PER_S,
     }
     # `image`: the layers are streamed or already on the machine's disk, then read like local files.
-    fetched_s = size / fetch[mode] if mode in fetch else size / overheads.STREAMER_BYTES_PER_S
+    fetched_s = size / _network_rate(resolved, fetch[mode]) if mode in fetch else size / overheads.STREAMER_BYTES_PER_S
     return fetched_s + _reload_s(resolved)
+
+
+def _network_rate(resolved: Resolved, bytes_per_s: float) -> float:
+    """Return the rate at which the instance can read from the network: less on Cloud Run without Direct VPC."""
+    if resolved.platform == "cloud-run" and not resolved.deployment.cloud_run.direct_vpc:
+        return min(bytes_per_s, overheads.CLOUD_RUN_NETWORK_BYTES_PER_S)
+    return bytes_per_s
 
 
 def _reload_s(resolved: Resolved) -> float:

@@ -62,6 +62,8 @@ class CloudRunOptions:
     gpu_quota: int | None = None
     """GPUs that the region's quota allows, where it could be read."""
     zonal_redundancy: bool = False
+    direct_vpc: bool = False
+    """Whether all egress goes through a subnet. Without it the network lets about 75 MB/s through."""
     mount_uid: int | None = None
     """Owner given to the files of a FUSE mount; None derives it from the image, which is always right."""
     mount_gid: int | None = None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pulumi
 
 from components.cloud_run_gpu_service import (
+    LONGEST_STARTUP_PROBE,
     CloudRunGpuService,
     CloudRunGpuServiceArgs,
     DirectVpc,
@@ -16,7 +17,6 @@ from components.cloud_run_gpu_service import (
     SecretVariable,
     ServerContainer,
     ServiceAccess,
-    probe_for,
 )
 from planning.types import StartupProbe
 from stacks.base import MODELS_FOLDER, Context, Foundation, lay_foundation
@@ -27,7 +27,6 @@ from stacks.settings import CloudRunSettings, MountSettings, Settings
 if TYPE_CHECKING:
     from components.private_network import PrivateNetwork
 
-_SHM = MemoryVolume(name="shm", path="/dev/shm", size_limit="8Gi")  # noqa: S108 - vLLM's workers share memory there
 _CACHE_VOLUME = "file-cache"
 
 
@@ -107,7 +106,8 @@ def _arguments(
 
 def _container(context: Context, run: CloudRunSettings, foundation: Foundation) -> ServerContainer:
     serving, bucket = foundation.serving, foundation.bucket
-    volumes = [_SHM]
+    # No volume at /dev/shm: Cloud Run refuses it, and the one worker of one GPU shares memory with nobody.
+    volumes: list[MemoryVolume] = []
     if bucket is not None and run.mount.cache_mib is not None:
         volumes.append(MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{run.mount.cache_mib}Mi"))
     return ServerContainer(
@@ -115,7 +115,7 @@ def _container(context: Context, run: CloudRunSettings, foundation: Foundation) 
         command=serving.command,
         arguments=serving.arguments,
         port=serving.port,
-        startup_probe=_probe(run, context.plan.startup.probe_budget_s),
+        startup_probe=startup_probe(run),
         environment=serving.environment,
         secret_variables=_secrets(foundation),
         mount=None
@@ -131,8 +131,9 @@ def _secrets(foundation: Foundation) -> Sequence[SecretVariable]:
     return (SecretVariable(name="HF_TOKEN", secret_id=foundation.token.secret_id, version=foundation.token.version),)
 
 
-def _probe(run: CloudRunSettings, budget_s: int) -> StartupProbe:
-    return to_probe(run.startup_probe) if run.startup_probe is not None else probe_for(budget_s)
+def startup_probe(run: CloudRunSettings) -> StartupProbe:
+    """Return the probe of the settings, else the longest that Cloud Run allows."""
+    return to_probe(run.startup_probe) if run.startup_probe is not None else LONGEST_STARTUP_PROBE
 
 
 def _network(context: Context, run: CloudRunSettings, foundation: Foundation) -> "PrivateNetwork":

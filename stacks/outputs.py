@@ -6,6 +6,7 @@ import pulumi
 
 from contracts.fields import to_json
 from contracts.outputs import Auth, SmokeThresholds, StackOutputs
+from planning.hardware import CLOUD_RUN_MAX_INITIAL_DELAY_S
 from planning.types import Plan
 from planning.vllm_args import VllmOptions
 from stacks.base import Context
@@ -28,7 +29,9 @@ _STARTUP_MARGIN: Final = 1.5
 def smoke_thresholds(settings: Settings, plan: Plan) -> SmokeThresholds:
     """Return the thresholds of the smoke checks: those of the settings, else the planner's figures with a margin."""
     smoke = settings.smoke
-    startup_s = max(plan.startup.total_s * _STARTUP_MARGIN, plan.startup.probe_budget_s)
+    # Cloud Run asks no instance before the first delay of its probe is over.
+    first_probe_s = CLOUD_RUN_MAX_INITIAL_DELAY_S if settings.cloud_run else 0
+    startup_s = max(max(plan.startup.total_s, first_probe_s) * _STARTUP_MARGIN, plan.startup.probe_budget_s)
     ttft_s = max(plan.throughput.ttft_s * _TTFT_MARGIN, _TTFT_FLOOR_S)
     return SmokeThresholds(
         startup_budget_s=smoke.startup_budget_s or round(startup_s),

@@ -98,6 +98,7 @@ def _cloud_run_options(run: CloudRunSettings, settings: Settings) -> CloudRunOpt
         startup_probe=to_probe(run.startup_probe) if run.startup_probe else None,
         gpu_quota=run.gpu_quota,
         zonal_redundancy=run.zonal_redundancy,
+        direct_vpc=run.direct_vpc,
         mount_uid=run.mount.uid,
         mount_gid=run.mount.gid,
         image_uid=settings.image.uid,

@@ -273,7 +273,7 @@ class CloudRunSettings(_Frozen):
     gpu_quota: Positive | None = None
     """GPUs that the region's quota allows (`nvidia_l4_gpu_allocation_no_zonal_redundancy` for an L4), so that the planner can check it."""
     startup_probe: ProbeSettings | None = None
-    """How long the container may take to answer. The default follows from the planned start-up time."""
+    """How long the container may take to answer. The default is the longest that Cloud Run allows: 240 s, then 30 x 60 s."""
     request_timeout_s: DurationS = Field(default="1h", alias="requestTimeout", validate_default=True)
     """Longest time for one request."""
     mount: Annotated[MountSettings, Field(default_factory=lambda: MountSettings.model_validate({}))]

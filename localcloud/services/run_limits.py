@@ -3,6 +3,7 @@
 Limits: Cloud Run's pages on health checks, GPUs, CPU and memory, concurrency and request timeout.
 """
 
+import posixpath
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,9 @@ MAX_REQUEST_TIMEOUT_S = 3600
 MAX_CONCURRENCY = 1000
 DEFAULT_MAX_INSTANCES = 100
 GPU_LIMIT = "nvidia.com/gpu"
+DISALLOWED_MOUNTS = ("/dev", "/proc", "/sys")
+"""Cloud Run's pages on in-memory and Cloud Storage volume mounts, "Disallowed paths", read in 2026-11: "Cloud Run does not allow you to mount a
+volume at /dev, /proc, or /sys, or on their subdirectories." The place of that sentence in the answer is assumed."""
 _GIB = 1 << 30
 _UNITS = {
     "": 1,
@@ -157,11 +161,7 @@ class _TemplateCheck:
                 raise _violation(
                     f"{path}.volume_mounts[{index}].name", f"no volume is named '{mount.get('name', '')}'."
                 )
-            if not str(mount.get("mountPath", "")).startswith("/") or ":" in mount["mountPath"]:
-                raise _violation(
-                    f"{path}.volume_mounts[{index}].mount_path",
-                    f"'{mount.get('mountPath', '')}' must be an absolute path without ':'.",
-                )
+            _mount_path(str(mount.get("mountPath", "")), f"{path}.volume_mounts[{index}].mount_path")
 
     def _resources(self, container: JsonObject, path: str) -> None:
         limits: dict[str, str] = part(part(container, "resources"), "limits")
@@ -292,6 +292,18 @@ class _TemplateCheck:
             raise _violation(
                 f"{self.path}.execution_environment", "GPUs need the second generation execution environment."
             )
+
+
+def _mount_path(given: str, path: str) -> None:
+    if not given.startswith("/") or ":" in given:
+        raise _violation(path, f"'{given}' must be an absolute path without ':'.")
+    at = posixpath.normpath("/" + given.lstrip("/"))
+    if any(at == folder or at.startswith(folder + "/") for folder in DISALLOWED_MOUNTS):
+        raise _violation(
+            path,
+            "Cloud Run does not allow you to mount a volume at /dev, /proc, or /sys, or on their subdirectories. "
+            f"Given: '{given}'.",
+        )
 
 
 def _range(probe: JsonObject, key: str, path: str, low: int, high: int) -> int:

@@ -29,7 +29,8 @@ class RuntimeEnvironment:
     """The simulator's configuration; docs/simulated-server.md lists the variables.
 
     `clock_speed`: simulated seconds of the start per real second; `speed`: the same for serving; `ttft_s` and `tpot_s` fix the timing (real
-    seconds at speed 1); `memory_limit_mib`: the container's memory; `paths`: container paths and the real folders behind them.
+    seconds at speed 1); `memory_limit_mib`: the container's memory; `network_mb_per_s`: what the network lets through; `paths`: container paths
+    and the real folders behind them.
     """
 
     accelerator: str
@@ -40,6 +41,7 @@ class RuntimeEnvironment:
     bind_host: str | None
     bind_port: int | None
     memory_limit_mib: int | None
+    network_mb_per_s: float
     mounts: tuple[Mount, ...]
     paths: Mapping[str, str]
     lifeline: str
@@ -67,6 +69,7 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         bind_host=environment.get("VLLM_SIM_BIND_HOST"),
         bind_port=_integer(environment, "VLLM_SIM_BIND_PORT"),
         memory_limit_mib=_integer(environment, "VLLM_SIM_MEMORY_LIMIT_MIB"),
+        network_mb_per_s=_positive(environment, "VLLM_SIM_NETWORK_MB_PER_S", math.inf),
         mounts=_mounts(environment),
         paths=_object(environment, "VLLM_SIM_PATHS"),
         lifeline=environment.get("VLLM_SIM_LIFELINE", ""),

@@ -102,13 +102,13 @@ def _find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Wei
     if name.startswith("/"):
         for mount in environment.mounts:
             if name == mount.path or name.startswith(mount.path.rstrip("/") + "/"):
-                return _mounted_weights(arguments, mount)
+                return _mounted_weights(arguments, mount, environment.network_mb_per_s)
         return _disk_weights(arguments, environment)
     model = find_model(name)
     if model is None:
         raise EngineStartError(_not_a_model(name))
     rate = _FUSE_BUFFERED_MB_PER_S if name.startswith("gs://") else _HUB_MB_PER_S
-    return _Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate)
+    return _Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=min(rate, environment.network_mb_per_s))
 
 
 def _not_a_model(name: str) -> str:
@@ -121,7 +121,7 @@ def _not_a_model(name: str) -> str:
     )
 
 
-def _mounted_weights(arguments: Arguments, mount: Mount) -> _Weights:
+def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float) -> _Weights:
     prefix = arguments.model[len(mount.path) :].strip("/")
     below = {
         name[len(prefix) :].lstrip("/"): size
@@ -133,7 +133,7 @@ def _mounted_weights(arguments: Arguments, mount: Mount) -> _Weights:
     prefetch = arguments.safetensors_load_strategy == "prefetch"
     buffered = mount.options.get("enable-buffered-read") == "true" or "cache-dir" in mount.options
     rate = _FUSE_BUFFERED_MB_PER_S if buffered else _FUSE_PREFETCH_MB_PER_S if prefetch else _FUSE_MB_PER_S
-    return _folder_weights(arguments.model, below, rate)
+    return _folder_weights(arguments.model, below, min(rate, network_mb_per_s))
 
 
 def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Weights:

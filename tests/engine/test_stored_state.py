@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 STATES = Path(__file__).parents[1] / "fixtures" / "state"
+SERVICE = "gcp:cloudrunv2/service:Service::vllm"
 SERVER = "gcp-tpu:index:QueuedResource::capacity"
 # The API through which the provider reads the project joined those that a stack enables; enabling it again is harmless.
 NEW_API = "gcp:projects/service:Service::cloudresourcemanager"
@@ -31,11 +32,19 @@ def test_a_stored_state_holds_no_path_of_the_machine_that_made_it(stack):
     assert not [word for word in ("/root/", "/home/", "/tmp/", "/work/", "sourcePosition") if word in text]
 
 
-def test_a_cloud_run_stack_of_an_earlier_release_changes_nothing(workspace):
+def test_a_cloud_run_stack_of_an_earlier_release_loses_the_volume_that_cloud_run_refuses(workspace):
+    """Earlier releases mounted a volume at /dev/shm, a disallowed path of Cloud Run. It goes in place; all else stays."""
     previewed = preview(workspace, "l4-qat")
-    assert previewed["changeSummary"] == {"same": 17, "create": 1}
-    ((urn, step),) = changes(previewed).items()
-    assert (urn.endswith(NEW_API), step["op"]) == (True, "create")
+    assert previewed["changeSummary"] == {"same": 16, "update": 1, "create": 1}
+    found = changes(previewed)
+    ((service, step),) = ((urn, step) for urn, step in found.items() if not urn.endswith(NEW_API))
+    assert service.endswith(SERVICE)
+    old, new = (step[state]["inputs"]["template"] for state in ("oldState", "newState"))
+    assert old["volumes"].pop(0)["name"] == "shm"
+    assert old["containers"][0]["volumeMounts"].pop(0)["mountPath"] == "/dev/shm"
+    assert old == new
+    old, new = (step[state]["inputs"] for state in ("oldState", "newState"))
+    assert {**old, "template": None} == {**new, "template": None}
 
 
 def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_at_most(workspace):

@@ -321,6 +321,20 @@ def test_the_probe_that_is_offered_passes_both_probe_rules():
     assert found(good, "PRB02") is None
 
 
+def test_without_direct_vpc_no_weights_mode_is_faster_than_the_network():
+    def load_s(mode, direct_vpc):
+        run = CloudRunOptions(direct_vpc=direct_vpc)
+        deployed = Deployment(
+            model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="RTX PRO 6000", weights_mode=mode, cloud_run=run
+        )
+        return plan(deployed).startup.load_s
+
+    for mode in ("fuse-buffered", "fuse-cached", "streamer"):
+        assert load_s(mode, direct_vpc=False) == pytest.approx(310, rel=0.01)
+        assert load_s(mode, direct_vpc=True) < 60
+    assert load_s("fuse", direct_vpc=False) == load_s("fuse", direct_vpc=True)
+
+
 def test_a_start_longer_than_any_probe_is_told_so():
     bf16 = replace(deployment("31B-it", "RTX PRO 6000"), weights_mode="fuse", host_memory_gib=80)
     finding = the(plan(bf16), "PRB01")

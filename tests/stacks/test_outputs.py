@@ -10,6 +10,7 @@ import yaml
 from contracts.fields import camel_case, from_json
 from contracts.outputs import StackOutputs
 from planning import plan
+from stacks.cloud_run import startup_probe
 from stacks.loading import from_file
 from stacks.outputs import settings_keys, smoke_thresholds
 from stacks.planned import to_deployment
@@ -88,3 +89,13 @@ def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floo
     planned = plan(to_deployment(settings))
     planned = replace(planned, throughput=replace(planned.throughput, ttft_s=estimate_s))
     assert smoke_thresholds(settings, planned).max_ttft_s == threshold_s
+
+
+@pytest.mark.parametrize("stack", ["l4-12b-qat", "rtx6000-31b"])
+def test_a_stack_without_a_probe_takes_the_longest_and_its_smoke_check_waits_for_the_first_probe(stack):
+    """A probe that follows from the estimate ended rtx6000-31b after 360 s, and it loads for 310 s."""
+    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project")
+    probe = startup_probe(settings.cloud_run)
+    assert (probe.initial_delay_s, probe.budget_s) == (240, 2040)
+    thresholds = smoke_thresholds(settings, plan(to_deployment(settings)))
+    assert thresholds.startup_budget_s > probe.initial_delay_s + probe.period_s

@@ -135,6 +135,24 @@ def test_a_template_beyond_a_limit_is_refused_and_nothing_is_created(client, pat
     assert client.call("GET", f"{SERVICES}/limits")[0] == 404
 
 
+@pytest.mark.parametrize("path", ["/dev", "/dev/shm", "/dev/shm/", "/mnt/../dev/shm", "//proc/x", "/sys"])
+def test_a_volume_at_the_kernels_folders_is_refused(client, path):
+    body = changed(PLAIN, f"{CONTAINER}.volumeMounts", [{"name": "v", "mountPath": path}])
+    body["template"]["volumes"] = [{"name": "v", "emptyDir": {"medium": "MEMORY", "sizeLimit": "8Gi"}}]
+    status, found = client.error("POST", SERVICES, body, serviceId="kernel")
+    assert status == 400
+    assert (
+        "volume_mounts[0].mount_path: Cloud Run does not allow you to mount a volume at /dev, /proc, or /sys" in found
+    )
+    assert f"'{path}'" in found
+
+
+def test_a_volume_at_a_folder_that_only_begins_like_them_is_accepted(client):
+    body = changed(PLAIN, f"{CONTAINER}.volumeMounts", [{"name": "v", "mountPath": "/devices"}])
+    body["template"]["volumes"] = [{"name": "v", "emptyDir": {"medium": "MEMORY", "sizeLimit": "8Gi"}}]
+    assert "error" not in deploy(client, "devices", body)
+
+
 def test_a_probe_without_a_gpu_has_600_seconds(client):
     body = changed(
         PLAIN, f"{CONTAINER}.startupProbe", {"httpGet": {"path": "/"}, "periodSeconds": 60, "failureThreshold": 11}

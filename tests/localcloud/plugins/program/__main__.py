@@ -167,7 +167,7 @@ svc = gcp.cloudrunv2.Service(
                 ),
                 volume_mounts=[
                     gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs(name="models", mount_path="/mnt/models"),
-                    gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs(name="shm", mount_path="/dev/shm"),
+                    gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs(name="scratch", mount_path="/mnt/scratch"),
                 ],
             )
         ],
@@ -179,7 +179,7 @@ svc = gcp.cloudrunv2.Service(
                 ),
             ),
             gcp.cloudrunv2.ServiceTemplateVolumeArgs(
-                name="shm",
+                name="scratch",
                 empty_dir=gcp.cloudrunv2.ServiceTemplateVolumeEmptyDirArgs(medium="MEMORY", size_limit="8Gi"),
             ),
         ],
