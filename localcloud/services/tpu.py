@@ -123,7 +123,7 @@ class Queue(ApiService):
 
     @method("delete")
     def delete(self, call: Call) -> JsonObject:
-        """Begin to delete a queued resource. Raise 400 if its state needs force."""
+        """Begin to delete a queued resource. Refuse it if its state needs force: with 400, or by an operation that fails."""
         self.advance_all()
         known = self._repeated(call, call.name)
         if known is not None:
@@ -133,18 +133,34 @@ class Queue(ApiService):
         if machine.state is State.DELETING:
             raise CloudError.precondition(f"The queued resource '{call.name}' is being deleted already.")
         if machine.state not in tpu_queue.DELETABLE and not call.query.get("force"):
-            allowed = ", ".join(sorted(state.value for state in tpu_queue.DELETABLE))
-            raise CloudError.precondition(
-                f"The queued resource '{call.name}' is in state {machine.state.value}; without force it can be deleted in {allowed} only."
-            )
-        parent = call.name.rpartition("/queuedResources/")[0]
-        operation = self._cloud.operations.pending(
-            "tpu", parent, metadata=operation_metadata(self._cloud, "delete", call.name)
-        )
+            return self._refused_deletion(call, machine.state)
+        operation = self._deletion(call)
         document["_deletion"] = operation["name"]
         self._apply(call.name, document, *tpu_queue.delete(machine, self._cloud.timeline.simulated_s()))
         self._remember(call, call.name, operation)
         self._cloud.changed.set()
+        return operation
+
+    def _deletion(self, call: Call) -> JsonObject:
+        parent = call.name.rpartition("/queuedResources/")[0]
+        metadata = operation_metadata(self._cloud, "delete", call.name)
+        return self._cloud.operations.pending("tpu", parent, metadata=metadata)
+
+    def _refused_deletion(self, call: Call, state: State) -> JsonObject:
+        """Refuse a deletion without force where the scenario says so: in the answer, or in the operation.
+
+        The words are Google's, from public logs of gcloud: "DeleteQueuedResource is not supported when state is PROVISIONING" and
+        "code 9: DeleteQueuedResource is not supported when state is ACTIVE (must be one of [...])". The code 9 is how gcloud prints
+        the error of an operation.
+        """
+        allowed = " ".join(item.value for item in tpu_queue.DELETABLE)
+        refusal = CloudError.precondition(
+            f"DeleteQueuedResource is not supported when state is {state.value} (must be one of [{allowed}])"
+        )
+        if self._cloud.scenario.tpu.refuses_deletion_in == "answer":
+            raise refusal
+        operation = self._deletion(call)
+        self._cloud.operations.finish("tpu", operation["name"], error=refusal.rpc_status())
         return operation
 
     # Time

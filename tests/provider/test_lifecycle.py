@@ -146,11 +146,15 @@ class TestZones:
         engine.up(wanted())
         assert list(cloud.queued) == [cloud.name("us-east5-b")]
 
-    def test_a_spent_wait_gives_the_zone_up_without_force(self, engine: FakeEngine, cloud: FakeTpu):
+    @pytest.mark.parametrize("in_operation", [False, True])
+    def test_a_spent_wait_gives_the_zone_up_first_without_force_then_with_it(
+        self, engine: FakeEngine, cloud: FakeTpu, in_operation: bool
+    ):
+        cloud.refuses_in_operation = in_operation
         cloud.scripts["us-east5-a"] = ("CREATING", "WAITING_FOR_RESOURCES")
         engine.up({**wanted(), "waitPerZoneS": 1})
         assert list(cloud.queued) == [cloud.name("us-east5-b")]
-        assert cloud.made("?force") == []
+        assert [call.endswith("?force") for call in cloud.made("DELETE")] == [False, True]
 
     def test_when_all_zones_are_spent_a_table_says_what_each_answered_and_nothing_is_left(
         self, engine: FakeEngine, cloud: FakeTpu
@@ -528,27 +532,29 @@ class TestImport:
 
 
 class TestDelete:
+    @pytest.mark.parametrize("in_operation", [False, True])
     @pytest.mark.parametrize(
         ("state", "force"),
         [
-            ("CREATING", True),
-            ("ACCEPTED", False),
-            ("WAITING_FOR_RESOURCES", False),
-            ("PROVISIONING", True),
-            ("ACTIVE", True),
-            ("SUSPENDING", True),
-            ("SUSPENDED", False),
-            ("FAILED", False),
+            ("CREATING", [True]),
+            ("ACCEPTED", [False]),
+            ("WAITING_FOR_RESOURCES", [False, True]),
+            ("PROVISIONING", [True]),
+            ("ACTIVE", [True]),
+            ("SUSPENDING", [True]),
+            ("SUSPENDED", [False]),
+            ("FAILED", [False]),
         ],
     )
     def test_each_state_is_deleted_as_google_wants_it(
-        self, engine: FakeEngine, cloud: FakeTpu, state: str, force: bool
+        self, engine: FakeEngine, cloud: FakeTpu, state: str, force: list[bool], in_operation: bool
     ):
+        cloud.refuses_in_operation = in_operation
         engine.up(wanted())
         cloud.queued[cloud.name("us-east5-a")].state = state
         engine.destroy()
         assert cloud.queued == {}
-        assert [call.endswith("?force") for call in cloud.made("DELETE")] == [force]
+        assert [call.endswith("?force") for call in cloud.made("DELETE")] == force
 
     def test_a_deletion_that_runs_already_is_waited_for(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())

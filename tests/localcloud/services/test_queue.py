@@ -223,7 +223,7 @@ class TestDeleting:
         [
             (0, "CREATING", False),
             (5, "ACCEPTED", True),
-            (26, "WAITING_FOR_RESOURCES", True),
+            (26, "WAITING_FOR_RESOURCES", False),
             (86, "PROVISIONING", False),
             (200, "ACTIVE", False),
         ],
@@ -236,7 +236,7 @@ class TestDeleting:
             if taken:
                 cloud.call("DELETE", f"{ZONE}/queuedResources/q")
             else:
-                with pytest.raises(CloudError, match=f"is in state {state}; without force"):
+                with pytest.raises(CloudError, match=f"DeleteQueuedResource is not supported when state is {state} "):
                     cloud.call("DELETE", f"{ZONE}/queuedResources/q")
                 cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
             assert cloud.state() == "DELETING"
@@ -247,6 +247,17 @@ class TestDeleting:
             assert cloud.call("GET", f"{ZONE}/nodes") == {}
 
         directly(check)
+
+    def test_the_refusal_can_stand_in_the_operation(self):
+        def check(cloud):
+            cloud.create()
+            cloud.advance(86)
+            operation = cloud.call("DELETE", f"{ZONE}/queuedResources/q")
+            message = "DeleteQueuedResource is not supported when state is PROVISIONING (must be one of [ACCEPTED SUSPENDED FAILED])"
+            assert cloud.call("GET", operation["name"])["error"] == {"code": 9, "message": message}
+            assert cloud.state() == "PROVISIONING"
+
+        directly(check, Scenario(tpu=Tpu(refuses_deletion_in="operation")))
 
     def test_the_operation_ends_when_it_is_gone(self):
         def check(cloud):
