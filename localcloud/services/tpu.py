@@ -82,6 +82,9 @@ class Queue(ApiService):
         if self._store.has(QUEUED, name):
             raise CloudError.already_exists(f"Resource '{name}' already exists.")
         nodes = tpu_requests.check(self._cloud, parent, call.body)
+        unsupported = tpu_requests.unsupported_model(self._cloud, parent, call.body)
+        if unsupported is not None:
+            return self._failed_operation(call, "create", name, unsupported)
         timeline = self._cloud.timeline
         after_s, until_s = tpu_requests.validity(
             part(call.body, "queueingPolicy"), simulated_s=timeline.simulated_s(), now=timeline.now()
@@ -134,17 +137,23 @@ class Queue(ApiService):
             raise CloudError.precondition(f"The queued resource '{call.name}' is being deleted already.")
         if machine.state not in tpu_queue.DELETABLE and not call.query.get("force"):
             return self._refused_deletion(call, machine.state)
-        operation = self._deletion(call)
+        parent = call.name.rpartition("/queuedResources/")[0]
+        operation = self._cloud.operations.pending(
+            "tpu", parent, metadata=operation_metadata(self._cloud, "delete", call.name)
+        )
         document["_deletion"] = operation["name"]
         self._apply(call.name, document, *tpu_queue.delete(machine, self._cloud.timeline.simulated_s()))
         self._remember(call, call.name, operation)
         self._cloud.changed.set()
         return operation
 
-    def _deletion(self, call: Call) -> JsonObject:
-        parent = call.name.rpartition("/queuedResources/")[0]
-        metadata = operation_metadata(self._cloud, "delete", call.name)
-        return self._cloud.operations.pending("tpu", parent, metadata=metadata)
+    def _failed_operation(self, call: Call, verb: str, name: str, error: CloudError) -> JsonObject:
+        """Return an operation that fails. It changes nothing."""
+        parent, metadata = name.rpartition("/queuedResources/")[0], operation_metadata(self._cloud, verb, name)
+        operation = self._cloud.operations.pending("tpu", parent, metadata=metadata)
+        self._cloud.operations.finish("tpu", operation["name"], error=error.rpc_status())
+        self._remember(call, name, operation)
+        return operation
 
     def _refused_deletion(self, call: Call, state: State) -> JsonObject:
         """Refuse a deletion without force where the scenario says so: in the answer, or in the operation.
@@ -159,9 +168,7 @@ class Queue(ApiService):
         )
         if self._cloud.scenario.tpu.refuses_deletion_in == "answer":
             raise refusal
-        operation = self._deletion(call)
-        self._cloud.operations.finish("tpu", operation["name"], error=refusal.rpc_status())
-        return operation
+        return self._failed_operation(call, "delete", call.name, refusal)
 
     # Time
 
@@ -327,8 +334,8 @@ class Queue(ApiService):
             return None
         accelerator = accelerator_of(next(iter(document["_nodes"].values())))
         quota = tpu_requests.quota_name(accelerator, preemptible=wants_preemptible)
-        message = f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}; in use: {used[wants_preemptible]}, asked for: {_chips(document)}."
-        return {"code": 8, "message": message}
+        # The message of Google's 429 for nodes (public logs, 2025 and 2026). A queued resource fails with it (marin-community/marin#87).
+        return {"code": 8, "message": f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}."}
 
     def _facts(self, name: str) -> TpuZone:
         """Return the zone's facts; a zone that a later scenario lacks has no limits."""

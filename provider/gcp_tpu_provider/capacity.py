@@ -7,8 +7,16 @@ from uuid import uuid4
 
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.durations import for_people
-from gcp_tpu_provider.errors import CannotWaitError, ForeignError, GoogleError, NoAnswerError, TpuProviderError
+from gcp_tpu_provider.errors import (
+    CannotWaitError,
+    ForeignError,
+    GoogleError,
+    NoAnswerError,
+    ProjectError,
+    TpuProviderError,
+)
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
+from gcp_tpu_provider.refusals import ADVICE, kind
 from gcp_tpu_provider.resource_record import ResourceRecord
 from gcp_tpu_provider.tpu_api import (
     ACCEPTED_OR_LATER,
@@ -64,7 +72,12 @@ async def acquire(
 
 def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
     width = max((len(item.zone) for item in refusals), default=0)
-    lines = [f"  {item.zone:<{width}}  {item.answer}" for item in refusals]
+    kinds = [kind(item.answer) for item in refusals]
+    lines = [
+        f"  {item.zone:<{width}}  {why}{': ' if why else ''}{item.answer}"
+        for item, why in zip(refusals, kinds, strict=True)
+    ]
+    lines += [f"{why}: {text.format(project=desired.project)}." for why, text in ADVICE.items() if why in kinds]
     model, accelerator = desired.inputs["provisioningModel"], desired.inputs["acceleratorType"]
     return "\n".join([f"No zone gave {accelerator} as {model}. Nothing was left behind.", *lines])
 
@@ -113,8 +126,12 @@ async def _ask(operation: ResourceOperation, zone: str) -> Asked | Refused:
 
 
 def _require_zonal(error: GoogleError) -> None:
-    """Raise the error again if it cannot be specific to one zone, such as wrong credentials or an unavailable API."""
-    if error.status == HTTPStatus.UNAUTHORIZED or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    """Raise the error again if it cannot be specific to one zone, such as wrong credentials or a disabled or unavailable API."""
+    if (
+        isinstance(error, ProjectError)
+        or error.status == HTTPStatus.UNAUTHORIZED
+        or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    ):
         raise error
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.refusals import ADVICE, about_the_project
 from gcp_tpu_provider.wire import SECRET, SIGNATURE, UNKNOWN
 
 from tests.provider.cloud import FakeTpu
@@ -166,11 +167,53 @@ class TestZones:
         assert ended.value.message.splitlines() == [
             "No zone gave v6e-4 as flex-start. Nothing was left behind.",
             "  us-east5-a  Google answered 403 PERMISSION_DENIED: flex-start is not allowed here.",
-            "  us-east5-b  FAILED: there is no more capacity.",
+            "  us-east5-b  no stock: FAILED: there is no more capacity.",
+            "no stock: try again later, or add zones.",
         ]
         assert ended.value.partial is None
         assert engine.state is None
         assert cloud.queued == {}
+
+    @pytest.mark.parametrize(
+        ("status", "message", "words"),
+        [
+            (
+                429,
+                "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone z.",
+                "quota",
+            ),
+            (403, "Permission denied on 'locations/us-east5-a' (or it may not exist).", "not offered here"),
+            (
+                400,
+                'Cloud TPU received a bad request. The requested zone "us-east5-a" is not supported.',
+                "not offered here",
+            ),
+            (429, 'There is no more capacity in the zone "us-east5-a"; you can try in another zone', "no stock"),
+        ],
+    )
+    def test_quota_stock_and_offer_are_told_apart(
+        self, engine: FakeEngine, cloud: FakeTpu, status: int, message: str, words: str
+    ):
+        cloud.refusals["us-east5-a"] = GoogleError(status, "CODE", message)
+        cloud.scripts["us-east5-b"] = ("FAILED:Quota 'TPUV6E' exhausted. Limit 4 in region us-east5",)
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert f"  us-east5-a  {words}: Google answered {status} CODE: {message.rstrip('.')}." in ended.value.message
+        assert "  us-east5-b  quota: FAILED: Quota 'TPUV6E' exhausted." in ended.value.message
+        assert ended.value.message.endswith(ADVICE["quota"].format(project="my-project") + ".") == (words == "quota")
+
+    def test_what_every_zone_would_repeat_ends_the_creation_at_once(self, engine: FakeEngine, cloud: FakeTpu):
+        error = GoogleError(
+            403, "PERMISSION_DENIED", "Permission 'tpu.nodes.create' denied on resource 'x' (or it may not exist)."
+        )
+        cloud.refusals["us-east5-a"] = about_the_project(error, "my-project", {})
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert ended.value.message.startswith(
+            "The caller lacks tpu.nodes.create in project my-project: run `gcloud projects add-iam"
+        )
+        assert len(cloud.made("POST")) == 1
+        assert engine.state is None
 
     def test_wrong_credentials_are_not_tried_in_every_zone(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.refusals["us-east5-a"] = GoogleError(401, "UNAUTHENTICATED", "Request had invalid credentials.")

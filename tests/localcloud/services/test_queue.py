@@ -291,7 +291,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("node", "message"),
         [
-            ({"acceleratorType": "v6e-16"}, "Accelerator type 'v6e-16' not found in zone us-east5-a"),
+            ({"acceleratorType": "v6e-16"}, "the accelerator v6e-16 was not found in zone us-east5-a"),
             ({"runtimeVersion": "v9"}, "Runtime version 'v9' not found in zone us-east5-a"),
             ({"networkConfig": {"network": "nonet"}}, "networks/nonet' was not found"),
             ({"serviceAccount": {"email": "ghost@local-project.iam.gserviceaccount.com"}}, "service account ghost@"),
@@ -308,10 +308,13 @@ class TestRefusals:
         parent = "projects/local-project/locations/us-central1-b"
         body = body_of()
         body["tpu"]["nodeSpec"][0]["parent"] = parent
-        assert (
-            client.error("POST", f"/tpu/v2alpha1/{parent}/queuedResources", body, queuedResourceId="x")[1]
-            == "Flex-start is not supported in zone us-central1-b."
+        path = f"/tpu/v2alpha1/{parent}/queuedResources"
+        operation = client.ok("POST", path, body, queuedResourceId="x")
+        message = (
+            'FLEX_START provisioning model is not supported for accelerator type "v6e-4" in location "us-central1-b"'
         )
+        assert client.ok("GET", f"/tpu/v2alpha1/{operation['name']}")["error"] == {"code": 3, "message": message}
+        assert client.call("GET", f"{path}/x")[0] == 404
 
     def test_a_repeated_request_id_gives_the_same_operation(self, client):
         body = body_of("repeated")
