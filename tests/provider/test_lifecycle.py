@@ -271,6 +271,22 @@ class TestReady:
         assert engine.state.outputs["phase"] == "ready"
         assert engine.up(serving()) == "same"
 
+    def test_a_server_that_is_tried_again_is_waited_for_and_the_reason_is_shown(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        """A grant that has not spread yet, a registry's 429, a hub's 503: the server comes up a minute later."""
+
+        def tries_again(metadata: dict[str, Any]) -> list[dict[str, str]]:
+            text_hash = sha(metadata["document"])
+            refused = {"phase": "retrying", "document-hash": text_hash, "detail": "INFO log\n403 Permission denied."}
+            return [refused, refused, {"phase": "ready", "document-hash": text_hash}]
+
+        cloud.boots = tries_again
+        engine.up(serving())
+        assert engine.state
+        assert engine.state.outputs["phase"] == "ready"
+        assert any("retrying (403 Permission denied.)" in line for line in engine.lines)
+
     def test_the_failure_of_the_document_before_is_not_taken_for_this_one(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.boots = boots
         engine.up(serving())
