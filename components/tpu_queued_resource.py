@@ -21,9 +21,11 @@ _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 _API_GENERATIONS = {"v5e": "v5litepod"}
 """Generations that have another name in the Cloud TPU API than in Google's documentation."""
 
-_ZONE_CHANGE_MARGIN_S = 900
-"""Time to delete the request in one zone before the provider tries the next."""
+_PROVISIONING_S = 1800
+"""The provider's extra wait for capacity that is in PROVISIONING when `wait_per_zone_s` ends. A request that Google dropped before then
+could take away capacity that is about to come."""
 _DELETE_TIMEOUT_S = 1800
+"""The provider's limit for one deletion, before the next zone and at the end."""
 
 _RUNTIME_VERSIONS = {"v6e": "v2-alpha-tpuv6e", "v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5"}
 """Runtime image of each TPU generation (Cloud TPU documentation, "TPU software versions")."""
@@ -123,6 +125,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 reservation_name=args.reservation_name,
                 max_run_duration_s=args.max_run_duration_s,
                 wait_per_zone_s=args.wait_per_zone_s,
+                valid_until_duration_s=args.wait_per_zone_s + _PROVISIONING_S,
                 network=args.network,
                 subnetwork=args.subnetwork,
                 enable_external_ips=False,
@@ -142,7 +145,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 ),
                 allow_replace_active=args.allow_replace_active,
             ),
-            pulumi.ResourceOptions(parent=self, custom_timeouts=_timeouts(args)),
+            pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(args)),
         )
         self.zone, self.node_name, self.state = resource.zone, resource.node_name, resource.state
         self.phase, self.deadline = resource.phase, resource.deadline
@@ -157,7 +160,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
         )
 
 
-def _timeouts(args: TpuQueuedResourceArgs) -> pulumi.CustomTimeouts:
-    """Return the engine's timeouts: all waits of the provider one after the other, with a margin for each zone."""
-    whole_s = len(args.zones) * (args.wait_per_zone_s + _ZONE_CHANGE_MARGIN_S) + args.ready_timeout_s
+def timeouts(args: TpuQueuedResourceArgs) -> pulumi.CustomTimeouts:
+    """Return the engine's timeouts: all waits of the provider one after the other, each as long as it can be."""
+    whole_s = len(args.zones) * (args.wait_per_zone_s + _PROVISIONING_S + _DELETE_TIMEOUT_S) + args.ready_timeout_s
     return pulumi.CustomTimeouts(create=f"{whole_s}s", update=f"{whole_s}s", delete=f"{_DELETE_TIMEOUT_S}s")

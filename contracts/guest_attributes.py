@@ -19,6 +19,7 @@ FETCHING_WEIGHTS: Final = "fetching weights"
 LOADING: Final = "loading"
 COMPILING: Final = "compiling"
 READY: Final = "ready"
+RETRYING: Final = "retrying"
 FAILED: Final = "failed"
 
 PHASES: Final[Mapping[str, str]] = {
@@ -28,7 +29,8 @@ PHASES: Final[Mapping[str, str]] = {
     LOADING: "vLLM loads the weights, or does not answer `/health` any more.",
     COMPILING: "vLLM compiles, captures graphs or warms up.",
     READY: "`/health` answers.",
-    FAILED: "The server ended. `detail` holds its last lines.",
+    RETRYING: "The attempt failed, and the agent tries again in a moment. `detail` says why, as for `failed`.",
+    FAILED: "The agent does not try again until the document changes. `detail` holds the server's last lines.",
 }
 """Every phase, in the order in which a start passes through them, and what it means."""
 
@@ -38,7 +40,7 @@ GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     PHASE_KEY: "One of the phases below.",
     DOCUMENT_HASH_KEY: "Hash of the serving document that the phase is about.",
     UPDATED_AT_KEY: "RFC 3339, UTC.",
-    DETAIL_KEY: f"For `{FAILED}`: the last lines of the server's log without secrets, at most {DETAIL_LIMIT_BYTES // 1024} KiB. "
+    DETAIL_KEY: f"For `{RETRYING}` and `{FAILED}`: the last lines of the server's log without secrets, at most {DETAIL_LIMIT_BYTES // 1024} KiB. "
     "Otherwise one line of progress, or empty.",
 }
 """Every key that the agent publishes, and what stands in it."""

@@ -28,13 +28,16 @@ class ServingError(Exception):
     """The document cannot be served; the message is one sentence for people.
 
     `log_lines` are the last lines of the server's log, if it had started. `retry` is False if another attempt cannot succeed
-    until the document changes.
+    until the document changes. `denied` is True if Google refused a permission: a new grant may take minutes to take effect.
     """
 
-    def __init__(self, message: str, log_lines: Sequence[str] = (), *, retry: bool = True) -> None:
+    def __init__(
+        self, message: str, log_lines: Sequence[str] = (), *, retry: bool = True, denied: bool = False
+    ) -> None:
         super().__init__(message)
         self.log_lines = tuple(log_lines)
         self.retry = retry
+        self.denied = denied
 
 
 class SupersededError(Exception):

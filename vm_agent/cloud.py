@@ -87,9 +87,9 @@ def google_get(
     """Send a GET as the machine's service account and return the body. Retry 429, 5xx and broken connections.
 
     Raises:
-        ServingError: with Google's error message.
+        ServingError: with Google's error message. `denied` after a 403.
     """
-    problem = ""
+    problem, denied = "", False
     for attempt in range(tries):
         if attempt:
             time.sleep(min(8.0, 0.25 * 2**attempt))
@@ -101,11 +101,12 @@ def google_get(
         except urllib.error.HTTPError as error:
             with error:
                 problem = f"{error.code} {_google_message(error)}"
+            denied = error.code == HTTPStatus.FORBIDDEN
             if error.code != HTTPStatus.TOO_MANY_REQUESTS and error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
                 break
         except CONNECTION_ERRORS as error:
             problem = str(error)
-    raise ServingError(f"GET {urllib.parse.urlsplit(url).path} failed: {problem}")
+    raise ServingError(f"GET {urllib.parse.urlsplit(url).path} failed: {problem}", denied=denied)
 
 
 def _google_message(error: urllib.error.HTTPError) -> str:
@@ -127,7 +128,8 @@ def read_secret(metadata: MetadataClient, version: str) -> str:
     except ServingError as error:
         raise ServingError(
             f"Cannot read secret {version}: {error}. Grant the machine's service account "
-            "roles/secretmanager.secretAccessor on the secret."
+            "roles/secretmanager.secretAccessor on the secret.",
+            denied=error.denied,
         ) from None
     except (ValueError, KeyError, TypeError, binascii.Error):
         raise ServingError(f"Secret {version} has no text payload.") from None

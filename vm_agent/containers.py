@@ -1,6 +1,7 @@
 """Docker: pull the image, start and stop the server's container."""
 
 import os
+import re
 import subprocess
 import tempfile
 import threading
@@ -16,6 +17,8 @@ from vm_agent.base import CONTAINER, HASH_LABEL, TMPFS, ServingError, Superseded
 from vm_agent.cloud import MetadataClient
 
 STOP_GRACE_S = 30
+DENIED = re.compile(r"\bdenied\b|\b403\b|forbidden", re.IGNORECASE)
+"""Docker's words for a registry that refuses a permission."""
 
 
 def run_command(
@@ -72,7 +75,7 @@ def registry_login(metadata: MetadataClient, image: str) -> Generator[dict[str, 
         argv = ["docker", "login", "--username=oauth2accesstoken", "--password-stdin", f"https://{host}"]
         status, output = run_command(argv, stdin=metadata.token(), env=env)
         if status:
-            raise ServingError(f"docker login at {host} failed: {output[-300:]}")
+            raise ServingError(f"docker login at {host} failed: {output[-300:]}", denied=bool(DENIED.search(output)))
         yield env
 
 
@@ -91,7 +94,8 @@ def pull(
     with registry_login(metadata, image) as env:
         status, lines = _pull(image, env, progress, cancelled)
     if status:
-        raise ServingError(f"Cannot pull image {image}: {' '.join(lines)[-600:]}")
+        text = " ".join(lines)
+        raise ServingError(f"Cannot pull image {image}: {text[-600:]}", denied=bool(DENIED.search(text)))
 
 
 def _pull(

@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import NoReturn
 
-from contracts.guest_attributes import FAILED, STARTING
+from contracts.guest_attributes import RETRYING, STARTING
 from contracts.serving_document import SCRIPT_METADATA_KEY
 from vm_agent.base import UNIT, ServingError, log
 from vm_agent.cloud import MetadataClient
@@ -56,7 +56,7 @@ def serve_forever() -> NoReturn:
         wait_for_docker()
         Agent(metadata, latest, publisher).run()
     except ServingError as error:
-        publisher.publish(FAILED, "", str(error))
+        publisher.publish(RETRYING, "", str(error))
         sys.exit(1)  # systemd starts it again
     except KeyboardInterrupt:
         sys.exit(0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from contracts.guest_attributes import FAILED, FETCHING_WEIGHTS, LOADING, PULLING_IMAGE, READY, STARTING
+from contracts.guest_attributes import FAILED, FETCHING_WEIGHTS, LOADING, PULLING_IMAGE, READY, RETRYING, STARTING
 from contracts.serving_document import (
     DOCUMENT_METADATA_KEY,
     DocumentError,
@@ -89,6 +89,9 @@ class Agent:
     loopback: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
     restart_delays_s: tuple[float, ...] = (2, 10, 40, 120)
     """Delays before each restart of a server that ended. After the last one the document has failed."""
+    denied_budget_s: float = 600
+    """How long a refused permission does not count as a failed attempt. Google says that a grant can take seven minutes or more."""
+    denied_delay_s: float = 15
     steady_s: float = 600
     """After running for this long, a server may be restarted from the first delay on again."""
     health_lost_s: float = 120
@@ -127,23 +130,28 @@ class Agent:
         self._serve_with_restarts(assignment)
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
-        restarts, limit = 0, len(self.restart_delays_s)
+        restarts, limit, first = 0, len(self.restart_delays_s), time.monotonic()
         while True:
             began = time.monotonic()
             try:
                 self._serve_once(assignment)
             except ServingError as error:
-                self.publisher.publish(FAILED, assignment.text_hash, "\n".join([*error.log_lines, str(error)]))
-                if time.monotonic() - began > self.steady_s:
-                    restarts = 0
-                if not error.retry or restarts == limit:
-                    return
-            delay_s = self.restart_delays_s[restarts]
-            restarts += 1
-            log(f"Restart {restarts} of {limit} in {delay_s:g} s.")
+                problem = error
+            if time.monotonic() - began > self.steady_s:
+                restarts = 0
+            waits_for_grant = problem.denied and time.monotonic() - first < self.denied_budget_s
+            final = not problem.retry or (restarts == limit and not waits_for_grant)
+            detail = "\n".join([*problem.log_lines, str(problem)])
+            self.publisher.publish(FAILED if final else RETRYING, assignment.text_hash, detail)
+            if final:
+                return
+            delay_s = self.denied_delay_s if waits_for_grant else self.restart_delays_s[restarts]
+            restarts += 0 if waits_for_grant else 1
+            attempt = "Attempt after a refused permission" if waits_for_grant else f"Restart {restarts} of {limit}"
+            log(f"{attempt} in {delay_s:g} s.")
             if self.latest.wait_for_newer(assignment.version, delay_s):
                 raise SupersededError
-            self.publisher.publish(STARTING, assignment.text_hash, f"restart {restarts} of {limit}")
+            self.publisher.publish(STARTING, assignment.text_hash, f"{attempt}: {problem}")
 
     def _serve_once(self, assignment: Assignment) -> NoReturn:
         """Prepare while the previous document's server still answers, then replace that server and watch the new one.

@@ -46,7 +46,7 @@ def broken(document: str, schema: str, value: JsonObject) -> Iterator[StatedRule
 
 
 def _within(key: str, low: int, high: int) -> Callable[[JsonObject], bool]:
-    """An absent number is the field's default; so is 0, which protocol buffers do not tell from an absent one."""
+    """Return a test of limits. An absent number is the default; so is 0, which protocol buffers do not tell from an absent one."""
     return lambda value: not value.get(key) or low <= int(value[key]) <= high
 
 

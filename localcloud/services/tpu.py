@@ -82,6 +82,9 @@ class Queue(ApiService):
         if self._store.has(QUEUED, name):
             raise CloudError.already_exists(f"Resource '{name}' already exists.")
         nodes = tpu_requests.check(self._cloud, parent, call.body)
+        unsupported = tpu_requests.unsupported_model(self._cloud, parent, call.body)
+        if unsupported is not None:
+            return self._failed_operation(call, "create", name, unsupported)
         timeline = self._cloud.timeline
         after_s, until_s = tpu_requests.validity(
             part(call.body, "queueingPolicy"), simulated_s=timeline.simulated_s(), now=timeline.now()
@@ -123,7 +126,7 @@ class Queue(ApiService):
 
     @method("delete")
     def delete(self, call: Call) -> JsonObject:
-        """Begin to delete a queued resource. Raise 400 if its state needs force."""
+        """Begin to delete a queued resource. Refuse it if its state needs force: with 400, or by an operation that fails."""
         self.advance_all()
         known = self._repeated(call, call.name)
         if known is not None:
@@ -133,10 +136,7 @@ class Queue(ApiService):
         if machine.state is State.DELETING:
             raise CloudError.precondition(f"The queued resource '{call.name}' is being deleted already.")
         if machine.state not in tpu_queue.DELETABLE and not call.query.get("force"):
-            allowed = ", ".join(sorted(state.value for state in tpu_queue.DELETABLE))
-            raise CloudError.precondition(
-                f"The queued resource '{call.name}' is in state {machine.state.value}; without force it can be deleted in {allowed} only."
-            )
+            return self._refused_deletion(call, machine.state)
         parent = call.name.rpartition("/queuedResources/")[0]
         operation = self._cloud.operations.pending(
             "tpu", parent, metadata=operation_metadata(self._cloud, "delete", call.name)
@@ -146,6 +146,29 @@ class Queue(ApiService):
         self._remember(call, call.name, operation)
         self._cloud.changed.set()
         return operation
+
+    def _failed_operation(self, call: Call, verb: str, name: str, error: CloudError) -> JsonObject:
+        """Return an operation that fails. It changes nothing."""
+        parent, metadata = name.rpartition("/queuedResources/")[0], operation_metadata(self._cloud, verb, name)
+        operation = self._cloud.operations.pending("tpu", parent, metadata=metadata)
+        self._cloud.operations.finish("tpu", operation["name"], error=error.rpc_status())
+        self._remember(call, name, operation)
+        return operation
+
+    def _refused_deletion(self, call: Call, state: State) -> JsonObject:
+        """Refuse a deletion without force where the scenario says so: in the answer, or in the operation.
+
+        The words are Google's, from public logs of gcloud: "DeleteQueuedResource is not supported when state is PROVISIONING" and
+        "code 9: DeleteQueuedResource is not supported when state is ACTIVE (must be one of [...])". The code 9 is how gcloud prints
+        the error of an operation.
+        """
+        allowed = " ".join(item.value for item in tpu_queue.DELETABLE)
+        refusal = CloudError.precondition(
+            f"DeleteQueuedResource is not supported when state is {state.value} (must be one of [{allowed}])"
+        )
+        if self._cloud.scenario.tpu.refuses_deletion_in == "answer":
+            raise refusal
+        return self._failed_operation(call, "delete", call.name, refusal)
 
     # Time
 
@@ -311,8 +334,8 @@ class Queue(ApiService):
             return None
         accelerator = accelerator_of(next(iter(document["_nodes"].values())))
         quota = tpu_requests.quota_name(accelerator, preemptible=wants_preemptible)
-        message = f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}; in use: {used[wants_preemptible]}, asked for: {_chips(document)}."
-        return {"code": 8, "message": message}
+        # The message of Google's 429 for nodes (public logs, 2025 and 2026). A queued resource fails with it (marin-community/marin#87).
+        return {"code": 8, "message": f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}."}
 
     def _facts(self, name: str) -> TpuZone:
         """Return the zone's facts; a zone that a later scenario lacks has no limits."""

@@ -25,8 +25,13 @@ class State(Enum):
     DELETING = "DELETING"
 
 
-DELETABLE = {State.ACCEPTED, State.WAITING, State.SUSPENDED, State.FAILED}
-"""States in which a delete without force is accepted."""
+DELETABLE = (State.ACCEPTED, State.SUSPENDED, State.FAILED)
+"""States in which a delete without force is accepted.
+
+Discovery document tpu.v2alpha1, `queuedResources.delete`, `force`: otherwise "the queued resource will only be deleted if its nodes
+have already been deleted or the queued resource is in the ACCEPTED, FAILED, or SUSPENDED state". One public log of gcloud lists
+WAITING_FOR_RESOURCES too (the message of `refused_deletion`); the local cloud takes the narrower text.
+"""
 RESTING = {State.SUSPENDED, State.FAILED}
 """States that do not change with time."""
 

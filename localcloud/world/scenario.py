@@ -72,6 +72,8 @@ class Tpu(_Part):
     durations_s: TpuDurations = TpuDurations()
     max_flex_start_run_s: Seconds = 7 * 24 * 3600
     """Flex-start runs last at most seven days (Cloud TPU's flex-start documentation)."""
+    refuses_deletion_in: Literal["answer", "operation"] = "answer"
+    """Where a deletion without `force` is refused in a state that needs it: 400 in the answer, or an operation that fails with code 9."""
     accelerate_run_duration: bool = False
     """True: run durations pass on the accelerated clock."""
 

@@ -7,24 +7,34 @@ from uuid import uuid4
 
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.durations import for_people
-from gcp_tpu_provider.errors import CannotWaitError, ForeignError, GoogleError, NoAnswerError, TpuProviderError
+from gcp_tpu_provider.errors import (
+    CannotWaitError,
+    ForeignError,
+    GoogleError,
+    NoAnswerError,
+    ProjectError,
+    TpuProviderError,
+)
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
+from gcp_tpu_provider.refusals import ADVICE, kind
 from gcp_tpu_provider.resource_record import ResourceRecord
 from gcp_tpu_provider.tpu_api import (
     ACCEPTED_OR_LATER,
     ACTIVE,
     DEAD,
-    DELETABLE_WITHOUT_FORCE,
     DELETING,
     PROVISIONING_MODELS,
+    TRIED_WITHOUT_FORCE,
     LongRunningOperation,
     QueuedResourceInfo,
 )
 
 PROVISIONING_S = 1800
 """Extra wait, in seconds, for capacity that is already in PROVISIONING when `waitPerZoneS` ends."""
-STATE_MOVED_ON = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED})
-"""Google's answers to a deletion that does not fit the state. The state may have changed after the provider read it."""
+UNFIT_STATE = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED})
+"""Google's answers to a deletion that does not fit the state: it needs `force`, or it changed after the provider read it."""
+FAILED_PRECONDITION = 9
+"""The google.rpc.Code of the same refusal in an operation: "DeleteQueuedResource is not supported when state is ..."."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,12 @@ async def acquire(
 
 def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
     width = max((len(item.zone) for item in refusals), default=0)
-    lines = [f"  {item.zone:<{width}}  {item.answer}" for item in refusals]
+    kinds = [kind(item.answer) for item in refusals]
+    lines = [
+        f"  {item.zone:<{width}}  {why}{': ' if why else ''}{item.answer}"
+        for item, why in zip(refusals, kinds, strict=True)
+    ]
+    lines += [f"{why}: {text.format(project=desired.project)}." for why, text in ADVICE.items() if why in kinds]
     model, accelerator = desired.inputs["provisioningModel"], desired.inputs["acceleratorType"]
     return "\n".join([f"No zone gave {accelerator} as {model}. Nothing was left behind.", *lines])
 
@@ -111,8 +126,12 @@ async def _ask(operation: ResourceOperation, zone: str) -> Asked | Refused:
 
 
 def _require_zonal(error: GoogleError) -> None:
-    """Raise the error again if it cannot be specific to one zone, such as wrong credentials or an unavailable API."""
-    if error.status == HTTPStatus.UNAUTHORIZED or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    """Raise the error again if it cannot be specific to one zone, such as wrong credentials or a disabled or unavailable API."""
+    if (
+        isinstance(error, ProjectError)
+        or error.status == HTTPStatus.UNAUTHORIZED
+        or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    ):
         raise error
 
 
@@ -204,13 +223,14 @@ async def _absence(operation: ResourceOperation, long_running: LongRunningOperat
 async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -> bool:
     """Delete the queued resource in `operation.record` and wait until it is gone. `operation.record` is None then.
 
+    If Google refuses a deletion without `force` and the state stays the same, the next one has `force`.
     With `keep_capacity`, a queued resource that turned PROVISIONING or ACTIVE meanwhile is kept, and False is returned.
     Raises CannotWaitError if the deletion does not finish in time.
     """
     record = operation.owned_record()
     timer = PollTimer(operation.pacing)
     long_running: LongRunningOperation | None = None
-    problem = ""
+    problem = refused_in = ""
     while True:
         found = await operation.api.find_queued_resource(record.name)
         if found is None:
@@ -225,37 +245,41 @@ async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -
                 f"{f' ({problem})' if problem else ''}. Run `pulumi destroy` or `pulumi up` again."
             )
         if long_running is not None:
-            long_running = await _deletion_in_progress(operation, long_running, found)
+            long_running, problem = await _deletion_in_progress(operation, long_running, found)
         elif found.state != DELETING:
-            long_running, problem = await _request_deletion(operation, found)
+            force = found.state not in TRIED_WITHOUT_FORCE or found.state == refused_in
+            refused_in = found.state
+            long_running, problem = await _request_deletion(operation, found, force=force)
         await operation.report_progress(f"{record.zone}: deleting, {found.state}, {for_people(timer.seconds())}")
         await timer.pause()
 
 
 async def _request_deletion(
-    operation: ResourceOperation, found: QueuedResourceInfo
+    operation: ResourceOperation, found: QueuedResourceInfo, *, force: bool
 ) -> tuple[LongRunningOperation | None, str]:
-    force = found.state not in DELETABLE_WITHOUT_FORCE
+    """Return the deletion, or None and Google's message if the deletion does not fit the state."""
     try:
         return await operation.api.delete_queued_resource(found.name, force=force, request_id=str(uuid4())), ""
     except GoogleError as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return None, ""
-        if error.status in STATE_MOVED_ON:
+        if error.status in UNFIT_STATE:
             return None, str(error)
         raise
 
 
 async def _deletion_in_progress(
     operation: ResourceOperation, long_running: LongRunningOperation, found: QueuedResourceInfo
-) -> LongRunningOperation | None:
-    """Return the deletion while it is in progress, or None if it has to be requested again."""
+) -> tuple[LongRunningOperation | None, str]:
+    """Return the deletion while it is in progress, or None and the reason if it has to be requested again."""
     if not long_running.name:
-        return long_running
+        return long_running, ""
     current = await operation.api.get_operation(long_running.name)
+    if current.error_code == FAILED_PRECONDITION:
+        return None, current.error
     if current.error:
         raise CannotWaitError(f"The deletion of {found.name} failed: {current.error}.")
-    return None if current.done and found.state != DELETING else long_running
+    return None if current.done and found.state != DELETING else long_running, ""
 
 
 async def delete(operation: ResourceOperation, name: str, create_time: str) -> None:

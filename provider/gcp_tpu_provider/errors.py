@@ -2,6 +2,7 @@
 
 TpuProviderError
 ├── GoogleError      Google refused the call; `status` is the HTTP status
+│   └── ProjectError because of the project or the caller, the same in every zone
 ├── NoAnswerError    Google did not answer in time; the call may or may not have had an effect
 ├── ForeignError     the resource that was found belongs to someone else
 └── CannotWaitError  the resource exists but did not reach the desired state; run the update again, or replace it
@@ -26,6 +27,16 @@ class GoogleError(TpuProviderError):
 
     def __str__(self) -> str:
         return f"Google answered {self.status} {self.code}: {self.message.rstrip('.')}."
+
+
+@dataclass
+class ProjectError(GoogleError):
+    """A refusal because of the project or the caller. `sentence` says what is wrong and has the command that mends it."""
+
+    sentence: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.sentence} (Google answered {self.status} {self.code}: {self.message.rstrip('.')})."
 
 
 @dataclass

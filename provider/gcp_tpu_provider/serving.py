@@ -99,10 +99,15 @@ async def await_ready(operation: ResourceOperation, check: ReadyCheck) -> None:
         if polls % POLLS_PER_NODE_CHECK == 0:
             await _require_alive(operation)
         phase = current.phase if current else ""
-        detail = f" ({current.detail[:100]})" if current and current.detail else ""
+        detail = f" ({_last_line(current.detail)})" if current and current.detail else ""
         waited = f"{for_people(timer.seconds())} of {for_people(check.timeout_s)}"
         await operation.report_progress(f"{phase or 'waiting for the machine to read its document'}{detail}, {waited}")
         await timer.pause()
+
+
+def _last_line(detail: str) -> str:
+    """Return what fits a progress line: the end of a server's log says why the agent tries again."""
+    return detail.strip().rpartition("\n")[2][:200]
 
 
 def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: bool) -> str:

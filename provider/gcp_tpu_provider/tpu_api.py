@@ -18,7 +18,11 @@ DELETING = "DELETING"
 DEAD = frozenset({"FAILED", "SUSPENDING", "SUSPENDED"})
 """A queued resource in these states never serves again. Its id stays taken until it is deleted."""
 ACCEPTED_OR_LATER = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", ACTIVE})
-DELETABLE_WITHOUT_FORCE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"})
+TRIED_WITHOUT_FORCE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"})
+"""States in which the first deletion has no `force`, so that it cannot delete capacity that came a moment before.
+
+The discovery document does not list WAITING_FOR_RESOURCES among the states that are deleted without force; a public log does.
+"""
 GUEST_ATTRIBUTE_KEYS = ("phase", "document-hash", "detail")
 READY_PHASE = "ready"
 FAILED_PHASE = "failed"
@@ -35,11 +39,12 @@ PROVISIONING_MODELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongRunningOperation:
-    """An operation of the API. `error` is empty unless it failed."""
+    """An operation of the API. `error` is empty unless it failed; `error_code` is then a google.rpc.Code."""
 
     name: str
     done: bool
     error: str
+    error_code: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +201,8 @@ def _text(raw: Mapping[str, Any], key: str) -> str:
 def _operation(raw: Mapping[str, Any]) -> LongRunningOperation:
     error = _object(raw, "error")
     text = f"{_text(error, 'message')} (code {error.get('code', '?')})" if error else ""
-    return LongRunningOperation(name=_text(raw, "name"), done=bool(raw.get("done")), error=text)
+    code = int(error.get("code") or 0)
+    return LongRunningOperation(name=_text(raw, "name"), done=bool(raw.get("done")), error=text, error_code=code)
 
 
 def _queued_resource(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:

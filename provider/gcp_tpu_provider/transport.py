@@ -15,9 +15,11 @@ import aiohttp
 import google.auth
 import google.auth.exceptions
 import google.auth.transport.requests
+import google.oauth2.credentials
 import tenacity
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError, TpuProviderError
+from gcp_tpu_provider.refusals import about_the_project, passes_in_a_moment
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 RETRIED = frozenset({429, 500, 502, 503, 504})
@@ -30,7 +32,7 @@ class Pacing:
     call_timeout_s: float = 30.0
     """One HTTP exchange."""
     retry_budget_s: float = 120.0
-    """How long to retry one call while Google is unavailable."""
+    """How long to retry one call while Google is unavailable, or while the API is disabled: it may have been enabled a moment ago."""
     refusal_budget_s: float = 15.0
     """How long to retry a creation after 429, which is more often a used-up quota than a rate limit."""
     first_contact_s: float = 10.0
@@ -105,14 +107,14 @@ class Credentials:
     _adc: Any = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def headers(self) -> dict[str, str]:
-        """Return the authorization headers of a call. Raises TpuProviderError if there are no credentials."""
+    async def headers(self, project: str) -> dict[str, str]:
+        """Return the authorization headers of a call about a project. Raises TpuProviderError if there are no credentials."""
         given = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
         if given:
             return {"Authorization": f"Bearer {given}"}
         async with self._lock:
             try:
-                return await asyncio.to_thread(self._adc_headers)
+                return await asyncio.to_thread(self._adc_headers, project)
             except google.auth.exceptions.GoogleAuthError as error:
                 text = str(error).splitlines()[0].rstrip(".")
                 raise TpuProviderError(
@@ -120,12 +122,14 @@ class Credentials:
                     "or set GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_OAUTH_ACCESS_TOKEN."
                 ) from None
 
-    def _adc_headers(self) -> dict[str, str]:
+    def _adc_headers(self, project: str) -> dict[str, str]:
         if self._adc is None:
             self._adc, _ = cast("tuple[Any, Any]", google.auth.default(scopes=[SCOPE]))  # pyright: ignore[reportUnknownMemberType] - google-auth leaves `default` partly untyped
         if not self._adc.valid:
             self._adc.refresh(google.auth.transport.requests.Request())
         quota_project = getattr(self._adc, "quota_project_id", None)
+        if project and _is_user(self._adc):
+            quota_project = project  # else a login for another project is refused because of that one's APIs and quota
         extra = {"x-goog-user-project": str(quota_project)} if quota_project else {}
         return {"Authorization": f"Bearer {self._adc.token}", **extra}
 
@@ -190,7 +194,8 @@ class HttpTpuTransport:
     async def _once(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        headers = await self.credentials.headers()
+        project = _project(path)
+        headers = await self.credentials.headers(project)
         if self._session is None:
             self._session = aiohttp.ClientSession(trust_env=True)
         limit = aiohttp.ClientTimeout(total=self.pacing.call_timeout_s)
@@ -201,8 +206,19 @@ class HttpTpuTransport:
             text = await answer.text()
             self._reached = True
             if answer.status >= HTTPStatus.BAD_REQUEST:
-                raise google_error(answer.status, text, answer.headers.get("Retry-After"))
+                raise google_error(answer.status, text, answer.headers.get("Retry-After"), project)
         return _json_object(text)
+
+
+def _is_user(credentials: object) -> bool:
+    """Return whether a person has logged in. A service account's calls count for the project that they are about."""
+    return isinstance(credentials, google.oauth2.credentials.Credentials)
+
+
+def _project(path: str) -> str:
+    """Return the project in `v2alpha1/projects/P/...`, or an empty string."""
+    parts = path.split("/")
+    return parts[2] if parts[1:2] == ["projects"] else ""
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -226,7 +242,7 @@ def _problem(error: BaseException) -> str:
 
 def _passes_by_itself(error: BaseException) -> bool:
     if isinstance(error, GoogleError):
-        return error.status in RETRIED
+        return error.status in RETRIED or passes_in_a_moment(error)
     return isinstance(error, NoAnswerError)
 
 
@@ -239,15 +255,17 @@ def _upcoming_s(state: tenacity.RetryCallState, pacing: Pacing) -> float:
     return random.uniform(most_s / 2, most_s)  # noqa: S311 - jitter
 
 
-def google_error(status: int, text: str, retry_after: str | None = None) -> GoogleError:
+def google_error(status: int, text: str, retry_after: str | None = None, project: str = "") -> GoogleError:
     """Return the error in Google's answer. A body of another format becomes the message, cut short."""
     code, message, reason = http.client.responses.get(status, ""), text[:300].strip(), ""
+    metadata: dict[str, str] = {}
     try:
         error = json.loads(text)["error"]
         code, message = str(error.get("status") or code), str(error.get("message") or message)
         for detail in error.get("details", []):
-            reason = reason or str(detail.get("reason", ""))
+            if not reason and detail.get("reason"):
+                reason, metadata = str(detail["reason"]), dict(detail.get("metadata") or {})
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     after_s = float(retry_after) if retry_after and retry_after.replace(".", "", 1).isdigit() else None
-    return GoogleError(status, code, message or "no explanation", reason, after_s)
+    return about_the_project(GoogleError(status, code, message or "no explanation", reason, after_s), project, metadata)

@@ -2,15 +2,22 @@
 
 import dataclasses
 import json
+from datetime import UTC, datetime
 
 import pulumi
 import pytest
+from gcp_tpu_provider.capacity import PROVISIONING_S
+from gcp_tpu_provider.desired_state import DesiredState
+from gcp_tpu_provider.transport import Pacing
 
 from components.errors import ComponentError
 from components.startup_script import startup_script
-from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, runtime_version
+from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, runtime_version, timeouts
 from contracts.labels import Ownership
 from contracts.serving_document import BucketWeights, ServingDocument
+from localcloud.services import tpu_requests
+from localcloud.services.tpu_queue import Conditions, Queued, State, step
+from localcloud.world.scenario import TpuDurations
 
 DOCUMENT = ServingDocument(
     image="us-docker.pkg.dev/p/r/vllm/vllm-tpu@sha256:" + "a" * 64,
@@ -70,6 +77,30 @@ def test_the_component_passes_on_what_the_queue_knows(declare):
 
     _, known = declare(lambda: outputs(TpuQueuedResource("capacity", ARGS)))
     assert known == ["us-east5-b", "ACTIVE", "ready", "2026-11-20T18:00:00Z"]
+
+
+def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
+    """Without `validUntilDuration` it would wait for ever, become ACTIVE unseen, and cost money until its run duration ends."""
+    inputs, _ = declared(declare)
+    request = DesiredState("urn", {**inputs, "nodeId": "gemma-x-node"}).body("us-east5-a")
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    _, until_s = tpu_requests.validity(request["queueingPolicy"], simulated_s=0, now=now)
+    assert until_s == ARGS.wait_per_zone_s + PROVISIONING_S
+    waiting = Queued(state=State.WAITING, since_s=0, valid_until_s=until_s)
+
+    def after(seconds):
+        conditions = Conditions(
+            durations=TpuDurations(), quota_error=None, capacity=False, plenty=False, now_s=seconds, life_s=seconds
+        )
+        return step(waiting, conditions)[0].state
+
+    assert (after(until_s - 1), after(until_s)) == (State.WAITING, State.FAILED)
+
+
+def test_the_engine_waits_for_every_zone_to_use_all_its_time():
+    zone_s = ARGS.wait_per_zone_s + PROVISIONING_S + Pacing().delete_s
+    whole_s = 2 * zone_s + ARGS.ready_timeout_s
+    assert timeouts(ARGS).create == f"{whole_s:.0f}s"
 
 
 def test_v5e_is_asked_for_by_the_name_that_the_api_knows(declare):

@@ -60,4 +60,7 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_at_most(workspace):
         old, new = step["oldState"]["inputs"], step["newState"]["inputs"]
         for inputs in (old, new):
             del inputs["metadata"]["startup-script"]
+        # Later releases send the validity of the request. It counts for later requests only: no change is shown.
+        assert new.pop("validUntilDurationS") == 3600
+        assert "validUntilDurationS" not in old
         assert old == new

@@ -15,7 +15,13 @@ NAME = re.compile(
     r"v2alpha1/(projects/[^/]+/locations/([^/]+))/(queuedResources|nodes|operations)(?:/([^:/]+))?(?::(\w+))?"
 )
 QUICK = ("CREATING", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
-WITHOUT_FORCE = {"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"}
+WITHOUT_FORCE = ("ACCEPTED", "SUSPENDED", "FAILED")
+
+
+def refusal(state: str) -> str:
+    """Return Google's words for a deletion that needs force."""
+    return f"DeleteQueuedResource is not supported when state is {state} (must be one of [{' '.join(WITHOUT_FORCE)}])"
+
 
 Fault = str
 """lost: it happened, but the answer was lost. dropped: it did not happen, and there was no answer. unsent: no connection. 503: Google's."""
@@ -53,6 +59,8 @@ class FakeTpu:
     """The next call whose "METHOD path" contains the text gets the fault."""
     calls: list[str] = field(default_factory=list)
     delete_looks: int = 1
+    refuses_in_operation: bool = False
+    """A deletion that needs force is refused by its operation, with code 9, instead of by the answer."""
     on_call: Callable[[str], None] | None = None
     closed: bool = False
     created: int = 0
@@ -94,7 +102,8 @@ class FakeTpu:
         parent, zone, kind, identifier, verb = match.groups()
         name = f"{parent}/{kind}/{identifier}"
         if kind == "operations":
-            return {"name": name, "done": True}
+            state = identifier.partition("refused-")[2]
+            return {"name": name, "done": True, **({"error": {"code": 9, "message": refusal(state)}} if state else {})}
         if verb == "getGuestAttributes":
             return self.guest(name, body["queryPath"])
         if kind == "nodes":
@@ -154,7 +163,9 @@ class FakeTpu:
 
     def delete(self, found: Queued, query: dict[str, str]) -> dict[str, Any]:
         if found.state not in WITHOUT_FORCE and query.get("force") != "true":
-            raise GoogleError(400, "FAILED_PRECONDITION", f"it is {found.state}; use force")
+            if self.refuses_in_operation:
+                return {"name": f"{found.name.rpartition('/queuedResources')[0]}/operations/refused-{found.state}"}
+            raise GoogleError(400, "FAILED_PRECONDITION", refusal(found.state))
         found.state = "DELETING"
         found.steps = deque(["DELETING"] * self.delete_looks)
         return {"name": f"{found.name.rpartition('/queuedResources')[0]}/operations/delete-1"}

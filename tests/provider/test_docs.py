@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from gcp_tpu_provider.reference import reference
-from gcp_tpu_provider.tpu_api import DELETABLE_WITHOUT_FORCE, TpuApi
+from gcp_tpu_provider.tpu_api import TRIED_WITHOUT_FORCE, TpuApi
 from gcp_tpu_provider.transport import Pacing
 
 from vm_agent.serving import Agent
@@ -29,8 +29,8 @@ def test_the_limits_in_the_text_are_the_codes():
 
 
 def test_the_states_and_calls_in_the_text_are_the_codes():
-    sentence = next(line for line in PAGE.splitlines() if line.startswith("Google accepts a deletion without force"))
-    assert set(re.findall(r"[A-Z_]{6,}", sentence)) == DELETABLE_WITHOUT_FORCE
+    sentence = next(line for line in PAGE.splitlines() if line.startswith("The provider first deletes without force"))
+    assert set(re.findall(r"[A-Z_]{6,}", sentence)) == TRIED_WITHOUT_FORCE
     calls = [name for name in vars(TpuApi) if not name.startswith("_") and name != "transport"]
     assert len(calls) == 7
     assert "seven calls" in PAGE

@@ -312,8 +312,10 @@ def test_when_every_zone_refuses_the_table_says_why_and_the_state_is_empty(proje
     project.declare(zones=["us-central1-b", "us-south1-a", "us-nowhere1-a"])
     text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
     assert "No zone gave v6e-4 as flex-start. Nothing was left behind." in text
-    assert re.search(r"us-central1-b +Google answered 400 .*Flex-start is not supported in zone us-central1-b", text)
-    assert re.search(r"us-nowhere1-a +Google answered 403 PERMISSION_DENIED", text)
+    assert re.search(
+        r"us-central1-b +not offered here: FLEX_START provisioning model is not supported for accelerator type", text
+    )
+    assert re.search(r"us-nowhere1-a +not offered here: Google answered 403 PERMISSION_DENIED", text)
     assert project.state() is None
 
 

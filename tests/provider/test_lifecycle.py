@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.refusals import ADVICE, about_the_project
 from gcp_tpu_provider.wire import SECRET, SIGNATURE, UNKNOWN
 
 from tests.provider.cloud import FakeTpu
@@ -146,11 +147,15 @@ class TestZones:
         engine.up(wanted())
         assert list(cloud.queued) == [cloud.name("us-east5-b")]
 
-    def test_a_spent_wait_gives_the_zone_up_without_force(self, engine: FakeEngine, cloud: FakeTpu):
+    @pytest.mark.parametrize("in_operation", [False, True])
+    def test_a_spent_wait_gives_the_zone_up_first_without_force_then_with_it(
+        self, engine: FakeEngine, cloud: FakeTpu, in_operation: bool
+    ):
+        cloud.refuses_in_operation = in_operation
         cloud.scripts["us-east5-a"] = ("CREATING", "WAITING_FOR_RESOURCES")
         engine.up({**wanted(), "waitPerZoneS": 1})
         assert list(cloud.queued) == [cloud.name("us-east5-b")]
-        assert cloud.made("?force") == []
+        assert [call.endswith("?force") for call in cloud.made("DELETE")] == [False, True]
 
     def test_when_all_zones_are_spent_a_table_says_what_each_answered_and_nothing_is_left(
         self, engine: FakeEngine, cloud: FakeTpu
@@ -162,11 +167,53 @@ class TestZones:
         assert ended.value.message.splitlines() == [
             "No zone gave v6e-4 as flex-start. Nothing was left behind.",
             "  us-east5-a  Google answered 403 PERMISSION_DENIED: flex-start is not allowed here.",
-            "  us-east5-b  FAILED: there is no more capacity.",
+            "  us-east5-b  no stock: FAILED: there is no more capacity.",
+            "no stock: try again later, or add zones.",
         ]
         assert ended.value.partial is None
         assert engine.state is None
         assert cloud.queued == {}
+
+    @pytest.mark.parametrize(
+        ("status", "message", "words"),
+        [
+            (
+                429,
+                "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone z.",
+                "quota",
+            ),
+            (403, "Permission denied on 'locations/us-east5-a' (or it may not exist).", "not offered here"),
+            (
+                400,
+                'Cloud TPU received a bad request. The requested zone "us-east5-a" is not supported.',
+                "not offered here",
+            ),
+            (429, 'There is no more capacity in the zone "us-east5-a"; you can try in another zone', "no stock"),
+        ],
+    )
+    def test_quota_stock_and_offer_are_told_apart(
+        self, engine: FakeEngine, cloud: FakeTpu, status: int, message: str, words: str
+    ):
+        cloud.refusals["us-east5-a"] = GoogleError(status, "CODE", message)
+        cloud.scripts["us-east5-b"] = ("FAILED:Quota 'TPUV6E' exhausted. Limit 4 in region us-east5",)
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert f"  us-east5-a  {words}: Google answered {status} CODE: {message.rstrip('.')}." in ended.value.message
+        assert "  us-east5-b  quota: FAILED: Quota 'TPUV6E' exhausted." in ended.value.message
+        assert ended.value.message.endswith(ADVICE["quota"].format(project="my-project") + ".") == (words == "quota")
+
+    def test_what_every_zone_would_repeat_ends_the_creation_at_once(self, engine: FakeEngine, cloud: FakeTpu):
+        error = GoogleError(
+            403, "PERMISSION_DENIED", "Permission 'tpu.nodes.create' denied on resource 'x' (or it may not exist)."
+        )
+        cloud.refusals["us-east5-a"] = about_the_project(error, "my-project", {})
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert ended.value.message.startswith(
+            "The caller lacks tpu.nodes.create in project my-project: run `gcloud projects add-iam"
+        )
+        assert len(cloud.made("POST")) == 1
+        assert engine.state is None
 
     def test_wrong_credentials_are_not_tried_in_every_zone(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.refusals["us-east5-a"] = GoogleError(401, "UNAUTHENTICATED", "Request had invalid credentials.")
@@ -223,6 +270,22 @@ class TestReady:
         assert engine.up(serving()) == "update"
         assert engine.state.outputs["phase"] == "ready"
         assert engine.up(serving()) == "same"
+
+    def test_a_server_that_is_tried_again_is_waited_for_and_the_reason_is_shown(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        """A grant that has not spread yet, a registry's 429, a hub's 503: the server comes up a minute later."""
+
+        def tries_again(metadata: dict[str, Any]) -> list[dict[str, str]]:
+            text_hash = sha(metadata["document"])
+            refused = {"phase": "retrying", "document-hash": text_hash, "detail": "INFO log\n403 Permission denied."}
+            return [refused, refused, {"phase": "ready", "document-hash": text_hash}]
+
+        cloud.boots = tries_again
+        engine.up(serving())
+        assert engine.state
+        assert engine.state.outputs["phase"] == "ready"
+        assert any("retrying (403 Permission denied.)" in line for line in engine.lines)
 
     def test_the_failure_of_the_document_before_is_not_taken_for_this_one(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.boots = boots
@@ -528,27 +591,29 @@ class TestImport:
 
 
 class TestDelete:
+    @pytest.mark.parametrize("in_operation", [False, True])
     @pytest.mark.parametrize(
         ("state", "force"),
         [
-            ("CREATING", True),
-            ("ACCEPTED", False),
-            ("WAITING_FOR_RESOURCES", False),
-            ("PROVISIONING", True),
-            ("ACTIVE", True),
-            ("SUSPENDING", True),
-            ("SUSPENDED", False),
-            ("FAILED", False),
+            ("CREATING", [True]),
+            ("ACCEPTED", [False]),
+            ("WAITING_FOR_RESOURCES", [False, True]),
+            ("PROVISIONING", [True]),
+            ("ACTIVE", [True]),
+            ("SUSPENDING", [True]),
+            ("SUSPENDED", [False]),
+            ("FAILED", [False]),
         ],
     )
     def test_each_state_is_deleted_as_google_wants_it(
-        self, engine: FakeEngine, cloud: FakeTpu, state: str, force: bool
+        self, engine: FakeEngine, cloud: FakeTpu, state: str, force: list[bool], in_operation: bool
     ):
+        cloud.refuses_in_operation = in_operation
         engine.up(wanted())
         cloud.queued[cloud.name("us-east5-a")].state = state
         engine.destroy()
         assert cloud.queued == {}
-        assert [call.endswith("?force") for call in cloud.made("DELETE")] == [force]
+        assert [call.endswith("?force") for call in cloud.made("DELETE")] == force
 
     def test_a_deletion_that_runs_already_is_waited_for(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())

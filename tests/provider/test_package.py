@@ -20,6 +20,7 @@ PACKAGE = FOLDER / "gcp_tpu_provider"
 PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
 DISTRIBUTION_OF = {
     "google.auth": "google-auth",
+    "google.oauth2": "google-auth",
     "google.protobuf": "protobuf",
     "google.rpc": "googleapis-common-protos",
 }

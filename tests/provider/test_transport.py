@@ -4,11 +4,13 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+import google.oauth2.credentials
 import pytest
 from aiohttp import web
-from gcp_tpu_provider.errors import GoogleError, NoAnswerError, TpuProviderError
+from gcp_tpu_provider.errors import GoogleError, NoAnswerError, ProjectError, TpuProviderError
 from gcp_tpu_provider.tpu_api import TpuApi
 from gcp_tpu_provider.transport import HttpTpuTransport, Pacing, google_error
 
@@ -143,6 +145,79 @@ def test_a_refusal_is_final_and_in_googles_words(monkeypatch: pytest.MonkeyPatch
         )
     assert str(refused.value) == f"Google answered {status} CODE: Quota 'X' exceeded in zone z."
     assert len(server.seen) == 1
+
+
+PROJECT_PATH = "v2alpha1/projects/p-1/locations/z/queuedResources"
+DISABLED = "Cloud TPU API has not been used in project 42 before or it is disabled."
+
+
+def error_info(reason: str, message: str, **metadata: str) -> tuple[int, Any, dict[str, str]]:
+    status, body, headers = error(403, "PERMISSION_DENIED", message, reason)
+    body["error"]["details"][0]["metadata"] = metadata
+    return status, body, headers
+
+
+def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    assert Pacing().retry_budget_s == 120
+    server = Server(answers=[error_info("SERVICE_DISABLED", DISABLED)] * 2)
+    assert talk(server, lambda transport: transport.call("GET", PROJECT_PATH), monkeypatch) == {}
+    assert len(server.seen) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "start", "command"),
+    [
+        (
+            error_info("SERVICE_DISABLED", DISABLED, service="tpu.googleapis.com", consumer="projects/42"),
+            "The API tpu.googleapis.com is disabled in project 42",
+            "gcloud services enable tpu.googleapis.com --project=42",
+        ),
+        (
+            error_info("IAM_PERMISSION_DENIED", "The caller does not have permission", permission="tpu.nodes.create"),
+            "The caller lacks tpu.nodes.create in project p-1",
+            "gcloud projects add-iam-policy-binding p-1 --member=user:YOUR_EMAIL --role=roles/tpu.admin",
+        ),
+        (
+            error_info("USER_PROJECT_DENIED", "Caller does not have required permission to use project p-1."),
+            "The caller may not use project p-1 as quota project",
+            "gcloud projects add-iam-policy-binding p-1 --member=user:YOUR_EMAIL --role=roles/serviceusage.serviceUsageConsumer",
+        ),
+        (
+            error(
+                403,
+                "PERMISSION_DENIED",
+                "Permission 'iam.serviceAccounts.actAs' denied on service account s@p-1.iam.gserviceaccount.com",
+            ),
+            "The caller may not act as service account s@p-1.iam.gserviceaccount.com",
+            (
+                "gcloud iam service-accounts add-iam-policy-binding s@p-1.iam.gserviceaccount.com --project=p-1 "
+                "--member=user:YOUR_EMAIL --role=roles/iam.serviceAccountUser"
+            ),
+        ),
+    ],
+)
+def test_a_refusal_about_the_project_is_one_sentence_with_the_command_that_mends_it(
+    monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Any, dict[str, str]], start: str, command: str
+):
+    server = Server(answers=[answer] * 200)
+    with pytest.raises(ProjectError) as refused:
+        talk(server, lambda transport: transport.call("GET", PROJECT_PATH), monkeypatch, QUICK)
+    assert str(refused.value).startswith(f"{start}: run `{command}`")
+    assert str(refused.value).endswith(f"{answer[1]['error']['message'].rstrip('.')}).")
+
+
+def test_a_persons_calls_count_for_the_project_that_they_are_about(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
+    later = datetime(2100, 1, 1, tzinfo=UTC).replace(tzinfo=None)  # google-auth wants no time zone
+    person = google.oauth2.credentials.Credentials("canary", quota_project_id="other", expiry=later)
+
+    def default(**_: Any) -> tuple[Any, str]:
+        return person, "other"
+
+    monkeypatch.setattr("google.auth.default", default)
+    server = Server()
+    talk(server, lambda transport: transport.call("GET", PROJECT_PATH), monkeypatch)
+    assert server.seen[0].headers["x-goog-user-project"] == "p-1"
 
 
 def test_a_spent_quota_is_not_asked_for_as_long_as_an_unavailable_api(monkeypatch: pytest.MonkeyPatch):

@@ -12,6 +12,7 @@ from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_p
 from vm_agent import weights as weights_module
 from vm_agent.base import ServingError, SupersededError
 from vm_agent.cloud import MetadataClient, google_get, read_secret
+from vm_agent.containers import DENIED
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.serving import Agent, LatestDocument
 from vm_agent.weights import WeightsCopy
@@ -226,7 +227,45 @@ class TestRestarts:
         latest.set(text)
         agent.serve(1, text)
         assert self.runs(machine) == 3
+        phases = [value for key, value in machine.published if key == "phase"]
+        assert phases.count("retrying") == 2
+        assert phases.index("failed") == len(phases) - 1
+
+    def test_a_grant_that_takes_minutes_costs_no_restart(self, machine: Machine):
+        agent, latest = self.agent()
+        agent.denied_delay_s = 0.05
+        version = "projects/p/secrets/late/versions/1"
+        text = document(free_port(), secretEnv={"HF_TOKEN": version})
+        latest.set(text)
+        threading.Thread(target=agent.run, daemon=True).start()
+        eventually(
+            lambda: len(phases_after(machine, "Permission denied")) > 6, "it is tried more often than restarts allow"
+        )
+        assert "failed" not in phases_after(machine, "Permission denied")
+        machine.secrets[version] = b"value"
+        eventually(lambda: machine.guest()["phase"] == "ready", "it is ready when the grant has spread")
+        latest.set(None)
+        eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent has let go")
+
+    def test_a_permission_that_is_never_granted_fails_in_the_end(self, machine: Machine):
+        agent, latest = self.agent()
+        agent.denied_delay_s, agent.denied_budget_s = 0.05, 0.2
+        text = document(free_port(), secretEnv={"HF_TOKEN": "projects/p/secrets/never/versions/1"})
+        latest.set(text)
+        agent.serve(1, text)
         assert machine.guest()["phase"] == "failed"
+        assert "roles/secretmanager.secretAccessor" in machine.guest()["detail"]
+
+    @pytest.mark.parametrize(
+        ("said", "denied"),
+        [
+            ('Head "x": denied: Permission "artifactregistry.repositories.downloadArtifacts" denied on resource', True),
+            ("Error response from daemon: manifest unknown", False),
+            ("toomanyrequests: You have reached your pull rate limit", False),
+        ],
+    )
+    def test_a_registrys_refusal_is_known_by_dockers_words(self, said: str, denied: bool):
+        assert bool(DENIED.search(said)) is denied
 
     def test_a_server_that_goes_deaf_after_ready_is_restarted(self, machine: Machine):
         agent, latest = self.agent()
@@ -238,7 +277,7 @@ class TestRestarts:
         sick.touch()
         lost = "/health does not answer any more: status 503"
         eventually(lambda: phases_after(machine, lost)[:1] == ["loading"], "the loss is published")
-        eventually(lambda: machine.guest()["phase"] == "failed" or self.runs(machine) == 2, "it is given up")
+        eventually(lambda: machine.guest()["phase"] == "retrying" or self.runs(machine) == 2, "it is given up")
         sick.unlink()
         eventually(lambda: self.runs(machine) == 2 and machine.guest()["phase"] == "ready", "it is ready again")
         latest.set(None)

@@ -198,7 +198,7 @@ def test_a_crash_is_told_with_the_servers_last_lines_and_without_the_secret(mach
     port = free_port()
     text_hash = machine.set_document(document(port, args=["m", f"--port={port}", "--crash"]))
     machine.boot()
-    eventually(lambda: is_phase(machine, "failed", text_hash), "the crash is told")
+    eventually(lambda: is_phase(machine, "retrying", text_hash), "the crash is told")
     detail = machine.guest()["detail"]
     assert "ValueError: no such flag" in detail
     assert "the token is [removed]" in detail
@@ -206,13 +206,13 @@ def test_a_crash_is_told_with_the_servers_last_lines_and_without_the_secret(mach
     assert CANARY not in json.dumps(machine.published) + (machine.root / "agent.log").read_text()
 
 
-def test_an_unreadable_secret_fails_before_the_old_server_is_touched(machine: Machine):
+def test_an_unreadable_secret_is_told_before_the_old_server_is_touched(machine: Machine):
     port = free_port()
     first = machine.set_document(document(port))
     machine.boot()
     eventually(lambda: is_phase(machine, "ready", first), "the first server is ready")
     second = machine.set_document(document(port, secretEnv={"HF_TOKEN": "projects/p/secrets/other/versions/1"}))
-    eventually(lambda: is_phase(machine, "failed", second), "the refusal is told")
+    eventually(lambda: is_phase(machine, "retrying", second), "the refusal is told")
     assert "Cannot read secret projects/p/secrets/other/versions/1: " in machine.guest()["detail"]
     assert "403 Permission denied on resource" in machine.guest()["detail"]
     assert "stop" not in [call[0] for call in machine.docker_calls()]
@@ -236,7 +236,7 @@ def test_a_server_lost_after_ready_is_told_and_restarted(machine: Machine):
     eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
     with pytest.raises(OSError):  # noqa: PT011 - whatever a dying server does to the connection
         urllib.request.urlopen(f"http://127.0.0.1:{port}/die", timeout=5)
-    eventually(lambda: is_phase(machine, "failed", text_hash), "the loss is told")
+    eventually(lambda: is_phase(machine, "retrying", text_hash), "the loss is told")
     assert "exit code 137 (killed, most likely out of memory)" in machine.guest()["detail"]
     eventually(lambda: is_phase(machine, "ready", text_hash), "it is ready again", limit_s=30)
     assert len(runs(machine)) == 2

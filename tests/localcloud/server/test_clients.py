@@ -291,7 +291,7 @@ class TestTpu:
         assert node["state"] == "READY"
         assert node["queuedResource"] == name
         assert node["schedulingConfig"]["terminationTimestamp"] > node["createTime"]
-        with pytest.raises(HttpError, match="without force"):
+        with pytest.raises(HttpError, match="DeleteQueuedResource is not supported when state is ACTIVE"):
             client.queuedResources().delete(name=name).execute()
         client.queuedResources().delete(name=name, force=True).execute()
         with pytest.raises(HttpError, match="404"):

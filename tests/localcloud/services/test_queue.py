@@ -223,7 +223,7 @@ class TestDeleting:
         [
             (0, "CREATING", False),
             (5, "ACCEPTED", True),
-            (26, "WAITING_FOR_RESOURCES", True),
+            (26, "WAITING_FOR_RESOURCES", False),
             (86, "PROVISIONING", False),
             (200, "ACTIVE", False),
         ],
@@ -236,7 +236,7 @@ class TestDeleting:
             if taken:
                 cloud.call("DELETE", f"{ZONE}/queuedResources/q")
             else:
-                with pytest.raises(CloudError, match=f"is in state {state}; without force"):
+                with pytest.raises(CloudError, match=f"DeleteQueuedResource is not supported when state is {state} "):
                     cloud.call("DELETE", f"{ZONE}/queuedResources/q")
                 cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
             assert cloud.state() == "DELETING"
@@ -247,6 +247,17 @@ class TestDeleting:
             assert cloud.call("GET", f"{ZONE}/nodes") == {}
 
         directly(check)
+
+    def test_the_refusal_can_stand_in_the_operation(self):
+        def check(cloud):
+            cloud.create()
+            cloud.advance(86)
+            operation = cloud.call("DELETE", f"{ZONE}/queuedResources/q")
+            message = "DeleteQueuedResource is not supported when state is PROVISIONING (must be one of [ACCEPTED SUSPENDED FAILED])"
+            assert cloud.call("GET", operation["name"])["error"] == {"code": 9, "message": message}
+            assert cloud.state() == "PROVISIONING"
+
+        directly(check, Scenario(tpu=Tpu(refuses_deletion_in="operation")))
 
     def test_the_operation_ends_when_it_is_gone(self):
         def check(cloud):
@@ -281,7 +292,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("node", "message"),
         [
-            ({"acceleratorType": "v6e-16"}, "Accelerator type 'v6e-16' not found in zone us-east5-a"),
+            ({"acceleratorType": "v6e-16"}, "the accelerator v6e-16 was not found in zone us-east5-a"),
             ({"runtimeVersion": "v9"}, "Runtime version 'v9' not found in zone us-east5-a"),
             ({"networkConfig": {"network": "nonet"}}, "networks/nonet' was not found"),
             ({"serviceAccount": {"email": "ghost@local-project.iam.gserviceaccount.com"}}, "service account ghost@"),
@@ -298,10 +309,13 @@ class TestRefusals:
         parent = "projects/local-project/locations/us-central1-b"
         body = body_of()
         body["tpu"]["nodeSpec"][0]["parent"] = parent
-        assert (
-            client.error("POST", f"/tpu/v2alpha1/{parent}/queuedResources", body, queuedResourceId="x")[1]
-            == "Flex-start is not supported in zone us-central1-b."
+        path = f"/tpu/v2alpha1/{parent}/queuedResources"
+        operation = client.ok("POST", path, body, queuedResourceId="x")
+        message = (
+            'FLEX_START provisioning model is not supported for accelerator type "v6e-4" in location "us-central1-b"'
         )
+        assert client.ok("GET", f"/tpu/v2alpha1/{operation['name']}")["error"] == {"code": 3, "message": message}
+        assert client.call("GET", f"{path}/x")[0] == 404
 
     def test_a_repeated_request_id_gives_the_same_operation(self, client):
         body = body_of("repeated")

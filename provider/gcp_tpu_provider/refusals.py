@@ -1,0 +1,88 @@
+"""What a refusal of Google's is about: the whole project, with the command that mends it, or one zone, and then why.
+
+The words and reasons are Google's: `reason` of google.rpc.ErrorInfo (google/api/error_reason.proto), and messages in public logs.
+"""
+
+import re
+from collections.abc import Mapping
+
+from gcp_tpu_provider.errors import GoogleError, ProjectError
+
+SERVICE_DISABLED = "SERVICE_DISABLED"
+ACT_AS = "iam.serviceAccounts.actAs"
+_PERMISSION = re.compile(r"Permission '([\w.]+)' denied")
+_ACCOUNT = re.compile(r"[\w.-]+@[\w.-]+\.iam\.gserviceaccount\.com")
+_BIND = "gcloud projects add-iam-policy-binding {project} --member=user:YOUR_EMAIL --role={role}"
+
+QUOTA = "quota"
+NOT_OFFERED = "not offered here"
+NO_STOCK = "no stock"
+_WORDS: Mapping[str, re.Pattern[str]] = {
+    QUOTA: re.compile(r"quota (limit )?'[^']+' (has been exceeded|exhausted)|quota exceeded", re.IGNORECASE),
+    NOT_OFFERED: re.compile(
+        r"zonal accelerator configurations|requested zone \S+ is not supported|provisioning model is not supported"
+        r"|Permission denied on 'locations/"
+    ),
+    NO_STOCK: re.compile(
+        r"no more capacity|no capacity|insufficient (reserved )?capacity|the wait for this zone is over", re.IGNORECASE
+    ),
+}
+"""Google's words for each, from public logs of 2021 to 2026:
+
+- quota: "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone Z."; in a failed queued
+  resource also "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region R";
+- not offered: "The requested accelerator configuration ... could not be found in the zonal accelerator configurations for "Z".",
+  "The requested zone "Z" is not supported.", "FLEX_START provisioning model is not supported for accelerator type ...",
+  "Permission denied on 'locations/Z' (or it may not exist).";
+- no stock: "There is no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered",
+  "Insufficient reserved capacity.", and the provider's own sentence about a wait that is over.
+"""
+ADVICE: Mapping[str, str] = {
+    QUOTA: "ask for more of the quota that is named: https://console.cloud.google.com/iam-admin/quotas?project={project}",
+    NOT_OFFERED: "take the zone out of `zones`, or choose another accelerator or provisioning model",
+    NO_STOCK: "try again later, or add zones",
+}
+
+
+def kind(answer: str) -> str:
+    """Return why a zone gave nothing: QUOTA, NOT_OFFERED or NO_STOCK, or an empty string if the answer does not tell."""
+    return next((name for name, pattern in _WORDS.items() if pattern.search(answer)), "")
+
+
+def passes_in_a_moment(error: GoogleError) -> bool:
+    """Return whether a refusal can pass by itself: the API was just enabled, or the service account was just created."""
+    return error.reason == SERVICE_DISABLED or f"'{ACT_AS}' denied" in error.message
+
+
+def about_the_project(error: GoogleError, project: str, metadata: Mapping[str, str]) -> GoogleError:
+    """Return a ProjectError for a refusal that every zone would repeat, or the error itself."""
+    sentence = _sentence(error, project, metadata) if error.status == 403 else ""  # noqa: PLR2004 - HTTP 403
+    if not sentence:
+        return error
+    return ProjectError(error.status, error.code, error.message, error.reason, error.retry_after_s, sentence)
+
+
+def _sentence(error: GoogleError, project: str, metadata: Mapping[str, str]) -> str:
+    """Return one sentence with the command that mends the refusal, or an empty string if it may be about a zone."""
+    denied = _PERMISSION.search(error.message)
+    permission = metadata.get("permission") or (denied[1] if denied else "")
+    consumer = metadata.get("consumer", "").removeprefix("projects/") or project
+    if error.reason == SERVICE_DISABLED:
+        service = metadata.get("service") or "tpu.googleapis.com"
+        command = f"gcloud services enable {service} --project={consumer}"
+        return f"The API {service} is disabled in project {consumer}: run `{command}`, and try again after two minutes"
+    if error.reason == "USER_PROJECT_DENIED":
+        bind = _BIND.format(project=project, role="roles/serviceusage.serviceUsageConsumer")
+        return f"The caller may not use project {project} as quota project: run `{bind}`"
+    if error.reason == "BILLING_DISABLED":
+        command = f"gcloud billing projects link {consumer} --billing-account=ACCOUNT_ID"
+        return f"Project {consumer} has no billing account: run `{command}`"
+    if permission == ACT_AS:
+        account = _ACCOUNT.search(error.message)
+        name = account[0] if account else "ACCOUNT_EMAIL"
+        command = f"gcloud iam service-accounts add-iam-policy-binding {name} --project={project}"
+        role = "--member=user:YOUR_EMAIL --role=roles/iam.serviceAccountUser"
+        return f"The caller may not act as service account {name}: run `{command} {role}`"
+    if permission:
+        return f"The caller lacks {permission} in project {project}: run `{_BIND.format(project=project, role='roles/tpu.admin')}`"
+    return ""
