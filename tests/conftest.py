@@ -5,8 +5,14 @@ from dataclasses import dataclass, field
 
 import pulumi
 import pytest
+from hypothesis import settings
 
 from contracts.labels import Ownership
+
+
+# A property's example may take long on a busy machine; what it says does not depend on that.
+settings.register_profile("project", deadline=None)
+settings.load_profile("project")
 
 
 @dataclass

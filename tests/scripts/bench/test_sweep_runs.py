@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -68,16 +69,39 @@ def calm(server):
     server.control({})
 
 
+@contextlib.contextmanager
+def lateness():
+    """Yield a list of how late a process that only sleeps wakes up meanwhile, in milliseconds: what the machine's load costs."""
+    late_ms, ended = [], threading.Event()
+
+    def sleep():
+        while not ended.is_set():
+            start_s = time.perf_counter()
+            time.sleep(0.005)
+            late_ms.append((time.perf_counter() - start_s - 0.005) * 1000)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    try:
+        yield late_ms
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_known_timing_is_measured_as_it_is(calm, tmp_path):
-    _, results = bench(calm.url, tmp_path, replace(SWEEP, concurrency=(1, 16), output_tokens=(40,), requests=16))
+    with lateness() as late_ms:
+        _, results = bench(calm.url, tmp_path, replace(SWEEP, concurrency=(1, 16), output_tokens=(40,), requests=16))
+    # 20 ms and 5 ms. On an idle machine the slack is 10 ms and 15 %; benchmarks/bench_client.py has the 2 %.
+    busy_ms = 2 * statistics.quantiles(late_ms, n=10)[-1]
     for result in results.values():
-        # 20 ms and 5 ms; the slack is for a machine that is busy with other tests. benchmarks/bench_client.py has the 2 %.
-        assert 20.0 <= result["median_ttft_ms"] < 30.0
-        assert result["median_tpot_ms"] == pytest.approx(5.0, rel=0.15)
+        assert 20.0 <= result["median_ttft_ms"] < 30.0 + busy_ms
+        assert 5.0 * 0.85 <= result["median_tpot_ms"] <= 5.0 * 1.15 + busy_ms
         assert (result["completed"], result["failed"]) == (16, 0)
         assert result["total_output_tokens"] == 640
     one = results["closed-c1-i32-o40-n0"]
-    assert one["output_throughput"] == pytest.approx(40 / (0.02 + 39 * 0.005), rel=0.15)
+    assert one["output_throughput"] <= 40 / (0.02 + 39 * 0.005) * 1.15
+    assert one["output_throughput"] >= 40 / (0.02 + 39 * 0.005 + 40 * busy_ms / 1000) * 0.85
 
 
 def test_prompts_are_exact_and_unique_and_the_server_agrees(calm, tmp_path):
