@@ -9,7 +9,6 @@ from hypothesis import settings
 
 from contracts.labels import Ownership
 
-
 # A property's example may take long on a busy machine; what it says does not depend on that.
 settings.register_profile("project", deadline=None)
 settings.load_profile("project")
