@@ -44,10 +44,11 @@ _STATED_BY_STRUCTURE = re.compile(r"^required[.:]?\s*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Call:
-    """One method: its document such as `run.v2`, its id, and the bodies that were recorded."""
+    """One method: its document such as `run.v2`, its id, and the query parameters and bodies that were recorded."""
 
     document: str
     id: str
+    parameters: frozenset[str]
     bodies: tuple[Mapping[str, Any], ...]
 
 
@@ -55,14 +56,14 @@ class _Listening:
     """A transport that notes the calls and answers nothing."""
 
     def __init__(self) -> None:
-        self.called: list[tuple[str, str]] = []
+        self.called: list[tuple[str, str, Mapping[str, str]]] = []
 
     async def call(self, method, path, *, query=None, body=None, creation=False):
-        self.called.append((method, path))
+        self.called.append((method, path, query or {}))
         return {}
 
 
-def _of_the_provider() -> Iterator[tuple[str, str, None]]:
+def _of_the_provider() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
     transport = _Listening()
     api = TpuApi(transport)
     zone = "projects/p/locations/us-east5-a"
@@ -78,43 +79,43 @@ def _of_the_provider() -> Iterator[tuple[str, str, None]]:
         await api.get_operation(operation)
 
     asyncio.run(all_calls())
-    for method, path in transport.called:
-        yield method, f"tpu/{path}", None
+    for method, path, query in transport.called:
+        yield method, f"tpu/{path}", query, None
 
 
-def _of_the_recordings() -> Iterator[tuple[str, str, Any]]:
-    for name in RECORDINGS:
-        for line in (ORACLE / f"{name}.jsonl").read_text().splitlines():
-            request = json.loads(line)["request"]
-            yield request["method"], request["path"].lstrip("/").removeprefix("upload/"), request["body"]
-    for line in (ORACLE / "more.jsonl").read_text().splitlines():
-        for request in json.loads(line).get("requests", []):
-            yield request["method"], request["path"].lstrip("/"), request.get("body")
+def _of_the_recordings() -> Iterator[tuple[str, str, Mapping[str, str], Any]]:
+    lines = [json.loads(line) for name in RECORDINGS for line in (ORACLE / f"{name}.jsonl").read_text().splitlines()]
+    more = [json.loads(line) for line in (ORACLE / "more.jsonl").read_text().splitlines()]
+    requests = [line["request"] for line in lines] + [request for line in more for request in line.get("requests", [])]
+    for request in requests:
+        path = request["path"].lstrip("/").removeprefix("upload/")
+        yield request["method"], path, request.get("query") or {}, request.get("body")
 
 
-def _of_the_scripts() -> Iterator[tuple[str, str, None]]:
+def _of_the_scripts() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
     for kind in KINDS:
         path = kind.path.format(p="p", r="us-east4", z="us-east5-a").partition("?")[0]
-        yield "GET", f"{kind.api}/{path}", None
+        yield "GET", f"{kind.api}/{path}", {}, None
 
 
 @cache
 def calls() -> tuple[Call, ...]:
     """Every method that the project calls, by document and id."""
-    bodies: dict[tuple[str, str], list[Any]] = {key: [] for key in WITH_GOOGLES_CLIENTS}
-    for method, path, body in (*_of_the_recordings(), *_of_the_provider(), *_of_the_scripts()):
+    found: dict[tuple[str, str], tuple[set[str], list[Any]]] = {key: (set(), []) for key in WITH_GOOGLES_CLIENTS}
+    for method, path, query, body in (*_of_the_recordings(), *_of_the_provider(), *_of_the_scripts()):
         api, _, rest = path.partition("/")
         if path.startswith("storage/v1"):  # an upload: its path has no API in front
             api, rest = "storage", path
         document = document_for(api, rest)
         assert document is not None, path
-        found = document.match(method, rest)
-        assert found is not None, (method, path)
+        matched = document.match(method, rest)
+        assert matched is not None, (method, path)
         if api not in NOT_DECLARED:
-            noted = bodies.setdefault((f"{document.api}.{document.version}", found[0].id), [])
+            names, bodies = found.setdefault((f"{document.api}.{document.version}", matched[0].id), (set(), []))
+            names.update(query)
             if isinstance(body, dict):
-                noted.append(body)
-    return tuple(Call(document, method, tuple(bodies[document, method])) for document, method in sorted(bodies))
+                bodies.append(body)
+    return tuple(Call(*key, frozenset(names), tuple(bodies)) for key, (names, bodies) in sorted(found.items()))
 
 
 @cache
@@ -200,10 +201,11 @@ def rules() -> dict[str, tuple[str, ...]]:
 
 
 def sent() -> set[str]:
-    """The fields that the recorded requests send with a value, written as in `described`."""
+    """The parameters and fields that the recorded requests send with a value, written as in `described`."""
     found: set[str] = set()
     for call in calls():
         method = methods(call.document)[call.id]
+        found |= {f"{call.document} {call.id}?{name}" for name in call.parameters}
         for body in call.bodies:
             if "request" in method:
                 _send(

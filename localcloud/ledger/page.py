@@ -37,13 +37,20 @@ _UNTRIED = """\
 
 The cheapest first, then by id.
 Replace the words in capitals.
+`api` in the commands stands for `curl` with your credentials:
+
+```sh
+api() { curl -H "Authorization: Bearer $(gcloud auth print-access-token)" -H 'Content-Type: application/json' "$@"; }
+```
+
 If an answer differs from the statement, change the entry in `localcloud/ledger/` and the local cloud.
 
 | cost in USD | id | command |
 | --- | --- | --- |
 """
 _KNOWN_SOURCES = {
-    "https:": "Google's documents",
+    "https://cloud.google.com": "Google's documents",
+    "docs:": "Google's documents",
     "discovery:": "discovery documents",
     "recorded:": "recorded exchanges",
     "log:": "public logs",
@@ -82,7 +89,8 @@ def _counts(entries: Sequence[Assumption]) -> list[tuple[str, str]]:
 def _reason(entry: NotModelled) -> str:
     lines = [f"\n### `{entry.id}`\n\n{entry.reason}\n"]
     if entry.unsent:
-        lines.append(f"\nFields that no request sends: {', '.join(f'`{field}`' for field in entry.unsent)}\n")
+        fields = ", ".join(f"`{pattern}`" for pattern in entry.unsent).replace("[?]", "?")
+        lines.append(f"\nFields that no request sends: {fields}\n")
     if entry.quotes:
         lines.append("\n" + "".join(f"- {_cell(quote)}\n" for quote in entry.quotes))
     return "".join(lines)

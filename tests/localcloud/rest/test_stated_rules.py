@@ -1,5 +1,7 @@
 """Rules that Google's documents state in sentences are enforced, and the refusal repeats the sentence."""
 
+import base64
+
 import pytest
 
 from localcloud.rest.stated_rules import PAGE_SIZE, REQUEST_ID, RULES
@@ -17,6 +19,7 @@ PROJECT = f"/cloudresourcemanager/v1{P}"
 SUBNETWORKS = f"/compute/compute/beta{P}/regions/us-east4/subnetworks"
 ZONE = "projects/local-project/locations/us-east5-a"
 REQUEST = {"queuedResourceId": "stated"}
+MACHINE = {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e"}
 DEFAULT = "projects/local-project/global/networks/default"
 AUTOMATIC = {"replication": {"automatic": {}}}
 VIEWERS = {"role": "roles/viewer", "members": ["user:a@example.com"]}
@@ -40,8 +43,7 @@ def nat(**changes):
 
 
 def node(**changes):
-    machine = {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e", **changes}
-    spec = {"parent": ZONE, "nodeId": "n", "node": machine}
+    spec = {"parent": ZONE, "nodeId": "n", "node": {**MACHINE, **changes}}
     return {"tpu": {"nodeSpec": [spec]}}
 
 
@@ -324,6 +326,35 @@ ELSEWHERE = [
     ("node-subnetwork", QUEUE, REQUEST, node(networkConfig={"subnetwork": "none"}), "subnetworks/none' was not found"),
     ("node-runtime", QUEUE, REQUEST, node(runtimeVersion=None), "Runtime version '' not found"),
     ("node-absent", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "n"}]}}, "node' must be given"),
+    ("node-id", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"parent": ZONE, "node": MACHINE}]}}, "Invalid node id ''"),
+    (
+        "nodes-and-id",
+        QUEUE,
+        REQUEST,
+        {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "n", "multiNodeParams": {"nodeCount": 2}, "node": MACHINE}]}},
+        "node_id and multi_node_params cannot both be given",
+    ),
+    (
+        "nodes-count",
+        QUEUE,
+        REQUEST,
+        {"tpu": {"nodeSpec": [{"parent": ZONE, "multiNodeParams": {"nodeIdPrefix": "n"}, "node": MACHINE}]}},
+        "node_count must be from 1",
+    ),
+    (
+        "validity-interval",
+        QUEUE,
+        REQUEST,
+        {
+            **node(),
+            "provisioningModel": "FLEX_START",
+            "runDuration": {"maxRunDuration": "600s"},
+            "queueingPolicy": {
+                "validInterval": {"startTime": "2099-01-02T00:00:00Z", "endTime": "2099-01-01T00:00:00Z"}
+            },
+        },
+        "valid-until time must lie after",
+    ),
     ("node-parent", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"nodeId": "n"}]}}, "must be the queued resource's own"),
 ]
 """Id, path, query, body, and what the refusal says: stated rules that `localcloud.services` enforces."""
@@ -364,6 +395,29 @@ def test_a_patch_needs_an_update_mask(client):
         (f"/iam/v1{P}/serviceAccounts/{email}", {"serviceAccount": {"displayName": "x"}}),
     ):
         assert "The update mask is required" in client.error("PATCH", path, body)[1]
+
+
+def test_a_payload_has_at_most_64_kib(client):
+    client.ok("POST", SECRETS, AUTOMATIC, secretId="stated-payload")
+    most = base64.b64encode(bytes(65_536)).decode()
+    client.ok("POST", f"{SECRETS}/stated-payload:addVersion", {"payload": {"data": most}})
+    more = base64.b64encode(bytes(65_537)).decode()
+    message = client.error("POST", f"{SECRETS}/stated-payload:addVersion", {"payload": {"data": more}})[1]
+    assert "at most 65536 are allowed" in message
+
+
+def test_an_account_of_the_same_name_is_refused(client):
+    client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "stated-twice"})
+    assert client.error("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "stated-twice"})[0] == 409
+
+
+def test_a_live_object_can_be_a_condition(client):
+    client.ok("POST", BUCKETS, {"name": "stated-live"}, **IN_PROJECT)
+    upload = {"uploadType": "media", "name": "x", "ifGenerationNotMatch": 0}
+    assert client.error("POST", "/upload/storage/v1/b/stated-live/o", {"x": 1}, **upload)[0] == 412
+    del upload["ifGenerationNotMatch"]
+    client.ok("POST", "/upload/storage/v1/b/stated-live/o", {"x": 1}, **upload)
+    client.ok("POST", "/upload/storage/v1/b/stated-live/o", {"x": 2}, **upload, ifGenerationNotMatch=0)
 
 
 def test_the_replication_of_a_secret_stays(client):

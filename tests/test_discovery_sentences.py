@@ -1,0 +1,94 @@
+"""Each rule that Google's documents state for a method that we call is enforced by the local cloud or listed as not modelled."""
+
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from localcloud.ledger.entries import join, load
+from localcloud.rest.stated_rules import PAGE_SIZE, REQUEST_ID, RULES
+from tests.discovery_rules import NOT_DECLARED, calls, rules, sent, sentences
+
+ROOT = Path(__file__).parents[1]
+
+
+def enforced(ledger):
+    return {quote for entry in ledger.assumptions for quote in entry.quotes}
+
+
+def listed(ledger):
+    """The sentences that are listed: by their words, or because no request sends any of the fields that they describe."""
+    quotes = {quote for entry in ledger.not_modelled for quote in entry.quotes}
+    patterns = [pattern for entry in ledger.not_modelled for pattern in entry.unsent]
+    unsent = {
+        sentence
+        for sentence, places in rules().items()
+        if all(any(fnmatchcase(place, pattern) for pattern in patterns) for place in places)
+    }
+    return quotes | unsent
+
+
+def unaccounted(ledger):
+    known = enforced(ledger) | listed(ledger)
+    return {sentence: places for sentence, places in rules().items() if sentence not in known}
+
+
+def test_every_rule_is_enforced_or_listed():
+    assert unaccounted(load()) == {}, "quote it in an entry of localcloud/ledger, or list it in not_modelled.toml"
+
+
+def test_no_rule_is_both():
+    ledger = load()
+    assert enforced(ledger) & listed(ledger) == set(), "take it out of not_modelled.toml"
+
+
+def test_every_quote_stands_in_a_document():
+    ledger = load()
+    quotes = enforced(ledger) | {quote for entry in ledger.not_modelled for quote in entry.quotes}
+    assert sorted(quotes - set(rules())) == []
+
+
+def test_no_request_sends_a_field_that_is_listed_as_unsent():
+    fields = sent()
+    assert len(fields) > 200
+    for entry in load().not_modelled:
+        for pattern in entry.unsent:
+            assert [field for field in fields if fnmatchcase(field, pattern)] == [], entry.id
+            assert any(fnmatchcase(place, pattern) for places in rules().values() for place in places), pattern
+
+
+def test_every_rule_in_code_is_a_sentence_of_a_document():
+    stated = {rule.sentence for rules_of in RULES.values() for rule in rules_of} | {PAGE_SIZE, REQUEST_ID}
+    assert stated - set(rules()) == set()
+
+
+@pytest.mark.parametrize("name", ["existing.toml", "not_modelled.toml", "stated.toml"])
+def test_a_rule_whose_entry_is_removed_is_missed(name):
+    folder = ROOT / "localcloud" / "ledger"
+    texts = {path.name: path.read_text() for path in folder.glob("*.toml")}
+    kept = re.split(r"(?m)^(?=\[\[)", texts[name])
+    quoting = next(part for part in kept if "\nquotes = [" in part)
+    texts[name] = "".join(part for part in kept if part is not quoting)
+    assert unaccounted(join(texts)) != {}
+
+
+def test_the_calls_are_those_of_all_parts_of_the_project():
+    ids = {call.id for call in calls()}
+    assert len(ids) >= 75
+    assert {
+        "tpu.projects.locations.queuedResources.create",
+        "run.projects.locations.services.patch",
+        "compute.routers.list",
+        "storage.objects.insert",
+    } <= ids
+
+
+def test_no_component_declares_a_resource_of_the_apis_that_are_left_out():
+    program = [path.read_text() for room in ("components", "stacks") for path in (ROOT / room).glob("*.py")]
+    assert [api for api in NOT_DECLARED for text in program if f"gcp.{api}" in text] == []
+
+
+def test_sentences_are_cut_at_their_ends():
+    text = "Required. The id. It must\nbe short: `a`. Anything goes.\n\nYou cannot change it"
+    assert sentences(text) == ["Required. The id.", "It must be short: `a`.", "You cannot change it"]
