@@ -77,6 +77,7 @@ def _rules_page() -> str:
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": lambda: _printed_by("gcp_tpu_provider.python_sdk"),
     "docs/accuracy.md": _accuracy_page,
+    "docs/assumptions.md": lambda: _printed_by("localcloud.ledger.page"),
     "docs/rules.md": _rules_page,
     "docs/settings.md": _settings_page,
     "docs/settings.schema.json": _settings_schema,
