@@ -27,10 +27,35 @@ STACKS = ("tpu-v6e4", "l4-qat")
 NEW_MAX_MODEL_LEN = 8192
 """The serving option that is changed in place."""
 
+EMPTY_ZONE = "us-east5-a"
+_FLEX_START_ZONES = (EMPTY_ZONE, "us-east5-b", "europe-west4-a", "southamerica-west1-a")
+_LOST, _BUSY = "tpu.projects.locations.queuedResources.create", "run.projects.locations.services.create"
+WORLD: Final = {
+    "tpu": {
+        "zones": {
+            zone: {
+                "accelerator_types": ["v6e-1", "v6e-4", "v6e-8"],
+                "flex_start": True,
+                "capacity": {"v6e-4": 0} if zone == EMPTY_ZONE else {},
+            }
+            for zone in _FLEX_START_ZONES
+        }
+    },
+    "iam": {"lag_s": 120, "new_account_lag_s": 60},
+    "faults": [
+        {"method": _LOST, "nth": 2, "action": "reset", "when": "after"},
+        {"method": _BUSY, "status": 503},
+    ],
+}
+"""The scenario of the demo's cloud: no stock in the first zone, grants that take two minutes, one 503, one lost answer."""
+
+_WAIT_PER_ZONE = "3s"
+"""The provider waits in real time: three seconds are ten minutes of the demo's cloud."""
 _INSIDE = "GEMMA_SERVING_DEMO_FOLDER"
 _STEP_LIMIT_S = 300.0
 _CALL_LIMIT_S = 30.0
 _SHOWN_LINES = 30
+_SERVER_ERROR = 500
 _COPIED = ("*.yaml", "*.txt", "*.in", "*.toml", "__main__.py", "Makefile")
 _NOT_COPIED = frozenset({"benchmarks", "docs", "tests"})
 _TOKEN = "hf_simulated_token_of_the_demo"  # noqa: S105 - sent to the local cloud only
@@ -117,6 +142,7 @@ def _outside() -> ExitCode:
     folder = root / ".work" / "demo"
     shutil.rmtree(folder, ignore_errors=True)
     _copy(root, folder / "project")
+    (folder / "world.json").write_text(json.dumps(WORLD), encoding="utf-8")
     _say(
         "The cloud of this demo is simulated on this machine. The Pulumi engine, the program and the commands are real."
     )
@@ -127,6 +153,8 @@ def _outside() -> ExitCode:
         "run",
         "--state",
         str(folder / "cloud"),
+        "--scenario",
+        str(folder / "world.json"),
         "--",
         sys.executable,
         "-m",
@@ -161,7 +189,7 @@ def _inside(folder: Path) -> ExitCode:
     demos = [Demo(folder, stack) for stack in STACKS]
     with ThreadPoolExecutor(max_workers=len(demos)) as pool:
         succeeded = list(pool.map(_whole_life, demos))
-    _summary(demos, time.monotonic() - started_s, failed=not all(succeeded))
+    _summary(demos, time.monotonic() - started_s, _mishaps(), failed=not all(succeeded))
     return ExitCode.DONE if all(succeeded) else ExitCode.FAILED
 
 
@@ -182,7 +210,7 @@ def _life(demo: Demo) -> None:
     if not on_tpu:
         step("stage weights", lambda: _stage(demo))
     step("preview", lambda: _preview(_pulumi(demo, "preview", "preview", "--json")))
-    step("up", lambda: _up(_pulumi(demo, "up", *up)))
+    step("up", lambda: _up(_pulumi(demo, "up", *up)) + (f", capacity in {_zone(stack)}" if on_tpu else ""))
     step("smoke", lambda: _smoke(_script(demo, "smoke", "--stack", stack, "--json")))
     step("quick sweep", lambda: _sweep(demo))
     step("up again", lambda: _up(_pulumi(demo, "up again", *up, "--expect-no-changes")))
@@ -207,7 +235,8 @@ def _init(demo: Demo, *, with_token: bool) -> str:
     if not with_token:
         return "stack made"
     _pulumi(demo, "set token", "config", "set", "--secret", "hfToken", stdin=_TOKEN)
-    return "stack made, token stored as a secret"
+    _pulumi(demo, "set wait", "config", "set", "--path", "gemma-serving:tpu.waitPerZone", _WAIT_PER_ZONE)
+    return f"stack made, token stored as a secret, {_WAIT_PER_ZONE} of waiting for each zone"
 
 
 def _stage(demo: Demo) -> str:
@@ -300,6 +329,14 @@ def _capacity(stack: str) -> tuple[str, str]:
     return made[0], made[1]
 
 
+def _zone(stack: str) -> str:
+    """Return the zone that gave the capacity, which is not the one without stock. Raises StepError."""
+    zone = stack_outputs(stack).zone
+    if not zone or zone == EMPTY_ZONE:
+        raise StepError(f"The capacity should be in another zone than {EMPTY_ZONE}, found: {zone}")
+    return zone
+
+
 def _untouched(before: tuple[str, str] | None, after: tuple[str, str]) -> str:
     if before != after:
         raise StepError(f"The capacity was replaced: before {before}, after {after}")
@@ -326,7 +363,21 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _summary(demos: Sequence[Demo], elapsed_s: float, *, failed: bool) -> None:
+def _mishaps() -> str:
+    """Return what went wrong on purpose, as far as the cloud's own log shows that it happened."""
+    import requests
+
+    answer = requests.get(f"{os.environ['LOCALCLOUD_URL']}/admin/requests", timeout=_CALL_LIMIT_S)
+    answer.raise_for_status()
+    calls = cast("list[Mapping[str, object]]", answer.json()["requests"])
+    failed = {str(call.get("id")) for call in calls if cast("int", call.get("status") or 0) >= _SERVER_ERROR}
+    told = [f"{EMPTY_ZONE} had no capacity", "every grant took two minutes to take effect"]
+    told += ["one call was answered with 503"] if _BUSY in failed else []
+    told += ["one answer was lost after the call had its effect"] if _LOST in failed else []
+    return f"Unkind on purpose (simulated): {', '.join(told)}."
+
+
+def _summary(demos: Sequence[Demo], elapsed_s: float, mishaps: str, *, failed: bool) -> None:
     from scripts.cli.tables import console, table
 
     shown = table(
@@ -336,6 +387,7 @@ def _summary(demos: Sequence[Demo], elapsed_s: float, *, failed: bool) -> None:
         shown.add_row(step.stack, step.name, f"{step.seconds:.1f}", step.result)
     _say("")
     console(sys.stdout).print(shown)
+    _say(mishaps)
     verdict = "with failures" if failed else "all steps succeeded"
     _say(f"{elapsed_s:.0f} s in total, {verdict}. Output of every step: {demos[0].folder / 'logs'}")
     _say(

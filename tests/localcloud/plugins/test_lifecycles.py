@@ -630,7 +630,8 @@ def test_data_sources_answer_from_the_cloud():
 
 
 def test_a_new_service_account_is_read_until_it_is_visible():
-    store = BareStore()
+    each = declared()["sa"]
+    replay = Replay("create.jsonl")
     hidden = [
         (404, "Unknown service account"),
         (403, "Permission 'iam.serviceAccounts.get' denied on resource (or it may not exist)."),
@@ -640,11 +641,11 @@ def test_a_new_service_account_is_read_until_it_is_visible():
         if request.method == "GET" and hidden:
             status, message = hidden.pop()
             return status, {"error": {"code": status, "message": message}}
-        return store(request)
+        return replay(request)
 
     async def scenario():
-        async with engine(Recorder(answer), project="p1") as attached:
-            return await attached.up("gcp:serviceaccount/account:Account", "a", {"accountId": "server"})
+        async with engine(Recorder(answer), project="p1", region="us-east4") as attached:
+            return await attached.up(each["type"], "sa", each["inputs"])
 
-    assert run(scenario()).id
+    assert "/serviceAccounts/" in run(scenario()).id
     assert hidden == []
