@@ -130,6 +130,10 @@ class QueuedResourceArgs:
     """Seconds after which Google drops a request that has no capacity yet, even if Pulumi no longer waits. A change
     applies to later requests.
     """
+    boot_disk_size_gb: pulumi.Input[int] | None = pulumi.property("bootDiskSizeGb", default=None)
+    """Size of the boot disk in GB, at least 100. It holds the operating system, the container images and what servers
+    download. Default: Google's, 100 GB.
+    """
     network: pulumi.Input[str] | None = pulumi.property("network", default=None)
     """VPC network. Default: `default`."""
     subnetwork: pulumi.Input[str] | None = pulumi.property("subnetwork", default=None)
@@ -208,6 +212,10 @@ class QueuedResource(pulumi.CustomResource):
     valid_until_duration_s: pulumi.Output[int | None] = pulumi.property("validUntilDurationS")
     """Seconds after which Google drops a request that has no capacity yet, even if Pulumi no longer waits. A change
     applies to later requests.
+    """
+    boot_disk_size_gb: pulumi.Output[int | None] = pulumi.property("bootDiskSizeGb")
+    """Size of the boot disk in GB, at least 100. It holds the operating system, the container images and what servers
+    download. Default: Google's, 100 GB.
     """
     network: pulumi.Output[str | None] = pulumi.property("network")
     """VPC network. Default: `default`."""

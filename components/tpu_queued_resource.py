@@ -65,6 +65,8 @@ class TpuQueuedResourceArgs:
     """Seconds after which Google deletes the nodes; flex-start requires it. A change replaces the capacity."""
     reservation_name: str | None = None
     """With `reservation`: its name."""
+    boot_disk_size_gb: int | None = None
+    """Size of the boot disk in GB; None takes Google's 100. A change replaces the capacity."""
     runtime_version: str | None = None
     """Image of the machine; None takes the one of the accelerator's generation."""
     allow_replace_active: bool = False
@@ -126,6 +128,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 max_run_duration_s=args.max_run_duration_s,
                 wait_per_zone_s=args.wait_per_zone_s,
                 valid_until_duration_s=args.wait_per_zone_s + _PROVISIONING_S,
+                boot_disk_size_gb=args.boot_disk_size_gb,
                 network=args.network,
                 subnetwork=args.subnetwork,
                 enable_external_ips=False,

@@ -174,6 +174,8 @@ class TpuSettings(_Frozen):
     """Longest wait for capacity in one zone. After it the provider tries the next zone."""
     ready_timeout_s: DurationS = Field(default="1h", alias="readyTimeout", validate_default=True)
     """Longest wait of `up` for the server once capacity is there. If it is too short, `up` fails while the model still loads."""
+    boot_disk_size_gb: Annotated[int, Field(ge=100)] | None = None
+    """Size of the boot disk in GB. The default is Google's 100 GB. It holds the operating system, the image and the weights."""
     runtime_version: str | None = None
     """TPU VM image. The default is that of the accelerator's generation."""
     existing_network: ExistingNetworkSettings | None = None

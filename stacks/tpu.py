@@ -124,6 +124,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         max_run_duration_s=tpu.max_run_duration_s,
         wait_per_zone_s=tpu.wait_per_zone_s,
         ready_timeout_s=tpu.ready_timeout_s,
+        boot_disk_size_gb=tpu.boot_disk_size_gb,
         runtime_version=tpu.runtime_version,
         document=_document(context, foundation),
         network=network.network,

@@ -11,6 +11,10 @@ CONTAINER = "gemma-serving"
 HASH_LABEL = f"{CONTAINER}.{DOCUMENT_HASH_KEY}"
 # Memory on purpose: secrets on their way to docker never touch a disk, and the compile cache is mounted from here.
 TMPFS = "/dev/shm"  # noqa: S108 - memory shared with the container, on purpose
+# On the boot disk, outside the container: what the server downloads survives its restarts. The page cache keeps it in memory as far as
+# there is room. A copy in /dev/shm would take the host's memory from compilation (a v5e-1 host has 48 GiB) and be lost at a reboot.
+HUB_CACHE = "/mnt/huggingface"
+HUB_CACHE_VARIABLE = "HF_HOME"
 GIB = 1024**3
 
 

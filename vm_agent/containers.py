@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.serving_document import ServingDocument
-from vm_agent.base import CONTAINER, HASH_LABEL, TMPFS, ServingError, SupersededError
+from vm_agent.base import CONTAINER, HASH_LABEL, HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS, ServingError, SupersededError
 from vm_agent.cloud import MetadataClient
 
 STOP_GRACE_S = 30
@@ -160,6 +161,15 @@ def remove_container() -> None:
     run_command(["docker", "rm", "-f", CONTAINER])
 
 
+def remove_other_models(document: ServingDocument, cache: Path = Path(HUB_CACHE)) -> None:
+    """Delete cached models that the document does not name, so that the disk has room for those that it does."""
+    texts = (*document.command, *document.arguments, *document.environment.values())
+    for folder in cache.glob("hub/models--*"):
+        model = folder.name.removeprefix("models--").replace("--", "/", 1)
+        if not any(model in text for text in texts):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def start_container(document: ServingDocument, text_hash: str, secrets: Mapping[str, str]) -> None:
     """Start the server.
 
@@ -173,6 +183,8 @@ def start_container(document: ServingDocument, text_hash: str, secrets: Mapping[
     argv.append(f"--volume={TMPFS}:{TMPFS}")
     if document.weights is not None:
         argv.append(f"--volume={document.weights.path}:{document.weights.path}:ro")
+    if HUB_CACHE_VARIABLE not in document.environment:
+        argv += [f"--volume={HUB_CACHE}:{HUB_CACHE}", f"--env={HUB_CACHE_VARIABLE}={HUB_CACHE}"]
     argv += [f"--env={name}={value}" for name, value in document.environment.items()]
     if document.command:
         argv.append(f"--entrypoint={document.command[0]}")

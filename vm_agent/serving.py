@@ -17,11 +17,19 @@ from contracts.serving_document import (
 )
 from vm_agent.base import ServingError, SupersededError, environment_variable, log
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, read_secret
-from vm_agent.containers import ContainerState, container_state, pull, remove_container, start_container
+from vm_agent.containers import (
+    ContainerState,
+    container_state,
+    pull,
+    remove_container,
+    remove_other_models,
+    start_container,
+)
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.weights import WeightsCopy
 
 KILLED_EXIT_CODE = 137  # 128 + SIGKILL
+USAGE_EXIT_CODE = 2  # Python's argparse: the command line is wrong, and stays wrong
 
 
 @dataclass
@@ -167,13 +175,15 @@ class Agent:
                 raise SupersededError
             self.publisher.publish(LOADING, assignment.text_hash, "starting the server")
             remove_container()
+            if state and state.text_hash != assignment.text_hash:
+                remove_other_models(assignment.document)
             start_container(assignment.document, assignment.text_hash, secrets)
         follower = LogFollower()
         follower.start()
         try:
             self._watch_server(assignment, follower)
         except ServingError as error:
-            raise ServingError(str(error), follower.stop(wait_s=2.0)) from None
+            raise ServingError(str(error), follower.stop(wait_s=2.0), retry=error.retry) from None
         finally:
             follower.stop()
 
@@ -234,4 +244,6 @@ def _require_running(state: ContainerState | None) -> None:
         raise ServingError("The server stopped: its container was removed.")
     if not state.running:
         killed = " (killed, most likely out of memory)" if state.exit_code == KILLED_EXIT_CODE else ""
-        raise ServingError(f"The server stopped with exit code {state.exit_code}{killed}.")
+        raise ServingError(
+            f"The server stopped with exit code {state.exit_code}{killed}.", retry=state.exit_code != USAGE_EXIT_CODE
+        )

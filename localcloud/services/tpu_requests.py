@@ -15,6 +15,7 @@ QUEUED_ID = r"[A-Za-z0-9_.~+%-]{1,128}"
 _MAX_DESCRIPTION = 512
 _MAX_NODES = 256
 """Maximum of nodes in one queued resource: a limit of the local cloud, not of Google."""
+_DEFAULT_BOOT_DISK_GB = 100
 _MAX_METADATA_VALUE_BYTES = 256 * 1024
 _MAX_METADATA_BYTES = 512 * 1024
 _TIERS = {
@@ -206,6 +207,7 @@ def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> 
             "node.runtime_version",
             f"Runtime version '{node.get('runtimeVersion', '')}' not found in zone {zone}; available are {', '.join(cloud.scenario.tpu.runtime_versions)}.",
         )
+    _check_boot_disk(node)
     check_changeable(node)
     if node.get("networkConfig") and node.get("networkConfigs"):
         raise CloudError.field("node.network_config", "network_config and network_configs are mutually exclusive.")
@@ -215,6 +217,19 @@ def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> 
             f"Permission 'iam.serviceAccounts.actAs' denied on service account {account} (or it may not exist)."
         )
     networks_of(cloud, project, zone, node)
+
+
+def _check_boot_disk(node: JsonObject) -> None:
+    """Refuse a boot disk that is smaller than the image: "It must be larger than or equal to the size of the image." (discovery).
+
+    Google does not state the image's size; the local cloud takes that of the default disk.
+    """
+    size = part(node, "bootDiskConfig").get("diskSizeGb")
+    if size is not None and int(size) < _DEFAULT_BOOT_DISK_GB:
+        raise CloudError.field(
+            "node.boot_disk_config.disk_size_gb",
+            f"Requested disk size cannot be smaller than the image size ({_DEFAULT_BOOT_DISK_GB} GB); given {size} GB.",
+        )
 
 
 def networks_of(cloud: Cloud, project: str, zone: str, node: JsonObject) -> list[str]:

@@ -149,7 +149,7 @@ def _take(step: StartupStep) -> bool:
         _log(step.line)
     if step.cache_file is not None:
         step.cache_file.parent.mkdir(parents=True, exist_ok=True)
-        step.cache_file.write_text("a compiled graph would be here\n", encoding="utf-8")
+        step.cache_file.write_text("what the real server caches would be here\n", encoding="utf-8")
     if isinstance(step.error, KilledError):
         print(f"{KILLED_MARK} {step.error.used_mib} MiB used", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)

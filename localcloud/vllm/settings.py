@@ -47,7 +47,14 @@ class RuntimeEnvironment:
     lifeline: str
     faults: tuple[Mapping[str, Any], ...]
     cache_root: str | None
+    hub_home: str | None
     api_key: str | None
+
+    def volume_path(self, container_path: str) -> Path | None:
+        """Return the real folder behind a path on a volume. None if it lies in the container's own layer, which goes with it."""
+        volumes = (path for path in self.paths if path != "/")
+        on_volume = any(container_path == path or container_path.startswith(path.rstrip("/") + "/") for path in volumes)
+        return self.real_path(container_path) if on_volume else None
 
     def real_path(self, container_path: str) -> Path | None:
         """Return the real folder or file behind a container's path, or None if nothing is mounted there."""
@@ -75,6 +82,7 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         lifeline=environment.get("VLLM_SIM_LIFELINE", ""),
         faults=_faults(environment),
         cache_root=environment.get("VLLM_XLA_CACHE_PATH") or environment.get("VLLM_CACHE_ROOT"),
+        hub_home=environment.get("HF_HOME"),
         api_key=environment.get("VLLM_API_KEY"),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gcp_tpu_provider import wire
-from gcp_tpu_provider.properties import INPUT_BY_NAME, INPUTS, Property, Schema, object_type
+from gcp_tpu_provider.properties import INPUT_BY_NAME, INPUTS, MIN_BOOT_DISK_GB, Property, Schema, object_type
 
 MAX_FLEX_START_S = 604_800
 """Seven days (Cloud TPU documentation, "Request TPUs with flex-start")."""
@@ -244,6 +244,15 @@ def _positive(inputs: wire.Properties) -> Iterator[Mistake]:
             yield Mistake(path, f"`{path}` is {value}, but must be above 0 (seconds).")
 
 
+def _boot_disk(inputs: wire.Properties) -> Iterator[Mistake]:
+    size = _known(inputs, "bootDiskSizeGb")
+    if isinstance(size, int) and size < MIN_BOOT_DISK_GB:
+        yield Mistake(
+            "bootDiskSizeGb",
+            f"`bootDiskSizeGb` is {size}, but must be at least {MIN_BOOT_DISK_GB} (GB), Google's default.",
+        )
+
+
 def _reservation(inputs: wire.Properties) -> Iterator[Mistake]:
     model = _known(inputs, "provisioningModel")
     if model == "reservation" and "reservationName" not in inputs:
@@ -348,6 +357,7 @@ RULES: tuple[Callable[[wire.Properties], Iterator[Mistake]], ...] = (
     _zones,
     _run_duration,
     _positive,
+    _boot_disk,
     _reservation,
     _labels,
     _metadata,

@@ -145,6 +145,8 @@ class DesiredState:
             node["tags"] = self.tags
         if inputs.get("description"):
             node["description"] = inputs["description"]
+        if "bootDiskSizeGb" in inputs:
+            node["bootDiskConfig"] = {"diskSizeGb": str(int(inputs["bootDiskSizeGb"]))}
         account = cast("dict[str, Any] | None", inputs.get("serviceAccount"))
         if account:
             node["serviceAccount"] = {"email": account["email"], "scope": account["scopes"]}

@@ -9,7 +9,7 @@ from gcp_tpu_provider import capacity, serving, wire
 from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState, urn_hash
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
-from gcp_tpu_provider.properties import INPUT_BY_NAME
+from gcp_tpu_provider.properties import INPUT_BY_NAME, MIN_BOOT_DISK_GB
 from gcp_tpu_provider.resource_record import ResourceRecord, owner_labels
 from gcp_tpu_provider.serving import DeclaredKeys
 from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, PROVISIONING_MODELS, NodeInfo, QueuedResourceInfo
@@ -157,6 +157,7 @@ def _imported(found: QueuedResourceInfo, node: NodeInfo | None) -> wire.Properti
     network = cast("Mapping[str, Any]", config.get("networkConfig") or {})
     account = cast("Mapping[str, Any]", config.get("serviceAccount") or {})
     modes = {google: ours for ours, google in DISK_MODES.items()}
+    boot_disk_gb = int(cast("Mapping[str, str]", config.get("bootDiskConfig") or {}).get("diskSizeGb") or 0)
     disks = cast("list[Mapping[str, str]]", config.get("dataDisks") or [])
     labels: dict[str, str] = dict(node.labels if node else config.get("labels") or {})
     tags: list[str] = list(node.tags if node else config.get("tags") or [])
@@ -176,6 +177,7 @@ def _imported(found: QueuedResourceInfo, node: NodeInfo | None) -> wire.Properti
         "reservationName": found.reservation_name or None,
         "maxRunDurationS": found.max_run_duration_s,
         "validUntilDurationS": found.valid_until_duration_s,
+        "bootDiskSizeGb": boot_disk_gb if boot_disk_gb > MIN_BOOT_DISK_GB else None,  # Google may report its default
         "network": network.get("network"),
         "subnetwork": network.get("subnetwork"),
         "enableExternalIps": node.enable_external_ips if node else bool(network.get("enableExternalIps")),

@@ -18,6 +18,8 @@ STRING_MAP: Schema = {"type": "object", "additionalProperties": STRING}
 
 DEFAULT_WAIT_PER_ZONE_S = 7200
 """Flex-start capacity can take more than two hours."""
+MIN_BOOT_DISK_GB = 100
+"""Google's default size. Smaller ones have to hold the runtime's image, whose size Google does not state."""
 DEFAULT_READY_TIMEOUT_S = 3600
 """Twice the half hour that a first start takes with XLA compilation of a large mixture-of-experts model."""
 
@@ -167,6 +169,13 @@ INPUTS: tuple[Property, ...] = (
         "Seconds after which Google drops a request that has no capacity yet, even if Pulumi no longer waits. "
         "A change applies to later requests.",
         change="policy",
+    ),
+    Property(
+        "bootDiskSizeGb",
+        INTEGER,
+        f"Size of the boot disk in GB, at least {MIN_BOOT_DISK_GB}. It holds the operating system, the container images and what servers "
+        f"download. Default: Google's, {MIN_BOOT_DISK_GB} GB.",
+        change="replace",
     ),
     Property("network", STRING, "VPC network. Default: `default`.", change="replace"),
     Property("subnetwork", STRING, "Subnetwork in the region of the zone in use.", change="replace"),

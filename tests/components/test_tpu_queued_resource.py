@@ -97,6 +97,12 @@ def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
     assert (after(until_s - 1), after(until_s)) == (State.WAITING, State.FAILED)
 
 
+@pytest.mark.parametrize("size_gb", [None, 300])
+def test_the_boot_disk_is_googles_unless_a_size_is_asked_for(declare, size_gb):
+    inputs, _ = declared(declare, boot_disk_size_gb=size_gb)
+    assert inputs.get("bootDiskSizeGb") == size_gb
+
+
 def test_the_engine_waits_for_every_zone_to_use_all_its_time():
     zone_s = ARGS.wait_per_zone_s + PROVISIONING_S + Pacing().delete_s
     whole_s = 2 * zone_s + ARGS.ready_timeout_s

@@ -74,6 +74,11 @@ READY = {"guestAttributeNamespace": "ns"}
             "`maxRunDurationS` is 604801, but flex-start allows at most 604800 s (7 days).",
         ),
         (
+            {"bootDiskSizeGb": 50},
+            "bootDiskSizeGb",
+            "`bootDiskSizeGb` is 50, but must be at least 100 (GB), Google's default.",
+        ),
+        (
             {"maxRunDurationS": 0},
             "maxRunDurationS",
             "`maxRunDurationS` is 0, but must be above 0 (seconds).",

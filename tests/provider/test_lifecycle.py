@@ -51,6 +51,7 @@ class TestCreate:
                 description="serves",
                 dataDisks=[{"sourceDisk": "weights", "mode": "read-only"}],
                 validUntilDurationS=7200,
+                bootDiskSizeGb=200,
             )
         )
         body = cloud.queued[cloud.name("us-east5-a")].body
@@ -79,6 +80,7 @@ class TestCreate:
                             },
                             "tags": ["serve"],
                             "metadata": {"startup-script": "#!/bin/sh\n"},
+                            "bootDiskConfig": {"diskSizeGb": "200"},
                             "dataDisks": [
                                 {
                                     "sourceDisk": "projects/my-project/zones/us-east5-a/disks/weights",
@@ -554,6 +556,16 @@ class TestImport:
             "metadata": {"startup-script": "#!/bin/sh\n"},
             "dataDisks": [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}],
         }
+
+    @pytest.mark.parametrize(("reported", "imported"), [("200", 200), ("100", None)])
+    def test_an_import_takes_the_boot_disk_unless_it_is_googles_default(
+        self, engine: FakeEngine, cloud: FakeTpu, reported: str, imported: int | None
+    ):
+        name = self.foreign(cloud)
+        cloud.queued[name].body["tpu"]["nodeSpec"][0]["node"]["bootDiskConfig"] = {"diskSizeGb": reported}
+        state = engine.import_(name)
+        assert state
+        assert state.inputs.get("bootDiskSizeGb") == imported
 
     def test_the_program_that_made_it_matches_the_import(self, engine: FakeEngine, cloud: FakeTpu):
         engine.import_(self.foreign(cloud))

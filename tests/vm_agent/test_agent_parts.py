@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.serving_document import BucketWeights
+from contracts.serving_document import BucketWeights, parse_document
 from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_port
 from vm_agent import weights as weights_module
 from vm_agent.base import ServingError, SupersededError
 from vm_agent.cloud import MetadataClient, google_get, read_secret
-from vm_agent.containers import DENIED
+from vm_agent.containers import DENIED, remove_other_models
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.serving import Agent, LatestDocument
 from vm_agent.weights import WeightsCopy
@@ -282,6 +282,15 @@ class TestRestarts:
         eventually(lambda: self.runs(machine) == 2 and machine.guest()["phase"] == "ready", "it is ready again")
         latest.set(None)
         eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent has let go")
+
+
+def test_models_that_the_document_does_not_name_leave_the_disk(tmp_path: Path):
+    names = ("google--gemma-4-E2B-it", "google--gemma-4-31B-it", "org--draft--8")
+    for name in names:
+        (tmp_path / "hub" / f"models--{name}").mkdir(parents=True)
+    text = document(8000, args=["google/gemma-4-E2B-it", '--speculative-config={"model": "org/draft--8"}'])
+    remove_other_models(parse_document(text), tmp_path)
+    assert sorted(path.name for path in (tmp_path / "hub").iterdir()) == [f"models--{names[0]}", f"models--{names[2]}"]
 
 
 def test_of_rapid_changes_the_last_one_wins_and_the_same_text_is_no_change():

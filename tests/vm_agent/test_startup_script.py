@@ -92,6 +92,15 @@ def test_a_document_becomes_a_ready_server_and_every_phase_is_told(machine: Mach
         "--max-model-len=16384",
     ]
     assert "--entrypoint=vllm" in run
+    assert {"--volume=/mnt/huggingface:/mnt/huggingface", "--env=HF_HOME=/mnt/huggingface"} <= set(run)
+
+
+def test_a_document_that_names_a_hub_cache_keeps_it(machine: Machine):
+    text_hash = machine.set_document(document(free_port(), env={"HF_HOME": "/dev/shm/hf"}))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    (run,) = runs(machine)
+    assert [word for word in run if "HF_HOME" in word] == ["--env=HF_HOME=/dev/shm/hf"]
 
 
 def test_the_secret_reaches_the_server_through_a_private_file_in_memory_and_is_nowhere_else(machine: Machine):

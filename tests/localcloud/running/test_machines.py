@@ -72,6 +72,35 @@ def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes
         assert path.is_dir() or CANARY not in path.read_text(), path
 
 
+def downloads(state: Path) -> int:
+    """How often a server on the machine downloaded weights from the hub, by the logs of all its containers."""
+    logs = [*state.rglob("containers/*.log"), *state.rglob("old-logs/*.log")]
+    return sum(log.read_text().count("Time spent downloading weights") for log in logs)
+
+
+def test_neither_a_changed_flag_nor_a_crash_downloads_the_weights_again(tmp_path: Path):
+    first, second = document("--max-model-len=16384"), document("--max-model-len=8192")
+
+    async def run() -> list[int]:
+        async with machines(tmp_path) as running:
+            given = spec(startup_script(), **{"gemma-serving-document": first})
+            await running.boot(given)
+            await phase(running, "ready", first)
+            counts = [downloads(tmp_path)]
+            running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
+            await phase(running, "ready", second)
+            counts.append(downloads(tmp_path))
+            container = running._machines[NODE].folder / "containers" / "gemma-serving.json"
+            crashed = json.loads(container.read_text())
+            os.kill(crashed["pid"], signal.SIGKILL)
+            await until(lambda: attributes(running)["phase"] == "retrying", "the crash is told")
+            await phase(running, "ready", second)
+            assert json.loads(container.read_text())["id"] != crashed["id"]
+            return [*counts, downloads(tmp_path)]
+
+    assert asyncio.run(run()) == [1, 1, 1]
+
+
 def has_own_view(state: Path) -> bool:
     """Whether the system lets a machine have its own /mnt; without, the agent would write to the real one."""
     given = {"machine": {}, "startupScript": ""}

@@ -296,6 +296,7 @@ class TestRefusals:
             ({"runtimeVersion": "v9"}, "Runtime version 'v9' not found in zone us-east5-a"),
             ({"networkConfig": {"network": "nonet"}}, "networks/nonet' was not found"),
             ({"serviceAccount": {"email": "ghost@local-project.iam.gserviceaccount.com"}}, "service account ghost@"),
+            ({"bootDiskConfig": {"diskSizeGb": "50"}}, "cannot be smaller than the image size (100 GB); given 50 GB"),
             ({"labels": {"Bad": "x"}}, "Invalid label key 'Bad'"),
             ({"metadata": {"startup-script": "x" * 262_145}}, "has 262145 bytes; at most 262144"),
         ],
