@@ -13,10 +13,10 @@ from stacks.base import Context
 from stacks.loading import SettingsError
 from stacks.naming import Names, NamingError
 from stacks.planned import BlockedError, finding_text, headline, require_unblocked, to_deployment
-from stacks.propagation import ProjectError
+from stacks.propagation import ProjectNotReadyError
 from stacks.wording import StackWording
 
-UserError = (SettingsError, PlanningError, NamingError, BlockedError, ComponentError, ProjectError)
+UserError = (SettingsError, PlanningError, NamingError, BlockedError, ComponentError, ProjectNotReadyError)
 """Mistakes of the user's: one clear sentence, no traceback."""
 
 

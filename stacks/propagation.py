@@ -32,19 +32,19 @@ _NO_ACCOUNT: Final = re.compile(
 _GRANT_TYPE: Final = re.compile(r"gcp:\w+/\w*(?i:iammember):\w+")
 
 
-class ProjectError(ValueError):
+class ProjectNotReadyError(ValueError):
     """The project cannot be deployed to yet. The message is one sentence with the command that mends it."""
 
 
 def require_resource_manager(project: str, provider: gcp.Provider) -> None:
-    """Raise ProjectError if Cloud Resource Manager is off: the provider reads the project through it before it enables anything."""
+    """Raise ProjectNotReadyError if Cloud Resource Manager is off: the provider reads the project through it before it enables anything."""
     try:
         gcp.organizations.get_project(project_id=project, opts=pulumi.InvokeOptions(provider=provider))
     except Exception as error:
         # The SDK raises plain exceptions for invokes.
         if "Cloud Resource Manager API has not been used" not in str(error):
             raise
-        raise ProjectError(
+        raise ProjectNotReadyError(
             f"The Cloud Resource Manager API is off in project {project}, or was enabled a moment ago, and nothing can be deployed without it. Run "
             f"`gcloud services enable serviceusage.googleapis.com cloudresourcemanager.googleapis.com --project {project}`, "
             "wait two minutes, then try again."

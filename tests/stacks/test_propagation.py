@@ -7,7 +7,7 @@ import pulumi_gcp as gcp
 import pytest
 
 from stacks import propagation
-from stacks.propagation import ProjectError, awaited, require_resource_manager
+from stacks.propagation import ProjectNotReadyError, awaited, require_resource_manager
 
 DISABLED = (
     "Error creating Network: googleapi: Error 403: Compute Engine API has not been used in project 269 before or it is disabled. "
@@ -74,7 +74,7 @@ def test_a_project_without_resource_manager_is_one_sentence_with_the_command(mon
         raise RuntimeError(text)
 
     monkeypatch.setattr(gcp.organizations, "get_project", refuse)
-    with pytest.raises(ProjectError if off else RuntimeError) as caught:
+    with pytest.raises(ProjectNotReadyError if off else RuntimeError) as caught:
         require_resource_manager("my-project", None)
     command = (
         "gcloud services enable serviceusage.googleapis.com cloudresourcemanager.googleapis.com --project my-project"
