@@ -21,6 +21,8 @@ HEALTH_PATH = "/health"
 _LIVENESS_PERIOD_S = 60
 _LIVENESS_TIMEOUT_S = 10
 _LIVENESS_FAILURES = 3
+_IMAGE_PULL_S = 15 * 60
+"""For the import of an image of 8.6 GB and for what Cloud Run does around the start; assumed, on the safe side."""
 _PROBE_PERIOD_S = 60
 LONGEST_STARTUP_PROBE = StartupProbe(
     initial_delay_s=CLOUD_RUN_MAX_INITIAL_DELAY_S,
@@ -236,7 +238,7 @@ class CloudRunGpuService(pulumi.ComponentResource):
             labels={**args.labels, **args.ownership.labels},
             template=_template(args),
             traffics=[gcp.cloudrunv2.ServiceTrafficArgs(type="TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", percent=100)],
-            opts=child,
+            opts=pulumi.ResourceOptions(parent=self, custom_timeouts=_timeouts(args.container.startup_probe)),
         )
         members = ["allUsers"] if args.access.public else args.access.invokers
         for member in members:
@@ -251,6 +253,12 @@ class CloudRunGpuService(pulumi.ComponentResource):
             )
         self.uri = service.uri
         self.register_outputs({"uri": self.uri})
+
+
+def _timeouts(probe: StartupProbe) -> pulumi.CustomTimeouts:
+    """Return limits that no allowed start exceeds. The provider's own is 20 minutes, after which a service is left half made."""
+    whole_s = probe.budget_s + _IMAGE_PULL_S
+    return pulumi.CustomTimeouts(create=f"{whole_s}s", update=f"{whole_s}s")
 
 
 def _template(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateArgs:

@@ -185,7 +185,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
             token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=365 * 24 * 3600)
             # A default provider without gcp:project takes its project from here, not from the shell that started the cloud.
             known = {**os.environ, "GOOGLE_PROJECT": project, "GOOGLE_CLOUD_PROJECT": project}
-            async with serve_providers(cloud.base_url, token=token, environment=known) as ports:
+            async with serve_providers(cloud.base_url, token=token, environment=known, speed=options.speed) as ports:
                 found = environment.variables(
                     base_url=cloud.base_url,
                     state=state,

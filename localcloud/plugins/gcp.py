@@ -56,10 +56,16 @@ class GcpProvider:
     version = VERSION
 
     def __init__(
-        self, transport: RestTransport, *, token: str | None = None, environment: Mapping[str, str] | None = None
+        self,
+        transport: RestTransport,
+        *,
+        token: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        speed: float = 1.0,
     ) -> None:
         self._environment = os.environ if environment is None else environment
-        self.rest = Rest(transport, token=token or self._environment.get("GOOGLE_OAUTH_ACCESS_TOKEN") or LOCAL_TOKEN)
+        known = token or self._environment.get("GOOGLE_OAUTH_ACCESS_TOKEN") or LOCAL_TOKEN
+        self.rest = Rest(transport, token=known, speed=speed)
         self._locks = Locks()
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:

@@ -16,7 +16,7 @@ ATTRIBUTION: Final[Mapping[str, str]] = {"goog-pulumi-provisioned": "true"}
 """The label that the real provider puts on everything that it creates, unless the configuration says no."""
 
 DEFAULT_LIMIT_S: Final = 20 * 60.0
-"""The real provider's time limit of most operations, in real seconds."""
+"""The real provider's time limit of most operations, in simulated seconds (google_cloud_run_v2_service: resource_cloud_run_v2_service.go, DefaultTimeout)."""
 
 
 class Locks:

@@ -24,6 +24,8 @@ _LONGEST_PAUSE_S: Final = 1.0
 _REQUEST_LIMIT_S: Final = 60.0
 _FIRST_POLL_S: Final = 0.02
 _LONGEST_POLL_S: Final = 0.5
+_LEAST_WAIT_S: Final = 5.0
+"""Real seconds that every limit leaves, however fast simulated time passes: processes start in real time."""
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
 _SUCCESS_BELOW: Final = 300
@@ -142,14 +144,16 @@ class Stop:
 class Rest:
     """JSON over a transport. As in the real provider, 429, 5xx and broken connections are retried for a limited time."""
 
-    def __init__(self, transport: RestTransport, *, token: str = LOCAL_TOKEN) -> None:
+    def __init__(self, transport: RestTransport, *, token: str = LOCAL_TOKEN, speed: float = 1.0) -> None:
+        """Send the token with each request; `speed` is that of the cloud's clock, in simulated seconds per real second."""
         self._transport = transport
         self._token = token
+        self._speed = speed
         self.stop = Stop()
 
     def for_session(self) -> "Rest":
         """Return a client with the same connections and its own waits: the end of one run must not end the waits of another."""
-        return Rest(self._transport, token=self._token)
+        return Rest(self._transport, token=self._token, speed=self._speed)
 
     async def __aenter__(self) -> Self:
         return self
@@ -241,12 +245,12 @@ class Rest:
         await self.stop.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not cryptography
 
     async def wait(self, path: str, operation: Object, *, limit_s: float, is_done: Callable[[Object], bool]) -> Object:
-        """Poll an operation at `path` until `is_done`; returns it as it was answered last. Raises PluginError after `limit_s` seconds."""
-        ends_at = monotonic() + limit_s
+        """Poll an operation at `path` until `is_done`; returns it as it was answered last. Raises PluginError after `limit_s` simulated seconds."""
+        ends_at = monotonic() + max(limit_s / self._speed, min(limit_s, _LEAST_WAIT_S))
         pause_s = _FIRST_POLL_S
         while not is_done(operation):
             if monotonic() > ends_at:
-                raise PluginError(f"timeout while waiting for {path} (it did not end within {limit_s:.0f} s)")
+                raise PluginError(_timeout_message(operation, limit_s))
             await self.stop.sleep(pause_s)
             pause_s = min(_LONGEST_POLL_S, pause_s * 1.5)
             operation = await self.get(path)
@@ -262,6 +266,15 @@ def raise_operation_error(operation: Object) -> None:
     if isinstance(listed, list) and listed and isinstance(listed[0], dict):
         raise OperationError(None, str(listed[0].get("message", "")))
     raise OperationError(error.get("code"), str(error.get("message", "")))
+
+
+def _timeout_message(operation: Object, limit_s: float) -> str:
+    """Return what the real provider says when its time is over (hashicorp/terraform-plugin-sdk, helper/retry/error.go)."""
+    wanted, last = ("DONE", operation["status"]) if "status" in operation else ("done: true", "done: false")
+    minutes, seconds = divmod(limit_s, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    shown = (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{seconds:g}s"
+    return f"timeout while waiting for state to become '{wanted}' (last state: '{last}', timeout: {shown})"
 
 
 def _parse(text: str) -> Json:

@@ -38,16 +38,19 @@ async def serve(
     token: str | None = None,
     transport: RestTransport | None = None,
     environment: Mapping[str, str] | None = None,
+    speed: float = 1.0,
 ) -> AsyncGenerator[Ports]:
     """Serve `gcp` and `docker` until the context ends.
 
     `base_url` is the local cloud's, such as `http://127.0.0.1:8080`; `token` its bearer token (else GOOGLE_OAUTH_ACCESS_TOKEN, else a fixed local
-    one). `environment` (else the process's) gives project and region where the program's configuration does not. `transport` is for tests.
+    one). `environment` (else the process's) gives project and region where the program's configuration does not. `transport` is for tests. `speed` is that
+    of the cloud's clock, by which the time limits of operations pass.
     """
     gcp = GcpProvider(
         transport or LocalCloudTransport(base_url),
         token=token,
         environment=os.environ if environment is None else environment,
+        speed=speed,
     )
     docker = DockerProvider()
     async with gcp.rest, _served(gcp) as gcp_port, _served(docker) as docker_port:

@@ -77,6 +77,31 @@ def test_an_accepted_finding_lets_the_probe_really_fail_and_the_old_revision_goe
     assert workspace.served_length(STACK) == 16384
 
 
+def test_a_deployment_longer_than_the_providers_own_limit_is_waited_for(workspace, deployed):
+    """The real provider waits 20 minutes unless the program says more; 14 minutes of start and 13 of image pull are longer."""
+    slow_pull(workspace, 800)
+    workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxNumSeqs", "8", "--stack", STACK)
+    try:
+        workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    finally:
+        slow_pull(workspace, 2)
+        workspace.pulumi("config", "rm", "--path", "gemma-serving:vllm.maxNumSeqs", "--stack", STACK)
+    stored = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
+    (limits,) = [
+        resource["customTimeouts"] for resource in stored if resource["urn"].endswith("/service:Service::vllm")
+    ]
+    assert (limits["create"], limits["update"]) == (2940, 2940)
+
+
+def slow_pull(workspace, simulated_s):
+    answer = requests.put(
+        f"{workspace.environment['LOCALCLOUD_URL']}/admin/scenario?merge=true",
+        json={"operations": {"run_s": simulated_s}},
+        timeout=10,
+    )
+    answer.raise_for_status()
+
+
 def test_a_serving_flag_makes_a_new_revision_of_the_same_service(workspace, deployed):
     before = service(workspace)
     workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "8192", "--stack", STACK)

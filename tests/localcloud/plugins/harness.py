@@ -314,11 +314,14 @@ async def engine(
     *,
     environment: dict[str, str] | None = None,
     token: str | None = None,
+    speed: float = 1.0,
     **args: Any,
 ) -> AsyncGenerator[Engine]:
     """Serve the stand-ins over a transport and connect to one of them."""
     async with (
-        serve("http://127.0.0.1:9", transport=transport, token=token, environment=environment or {}) as ports,
+        serve(
+            "http://127.0.0.1:9", transport=transport, token=token, environment=environment or {}, speed=speed
+        ) as ports,
         connected(getattr(ports, package)) as attached,
     ):
         await attached.configure(**args)

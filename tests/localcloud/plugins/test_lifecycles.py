@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 from google.protobuf import empty_pb2
 
-from localcloud.plugins import serve
+from localcloud.plugins import rest, serve
 from tests.localcloud.plugins.harness import (
     UNKNOWN,
     BareStore,
@@ -117,9 +117,26 @@ def test_a_wait_has_an_end_the_programs_timeout_is_it_and_the_service_is_kept():
             await attached.create(SERVICE, "svc", inputs, limit_s=0.1)
 
     with pytest.raises(
-        InitFailedError, match="Error waiting for Creating Service: timeout while waiting for run/v2/projects"
+        InitFailedError, match="Error waiting for Creating Service: timeout while waiting for state to become"
     ) as caught:
         run(scenario())
+    assert caught.value.id.endswith("/services/gemma")
+
+
+def test_a_wait_without_the_programs_timeout_ends_after_twenty_simulated_minutes(monkeypatch):
+    monkeypatch.setattr(rest, "_LEAST_WAIT_S", 0.1)
+
+    async def scenario():
+        async with engine(Recorder(Run(polls=10**6)), project="p1", speed=10_000) as attached:
+            inputs = await attached.check(SERVICE, "svc", service_inputs())
+            await attached.create(SERVICE, "svc", inputs)
+
+    with pytest.raises(InitFailedError) as caught:
+        run(scenario(), limit_s=5)
+    assert (
+        "timeout while waiting for state to become 'done: true' (last state: 'done: false', timeout: 20m0s)"
+        in (caught.value.reasons[0])
+    )
     assert caught.value.id.endswith("/services/gemma")
 
 
