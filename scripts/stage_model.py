@@ -94,9 +94,12 @@ def _source(options: StageOptions, model: str) -> "CheckpointSource":
 
 def _create_bucket(stack: str) -> None:
     """Create the bucket alone: the server needs its weights before it starts. Raises ScriptError if `pulumi up` fails."""
+    from stacks.planned import doctor_hint
+
     stack_resources(stack)  # refuses a stack that does not exist
     targets = [f"--target={target}" for target in _BUCKET_TARGETS]
-    engine.change(stack, "up", *targets, after_failure="The bucket could not be created.")
+    after_failure = f"The bucket could not be created. {doctor_hint(stack)}"
+    engine.change(stack, "up", *targets, after_failure=after_failure)
 
 
 COMMAND: Final = Command(

@@ -13,6 +13,7 @@ from components.serving_image import ServingImage, ServingImageArgs
 from contracts.labels import Ownership
 from planning.types import Plan
 from planning.vllm_args import VllmOptions, vllm_arguments
+from stacks.apis import apis_of
 from stacks.naming import Names
 from stacks.propagation import require_resource_manager, wait_for_google
 from stacks.settings import Settings
@@ -23,8 +24,6 @@ MODELS_FOLDER = "/mnt/models"
 """Folder of the container that holds the weights of a bucket."""
 
 _COMMAND = ("vllm", "serve")
-
-_COMMON_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "storage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +76,12 @@ class Foundation:
     """Resources that must exist before the server starts."""
 
 
-def lay_foundation(context: Context, *, region: str, apis: Sequence[str], project_roles: Sequence[str]) -> Foundation:
+def lay_foundation(context: Context, *, region: str, project_roles: Sequence[str]) -> Foundation:
     """Declare the resources that both targets share.
 
     Args:
         context: what the stack is made from.
         region: where they are.
-        apis: names of the APIs that only this target uses, such as `run`.
         project_roles: roles of the server's account on the project.
     """
     settings, names = context.settings, context.names
@@ -91,7 +89,7 @@ def lay_foundation(context: Context, *, region: str, apis: Sequence[str], projec
     require_resource_manager(settings.project, provider)
     # The agent of a TPU machine reads its image, token and weights again until it may.
     wait_for_google(grants=settings.target == "cloud-run")
-    enabled = _enable(settings.project, (*_COMMON_APIS, *apis), provider)
+    enabled = _enable(settings.project, apis_of(settings), provider)
     options = pulumi.ResourceOptions(providers={"gcp": provider}, depends_on=enabled)
     identity = RuntimeIdentity(
         "server",

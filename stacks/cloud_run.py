@@ -36,8 +36,7 @@ def deploy(context: Context) -> None:
     run = settings.cloud_run
     if run is None:
         raise ValueError("settings without cloudRun reached the Cloud Run stack")
-    apis = ("run", "compute") if run.direct_vpc else ("run",)
-    foundation = lay_foundation(context, region=run.region, apis=apis, project_roles=())
+    foundation = lay_foundation(context, region=run.region, project_roles=())
     network = _network(context, run, foundation) if run.direct_vpc else None
     service = CloudRunGpuService(
         "vllm",

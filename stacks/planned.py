@@ -52,6 +52,11 @@ def headline(plan: Plan) -> str:
     )
 
 
+def doctor_hint(stack: str) -> str:
+    """Return the sentence that names the command which finds everything that Google would refuse."""
+    return f"python -m scripts.doctor --stack {stack} lists what the project lacks, with the commands that mend it."
+
+
 def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
     """Raise BlockedError if the plan has findings that stop the stack and were not accepted."""
     if not plan.stopping:

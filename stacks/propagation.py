@@ -15,6 +15,8 @@ from typing import Final
 import pulumi
 import pulumi_gcp as gcp
 
+from stacks.planned import doctor_hint
+
 LIMIT_S: Final = 300.0
 """How long one resource may wait. Google's error text says "a few minutes" for an API, and 60 s is usual for an account."""
 GRANT_S: Final = 120.0
@@ -25,6 +27,7 @@ SPEED_VARIABLE: Final = "LOCALCLOUD_SPEED"
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 20.0
 _DISABLED: Final = re.compile(r"(?P<what>[^:]+?) has not been used in project \S+ before or it is disabled")
+_REFUSED: Final = re.compile(r"\b403\b|PERMISSION_DENIED|ermission '[^']*' denied")
 _NO_ACCOUNT: Final = re.compile(
     r"(?P<what>Service account \S+) does not exist|denied on (?P<which>service account \S+) \(or it may not exist\)",
     re.IGNORECASE,
@@ -37,17 +40,22 @@ class ProjectNotReadyError(ValueError):
 
 
 def require_resource_manager(project: str, provider: gcp.Provider) -> None:
-    """Raise ProjectNotReadyError if Cloud Resource Manager is off: the provider reads the project through it before it enables anything."""
+    """Raise ProjectNotReadyError if Cloud Resource Manager is off, or refuses: the provider reads the project through it before it enables anything."""
     try:
         gcp.organizations.get_project(project_id=project, opts=pulumi.InvokeOptions(provider=provider))
     except Exception as error:
         # The SDK raises plain exceptions for invokes.
+        hint = doctor_hint(pulumi.get_stack())
         if "Cloud Resource Manager API has not been used" not in str(error):
-            raise
+            if _REFUSED.search(str(error)) is None:
+                raise
+            raise ProjectNotReadyError(
+                f"Google refused to read project {project}: {str(error).strip().rstrip('.')}. {hint}"
+            ) from None
         raise ProjectNotReadyError(
             f"The Cloud Resource Manager API is off in project {project}, or was enabled a moment ago, and nothing can be deployed without it. Run "
             f"`gcloud services enable serviceusage.googleapis.com cloudresourcemanager.googleapis.com --project {project}`, "
-            "wait two minutes, then try again."
+            f"wait two minutes, then try again. {hint}"
         ) from None
 
 

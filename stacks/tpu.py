@@ -35,9 +35,7 @@ def deploy(context: Context) -> None:
     tpu = settings.tpu
     if tpu is None:
         raise ValueError("settings without tpu reached the TPU stack")
-    foundation = lay_foundation(
-        context, region=settings.regions[0], apis=("tpu", "compute", "iap"), project_roles=_ROLES
-    )
+    foundation = lay_foundation(context, region=settings.regions[0], project_roles=_ROLES)
     network = _existing_network(tpu.existing_network) if tpu.existing_network else _own_network(context, foundation)
     _tunnel_grants(tpu, settings, foundation)
     queued = TpuQueuedResource(

@@ -45,15 +45,22 @@ class Method:
     request: str | None
     response: str | None
     binder: re.Pattern[str]
-    bound: tuple[str, ...]
+    bound: tuple[tuple[str, bool], ...]
+    """Path parameters in order: the name, and whether the value is one segment."""
 
     def bind(self, path: str) -> dict[str, str] | None:
-        """Return the decoded path parameters of a raw path, or None if the template does not match."""
+        """Return the decoded path parameters of a raw path, or None if the template does not match.
+
+        A parameter `{+name}` keeps an encoded slash, so that its segments stay apart (RFC 6570, reserved expansion).
+        """
         found = self.binder.fullmatch(path)
         return (
             None
             if found is None
-            else {name: unquote(value) for name, value in zip(self.bound, found.groups(), strict=True)}
+            else {
+                name: unquote(value if whole else re.sub("(?i)%2f", "%252F", value))
+                for (name, whole), value in zip(self.bound, found.groups(), strict=True)
+            }
         )
 
 
@@ -151,7 +158,7 @@ def _methods(resource: JsonObject) -> list[JsonObject]:
 def _method(raw: JsonObject, service_path: str) -> Method:
     template = service_path + str(raw["path"])
     parameters = {name: _parameter(name, value) for name, value in part(raw, "parameters").items()}
-    bound = tuple(re.findall(r"\{\+?([^}]+)\}", template))
+    bound = tuple((name, not plus) for plus, name in re.findall(r"\{(\+?)([^}]+)\}", template))
     pieces = re.split(r"(\{\+?[^}]+\})", template)
     pattern = "".join(_piece(piece) for piece in pieces)
     request = raw.get("request")

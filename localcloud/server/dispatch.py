@@ -18,7 +18,7 @@ from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, docum
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.rest.versions import in_version
 from localcloud.server.faults import FaultSchedule, inject
-from localcloud.services import serviceusage
+from localcloud.services import orgpolicies, serviceusage
 from localcloud.services.iam import add_service_agent
 from localcloud.world.cloud import Cloud, project_policy
 from localcloud.world.roles import permission_of
@@ -84,7 +84,9 @@ class Dispatcher:
             return await inject(fault, request)
         call = await self._call(request, document, method, bound, caller, media)
         entry["body"] = _redacted(call.body)
-        self._permit(call)
+        project = self._permit(call)
+        if project is not None:
+            orgpolicies.enforce(self._cloud, call, project)
         handler = self._handlers.get(method.id)
         if handler is None:
             raise CloudError.unimplemented(
@@ -156,8 +158,8 @@ class Dispatcher:
             parts[1] = self._cloud.project_id(parts[1]) or parts[1]
         return "/".join(parts)
 
-    def _permit(self, call: Call) -> None:
-        """Refuse foreign projects, disabled APIs and callers without the permission."""
+    def _permit(self, call: Call) -> str | None:
+        """Refuse foreign projects, disabled APIs and callers without the permission. Return the call's project, if it has one."""
         project, resources = self._scope(call)
         permission = permission_of(call.method.id)
         if project is not None:
@@ -168,9 +170,16 @@ class Dispatcher:
                 )
             self._enabled(call, project)
             resources.append(project_policy(project))
-        if not call.caller.operator and not self._cloud.policies.allows(call.caller.email, permission, resources):
+        # testIamPermissions needs no permission (discovery text of projects.testIamPermissions); a bucket that does not exist is 404 for
+        # everybody (Cloud Storage, HTTP status and error codes for JSON, 404 Not Found).
+        free = call.caller.operator or permission.endswith(".testIamPermissions") or self._lacks_bucket(call)
+        if not free and not self._cloud.policies.allows(call.caller.email, permission, resources):
             target = resources[0] if resources else call.method.id
             raise CloudError.denied(f"Permission '{permission}' denied on resource '{target}' (or it may not exist).")
+        return project
+
+    def _lacks_bucket(self, call: Call) -> bool:
+        return "bucket" in call.path and not self._cloud.store.has("storage.buckets", call.path["bucket"])
 
     def _scope(self, call: Call) -> tuple[str | None, list[str]]:
         """Return the project of a call and the resources whose policies apply, the nearest first."""

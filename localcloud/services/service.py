@@ -153,6 +153,8 @@ def visible(document: JsonObject) -> JsonObject:
 def held_permissions(cloud: Cloud, call: Call, resources: list[str]) -> list[str]:
     """Return those of the given permissions that the caller has on the resources."""
     asked = strings(call.body, "permissions") or strings(call.query, "permissions")
+    if any("*" in permission for permission in asked):
+        raise CloudError.field("permissions", "Permissions with wildcards (such as * or storage.*) are not allowed.")
     if call.caller.operator:
         return [permission for permission in asked if grants("roles/owner", permission)]
     return [permission for permission in asked if cloud.policies.allows(call.caller.email, permission, resources)]

@@ -26,7 +26,26 @@ def grants(role: str, permission: str) -> bool:
     return any(fnmatchcase(permission, pattern) for pattern in _roles().get(role, ()))
 
 
+_PERMISSIONS = {
+    "cloudresourcemanager.projects.getEffectiveOrgPolicy": "orgpolicy.policy.get",
+    "cloudresourcemanager.projects.getOrgPolicy": "orgpolicy.policy.get",
+    "cloudresourcemanager.projects.listOrgPolicies": "orgpolicy.policies.list",
+    "cloudresourcemanager.projects.setOrgPolicy": "orgpolicy.policy.set",
+    "cloudresourcemanager.projects.clearOrgPolicy": "orgpolicy.policy.set",
+    "serviceusage.services.consumerQuotaMetrics.get": "serviceusage.quotas.get",
+    "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
+    "serviceusage.services.batchEnable": "serviceusage.services.enable",
+    "serviceusage.services.batchGet": "serviceusage.services.get",
+    "tpu.projects.locations.acceleratorTypes.get": "tpu.acceleratortypes.get",
+    "tpu.projects.locations.acceleratorTypes.list": "tpu.acceleratortypes.list",
+}
+"""Permissions whose name does not follow from the method's."""
+
+
 def permission_of(method_id: str) -> str:
     """Return the permission that a method needs: `run.services.get` for `run.projects.locations.services.get`."""
+    if method_id in _PERMISSIONS:
+        return _PERMISSIONS[method_id]
+    method_id = method_id.removeprefix("cloud") if method_id.startswith("cloudresourcemanager.") else method_id
     parts = method_id.split(".")
     return f"{parts[0]}.{parts[-2]}.{parts[-1]}" if len(parts) > 2 else method_id  # noqa: PLR2004 - API, resource, verb

@@ -94,6 +94,10 @@ class Run(_Part):
     """GPUs with zonal redundancy."""
     gpu_quota_overrides: dict[str, int] = Field(default_factory=dict)
     """`REGION/TYPE` or `REGION/TYPE/zonal` -> GPUs."""
+    cpu_quota: int = 200
+    """vCPU for each project and region, as Service Usage reports it; deployments do not count against it here."""
+    memory_quota_gib: int = 400
+    """GiB of memory for each project and region, as Service Usage reports it; deployments do not count against it here."""
 
 
 DEFAULT_SERVICES = (

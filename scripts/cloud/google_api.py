@@ -44,15 +44,25 @@ class GoogleApi:
         """Yield the pages of a list method. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         token = ""
         while True:
-            page = self._get(endpoint(api) + path, {"pageToken": token} if token else {})
+            page = self._ask("GET", endpoint(api) + path, {"pageToken": token} if token else {})
             yield page
             token = str(page.get("nextPageToken") or "")
             if not token:
                 return
 
-    def _get(self, url: str, parameters: Mapping[str, str]) -> Mapping[str, object]:
+    def get(self, api: str, path: str) -> Mapping[str, object]:
+        """Return the answer of a method that reads. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        return self._ask("GET", endpoint(api) + path, {})
+
+    def post(self, api: str, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the answer of a method that reads and takes a body. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        return self._ask("POST", endpoint(api) + path, {}, body)
+
+    def _ask(
+        self, verb: str, url: str, parameters: Mapping[str, str], body: Mapping[str, object] | None = None
+    ) -> Mapping[str, object]:
         try:
-            return self._attempt(url, parameters)
+            return self._attempt(verb, url, parameters, body)
         except _TransientError as error:
             raise ScriptError(f"{url} failed {_ATTEMPTS} times ({error}); try again later.") from None
         except google.auth.exceptions.GoogleAuthError as error:
@@ -66,9 +76,11 @@ class GoogleApi:
         wait=wait_exponential_jitter(multiplier=0.5, max=8),
         reraise=True,
     )
-    def _attempt(self, url: str, parameters: Mapping[str, str]) -> Mapping[str, object]:
+    def _attempt(
+        self, verb: str, url: str, parameters: Mapping[str, str], body: Mapping[str, object] | None
+    ) -> Mapping[str, object]:
         try:
-            answer = self.session.get(url, params=dict(parameters), timeout=CALL_LIMIT_S)
+            answer = self.session.request(verb, url, params=dict(parameters), json=body, timeout=CALL_LIMIT_S)
         except (requests.ConnectionError, requests.Timeout) as error:
             raise _TransientError(type(error).__name__) from None
         if answer.status_code in _RETRIED:

@@ -14,10 +14,8 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import storage
 
 from scripts.cloud import google_api
+from scripts.cloud.manifest import MANIFEST
 from scripts.errors import CommandRefusedError, ScriptError
-
-MANIFEST = "gemma-serving-manifest.json"
-"""Written last: a prefix with a manifest holds the whole checkpoint."""
 
 _WANTED = (".safetensors", ".json", ".jinja", ".model", ".txt")
 """Files that vLLM reads. Weights in other formats would double the copy."""

@@ -1,6 +1,7 @@
 """Preview stacks with the engine."""
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from scripts.pulumi import engine
 from scripts.pulumi.settings import stack_settings
 
 PREVIEW_LIMIT_S = 600.0
+_REFUSAL = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in project")
+"""Words of Google's in an error that is about the project or the caller."""
 
 
 def preview_stacks(names: Sequence[str], out: Path, *, create: bool) -> Sequence[StackPreview]:
@@ -61,21 +64,26 @@ def _previewed(stack: str, *, create: bool) -> dict[str, object]:
     """Return the fields of a preview. Raises ScriptError with the engine's own words."""
     chosen = engine.run("stack", "select", *(["--create"] if create else []), stack, limit_s=PREVIEW_LIMIT_S)
     if chosen.returncode != 0:
-        raise ScriptError(_error(chosen, None))
+        raise ScriptError(_error(stack, chosen, None))
     answer = engine.run("preview", "--json", "--stack", stack, limit_s=PREVIEW_LIMIT_S)
     try:
         parsed = EnginePreview.model_validate_json(answer.stdout)
     except ValidationError:
         parsed = None
     if answer.returncode != 0 or parsed is None:
-        raise ScriptError(_error(answer, parsed))
+        raise ScriptError(_error(stack, answer, parsed))
     changes, unchanged, warnings = from_engine(parsed)
     return {"changes": changes, "unchanged": unchanged, "warnings": warnings}
 
 
-def _error(answer: CompletedProcess[str], parsed: EnginePreview | None) -> str:
+def _error(stack: str, answer: CompletedProcess[str], parsed: EnginePreview | None) -> str:
     said = [d.message.strip() for d in (parsed.diagnostics if parsed else None) or () if d.severity == "error"]
-    return "\n".join(said) or engine.first_error(answer.stderr or answer.stdout)
+    text = "\n".join(said) or engine.first_error(answer.stderr or answer.stdout)
+    if _REFUSAL.search(text) is None:
+        return text
+    from stacks.planned import doctor_hint  # noqa: PLC0415 - only a refusal needs it
+
+    return f"{text}\n{doctor_hint(stack)}"
 
 
 def _usd_per_hour(stack: str) -> float | None:

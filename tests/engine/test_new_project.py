@@ -30,6 +30,7 @@ def test_one_sentence_says_which_api_is_off_and_its_command_mends_that(new_proje
         assert "Traceback" not in refused.text
         assert "has not been used in project" not in refused.text
         assert "The Cloud Resource Manager API is off in project local-project" in refused.text
+        assert f"python -m scripts.doctor --stack {TPU}" in refused.text
     command = shlex.split(re.search("`(gcloud services enable [^`]+)`", refused.text)[1])
     new_project.enable(*command[3:-2])
     new_project.advance(120)

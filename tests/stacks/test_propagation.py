@@ -66,20 +66,26 @@ def test_a_simulated_cloud_is_waited_for_at_its_speed(monkeypatch):
     assert propagation.real_s(120) == 0.6
 
 
-@pytest.mark.parametrize("off", [True, False])
-def test_a_project_without_resource_manager_is_one_sentence_with_the_command(monkeypatch, off):
-    text = "Cloud Resource Manager API has not been used in project 269 before" if off else "403 for another reason"
-
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Cloud Resource Manager API has not been used in project 269 before", ProjectNotReadyError),
+        ("Error 403: Permission 'resourcemanager.projects.get' denied on resource 'projects/p'", ProjectNotReadyError),
+        ("Error 500: backend error", RuntimeError),
+    ],
+)
+def test_a_refused_first_call_is_one_sentence_with_the_command(monkeypatch, text, kind):
     def refuse(**_arguments):
         raise RuntimeError(text)
 
     monkeypatch.setattr(gcp.organizations, "get_project", refuse)
-    with pytest.raises(ProjectNotReadyError if off else RuntimeError) as caught:
+    with pytest.raises(kind) as caught:
         require_resource_manager("my-project", None)
     command = (
         "gcloud services enable serviceusage.googleapis.com cloudresourcemanager.googleapis.com --project my-project"
     )
-    assert (command in str(caught.value)) is off
+    assert (command in str(caught.value)) is text.startswith("Cloud Resource Manager")
+    assert ("python -m scripts.doctor --stack" in str(caught.value)) is (kind is ProjectNotReadyError)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """`gcloud` for users of the local cloud: tunnels to TPU machines, and tokens.
 
 Commands: `alpha compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`,
-`auth print-identity-token [--audiences=]`, `auth print-access-token`.
+`auth print-identity-token [--audiences=]`, `auth print-access-token`, `version` (as JSON).
 
 The first connection to a node adds an SSH key to the node's metadata and waits until the node accepts it, as the real gcloud does
 (googlecloudsdk/command_lib/compute/tpus/tpu_vm/ssh.py of SDK 528: AddSSHKeyIfNeeded, AttemptRunWithRetries).
@@ -46,6 +46,8 @@ This command is available in one or more alternate release tracks.  Try:
 _SSH_KEYS: Final = "ssh-keys"
 """The key of a node's metadata in which gcloud keeps public SSH keys, one in each line."""
 _LIMIT_S: Final = 30.0
+_VERSION: Final = {"Google Cloud SDK": "528.0.0", "alpha": "2025.06.20", "beta": "2025.06.20", "core": "2025.06.20"}
+"""What `gcloud version --format=json` of the modelled release prints, without components that are not simulated."""
 _POLL_S: Final = 0.05
 
 
@@ -221,6 +223,9 @@ def _run(words: Sequence[str]) -> int:
     track, command = (words[0], words[1:]) if words[:1] in (["alpha"], ["beta"]) else ("", words)
     if tuple(command[: len(_TUNNEL)]) == _TUNNEL:
         return _ssh(track, command[len(_TUNNEL) :])
+    if words[:1] == ["version"]:
+        print(json.dumps(_VERSION))
+        return 0
     if words[:2] == ["auth", "print-access-token"]:
         print(_ask("/admin/tokens", body={})["accessToken"])
         return 0

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.cloud.staging import MANIFEST, FolderSource, SourceFile, stage
+from scripts.cloud.manifest import MANIFEST
+from scripts.cloud.staging import FolderSource, SourceFile, stage
 from scripts.errors import ScriptError
 
 

@@ -2,6 +2,8 @@
 
 import http.server
 import json
+import re
+import subprocess
 import threading
 
 import pytest
@@ -18,6 +20,8 @@ from scripts.preview.report import (
     read_all,
     write,
 )
+from scripts.preview.run import _previewed
+from scripts.pulumi import engine
 
 URN = "urn:pulumi:x::gemma-serving::gcp:storage/bucket:Bucket::models"
 ENGINE = {
@@ -155,3 +159,22 @@ def test_a_refusal_of_github_is_one_sentence_without_the_token(github):
 def test_an_unreachable_github_is_one_sentence():
     with pytest.raises(ScriptError, match="GitHub could not be reached"):
         upsert_comment("http://127.0.0.1:9", "o/r", 7, "t", "x")
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ("googleapi: Error 403: Cloud Run Admin API has not been used in project 1 before or it is disabled.", True),
+        ("rpc error: PERMISSION_DENIED", True),
+        ("Pulumi.x.yaml: gemma-serving:model is missing; set it.", False),
+    ],
+)
+def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named):
+    def refuse(*arguments, **_options):
+        code = 0 if arguments[0] == "stack" else 255
+        return subprocess.CompletedProcess(arguments, code, "", f"error: {said}")
+
+    monkeypatch.setattr(engine, "run", refuse)
+    with pytest.raises(ScriptError, match=re.escape(said)) as caught:
+        _previewed("l4-qat", create=False)
+    assert ("python -m scripts.doctor --stack l4-qat" in str(caught.value)) == named

@@ -1,0 +1,137 @@
+"""Cloud Resource Manager v1: organisation policies of a project, and the requests that they refuse.
+
+A policy that nobody set has its constraint's default: everything is allowed. The local cloud enforces three constraints:
+`iam.disableServiceAccountCreation` and its message: IAM's page on creating service accounts (Troubleshooting).
+`iam.allowedPolicyMemberDomains` and `gcp.resourceLocations`: messages of Google's in public logs.
+"""
+
+from localcloud.json_values import JsonObject, part, parts, strings
+from localcloud.rest.call import Call, Handler
+from localcloud.rest.errors import CloudError
+from localcloud.services.service import ApiService, method
+from localcloud.world.cloud import Cloud
+
+_KIND = "orgpolicies"
+_BOOLEAN = {"constraints/iam.disableServiceAccountCreation"}
+_EVERYBODY = {"allUsers", "allAuthenticatedUsers"}
+
+
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """Return the methods of organisation policies."""
+    return _OrgPolicies(cloud).handlers()
+
+
+def enforce(cloud: Cloud, call: Call, project: str) -> None:
+    """Raise 400 or 412 if an organisation policy of the project refuses the call."""
+    if call.method.id == "iam.projects.serviceAccounts.create":
+        _check_account_creation(cloud, project)
+    elif call.method.id.endswith(".setIamPolicy"):
+        _check_members(cloud, call, project)
+    elif call.method.id.endswith((".create", ".insert")):
+        _check_location(cloud, call, project)
+
+
+class _OrgPolicies(ApiService):
+    prefix = "cloudresourcemanager.projects"
+
+    @method("getEffectiveOrgPolicy")
+    def effective(self, call: Call) -> JsonObject:
+        constraint = str(call.body.get("constraint", ""))
+        policy = _effective(self._cloud, _project(call), constraint)
+        return {key: value for key, value in policy.items() if key != "etag"}
+
+    @method("getOrgPolicy")
+    def get(self, call: Call) -> JsonObject:
+        constraint = str(call.body.get("constraint", ""))
+        return self._store.get(_KIND, f"{_project(call)}/{constraint}") or {"constraint": constraint}
+
+    @method("setOrgPolicy")
+    def set(self, call: Call) -> JsonObject:
+        policy = part(call.body, "policy")
+        constraint = str(policy.get("constraint", ""))
+        if not constraint.startswith("constraints/"):
+            raise CloudError.field("policy.constraint", f"Invalid constraint '{constraint}'.")
+        rule = part(policy, "listPolicy")
+        if rule.get("allValues") in {"ALLOW", "DENY"} and (rule.get("allowedValues") or rule.get("deniedValues")):
+            raise CloudError.field(
+                "policy.list_policy", "If all_values is ALLOW or DENY, allowed_values and denied_values must be unset."
+            )
+        stored = {**policy, "etag": self._cloud.ids.etag()}
+        return self._store.put(_KIND, f"{_project(call)}/{constraint}", stored)
+
+    @method("clearOrgPolicy")
+    def clear(self, call: Call) -> JsonObject:
+        name = f"{_project(call)}/{call.body.get('constraint', '')}"
+        if self._store.has(_KIND, name):
+            self._store.delete(_KIND, name)
+        return {}
+
+    @method("listOrgPolicies")
+    def list_all(self, call: Call) -> JsonObject:
+        return {"policies": [policy for _, policy in self._store.under(_KIND, f"{_project(call)}/")]}
+
+
+def _project(call: Call) -> str:
+    return call.name.removeprefix("projects/")
+
+
+def _effective(cloud: Cloud, project: str, constraint: str) -> JsonObject:
+    default: JsonObject = {"booleanPolicy": {}} if constraint in _BOOLEAN else {"listPolicy": {"allValues": "ALLOW"}}
+    return cloud.store.get(_KIND, f"{project}/{constraint}") or {"constraint": constraint, **default}
+
+
+def _check_account_creation(cloud: Cloud, project: str) -> None:
+    policy = _effective(cloud, project, "constraints/iam.disableServiceAccountCreation")
+    if part(policy, "booleanPolicy").get("enforced"):
+        raise CloudError.precondition("Service account creation is not allowed on this project.")
+
+
+def _check_members(cloud: Cloud, call: Call, project: str) -> None:
+    policy = part(_effective(cloud, project, "constraints/iam.allowedPolicyMemberDomains"), "listPolicy")
+    bindings: list[JsonObject] = parts(part(call.body, "policy") or call.body, "bindings")
+    named = {member for binding in bindings for member in strings(binding, "members")}
+    if policy.get("allValues") != "ALLOW" and named & _EVERYBODY:
+        raise CloudError.precondition(
+            "One or more users named in the policy do not belong to a permitted customer, perhaps due to an organization policy."
+        )
+
+
+def _check_location(cloud: Cloud, call: Call, project: str) -> None:
+    location = _location(call)
+    policy = part(_effective(cloud, project, "constraints/gcp.resourceLocations"), "listPolicy")
+    if not location or _allows(policy, location):
+        return
+    kind = call.method.id.split(".")[-2]
+    number = cloud.project_number(project)
+    text = (
+        f"Constraint constraints/gcp.resourceLocations violated for [orgpolicy:projects/{number}] attempting to create "
+        f"{kind} in [{location}]. For more information, see "
+        "https://cloud.google.com/resource-manager/docs/organization-policy/defining-locations."
+    )
+    raise CloudError.condition_not_met(text) if call.document.api == "storage" else CloudError.precondition(text)
+
+
+def _location(call: Call) -> str:
+    """Return the region or zone in which a call creates something, or an empty text."""
+    if call.method.id == "storage.buckets.insert":
+        return str(call.body.get("location", "US")).lower()
+    place = call.path.get("region") or call.path.get("zone")
+    found = call.path.get("parent", "").partition("/locations/")[2]
+    return place or found.partition("/")[0]
+
+
+def _allows(policy: JsonObject, location: str) -> bool:
+    """Tell if a list policy allows a location. `in:us-locations` allows all whose name starts with `us-`, `in:us-east4-locations` that region's."""
+    if policy.get("allValues") in {"ALLOW", "DENY"}:
+        return policy["allValues"] == "ALLOW"
+    allowed, denied = strings(policy, "allowedValues"), strings(policy, "deniedValues")
+    if any(_covers(value, location) for value in denied):
+        return False
+    return not allowed or any(_covers(value, location) for value in allowed)
+
+
+def _covers(value: str, location: str) -> bool:
+    if value.startswith("in:"):
+        place = value.removeprefix("in:").removesuffix("-locations")
+        return location == place or location.startswith(f"{place}-")
+    return location == value.removeprefix("is:")

@@ -1,0 +1,119 @@
+"""Service Usage v1beta1: the quotas of accelerators, as numbers.
+
+Names and shape, seen in public programs that read them (2026-11): `tpu.googleapis.com/tpu-v6e-preemptible` per zone in chips,
+`run.googleapis.com/nvidia_l4_gpu_allocation_no_zonal_redundancy` per region in GPUs, those of an RTX PRO 6000 in thousandths of a GPU,
+`run.googleapis.com/mem_allocation` in bytes and `run.googleapis.com/cpu_allocation` in thousandths of a vCPU. A limit of 0 is left out of
+the answer, as protocol-buffer JSON does.
+"""
+
+from collections.abc import Mapping
+from urllib.parse import quote, unquote
+
+from localcloud.json_values import JsonObject
+from localcloud.rest.call import Call, Handler
+from localcloud.rest.errors import CloudError
+from localcloud.services.service import ApiService, listing, method
+from localcloud.world.cloud import Cloud
+from localcloud.world.scenario import Scenario
+
+_TPU_METRICS = {"v6e": "tpu-v6e", "v5litepod": "tpu-v5s-litepod"}
+_GPU_METRICS = {
+    "nvidia-l4": ("nvidia_l4_gpu_allocation", 1),
+    "nvidia-rtx-pro-6000": ("nvidia_rtx_pro_6000_gpu_allocation", 1000),
+}
+"""GPU type -> metric, and units for one GPU."""
+_GIB = 1024**3
+
+
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """Return the methods of quota metrics."""
+    return _QuotaMetrics(cloud).handlers()
+
+
+class _QuotaMetrics(ApiService):
+    prefix = "serviceusage.services.consumerQuotaMetrics"
+
+    @method("get")
+    def get(self, call: Call) -> JsonObject:
+        parent, _, metric = call.name.partition("/consumerQuotaMetrics/")
+        for found in self._metrics(parent, call):
+            if found["metric"] == unquote(metric):
+                return found
+        raise CloudError.not_found(f"Quota metric '{unquote(metric)}' was not found.")
+
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
+        metrics = [(str(found["metric"]), found) for found in self._metrics(call.name, call)]
+        return listing(call.query, "metrics", sorted(metrics, key=lambda pair: pair[0]))
+
+    def _metrics(self, parent: str, call: Call) -> list[JsonObject]:
+        _, project, _, service = parent.split("/")
+        if not self._store.has("serviceusage.enabled", f"projects/{project}/services/{service}"):
+            raise CloudError.denied(f"Service {service} is not enabled for consumer 'projects/{project}'.")
+        number = self._cloud.project_number(project)
+        full = call.query.get("view") == "FULL"
+        return [
+            _metric(f"projects/{number}/services/{service}", f"{service}/{name}", dimension, limits if full else {})
+            for name, (dimension, limits) in _limits(service, self._cloud.scenario).items()
+        ]
+
+
+def _limits(service: str, scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]]]:
+    """Return the metrics of a service: what a limit is for (`zone` or `region`), and the limit of each place."""
+    if service == "tpu.googleapis.com":
+        return _tpu_limits(scenario)
+    return _run_limits(scenario) if service == "run.googleapis.com" else {}
+
+
+def _tpu_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]]]:
+    found: dict[str, tuple[str, Mapping[str, int]]] = {}
+    for family, name in _TPU_METRICS.items():
+        zones = {
+            zone: facts
+            for zone, facts in scenario.tpu.zones.items()
+            if any(kind.startswith(f"{family}-") for kind in facts.accelerator_types)
+        }
+        found[name] = ("zone", {zone: facts.quota_chips for zone, facts in zones.items()})
+        found[f"{name}-preemptible"] = ("zone", {zone: facts.preemptible_quota_chips for zone, facts in zones.items()})
+    return found
+
+
+def _run_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]]]:
+    world, found = scenario.run, dict[str, tuple[str, Mapping[str, int]]]()
+    for kind, (name, units) in _GPU_METRICS.items():
+        for suffix, key, default in (
+            ("_no_zonal_redundancy", "", world.gpu_quota),
+            ("", "/zonal", world.gpu_quota_zonal_redundancy),
+        ):
+            limits = {
+                region: units * world.gpu_quota_overrides.get(f"{region}/{kind}{key}", default)
+                for region in world.gpu_regions.get(kind, ())
+            }
+            found[name + suffix] = ("region", limits)
+    regions = {region for regions in world.gpu_regions.values() for region in regions}
+    found["cpu_allocation"] = ("region", dict.fromkeys(sorted(regions), world.cpu_quota * 1000))
+    found["mem_allocation"] = ("region", dict.fromkeys(sorted(regions), world.memory_quota_gib * _GIB))
+    return found
+
+
+def _metric(parent: str, metric: str, dimension: str, limits: Mapping[str, int]) -> JsonObject:
+    name = f"{parent}/consumerQuotaMetrics/{quote(metric, safe='')}"
+    return {
+        "name": name,
+        "metric": metric,
+        "unit": "1",
+        "consumerQuotaLimits": [
+            {
+                "name": f"{name}/limits/%2Fproject%2F{dimension}",
+                "metric": metric,
+                "unit": "1/{project}/{" + dimension + "}",
+                "supportedLocations": sorted(limits),
+                "quotaBuckets": [{}, *(_bucket(dimension, place, limit) for place, limit in sorted(limits.items()))],
+            }
+        ],
+    }
+
+
+def _bucket(dimension: str, place: str, limit: int) -> JsonObject:
+    known = {"effectiveLimit": str(limit), "defaultLimit": str(limit)} if limit else {}
+    return {"dimensions": {dimension: place}, **known}

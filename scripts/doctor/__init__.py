@@ -1,0 +1,1 @@
+"""Prove that a project is ready for a stack, without changing anything."""

@@ -1,0 +1,86 @@
+"""Prove that a project is ready for a stack, before the first resource. Reads only, and changes nothing.
+
+Each line says ok, missing or cannot be told, with the command that mends it. Exit code 0: all is ok. Exit code 1: something is missing, or
+Google did not let it be told. A hub or a registry that this machine cannot reach does not count: the server reaches them from Google's network.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command
+from scripts.cli.options import JsonSwitch, Option
+from scripts.errors import CommandRefusedError
+
+if TYPE_CHECKING:
+    from scripts.doctor.diagnosis import Diagnosis
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """Options of the command."""
+
+    stack: Annotated[
+        str | None, Option("Name of the stack. Left out: only what every stack needs is checked.", metavar="NAME")
+    ] = None
+    project: Annotated[
+        str | None, Option("Google Cloud project; by default that of the stack or of the environment.", metavar="ID")
+    ] = None
+    as_json: JsonSwitch = False
+
+
+def _doctor(options: DoctorOptions) -> ExitCode:
+    from scripts.doctor.run import examine
+    from scripts.pulumi.settings import stack_settings
+    from stacks.loading import project_from_environment
+
+    settings = stack_settings(options.stack, project=options.project) if options.stack is not None else None
+    project = options.project or (settings.project if settings else project_from_environment())
+    if project is None:
+        raise CommandRefusedError("No project is named; pass --project ID, or set GOOGLE_CLOUD_PROJECT.")
+    if settings is not None and settings.project != project:
+        settings = settings.model_copy(update={"project": project})
+    lines = examine(project, options.stack, settings)
+    ready = all(line.state == "ok" or (line.state == "cannot be told" and not line.required) for line in lines)
+    if options.as_json:
+        print(json.dumps(_report(project, options.stack, lines, ready=ready)))
+    else:
+        _show(project, options.stack, lines)
+    return ExitCode.DONE if ready else ExitCode.FAILED
+
+
+def _report(project: str, stack: str | None, lines: "Sequence[Diagnosis]", *, ready: bool) -> dict[str, object]:
+    checks = [{key: value for key, value in asdict(line).items() if key != "required"} for line in lines]
+    return {"project": project, "stack": stack, "simulated": _is_simulated(), "ready": ready, "checks": checks}
+
+
+def _is_simulated() -> bool:
+    return "LOCALCLOUD_URL" in os.environ
+
+
+def _show(project: str, stack: str | None, lines: "Sequence[Diagnosis]") -> None:
+    from scripts.cli.tables import console, table
+
+    where = " (local cloud, simulated)" if _is_simulated() else ""
+    title = f"Project {project}, {f'stack {stack}' if stack else 'without a stack'}{where}"
+    shown = table(title, ("check", "state", "found"), whole=("state",))
+    for line in lines:
+        shown.add_row(line.check, line.state, line.detail)
+    console(sys.stdout).print(shown)
+    mends = list(dict.fromkeys(line.mend for line in lines if line.state != "ok" and line.mend))
+    if mends:
+        print("\nTo mend, in this order:")
+        print("".join(f"  {mend}\n" for mend in mends), end="")
+    states = [line.state for line in lines]
+    print(f"doctor: {', '.join(f'{states.count(state)} {state}' for state in ('ok', 'missing', 'cannot be told'))}.")
+
+
+COMMAND: Final = Command(name="doctor", help=__doc__, options=DoctorOptions, run=_doctor)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))

@@ -1,0 +1,73 @@
+"""What a check found, and what the checks are about."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.errors import ScriptError
+from stacks.settings import Settings
+
+State = Literal["ok", "missing", "cannot be told"]
+_NOT_ENABLED: Final = "SERVICE_DISABLED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """One line: what was checked, how it is, and the command that mends it."""
+
+    check: str
+    state: State
+    detail: str
+    mend: str = ""
+    """A command, or what to change in a settings file. Empty if nothing has to be done."""
+    values: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What was read, as numbers: `limit` and `needed` of a quota, in the unit that the line names. No `limit`: there is none."""
+    required: bool = True
+    """Whether `cannot be told` makes the command fail. False for the hub and the registry: the server reaches them from Google's network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup:
+    """What is checked: a project, and the stack for which it has to be ready."""
+
+    project: str
+    stack: str | None = None
+    settings: Settings | None = None
+    """The stack's settings. None: only what every stack needs is checked."""
+    google: GoogleApi
+    member: str
+    """The caller as IAM writes members, for the commands that grant a role."""
+
+    def enable(self, *apis: str) -> str:
+        """Return the command that enables APIs."""
+        return f"gcloud services enable {' '.join(f'{api}.googleapis.com' for api in apis)} --project={self.project}"
+
+    def grant(self, role: str) -> str:
+        """Return the command that grants the caller a role on the project."""
+        return f"gcloud projects add-iam-policy-binding {self.project} --member={self.member} --role={role} --condition=None"
+
+    def refused(self, check: str, api: str, role: str, error: GoogleListError) -> Diagnosis:
+        """Return the line of a check whose call Google refused: the API is off, or the caller may not read it."""
+        mend = ""
+        if error.reason == _NOT_ENABLED:
+            mend = self.enable(api)
+        elif error.status == 403:  # noqa: PLR2004 - HTTP's own number
+            mend = self.grant(role)
+        return Diagnosis(check=check, state="cannot be told", detail=str(error), mend=mend)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One group of lines that are found together, at the same time as all others."""
+
+    name: str
+    run: Callable[[], Sequence[Diagnosis]]
+    required: bool = True
+
+    def lines(self) -> Sequence[Diagnosis]:
+        """Run the check; a failure of its own becomes a line."""
+        try:
+            return self.run()
+        except (ScriptError, GoogleListError) as error:
+            return (Diagnosis(check=self.name, state="cannot be told", detail=str(error), required=self.required),)

@@ -1,0 +1,94 @@
+"""Checks of this machine: gcloud, the credentials and their quota project, Pulumi's backend and passphrase."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.pulumi import engine
+
+_GCLOUD_LIMIT_S: Final = 20.0
+_PASSPHRASE: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
+
+
+def checks(checkup: Checkup) -> Iterator[Check]:
+    """Yield the checks of this machine. None of them calls Google."""
+    yield Check(name="Pulumi", run=partial(_pulumi, checkup))
+    if checkup.settings is not None and checkup.settings.tpu is not None:
+        yield Check(name="gcloud", run=_gcloud)
+
+
+def _gcloud() -> Sequence[Diagnosis]:
+    path = shutil.which("gcloud")
+    if path is None:
+        detail, mend = "not on PATH; the tunnel to the server needs it", "https://cloud.google.com/sdk/docs/install"
+        return (Diagnosis(check="gcloud", state="missing", detail=detail, mend=mend),)
+    components = _components(path)
+    if components is None:
+        detail = "`gcloud version --format=json` did not answer"
+        return (Diagnosis(check="gcloud", state="cannot be told", detail=detail),)
+    found = Diagnosis(check="gcloud", state="ok", detail=f"version {components.get('Google Cloud SDK', 'unknown')}")
+    if "alpha" in components:
+        return (found, Diagnosis(check="gcloud alpha", state="ok", detail="installed"))
+    detail = "not installed; tunnels to TPU machines exist in the alpha track only"
+    mend = "gcloud components install alpha"
+    return (found, Diagnosis(check="gcloud alpha", state="missing", detail=detail, mend=mend))
+
+
+def _components(path: str) -> dict[str, str] | None:
+    """Return gcloud's components with their versions; None if it does not say."""
+    try:
+        answer = subprocess.run(
+            [path, "version", "--format=json"],
+            capture_output=True,
+            text=True,
+            timeout=_GCLOUD_LIMIT_S,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+        return json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def _pulumi(checkup: Checkup) -> Sequence[Diagnosis]:
+    try:
+        answer = engine.run("whoami", "--verbose", "--json")
+    except CommandRefusedError as error:
+        return (Diagnosis(check="Pulumi", state="missing", detail=str(error), mend="make setup"),)
+    except ScriptError as error:
+        return (Diagnosis(check="Pulumi backend", state="cannot be told", detail=str(error)),)
+    if answer.returncode != 0:
+        detail = engine.first_error(answer.stderr or answer.stdout)
+        return (Diagnosis(check="Pulumi backend", state="missing", detail=detail, mend="pulumi login"),)
+    url = str(json.loads(answer.stdout).get("url", ""))
+    backend = Diagnosis(check="Pulumi backend", state="ok", detail=url)
+    return (backend, _passphrase(checkup.stack, url))
+
+
+def _passphrase(stack: str | None, backend: str) -> Diagnosis:
+    """Return whether the passphrase is there that encrypts the stack's secrets, if one is used."""
+    check = "Pulumi passphrase"
+    if not _uses_passphrase(stack, backend):
+        return Diagnosis(check=check, state="ok", detail="another secrets provider encrypts the stack's secrets")
+    given = next((name for name in _PASSPHRASE if name in os.environ), None)
+    if given is not None:
+        return Diagnosis(check=check, state="ok", detail=f"{given} is set")
+    detail = f"neither {' nor '.join(_PASSPHRASE)} is set"
+    return Diagnosis(check=check, state="missing", detail=detail, mend=f"export {_PASSPHRASE[1]}=FILE")
+
+
+def _uses_passphrase(stack: str | None, backend: str) -> bool:
+    """Whether a passphrase encrypts the stack's secrets: the file says so, or it says nothing and the backend is no Pulumi Cloud."""
+    path = engine.project_folder() / f"Pulumi.{stack}.yaml"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if re.search(r"^encryptionsalt:", text, re.MULTILINE):
+        return True
+    other = re.search(r"^(secretsprovider|encryptedkey):", text, re.MULTILINE)
+    return other is None and not backend.startswith("https://")

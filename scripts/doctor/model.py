@@ -1,0 +1,167 @@
+"""Checks of what the server runs: staged weights, access to the checkpoint on the hub, and its image."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, cast
+from urllib.parse import quote
+
+import requests
+
+from scripts.cloud.google_api import GoogleListError
+from scripts.cloud.manifest import MANIFEST
+from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+from scripts.errors import ScriptError
+from scripts.pulumi import engine
+from stacks.naming import Names
+from stacks.settings import TOKEN_KEY, Settings
+
+REGISTRY: Final = "https://registry-1.docker.io"
+TOKENS: Final = "https://auth.docker.io/token"
+_LIMIT_S: Final = 4.0
+_NOT_FOUND: Final = 404
+_UNAUTHORIZED: Final = 401
+_MANIFEST_TYPES: Final = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_GIB: Final = 1024**3
+
+
+def checks(checkup: Checkup) -> Iterator[Check]:
+    """Yield the checks of a stack's model and image."""
+    settings = checkup.settings
+    if settings is None:
+        return
+    if settings.weights == "bucket":
+        yield Check(name="weights", run=partial(_weights, checkup, settings))
+    if settings.weights != "prefetched-image":
+        yield Check(name="hub", run=partial(_hub, checkup, settings), required=False)
+    yield Check(name="image", run=partial(_image, settings), required=False)
+
+
+def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
+    bucket = settings.bucket.existing or Names(project=settings.project, stack=checkup.stack or "").bucket
+    folder = f"gs://{bucket}/{settings.weights_prefix}"
+    name = f"{settings.weights_prefix}/{MANIFEST}"
+    mend = f"python -m scripts.stage_model --stack {checkup.stack}"
+    try:
+        manifest = checkup.google.get("storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
+        sizes = _sizes(checkup, bucket, settings.weights_prefix)
+    except GoogleListError as error:
+        if error.status != _NOT_FOUND:
+            return (checkup.refused("weights", "storage", "roles/storage.objectViewer", error),)
+        detail = f"{folder} has no {MANIFEST}: nothing is staged, or staging did not end"
+        return (Diagnosis(check="weights", state="missing", detail=detail, mend=mend),)
+    files = cast("list[Mapping[str, object]]", manifest.get("files") or [])
+    lacking = [
+        str(file.get("name"))
+        for file in files
+        if sizes.get(f"{settings.weights_prefix}/{file.get('name')}") != file.get("size_bytes")
+    ]
+    if lacking:
+        detail = f"{len(lacking)} of {len(files)} files are absent or have another size, {lacking[0]} first"
+        return (Diagnosis(check="weights", state="missing", detail=detail, mend=mend),)
+    total = sum(int(str(file.get("size_bytes") or 0)) for file in files)
+    return (Diagnosis(check="weights", state="ok", detail=f"{len(files)} files, {total / _GIB:.2f} GiB in {folder}"),)
+
+
+def _sizes(checkup: Checkup, bucket: str, prefix: str) -> Mapping[str, int]:
+    path = f"storage/v1/b/{bucket}/o?prefix={quote(f'{prefix}/', safe='')}"
+    sizes: dict[str, int] = {}
+    for page in checkup.google.pages("storage", path):
+        for item in cast("list[Mapping[str, object]]", page.get("items") or []):
+            sizes[str(item.get("name"))] = int(str(item.get("size") or 0))
+    return sizes
+
+
+def _hub(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
+    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
+    from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415 - slow to load
+
+    check, model = "hub", settings.model
+    try:
+        token, origin = _token(checkup, settings)
+    except ScriptError as error:
+        return (Diagnosis(check=check, state="cannot be told", detail=str(error)),)
+    login = (
+        "hf auth login"
+        if settings.weights == "bucket"
+        else f"pulumi config set --stack {checkup.stack} --secret {TOKEN_KEY}"
+    )
+    try:
+        HfApi(endpoint=os.environ.get("HF_ENDPOINT")).auth_check(model, token=token or False)
+    except GatedRepoError:
+        if not token:
+            detail = f"{model} is gated and no token is set"
+            return (Diagnosis(check=check, state="missing", detail=detail, mend=login),)
+        detail = f"the token of {origin} may not read {model}: its owner has not accepted the terms"
+        return (Diagnosis(check=check, state="missing", detail=detail, mend=f"https://huggingface.co/{model}"),)
+    except HfHubHTTPError as error:
+        return (_hub_error(error, token, origin, model, login),)
+    except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
+        detail = f"the hub cannot be reached from here ({type(error).__name__})"
+        return (Diagnosis(check=check, state="cannot be told", detail=detail, required=False),)
+    by = f"the token of {origin}" if token else "no token needed"
+    return (Diagnosis(check=check, state="ok", detail=f"{model} can be read ({by})"),)
+
+
+def _hub_error(error: OSError, token: str | None, origin: str, model: str, login: str) -> Diagnosis:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status == _UNAUTHORIZED and token:
+        return Diagnosis(check="hub", state="missing", detail=f"the token of {origin} is not valid", mend=login)
+    if status in {_UNAUTHORIZED, _NOT_FOUND}:
+        detail = f"the hub has no {model}, or it is private"
+        return Diagnosis(check="hub", state="missing", detail=detail, mend=f"https://huggingface.co/{model}")
+    return Diagnosis(check="hub", state="cannot be told", detail=f"the hub answered HTTP {status}", required=False)
+
+
+def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
+    """Return the token with which the weights are read, and where it comes from. It is never printed.
+
+    Raises ScriptError if the stack's secret cannot be decrypted; the engine's message does not hold it.
+    """
+    if settings.weights == "bucket":
+        from huggingface_hub import get_token  # noqa: PLC0415 - slow to load
+
+        return get_token(), "this machine's login"
+    if not settings.has_hf_token:
+        return None, ""
+    answer = engine.run("config", "get", TOKEN_KEY, "--stack", checkup.stack or "")
+    if answer.returncode != 0:
+        raise ScriptError(f"the stack's secret {TOKEN_KEY} cannot be read: {engine.first_error(answer.stderr)}")
+    return answer.stdout.strip(), f"the stack's secret {TOKEN_KEY}"
+
+
+def _image(settings: Settings) -> Sequence[Diagnosis]:
+    image = settings.image
+    known = image.known is not None and image.known.digest == image.digest
+    name = f"{image.repository}@{image.digest[:19]}..."
+    table = "" if known else "; not in the table of tested images"
+    try:
+        answer = _ask_registry(image.repository, image.digest)
+    except (requests.RequestException, ValueError, KeyError) as error:
+        detail = f"the registry cannot be asked from here ({type(error).__name__}): {name}{table}"
+        return (Diagnosis(check="image", state="cannot be told", detail=detail, required=False),)
+    if answer.ok:
+        left = answer.headers.get("ratelimit-remaining", "").partition(";")[0]
+        pulls = f"; Docker Hub allows this address {left} more pulls now" if left else ""
+        return (Diagnosis(check="image", state="ok", detail=f"{name}{table}{pulls}"),)
+    if answer.status_code in {_UNAUTHORIZED, _NOT_FOUND}:
+        detail = f"Docker Hub has no {name}{table}"
+        mend = "set gemma-serving:image to an entry of planning/images.py"
+        return (Diagnosis(check="image", state="missing", detail=detail, mend=mend),)
+    detail = f"Docker Hub answered HTTP {answer.status_code} for {name}{table}"
+    return (Diagnosis(check="image", state="cannot be told", detail=detail, required=False),)
+
+
+def _ask_registry(repository: str, digest: str) -> requests.Response:
+    """Ask Docker Hub for a manifest's headers, as everybody may."""
+    scope = {"service": "registry.docker.io", "scope": f"repository:{repository}:pull"}
+    granted = requests.get(TOKENS, params=scope, timeout=_LIMIT_S)
+    granted.raise_for_status()
+    headers = {"Authorization": f"Bearer {granted.json()['token']}", "Accept": ", ".join(_MANIFEST_TYPES)}
+    return requests.head(f"{REGISTRY}/v2/{repository}/manifests/{digest}", headers=headers, timeout=_LIMIT_S)

@@ -1,0 +1,82 @@
+"""The permissions that a stack's resources need, by the role that grants them.
+
+Source: Google's IAM reference of roles and permissions, one page per service. A queued resource has no permissions of its own: those of
+TPU nodes apply.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stacks.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class RolePermissions:
+    """A predefined role and those of its permissions that a stack needs."""
+
+    role: str
+    permissions: Sequence[str]
+
+
+def _of(role: str, resource: str, *verbs: str) -> RolePermissions:
+    return RolePermissions(role, tuple(f"{resource}.{verb}" for verb in verbs))
+
+
+_OWN = ("create", "get", "update", "delete")
+_ACCESS = ("getIamPolicy", "setIamPolicy")
+
+COMMON: Sequence[RolePermissions] = (
+    RolePermissions(
+        "roles/serviceusage.serviceUsageAdmin",
+        ("serviceusage.services.enable", "serviceusage.services.get", "serviceusage.quotas.get"),
+    ),
+    _of("roles/resourcemanager.projectIamAdmin", "resourcemanager.projects", "get", *_ACCESS),
+    _of("roles/iam.serviceAccountAdmin", "iam.serviceAccounts", "create", "get", "update", "delete"),
+    _of("roles/iam.serviceAccountUser", "iam.serviceAccounts", "actAs"),
+    _of("roles/artifactregistry.admin", "artifactregistry.repositories", *_OWN, *_ACCESS),
+)
+"""What every stack needs."""
+
+_SECRETS = RolePermissions(
+    "roles/secretmanager.admin",
+    (
+        *(f"secretmanager.secrets.{verb}" for verb in (*_OWN, *_ACCESS)),
+        *(f"secretmanager.versions.{verb}" for verb in ("add", "get", "access", "destroy")),
+    ),
+)
+_BUCKETS = RolePermissions(
+    "roles/storage.admin",
+    (
+        *(f"storage.buckets.{verb}" for verb in (*_OWN, *_ACCESS)),
+        *(f"storage.objects.{verb}" for verb in ("create", "get", "list", "delete")),
+    ),
+)
+_STAGED = _of("roles/storage.objectViewer", "storage.objects", "get", "list")
+_SERVICES = _of("roles/run.admin", "run.services", *_OWN, *_ACCESS)
+_NODES = _of("roles/tpu.admin", "tpu.nodes", "create", "get", "list", "update", "delete")
+_TUNNEL = _of("roles/iap.tunnelResourceAccessor", "iap.tunnelInstances", "accessViaIAP")
+_NETWORKS = RolePermissions(
+    "roles/compute.networkAdmin",
+    (
+        *(f"compute.networks.{verb}" for verb in ("create", "get", "delete", "updatePolicy")),
+        *(f"compute.subnetworks.{verb}" for verb in ("create", "get", "delete", "use")),
+        *(f"compute.routers.{verb}" for verb in _OWN),
+    ),
+)
+_FIREWALLS = _of("roles/compute.securityAdmin", "compute.firewalls", "create", "get", "delete")
+
+
+def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
+    """Return what the caller needs for a stack, or for any stack."""
+    if settings is None:
+        return COMMON
+    needed = list(COMMON)
+    if settings.has_hf_token:
+        needed.append(_SECRETS)
+    if settings.weights == "bucket":
+        needed.append(_STAGED if settings.bucket.existing else _BUCKETS)
+    if settings.tpu is not None:
+        needed += [_NODES, _TUNNEL] if settings.tpu.existing_network else [_NODES, _TUNNEL, _NETWORKS, _FIREWALLS]
+    elif settings.cloud_run is not None:
+        needed += [_SERVICES, _NETWORKS, _FIREWALLS] if settings.cloud_run.direct_vpc else [_SERVICES]
+    return needed

@@ -1,0 +1,135 @@
+"""Checks of the project: APIs, permissions, organisation policies."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, cast
+from urllib.parse import urlencode
+
+from scripts.cloud.google_api import GoogleListError
+from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+from scripts.doctor.permissions import RolePermissions, permissions_of
+from stacks.apis import COMMON_APIS, apis_of
+
+FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
+"""APIs that must be on before the stack can enable any other: the provider's first calls go to them."""
+_VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
+_POLICY_VIEWER: Final = "roles/orgpolicy.policyViewer"
+
+
+def checks(checkup: Checkup) -> Iterator[Check]:
+    """Yield the checks of a project. Each makes one call."""
+    yield Check(name="APIs", run=partial(_apis, checkup))
+    for needed in permissions_of(checkup.settings):
+        yield Check(name=f"permissions of {needed.role}", run=partial(_permissions, checkup, needed))
+    for constraint in _constraints(checkup):
+        yield Check(name=f"policy {constraint.name}", run=partial(_policy, checkup, constraint))
+
+
+def _apis(checkup: Checkup) -> Sequence[Diagnosis]:
+    apis = tuple(dict.fromkeys((*FIRST_APIS, *(apis_of(checkup.settings) if checkup.settings else COMMON_APIS))))
+    parent = f"projects/{checkup.project}"
+    query = urlencode([("names", f"{parent}/services/{api}.googleapis.com") for api in apis])
+    try:
+        answer = checkup.google.get("serviceusage", f"v1/{parent}/services:batchGet?{query}")
+    except GoogleListError as error:
+        line = checkup.refused("APIs", "serviceusage", _VIEWER, error)
+        return (line,)
+    services = cast("list[Mapping[str, object]]", answer.get("services") or [])
+    enabled = {str(service.get("name")).rpartition("/")[2] for service in services if service.get("state") == "ENABLED"}
+    return [_api(checkup, api, enabled=f"{api}.googleapis.com" in enabled) for api in apis]
+
+
+def _api(checkup: Checkup, api: str, *, enabled: bool) -> Diagnosis:
+    if enabled:
+        return Diagnosis(check=f"API {api}", state="ok", detail="enabled")
+    return Diagnosis(check=f"API {api}", state="missing", detail="not enabled", mend=checkup.enable(api))
+
+
+def _permissions(checkup: Checkup, needed: RolePermissions) -> Sequence[Diagnosis]:
+    check = f"permissions of {needed.role.removeprefix('roles/')}"
+    path = f"v1/projects/{checkup.project}:testIamPermissions"
+    try:
+        answer = checkup.google.post("cloudresourcemanager", path, {"permissions": list(needed.permissions)})
+    except GoogleListError as error:
+        return (checkup.refused(check, "cloudresourcemanager", needed.role, error),)
+    held = set(cast("list[str]", answer.get("permissions") or []))
+    lacking = [permission for permission in needed.permissions if permission not in held]
+    if not lacking:
+        return (Diagnosis(check=check, state="ok", detail=f"{len(needed.permissions)} held"),)
+    detail = f"{', '.join(lacking)} not held"
+    return (Diagnosis(check=check, state="missing", detail=detail, mend=checkup.grant(needed.role)),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Constraint:
+    """A constraint that can refuse a stack."""
+
+    name: str
+    refusal: Callable[[Mapping[str, object]], str]
+    """Returns what an effective policy refuses, or an empty text."""
+    mend: str
+    """The command, with `{p}` for the project. It needs roles/orgpolicy.policyAdmin on the organisation."""
+
+
+def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
+    yield _Constraint(
+        name="iam.disableServiceAccountCreation",
+        refusal=_refuses_accounts,
+        mend="gcloud resource-manager org-policies disable-enforce iam.disableServiceAccountCreation --project={p}",
+    )
+    settings = checkup.settings
+    for region in settings.regions if settings else ():
+        yield _Constraint(
+            name=f"gcp.resourceLocations for {region}",
+            refusal=partial(_refuses_location, region),
+            mend=f"gcloud resource-manager org-policies allow gcp.resourceLocations in:{region}-locations --project={{p}}",
+        )
+    if settings and settings.cloud_run and settings.cloud_run.public:
+        yield _Constraint(
+            name="iam.allowedPolicyMemberDomains",
+            refusal=_refuses_everybody,
+            mend="gcloud resource-manager org-policies delete iam.allowedPolicyMemberDomains --project={p}",
+        )
+
+
+def _policy(checkup: Checkup, constraint: _Constraint) -> Sequence[Diagnosis]:
+    check = f"policy {constraint.name}"
+    body = {"constraint": f"constraints/{constraint.name.partition(' ')[0]}"}
+    path = f"v1/projects/{checkup.project}:getEffectiveOrgPolicy"
+    try:
+        policy = checkup.google.post("cloudresourcemanager", path, body)
+    except GoogleListError as error:
+        return (checkup.refused(check, "cloudresourcemanager", _POLICY_VIEWER, error),)
+    refusal = constraint.refusal(policy)
+    if not refusal:
+        return (Diagnosis(check=check, state="ok", detail="refuses nothing that the stack needs"),)
+    mend = constraint.mend.format(p=checkup.project)
+    return (Diagnosis(check=check, state="missing", detail=refusal, mend=mend),)
+
+
+def _refuses_accounts(policy: Mapping[str, object]) -> str:
+    enforced = cast("Mapping[str, object]", policy.get("booleanPolicy") or {}).get("enforced")
+    return "no service account can be created, and the server needs one" if enforced else ""
+
+
+def _refuses_everybody(policy: Mapping[str, object]) -> str:
+    rule = cast("Mapping[str, object]", policy.get("listPolicy") or {})
+    free = not rule or rule.get("allValues") == "ALLOW"
+    return "" if free else "allUsers cannot be granted a role, and cloudRun.public is set"
+
+
+def _refuses_location(region: str, policy: Mapping[str, object]) -> str:
+    rule = cast("Mapping[str, object]", policy.get("listPolicy") or {})
+    allowed, denied = (cast("list[str]", rule.get(key) or []) for key in ("allowedValues", "deniedValues"))
+    if rule.get("allValues") == "DENY" or any(_covers(value, region) for value in denied):
+        return f"{region} is denied"
+    if allowed and not any(_covers(value, region) for value in allowed):
+        return f"{region} is not among {', '.join(allowed)}"
+    return ""
+
+
+def _covers(value: str, region: str) -> bool:
+    """Whether a value of a location policy covers a region: the region itself, or a value group of it or of its continent."""
+    place = value.removeprefix("is:").removeprefix("in:").removesuffix("-locations")
+    return region == place or (value.startswith("in:") and region.startswith(f"{place}-"))

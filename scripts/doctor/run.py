@@ -1,0 +1,126 @@
+"""Run the checks, all at the same time."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import google.auth.exceptions
+import google.auth.transport.requests
+from google.auth.credentials import Credentials
+from google.auth.transport.requests import AuthorizedSession
+from google.oauth2 import credentials as user
+from requests.adapters import HTTPAdapter
+
+from scripts.cloud import google_api
+from scripts.doctor import capacity, machine, model, project
+from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+from scripts.errors import CommandRefusedError
+from stacks.settings import Settings
+
+LIMIT_S: Final = 30.0
+"""Longest wait for all checks together. One that is not done by then cannot be told."""
+_CONNECTIONS: Final = 64
+"""Connections to one API at a time: as many as there can be checks."""
+
+
+def examine(project_id: str, stack: str | None, settings: Settings | None) -> Sequence[Diagnosis]:
+    """Return the lines of all checks, in a fixed order."""
+    try:
+        credentials = google_api.credentials()
+    except CommandRefusedError as error:
+        mend = "gcloud auth application-default login"
+        line = Diagnosis(check="credentials", state="missing", detail=str(error), mend=mend)
+        return (line,)
+    lines = _credentials(credentials, project_id)
+    if any(line.state != "ok" and line.check == "credentials" for line in lines):
+        return lines
+    checkup = Checkup(
+        project=project_id,
+        stack=stack,
+        settings=settings,
+        google=_session(credentials, project_id),
+        member=_member(credentials),
+    )
+    checks = [check for room in (project, capacity, machine, model) for check in room.checks(checkup)]
+    return [*lines, *concurrently(checks)]
+
+
+def concurrently(checks: Sequence[Check], limit_s: float = LIMIT_S) -> Sequence[Diagnosis]:
+    """Run each check in a thread of its own and return their lines in order."""
+    tasks = [_Task(check) for check in checks]
+    for task in tasks:
+        task.thread.start()
+    end_s = time.monotonic() + limit_s
+    for task in tasks:
+        task.thread.join(max(0.0, end_s - time.monotonic()))
+    return [line for task in tasks for line in task.found(limit_s)]
+
+
+@dataclass(slots=True)
+class _Task:
+    """A check in a thread that the command's end does not wait for."""
+
+    check: Check
+    lines: Sequence[Diagnosis] | None = None
+    thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=self._run, name=self.check.name, daemon=True)
+
+    def _run(self) -> None:
+        self.lines = self.check.lines()
+
+    def found(self, limit_s: float) -> Sequence[Diagnosis]:
+        """Return the lines, or one that says why there are none."""
+        if self.lines is not None:
+            return self.lines
+        reason = f"no answer within {limit_s:g} s" if self.thread.is_alive() else "the check failed, see above"
+        required = self.check.required
+        return (Diagnosis(check=self.check.name, state="cannot be told", detail=reason, required=required),)
+
+
+def _credentials(credentials: Credentials, project_id: str) -> Sequence[Diagnosis]:
+    """Return whether the credentials are valid, and whether calls count against the project."""
+    login = "gcloud auth application-default login"
+    try:
+        if getattr(credentials, "refresh_token", None) or not isinstance(credentials, user.Credentials):
+            credentials.refresh(google.auth.transport.requests.Request())  # pyright: ignore[reportUnknownMemberType] - the library is untyped
+    except google.auth.exceptions.RefreshError as error:
+        detail = f"Google refuses them: {str(error.args[0]).splitlines()[0]}"
+        return (Diagnosis(check="credentials", state="missing", detail=detail, mend=login),)
+    except google.auth.exceptions.TransportError as error:
+        detail = f"Google cannot be reached: {type(error).__name__}"
+        return (Diagnosis(check="credentials", state="cannot be told", detail=detail),)
+    if not _is_login(credentials):
+        kind = "an access token" if isinstance(credentials, user.Credentials) else _member(credentials)
+        return (Diagnosis(check="credentials", state="ok", detail=kind),)
+    found = Diagnosis(check="credentials", state="ok", detail="a person's login")
+    quota_project: object = getattr(credentials, "quota_project_id", None)
+    if quota_project == project_id:
+        return (found, Diagnosis(check="quota project", state="ok", detail=project_id))
+    detail = f"calls count against {quota_project or 'no project'}"
+    mend = f"gcloud auth application-default set-quota-project {project_id}"
+    return (found, Diagnosis(check="quota project", state="missing", detail=detail, mend=mend))
+
+
+def _is_login(credentials: Credentials) -> bool:
+    """Whether the credentials are a person's login, whose calls need a quota project."""
+    return isinstance(credentials, user.Credentials) and bool(getattr(credentials, "refresh_token", None))
+
+
+def _member(credentials: Credentials) -> str:
+    """Return the caller as IAM writes members; a person's address is known to gcloud only."""
+    email: object = getattr(credentials, "service_account_email", None)
+    return f"serviceAccount:{email}" if email else '"user:$(gcloud config get account)"'
+
+
+def _session(credentials: Credentials, project_id: str) -> google_api.GoogleApi:
+    """Return a session with enough connections, whose calls count against the project."""
+    if _is_login(credentials) and isinstance(credentials, user.Credentials):
+        credentials = credentials.with_quota_project(project_id)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] - the library is untyped
+    session = AuthorizedSession(credentials)
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
+    return google_api.GoogleApi(session)

@@ -1,0 +1,624 @@
+"""Each check of the doctor is ok, missing, or cannot be told; its commands, followed in order, end in an all-ok project."""
+
+import asyncio
+import itertools
+import json
+import re
+import shlex
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import requests
+from google.auth.transport.requests import AuthorizedSession
+from google.oauth2 import service_account
+from google.oauth2.credentials import Credentials
+
+from localcloud.world import oauth
+from localcloud.world.scenario import OperationDurations, Run, Scenario, Tpu
+from scripts.cli.command import run_command
+from scripts.cloud import google_api, staging
+from scripts.doctor import model
+from scripts.doctor.__main__ import COMMAND
+from scripts.doctor.diagnosis import Check, Diagnosis
+from scripts.doctor.project import _covers
+from scripts.doctor.run import concurrently
+from scripts.errors import ScriptError
+from scripts.pulumi import engine
+from stacks.apis import COMMON_APIS
+from tests.localcloud import idle_cloud
+
+PROJECT = "doctor-project"
+ROOT = Path(__file__).resolve().parents[3]
+CANARY = "hf_canary0123456789"
+INSTANT = OperationDurations(instant=True)
+APIS = ("iam", "artifactregistry", "secretmanager", "storage", "tpu", "compute", "iap", "run")
+NO_CHIPS = {
+    name: zone.model_copy(update={"preemptible_quota_chips": 0, "quota_chips": 0}) for name, zone in Tpu().zones.items()
+}
+
+
+class Internet:
+    """The hub, Docker Hub and its tokens on one port. `status` is what each answers."""
+
+    def __init__(self):
+        self.status = {"hub": (200, ""), "image": (200, "")}
+        self.seen_tokens = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                if self.path.startswith("/token"):
+                    return self.answer(200, "", b'{"token": "anonymous"}')
+                outer.seen_tokens.append(self.headers.get("Authorization"))
+                return self.answer(*outer.status["hub"], b"{}")
+
+            def do_HEAD(self):
+                self.answer(*outer.status["image"], b"")
+
+            def answer(self, status, code, body):
+                self.send_response(status)
+                if code:
+                    self.send_header("X-Error-Code", code)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("ratelimit-remaining", "97;w=21600")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_words):
+                """Print nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+
+class Engine:
+    """The answers of `pulumi whoami` and `pulumi config get`."""
+
+    def __init__(self):
+        self.logged_in = True
+
+    def run(self, *arguments, **_):
+        if arguments[0] == "config":
+            return subprocess.CompletedProcess(arguments, 0, f"{CANARY}\n", "")
+        if not self.logged_in:
+            return subprocess.CompletedProcess(arguments, 255, "", "error: PULUMI_ACCESS_TOKEN must be set")
+        return subprocess.CompletedProcess(arguments, 0, '{"user": "me", "url": "file:///state"}', "")
+
+
+class World:
+    """A project on a local cloud, the machine that asks, and the command."""
+
+    def __init__(self, cloud, tmp_path, monkeypatch, capsys):
+        self.cloud, self.folder, self.environment, self.capsys = cloud, tmp_path, monkeypatch, capsys
+        self.internet, self.engine = Internet(), Engine()
+        self.settings = {path.stem.removeprefix("Pulumi."): path.read_text() for path in ROOT.glob("Pulumi.*.yaml")}
+
+    def admin(self, verb, path, body=None):
+        headers = {"Authorization": "Bearer operator"}
+        answer = requests.request(verb, self.cloud.base_url + path, json=body, headers=headers, timeout=30)
+        assert answer.ok, answer.text
+        return answer.json() if answer.content else {}
+
+    def log_in_as(self, email):
+        """Use the key file of a service account, or of nobody that the project knows."""
+        path = self.folder / "key.json"
+        key = oauth.credentials_file(
+            path, email=email, project=PROJECT, token_uri=f"{self.cloud.base_url}/oauth2/token"
+        )
+
+        async def know():
+            self.cloud.cloud.store.put("oauth.keys", email, {"public": key})
+
+        asyncio.run_coroutine_threadsafe(know(), self.cloud.loop).result(10)
+        self.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
+        self.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+
+    def gcloud(self, *components):
+        """Put a gcloud with these components on PATH; none at all if there are none."""
+        path = self.folder / "bin" / "gcloud"
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        if components:
+            versions = json.dumps(dict.fromkeys(("Google Cloud SDK", *components), "528.0.0"))
+            path.write_text(f"#!/bin/sh\necho '{versions}'\n")
+            path.chmod(0o755)
+        self.environment.setenv("PATH", f"{path.parent}:/usr/sbin")
+
+    def write(self, stack, *changes):
+        """Write the stack's settings into the project's folder, with parts of the text replaced."""
+        text = self.settings[stack]
+        for before, after in changes:
+            assert before in text
+            text = text.replace(before, after)
+        (self.folder / f"Pulumi.{stack}.yaml").write_text(text)
+
+    def doctor(self, stack=None, *arguments):
+        """Return the exit code and the report of `doctor --json`."""
+        self.capsys.readouterr()
+        chosen = ["--stack", stack] if stack else []
+        code = run_command(COMMAND, ["--project", PROJECT, "--json", *chosen, *arguments])
+        printed = self.capsys.readouterr()
+        assert CANARY not in printed.out + printed.err
+        return code, json.loads(printed.out)
+
+    def line(self, check, stack=None):
+        """Return one line of the report."""
+        _, report = self.doctor(stack)
+        found = [line for line in report["checks"] if line["check"] == check]
+        assert found, [line["check"] for line in report["checks"]]
+        return found[0]
+
+    def state(self, check, stack=None):
+        return self.line(check, stack)["state"]
+
+    def scenario(self, **changes):
+        document = Scenario(operations=INSTANT, **changes).model_dump(mode="json")
+        self.admin("PUT", "/admin/scenario", document)
+
+    def policy(self, constraint, **rule):
+        body = {"policy": {"constraint": f"constraints/{constraint}", **rule}}
+        self.admin("POST", f"/cloudresourcemanager/v1/projects/{PROJECT}:setOrgPolicy", body)
+
+    def disable(self, api):
+        self.admin("POST", f"/serviceusage/v1/projects/{PROJECT}/services/{api}.googleapis.com:disable", {})
+
+    def grant(self, role, member):
+        path = f"/cloudresourcemanager/v1/projects/{PROJECT}"
+        policy = self.admin("POST", f"{path}:getIamPolicy", {})
+        policy["bindings"] = [*policy.get("bindings", []), {"role": role, "members": [member]}]
+        self.admin("POST", f"{path}:setIamPolicy", {"policy": policy})
+
+    def stage(self, stack, *, without=""):
+        """Put the weights into the bucket, as `scripts.stage_model` does."""
+        checkpoint = self.folder / "checkpoint"
+        checkpoint.mkdir(exist_ok=True)
+        (checkpoint / "config.json").write_text("{}")
+        (checkpoint / "model.safetensors").write_text("weights")
+        self.admin("POST", f"/serviceusage/v1/projects/{PROJECT}/services/storage.googleapis.com:enable", {})
+        name = f"{PROJECT}-gemma-{stack}-models"
+        existing = self.admin("GET", f"/storage/storage/v1/b?project={PROJECT}").get("items", [])
+        if name not in {bucket["name"] for bucket in existing}:
+            self.admin("POST", f"/storage/storage/v1/b?project={PROJECT}", {"name": name, "location": "us-east4"})
+        prefix = re.search(r"model: google/(\S+)", self.settings[stack])[1]
+        self.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "operator")
+        bucket = staging.bucket(name, PROJECT)
+        staging.stage(staging.FolderSource(folder=checkpoint), bucket, prefix, lambda _file, _copied: None)
+        self.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
+        if without:
+            self.admin("DELETE", f"/storage/storage/v1/b/{name}/o/{prefix}%2F{without}")
+
+    def follow(self, command, stack):  # noqa: C901 - one case for each command
+        """Have the effect of a printed command."""
+        words = shlex.split(command)
+        options = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
+        match words:
+            case ["gcloud", "services", "enable", service, _]:
+                self.admin("POST", f"/serviceusage/v1/projects/{PROJECT}/services/{service}:enable", {})
+            case ["gcloud", "projects", "add-iam-policy-binding", project, *_]:
+                assert project == PROJECT
+                self.grant(options["role"], options["member"])
+            case ["gcloud", "beta", "quotas", "preferences", "create", *_]:
+                assert int(options["preferred-value"]) > 0
+                self.scenario()
+            case ["gcloud", "resource-manager", "org-policies", "disable-enforce", constraint, _]:
+                self.policy(constraint, booleanPolicy={"enforced": False})
+            case ["gcloud", "resource-manager", "org-policies", "allow", constraint, value, _]:
+                self.policy(constraint, listPolicy={"allowedValues": [value]})
+            case ["gcloud", "components", "install", "alpha"]:
+                self.gcloud("core", "alpha")
+            case ["pulumi", "login"]:
+                self.engine.logged_in = True
+            case ["export", assignment]:
+                self.environment.setenv(*assignment.split("=", 1))
+            case ["python", "-m", "scripts.stage_model", "--stack", name]:
+                assert name == stack
+                self.stage(stack)
+            case ["hf", "auth", "login"] | ["pulumi", "config", "set", *_]:
+                self.internet.status["hub"] = (200, "")
+            case _:
+                pytest.fail(f"nobody can follow: {command}")
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch, capsys):
+    """A ready project, asked by its owner on a ready machine."""
+    with idle_cloud.start(project=PROJECT, scenario=Scenario(operations=INSTANT)) as cloud:
+        world = World(cloud, tmp_path, monkeypatch, capsys)
+        for api in ("serviceusage", "cloudresourcemanager", "storage", "tpu"):
+            monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"{cloud.base_url}/{api}/")
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "operator")
+        monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", CANARY)
+        monkeypatch.setenv("HF_ENDPOINT", world.internet.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setattr(model, "REGISTRY", world.internet.url)
+        monkeypatch.setattr(model, "TOKENS", f"{world.internet.url}/token")
+        monkeypatch.setattr(engine, "run", world.engine.run)
+        # google-auth looks up a regional boundary at Google's own address, which no variable redirects.
+        lookup = "_is_regional_access_boundary_lookup_required"
+        monkeypatch.setattr(service_account.Credentials, lookup, lambda _self: False)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\nruntime: python\n")
+        for stack in ("tpu-v6e4", "l4-qat", "rtx6000-31b"):
+            world.write(stack)
+        world.gcloud("core", "alpha")
+        yield world
+        world.internet.server.shutdown()
+
+
+def test_a_ready_project_is_all_ok_for_a_tpu_stack(world):
+    code, report = world.doctor("tpu-v6e4")
+    assert [line for line in report["checks"] if line["state"] != "ok"] == []
+    assert (code, report["ready"], report["project"], report["stack"]) == (0, True, PROJECT, "tpu-v6e4")
+
+
+def test_a_ready_project_is_all_ok_for_a_cloud_run_stack(world):
+    world.stage("l4-qat")
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "operator")
+    code, report = world.doctor("l4-qat")
+    assert [line for line in report["checks"] if line["state"] != "ok"] == []
+    assert code == 0
+
+
+def test_without_a_stack_only_what_every_stack_needs_is_checked(world):
+    code, report = world.doctor()
+    checks = [line["check"] for line in report["checks"]]
+    assert code == 0
+    assert checks[1:3] == ["API serviceusage", "API cloudresourcemanager"]
+    assert [check for check in checks if check.startswith("API ")] == [
+        f"API {api}" for api in ("serviceusage", *COMMON_APIS)
+    ]
+    assert not any(check.startswith(("quota of", "image", "hub", "weights", "gcloud")) for check in checks)
+
+
+@pytest.mark.parametrize("arguments", [["--stack", "nope"], ["--stack"], ["--projekt", "p"]])
+def test_wrong_arguments_are_refused(world, arguments):
+    assert run_command(COMMAND, arguments) == 2
+
+
+def test_a_project_has_to_be_named(world, capsys):
+    for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT"):
+        world.environment.delenv(name, raising=False)
+    assert run_command(COMMAND, []) == 2
+    assert "--project" in capsys.readouterr().err
+
+
+def test_people_get_a_table_and_the_commands_in_order(world, capsys):
+    world.disable("run")
+    world.disable("artifactregistry")
+    assert run_command(COMMAND, ["--project", PROJECT, "--stack", "l4-qat"]) == 1
+    printed = capsys.readouterr().out
+    commands = printed.partition("To mend, in this order:\n")[2].splitlines()
+    assert commands[:2] == [
+        f"  gcloud services enable {api}.googleapis.com --project={PROJECT}" for api in ("artifactregistry", "run")
+    ]
+    assert re.search(r"API run +│ missing +│ not enabled", printed)
+
+
+# --- the project ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_api_that_is_off_is_missing_with_the_command_that_enables_it(world):
+    world.disable("tpu")
+    line = world.line("API tpu", "tpu-v6e4")
+    assert (line["state"], line["mend"]) == (
+        "missing",
+        f"gcloud services enable tpu.googleapis.com --project={PROJECT}",
+    )
+    assert world.state("v6e-4 in us-east5-a", "tpu-v6e4") == "cannot be told"
+    assert world.state("quota of chips", "tpu-v6e4") == "cannot be told"
+
+
+def test_apis_that_the_caller_may_not_read_cannot_be_told(world):
+    world.log_in_as(f"stranger@{PROJECT}.iam.gserviceaccount.com")
+    line = world.line("APIs")
+    assert line["state"] == "cannot be told"
+    assert "--role=roles/serviceusage.serviceUsageViewer" in line["mend"]
+
+
+def test_a_permission_that_is_not_held_is_missing_with_its_role(world):
+    email = f"deployer@{PROJECT}.iam.gserviceaccount.com"
+    world.log_in_as(email)
+    line = world.line("permissions of iam.serviceAccountUser")
+    assert (line["state"], line["detail"]) == ("missing", "iam.serviceAccounts.actAs not held")
+    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
+    world.follow(line["mend"], None)
+    assert world.state("permissions of iam.serviceAccountUser") == "ok"
+
+
+def test_permissions_cannot_be_told_when_google_does_not_answer(world):
+    world.scenario(faults=[{"method": "cloudresourcemanager.projects.testIamPermissions", "count": 999, "status": 400}])
+    code, report = world.doctor()
+    line = next(line for line in report["checks"] if line["check"] == "permissions of iam.serviceAccountUser")
+    assert (line["state"], code) == ("cannot be told", 1)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "rule", "check", "command"),
+    [
+        ("iam.disableServiceAccountCreation", {"booleanPolicy": {"enforced": True}}, "", "disable-enforce"),
+        ("gcp.resourceLocations", {"listPolicy": {"allowedValues": ["in:eu-locations"]}}, " for us-east4", "allow"),
+        ("gcp.resourceLocations", {"listPolicy": {"deniedValues": ["us-east4"]}}, " for us-east4", "allow"),
+        ("iam.allowedPolicyMemberDomains", {"listPolicy": {"allowedValues": ["C01234567"]}}, "", "delete"),
+    ],
+)
+def test_a_policy_that_would_refuse_the_stack_is_missing(world, constraint, rule, check, command):
+    world.write("l4-qat", ("    region: us-east4\n", "    region: us-east4\n    public: true\n"))
+    assert world.state(f"policy {constraint}{check}", "l4-qat") == "ok"
+    world.policy(constraint, **rule)
+    line = world.line(f"policy {constraint}{check}", "l4-qat")
+    assert line["state"] == "missing"
+    assert line["mend"].startswith(f"gcloud resource-manager org-policies {command} {constraint}")
+
+
+def test_policies_that_the_caller_may_not_read_cannot_be_told(world):
+    world.log_in_as(f"stranger@{PROJECT}.iam.gserviceaccount.com")
+    line = world.line("policy iam.disableServiceAccountCreation")
+    assert line["state"] == "cannot be told"
+    assert "roles/orgpolicy.policyViewer" in line["mend"]
+
+
+def test_value_groups_cover_their_regions_and_no_others():
+    assert _covers("in:us-locations", "us-east4")
+    assert _covers("in:us-east4-locations", "us-east4")
+    assert _covers("is:us-east4", "us-east4")
+    assert not _covers("us", "us-east4")
+    assert not _covers("in:us-east1-locations", "us-east4")
+
+
+# --- the accelerator -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_quota_of_chips_is_a_number_for_each_zone(world):
+    zones = Tpu().zones
+    few = zones["us-east5-b"].model_copy(update={"preemptible_quota_chips": 3})
+    world.scenario(tpu=Tpu(zones={**zones, "us-east5-b": few}))
+    line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
+    assert (line["state"], line["values"]) == ("missing", {"limit": 3.0, "needed": 4.0})
+    assert "--quota-id=TPUV6EPreemptiblePerProjectPerZoneForTPUAPI --dimensions=zone=us-east5-b" in line["mend"]
+    assert world.line("quota of chips in us-east5-a", "tpu-v6e4")["values"] == {"limit": 64.0, "needed": 4.0}
+
+
+def test_a_quota_of_nothing_is_read_although_google_leaves_zeros_out(world):
+    world.scenario(tpu=Tpu(zones=NO_CHIPS))
+    assert world.line("quota of chips in us-east5-a", "tpu-v6e4")["values"] == {"limit": 0.0, "needed": 4.0}
+
+
+def test_the_quota_of_gpus_is_read_and_the_planner_can_be_told(world):
+    line = world.line("quota of GPUs in us-east4", "l4-qat")
+    assert (line["state"], line["values"]) == ("ok", {"limit": 3.0, "needed": 2.0})
+    assert "--path gemma-serving:cloudRun.gpuQuota 3" in line["detail"]
+    world.write("l4-qat", ("    region: us-east4\n", "    region: us-east4\n    gpuQuota: 3\n"))
+    assert world.line("quota of GPUs in us-east4", "l4-qat")["detail"] == "3 GPUs, 2 needed"
+    world.scenario(run=Run(gpu_quota=1))
+    assert world.state("quota of GPUs in us-east4", "l4-qat") == "missing"
+
+
+def test_the_quota_of_an_rtx_pro_6000_counts_thousandths(world):
+    settings = world.settings["rtx6000-31b"]
+    region = re.search(r"region: (\S+)", settings)[1]
+    line = world.line(f"quota of GPUs in {region}", "rtx6000-31b")
+    assert line["values"]["limit"] == 3.0
+    world.scenario(run=Run(gpu_quota=0, memory_quota_gib=40, cpu_quota=20))
+    line = world.line(f"quota of GPUs in {region}", "rtx6000-31b")
+    assert line["state"] == "missing"
+    assert int(re.search(r"--preferred-value=(\d+)", line["mend"])[1]) % 1000 == 0
+    memory = world.line(f"quota of GiB in {region}", "rtx6000-31b")
+    assert (memory["state"], memory["values"]["limit"]) == ("missing", 40.0)
+
+
+def test_a_quota_that_google_does_not_name_cannot_be_told(world):
+    zones = {name: zone for name, zone in Tpu().zones.items() if name != "us-east5-b"}
+    world.scenario(tpu=Tpu(zones=zones))
+    line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
+    assert line["values"] == {"limit": 0.0, "needed": 4.0}
+    world.scenario(faults=[{"method": "serviceusage.services.consumerQuotaMetrics.get", "count": 999, "status": 404}])
+    assert world.state("quota of chips", "tpu-v6e4") == "cannot be told"
+
+
+def test_a_zone_that_does_not_offer_the_type_is_missing(world):
+    zones = Tpu().zones
+    world.scenario(tpu=Tpu(zones={**zones, "us-east5-a": zones["us-west4-a"]}))
+    line = world.line("v6e-4 in us-east5-a", "tpu-v6e4")
+    assert line["state"] == "missing"
+    assert "us-east5-a out of gemma-serving:tpu.zones" in line["mend"]
+    world.scenario(faults=[{"method": "tpu.projects.locations.acceleratorTypes.get", "count": 999, "status": 403}])
+    assert world.state("v6e-4 in us-east5-b", "tpu-v6e4") == "cannot be told"
+
+
+# --- this machine --------------------------------------------------------------------------------------------------------------
+
+
+def test_gcloud_and_its_alpha_component(world):
+    world.gcloud("core")
+    line = world.line("gcloud alpha", "tpu-v6e4")
+    assert (line["state"], line["mend"]) == ("missing", "gcloud components install alpha")
+    world.gcloud()
+    assert world.state("gcloud", "tpu-v6e4") == "missing"
+    world.gcloud("core")
+    (world.folder / "bin" / "gcloud").write_text("#!/bin/sh\nexit 1\n")
+    assert world.state("gcloud", "tpu-v6e4") == "cannot be told"
+
+
+def test_no_credentials_are_missing(world):
+    world.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
+    world.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(world.folder / "none.json"))
+    line = world.line("credentials", "tpu-v6e4")
+    assert (line["state"], line["mend"]) == ("missing", "gcloud auth application-default login")
+
+
+def test_credentials_that_google_refuses_are_missing(world):
+    world.log_in_as(f"gone@{PROJECT}.iam.gserviceaccount.com")
+
+    async def forget():
+        world.cloud.cloud.store.delete("oauth.keys", f"gone@{PROJECT}.iam.gserviceaccount.com")
+
+    asyncio.run_coroutine_threadsafe(forget(), world.cloud.loop).result(10)
+    assert world.state("credentials") == "missing"
+
+
+def test_credentials_cannot_be_told_when_google_cannot_be_reached(world):
+    world.log_in_as(f"anyone@{PROJECT}.iam.gserviceaccount.com")
+    path = world.folder / "key.json"
+    key = json.loads(path.read_text())
+    path.write_text(json.dumps({**key, "token_uri": "http://127.0.0.1:1/token"}))
+    assert world.state("credentials") == "cannot be told"
+
+
+@pytest.mark.parametrize(("given", "state"), [(PROJECT, "ok"), ("another", "missing"), (None, "missing")])
+def test_a_persons_login_counts_its_calls_against_the_project(world, monkeypatch, given, state):
+    login = Credentials(token="operator", refresh_token="r", quota_project_id=given)
+    monkeypatch.setattr(Credentials, "refresh", lambda _self, _request: None)
+    monkeypatch.setattr(google_api, "credentials", lambda: login)
+    line = world.line("quota project")
+    assert line["state"] == state
+    assert line["mend"] in {"", f"gcloud auth application-default set-quota-project {PROJECT}"}
+
+
+def test_backend_and_passphrase(world):
+    world.engine.logged_in = False
+    assert world.line("Pulumi backend")["mend"] == "pulumi login"
+    world.engine.logged_in = True
+    world.environment.delenv("PULUMI_CONFIG_PASSPHRASE")
+    world.environment.delenv("PULUMI_CONFIG_PASSPHRASE_FILE", raising=False)
+    assert world.line("Pulumi passphrase", "l4-qat")["mend"] == "export PULUMI_CONFIG_PASSPHRASE_FILE=FILE"
+    world.write("l4-qat", ("config:\n", "secretsprovider: gcpkms://projects/p\nconfig:\n"))
+    assert world.state("Pulumi passphrase", "l4-qat") == "ok"
+    world.environment.setattr(engine, "run", refuse_to_end)
+    assert world.state("Pulumi backend") == "cannot be told"
+
+
+def refuse_to_end(*_arguments, **_options):
+    raise ScriptError("`pulumi whoami` did not end within 120 s.")
+
+
+# --- what the server runs ------------------------------------------------------------------------------------------------------
+
+
+def test_weights_are_missing_until_they_are_staged_whole(world):
+    line = world.line("weights", "l4-qat")
+    assert (line["state"], line["mend"]) == ("missing", "python -m scripts.stage_model --stack l4-qat")
+    world.stage("l4-qat", without="model.safetensors")
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "operator")
+    line = world.line("weights", "l4-qat")
+    assert (line["state"], "model.safetensors" in line["detail"]) == ("missing", True)
+    world.stage("l4-qat")
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "operator")
+    assert world.state("weights", "l4-qat") == "ok"
+    world.scenario(faults=[{"method": "storage.objects.get", "count": 999, "status": 403}])
+    assert world.state("weights", "l4-qat") == "cannot be told"
+
+
+def test_the_hub_is_asked_with_the_token_that_the_server_will_have(world):
+    assert world.line("hub", "tpu-v6e4")["detail"].endswith("(no token needed)")
+    world.internet.status["hub"] = (401, "GatedRepo")
+    line = world.line("hub", "tpu-v6e4")
+    assert (line["state"], "gated" in line["detail"]) == ("missing", True)
+    assert line["mend"] == "pulumi config set --stack tpu-v6e4 --secret hfToken"
+    world.write("tpu-v6e4", ("config:\n", "config:\n  gemma-serving:hfToken: { secure: v1:abc }\n"))
+    world.internet.status["hub"] = (403, "GatedRepo")
+    assert "not accepted the terms" in world.line("hub", "tpu-v6e4")["detail"]
+    world.internet.status["hub"] = (401, "")
+    assert "not valid" in world.line("hub", "tpu-v6e4")["detail"]
+    world.internet.status["hub"] = (200, "")
+    assert world.state("hub", "tpu-v6e4") == "ok"
+    assert world.internet.seen_tokens[-1] == f"Bearer {CANARY}"
+
+
+def test_a_hub_or_registry_that_this_machine_cannot_reach_does_not_fail(world):
+    world.environment.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    world.environment.setattr(model, "TOKENS", "http://127.0.0.1:1/token")
+    code, report = world.doctor("tpu-v6e4")
+    assert {line["check"]: line["state"] for line in report["checks"] if line["state"] != "ok"} == {
+        "hub": "cannot be told",
+        "image": "cannot be told",
+    }
+    assert (code, report["ready"]) == (0, True)
+
+
+def test_an_image_that_the_registry_does_not_have_is_missing(world):
+    assert world.line("image", "l4-qat")["detail"].endswith("Docker Hub allows this address 97 more pulls now")
+    world.internet.status["image"] = (404, "")
+    assert world.state("image", "l4-qat") == "missing"
+    world.internet.status["image"] = (429, "")
+    assert world.state("image", "l4-qat") == "cannot be told"
+
+
+# --- as a whole ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stack", ["tpu-v6e4", "l4-qat"])
+def test_following_the_commands_ends_in_a_ready_project(world, stack):
+    """A project where everything is off, a caller without a role, and a bare machine."""
+    email = f"deployer@{PROJECT}.iam.gserviceaccount.com"
+    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
+    world.scenario(tpu=Tpu(zones=NO_CHIPS), run=Run(gpu_quota=0, cpu_quota=0, memory_quota_gib=0))
+    world.policy("iam.disableServiceAccountCreation", booleanPolicy={"enforced": True})
+    for api in APIS:
+        world.disable(api)
+    world.gcloud("core")
+    world.engine.logged_in = False
+    world.environment.delenv("PULUMI_CONFIG_PASSPHRASE")
+    world.internet.status["hub"] = (401, "GatedRepo")
+    world.log_in_as(email)
+    followed = []
+    for _ in itertools.repeat(None, 8):
+        code, report = world.doctor(stack)
+        if code == 0:
+            break
+        for mend in dict.fromkeys(line["mend"] for line in report["checks"] if line["state"] != "ok"):
+            if mend:
+                world.follow(mend, stack)
+                followed.append(mend)
+    assert [line for line in report["checks"] if line["state"] != "ok"] == []
+    assert (code, report["ready"]) == (0, True)
+    assert len(followed) > 15
+
+
+def test_the_calls_are_few_and_run_at_the_same_time(world, monkeypatch):
+    """With 300 ms a call it takes 300 ms times the depth, because no call waits for another check's."""
+    calls, lock = [], threading.Lock()
+    together = threading.Event()
+    plain = AuthorizedSession.request
+
+    def counted(session, *arguments, **options):
+        with lock:
+            calls.append(threading.get_ident())
+            if len(set(calls)) >= 18:
+                together.set()
+        assert together.wait(10), f"only {len(set(calls))} checks called before one had its answer"
+        return plain(session, *arguments, **options)
+
+    monkeypatch.setattr(AuthorizedSession, "request", counted)
+    _, report = world.doctor("tpu-v6e4")
+    assert report["ready"]
+    assert 18 <= len(calls) <= 24
+    assert max(calls.count(thread) for thread in calls) == 1
+
+
+def test_a_check_that_does_not_end_cannot_be_told():
+    release = threading.Event()
+
+    def hang():
+        release.wait(10)
+        return ()
+
+    ok = Diagnosis(check="quick", state="ok", detail="")
+    lines = concurrently([Check(name="slow", run=hang), Check(name="quick", run=lambda: (ok,))], limit_s=0.05)
+    release.set()
+    assert [(line.check, line.state) for line in lines] == [("slow", "cannot be told"), ("quick", "ok")]
+
+
+def test_the_doctor_changes_nothing(world):
+    world.doctor("tpu-v6e4")
+    world.doctor("l4-qat")
+    requests_made = world.admin("GET", "/admin/requests")["requests"]
+    writes = {entry["id"] for entry in requests_made if entry["method"] != "GET"}
+    assert writes == {
+        "cloudresourcemanager.projects.testIamPermissions",
+        "cloudresourcemanager.projects.getEffectiveOrgPolicy",
+    }
