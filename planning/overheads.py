@@ -50,7 +50,7 @@ FUSE_BUFFERED_BYTES_PER_S: Final = 800e6
 """`enable-buffered-read=true`: parallel ranged reads ahead of the reader; 45 to 53 s from zero to the first answer are published, with Direct VPC."""
 CLOUD_RUN_NETWORK_BYTES_PER_S: Final = 75e6
 """What a Cloud Run instance with a GPU reads from the network unless Direct VPC takes all its traffic: 600 Mbit/s (comment of a public Terraform
-program for this GPU; Google's page on GPU best practices has no figure). The rates above and below need Direct VPC."""
+program for this GPU; Google's pages were not found to give a figure). The rates above and below need Direct VPC."""
 FUSE_CACHED_BYTES_PER_S: Final = 500e6
 """File cache in memory, filled by parallel downloads, then read once more from there."""
 STREAMER_BYTES_PER_S: Final = 1_000e6

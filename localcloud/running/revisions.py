@@ -38,8 +38,7 @@ _STEADY_S: Final = 60.0
 _UP_LIMIT_S: Final = 60.0
 _MB_PER_S_WITHOUT_DIRECT_VPC: Final = 75.0
 """An instance with a GPU reads from the network at 600 Mbit/s unless Direct VPC takes all its traffic: comment of a public Terraform program that
-loads models on this platform (2026). Google's page on GPU best practices says the same without a figure ("fast when you use network
-optimizations")."""
+loads models on this platform (2026). Google's pages were not found to give a figure."""
 
 
 def _root(_: str) -> int:
