@@ -89,7 +89,7 @@ def test_every_file_that_the_documents_link_to_exists():
     links = [
         (document, link)
         for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text())
+        for link in re.findall(r"\]\(([^)#\[\]]+)(?:#[^)]*)?\)", document.read_text())
     ]
     missing = [
         f"{document.name}: {link}"

@@ -5,7 +5,7 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from tests.localcloud.plugins.harness import (
     run,
     with_property,
 )
+from tests.localcloud.server.test_replay import ALLOWED_MOUNT, DISALLOWED_MOUNT
 
 ROWS = oracle("more.jsonl")
 SERVICE = "gcp:cloudrunv2/service:Service"
@@ -59,7 +60,9 @@ class Wire:
     ) -> TransportReply:
         parsed = json.loads(body) if body is not None and headers.get("Content-Type") == "application/json" else None
         self.sent.append(Sent(method, f"/{path}", dict(query), parsed))
-        return await self.inner.send(method, path, query, headers, body)
+        accepted = None if body is None else body.replace(DISALLOWED_MOUNT.encode(), ALLOWED_MOUNT.encode())
+        reply = await self.inner.send(method, path, query, headers, accepted)
+        return replace(reply, text=reply.text.replace(ALLOWED_MOUNT, DISALLOWED_MOUNT))
 
     async def close(self) -> None:
         await self.inner.close()
