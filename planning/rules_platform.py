@@ -184,7 +184,7 @@ def quota(subject: Subject) -> RuleResult | None:
             severity="warn",
             message=f"`cloud_run.max_instances` is {run.max_instances}, and the GPU quota of {region} is not set.",
             advice=(
-                "`python -m scripts.doctor --stack NAME` reads it and prints how to set `cloud_run.gpu_quota`; "
+                "python -m scripts.doctor --stack NAME reads it and prints how to set `cloud_run.gpu_quota`; "
                 "revisions that still hold instances count too."
             ),
         )
