@@ -25,6 +25,8 @@ QUESTIONS: Final = {
     "fits (31B on H100)": Deployment(model="google/gemma-4-31B-it", accelerator="H100"),
     "out of memory, with ways out (31B on L4)": Deployment(model="google/gemma-4-31B-it", accelerator="L4"),
 }
+SEARCH: Final = ("--solve", "--workload", "in=4000,out=500,users=32", "--json")
+"""The widest search: no limit, all models."""
 DEFAULT_RUNS: Final = 15
 _CALLS_A_RUN: Final = 100
 _LIMIT_S: Final = 60
@@ -63,6 +65,7 @@ def measure(runs: int) -> list[Timing]:
         what: (sys.executable, "-m", "scripts.plan", "--model", d.model, "--accelerator", d.accelerator, "--json")
         for what, d in QUESTIONS.items()
     }
+    commands["all models for a workload (--solve)"] = (sys.executable, "-m", "scripts.plan", *SEARCH)
     best = dict.fromkeys(("python -c pass", *commands), float("inf"))
     for run in range(runs):
         print(f"plan_speed: run {run + 1} of {runs}", file=sys.stderr)

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
         StartupProbe,
         ThroughputPlan,
         TpuOptions,
+        WorkloadPlan,
     )
     from planning.vllm_args import VllmOptions, vllm_arguments, vllm_environment
+    from planning.workload import Workload, parse_workload
 
 __all__ = [
     "CloudRunOptions",
@@ -42,6 +44,9 @@ __all__ = [
     "ThroughputPlan",
     "TpuOptions",
     "VllmOptions",
+    "Workload",
+    "WorkloadPlan",
+    "parse_workload",
     "plan",
     "recommended",
     "vllm_arguments",
@@ -51,6 +56,8 @@ __all__ = [
 _HOME: Final = {
     "PlanningError": "errors",
     "VllmOptions": "vllm_args",
+    "Workload": "workload",
+    "parse_workload": "workload",
     "plan": "planner",
     "recommended": "recommendation",
     "vllm_arguments": "vllm_args",

@@ -1,7 +1,8 @@
-"""The Gemma 4 family by its dimensions, and the names of its checkpoints.
+"""The Gemma 4 family by its dimensions, and what a server loads of each of its checkpoints (`planning.checkpoints`).
 
 Dimensions from the checkpoints' config.json (google/gemma-4-*); totals agree with the model cards: 4.65, 7.52, 11.91, 25.23 (3.82
-active) and 30.70 billion parameters in the language model.
+active) and 30.70 billion parameters in the language model. Dimensions of the drafters from the config.json of google/gemma-4-*-it-assistant;
+totals agree with what was loaded: 78.5 million parameters for E4B, 939,042,560 bytes for 31B.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
+from planning.checkpoints import CHECKPOINTS, QAT_SUFFIX, find_checkpoint, similar_ids
 from planning.model import Attention, Experts, LayerGroup, ModelSpec, VisionTower
 
 VOCAB: Final = 262_144
@@ -133,30 +135,85 @@ _26B: Final = replace(
 MODELS: Final[Mapping[str, ModelSpec]] = {m.name: m for m in (_E2B, _E4B, _12B, _26B, _31B)}
 """The bf16 checkpoints, by Hugging Face id."""
 
-QAT_SUFFIX: Final = "-qat-w4a16-ct"
+MODEL_IDS: Final = tuple(one.id for one in CHECKPOINTS.values() if not one.is_drafter)
+"""Every id that the planner knows and that can be served, as Hugging Face spells it."""
 
-MODEL_IDS: Final = (*MODELS, *(name + QAT_SUFFIX for name in MODELS))
-"""Every id that the planner knows, as Hugging Face spells it."""
 
-_BY_LOWER_CASE: Final[Mapping[str, str]] = {name.lower(): name for name in MODEL_IDS}
+def _drafter(target: ModelSpec, *, hidden: int, heads: int, mlp: int, centroids: int = 0) -> ModelSpec:
+    """Return Google's drafter: four layers that ask the target's KV cache and keep none (vllm-project/vllm#41745)."""
+    sliding = Attention(heads=heads, kv_heads=0, head_dim=HEAD_DIM, window=target.groups[0].attention.window)
+    full = Attention(heads=heads, kv_heads=0, head_dim=GLOBAL_HEAD_DIM)
+    return ModelSpec(
+        name=f"{target.name}-assistant",
+        hidden=hidden,
+        vocab=VOCAB,
+        groups=(
+            LayerGroup(count=3, attention=sliding, mlp=mlp, owns_kv=False),
+            LayerGroup(count=1, attention=full, mlp=mlp, owns_kv=False),
+        ),
+        max_positions=target.max_positions,
+        is_gemma4=True,
+        tpu_torch_path=target.tpu_torch_path,
+        target_hidden=target.hidden,
+        centroids=centroids,
+    )
+
+
+_DRAFTERS: Final[Mapping[str, ModelSpec]] = {
+    _E2B.name: _drafter(_E2B, hidden=256, heads=4, mlp=2_048, centroids=2_048),
+    _E4B.name: _drafter(_E4B, hidden=256, heads=4, mlp=2_048, centroids=2_048),
+    _12B.name: _drafter(_12B, hidden=1_024, heads=16, mlp=8_192),
+    _26B.name: _drafter(_26B, hidden=1_024, heads=16, mlp=8_192),
+    _31B.name: _drafter(_31B, hidden=1_024, heads=32, mlp=8_192),
+}
+"""By the id of the model that each drafts for."""
 
 
 def find_id(name: str) -> str | None:
     """Return the id that a spelling means, or None. Case does not matter, and `google/` may be left out."""
-    lower = name.strip().lower()
-    return _BY_LOWER_CASE.get(lower) or _BY_LOWER_CASE.get(f"google/{lower}")
+    found = find_checkpoint(name)
+    return found.id if found is not None and not found.is_drafter else None
 
 
-@lru_cache(maxsize=32)
-def spec_of(model_id: str, quantization: str) -> ModelSpec:
-    """Return the architecture that a server of this checkpoint loads. `model_id` is one of `MODEL_IDS`."""
-    spec = MODELS[model_id.removesuffix(QAT_SUFFIX)]
-    if quantization != "w4a16":
-        return spec
-    # Google's 4-bit exports of the dense models store the output head beside the embeddings (31B: 23,265,352,448 bytes, 12B: 10.26 GB).
-    return replace(
-        spec, groups=tuple(_with_padded_experts(group) for group in spec.groups), head_in_checkpoint=not spec.is_moe
+def unknown_model(name: str) -> str:
+    """Return the sentence that refuses an id outside the catalog: what is known, what was meant, and how to plan it all the same."""
+    found = find_checkpoint(name)
+    if found is not None:
+        return (
+            f"{found.id} drafts for {found.architecture} and serves nobody alone; take {found.architecture} as the model, and name "
+            'the drafter in `vllm.speculative_config`: {"model": "' + found.id + '", "num_speculative_tokens": 3}.'
+        )
+    known = f"{', '.join(MODEL_IDS[:_SHOWN_IDS])} and {len(MODEL_IDS) - _SHOWN_IDS} more (docs/checkpoints.md)"
+    close = similar_ids(name)
+    meant = f"; did you mean {' or '.join(close)}" if close else ""
+    return (
+        f'The model "{name}" is not in the catalog; known are {known}{meant}; any other is planned from its config.json '
+        "(`python -m scripts.plan --config FILE` or --from-hub, and `model_config` in a stack)."
     )
+
+
+_SHOWN_IDS: Final = 10
+
+
+@lru_cache(maxsize=64)
+def spec_of(model_id: str, quantization: str | None = None) -> ModelSpec:
+    """Return the architecture that a server of this checkpoint loads. `model_id` is an id of `CHECKPOINTS`.
+
+    `quantization` is the scheme in which the weights are held; None takes the checkpoint's own, and w4a16 means Google's 4-bit export.
+    """
+    checkpoint = CHECKPOINTS[model_id]
+    if checkpoint.is_drafter:
+        return replace(_DRAFTERS[checkpoint.architecture], name=model_id)
+    spec = replace(
+        MODELS[checkpoint.architecture],
+        native_quantization=checkpoint.scheme,
+        head_in_checkpoint=checkpoint.has_stored_head,
+    )
+    if (quantization or checkpoint.scheme) != "w4a16":
+        return spec
+    if checkpoint.scheme != "w4a16":
+        return spec_of(checkpoint.architecture + QAT_SUFFIX)
+    return replace(spec, groups=tuple(_with_padded_experts(group) for group in spec.groups))
 
 
 def _with_padded_experts(group: LayerGroup) -> LayerGroup:

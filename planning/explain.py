@@ -1,25 +1,29 @@
 """The formulas with their numbers, line by line, for `--explain`."""
 
-from planning import overheads
+from planning import bands, overheads
 from planning.kv_cache import blocks_per_request, layout_of
 from planning.memory import captured_graphs
 from planning.model import active_params, text_params
+from planning.releases import tokens_in_flight
+from planning.serving import server_of
 from planning.startup import xla_programs
+from planning.steps import step_of
 from planning.subject import Subject
-from planning.throughput import step_of
+from planning.types import StartupPlan
 from planning.units import KIB, to_gib
 
 _BILLION = 1e9
 
 
 def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return sections of lines: model, memory, KV cache, start-up, decoding, cost."""
+    """Return sections of lines: model, memory, KV cache, start-up, decoding, the workload where one was given, cost."""
     return (
         ("Model", _model(subject)),
         ("Memory of one device", _memory(subject)),
         ("KV cache", _kv(subject)),
         ("Start-up", _startup(subject)),
         ("Decoding", _decoding(subject)),
+        *((("Workload", _workload(subject)),) if subject.workload is not None else ()),
         ("Cost", _cost(subject)),
     )
 
@@ -61,7 +65,8 @@ def _memory(subject: Subject) -> tuple[str, ...]:
     lines.append(f"= KV cache                     {memory.kv_gib:9.3f} GiB")
     if resolved.is_tpu:
         lines.append(
-            f"outside the budget: {memory.headroom_gib:.2f} GiB for compiled programs, which want {memory.activations_gib:.2f} GiB"
+            f"outside the budget: {memory.headroom_gib:.2f} GiB for compiled programs; {memory.outside_needs_gib:.2f} GiB are too few, "
+            f"{memory.outside_enough_gib:.2f} GiB are enough"
         )
     else:
         lines.append(
@@ -81,13 +86,13 @@ def _kv(subject: Subject) -> tuple[str, ...]:
                 f"full length: {kind.groups} group(subject) x ceil({resolved.max_model_len:,} / {kind.block_size}) blocks a request"
             )
         else:
-            held = min(kind.window - 1 + resolved.max_num_batched_tokens, resolved.max_model_len)
+            held = min(kind.window - 1 + tokens_in_flight(resolved), resolved.max_model_len)
             lines.append(
                 f"window {kind.window:,}: {kind.groups} group(subject) x (ceil({held:,} / {kind.block_size}) + 1) blocks, "
-                f"min({kind.window:,} - 1 + {resolved.max_num_batched_tokens:,}, {resolved.max_model_len:,}) tokens held"
+                f"min({kind.window:,} - 1 + {tokens_in_flight(resolved):,}, {resolved.max_model_len:,}) tokens held"
             )
     per_request = blocks_per_request(
-        layout, max_model_len=resolved.max_model_len, max_num_batched_tokens=resolved.max_num_batched_tokens
+        layout, max_model_len=resolved.max_model_len, tokens_in_flight=tokens_in_flight(resolved)
     )
     lines += [
         (
@@ -111,7 +116,15 @@ def _startup(subject: Subject) -> tuple[str, ...]:
         f"weights, {resolved.weights_mode:<10} {startup.load_s:8.1f} s for {subject.memory.checkpoint_gib:.2f} GiB",
         f"compile and warm-up {startup.compile_s:8.1f} s ({work})",
         f"in all              {startup.total_s:8.1f} s; with a margin of {overheads.PROBE_MARGIN:g}: a probe budget of {startup.probe_budget_s} s",
+        *_seen(startup),
     )
+
+
+def _seen(startup: StartupPlan) -> tuple[str, ...]:
+    if startup.probe is None:
+        return ()
+    probe, asks = startup.probe, f"every {startup.probe.period_s} s, {startup.probe.failure_threshold} times"
+    return (f"seen by the probe   {startup.ready_s:8.1f} s; it waits {probe.initial_delay_s} s, then asks {asks}",)
 
 
 def _decoding(subject: Subject) -> tuple[str, ...]:
@@ -132,8 +145,45 @@ def _decoding(subject: Subject) -> tuple[str, ...]:
     )
 
 
+def _workload(subject: Subject) -> tuple[str, ...]:
+    answer, workload = subject.workload, subject.resolved.deployment.workload
+    if answer is None or workload is None:
+        return ()
+    server = server_of(subject.resolved, subject.memory, workload)
+    prompt, running = server.prompt, max(answer.running_requests.typical, 1.0)
+    step, alone = server.step(running), server.alone
+    kind = bands.kind_of(subject.resolved, prompt)
+    rate = bands.BANDS["rate", kind]
+    return (
+        f"a prompt has {prompt.tokens:,} tokens, {prompt.cached:,} of them in the prefix cache; it fills {prompt.steps:.2f} steps",
+        (
+            f"prefill: {prompt.compute_s * 1e3:.2f} ms of arithmetic and {prompt.encoder_s * 1e3:.2f} ms of encoders; a step hides "
+            f"{max(alone.memory_s - alone.compute_s, 0.0) * 1e3:.2f} ms of it behind what it reads"
+        ),
+        (
+            f"an answer takes {server.steps:,.0f} steps ({server.tokens_per_step:.2f} tokens each); one of {running:,.1f} requests with "
+            f"{server.held_tokens:,.0f} tokens each takes {step.total_s * 1e3:.2f} ms"
+        ),
+        (
+            f"places: {subject.resolved.max_num_seqs:,} by max-num-seqs, {server.kv_slots:,} by the KV cache; {answer.queued_requests.typical:,.1f} "
+            f"requests wait {answer.queue_s.typical:,.2f} s"
+        ),
+        (
+            f"{answer.requests_per_s.typical:.3g} requests/s, {answer.output_tok_per_s.typical:,.0f} tokens/s, bound by {answer.bound}; saturated at "
+            f"{answer.most_requests_per_s:.3g} requests/s"
+        ),
+        f"band of the rate: {rate.low:g} to {rate.high:g} times ({kind}, {_points(rate.points)})",
+    )
+
+
+def _points(count: int) -> str:
+    return f"{count} measured points" if count else "assumed"
+
+
 def _cost(subject: Subject) -> tuple[str, ...]:
     cost = subject.cost
+    if not cost.is_known:
+        return ("no price was given for this device",)
     return (
         *(f"{name:<28} ${price:8.4f}/h" for name, price in cost.parts_usd_per_hour),
         f"in all                       ${cost.usd_per_hour:8.4f}/h; at most ${cost.max_usd:,.2f} ({cost.max_usd_basis})",

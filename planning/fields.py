@@ -7,12 +7,42 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
+from planning.errors import PlanningError
 from planning.types import Deployment, StartupProbe
+from planning.vllm_args import Limit
+from planning.workload import Workload
 
 T = TypeVar("T")
 
-_NOT_SETTABLE = frozenset({"model_spec", "prices", "cloud_run.cuda13_image"})
+_NOT_SETTABLE = frozenset(
+    {
+        "model_spec",
+        "draft_spec",
+        "device",
+        "prices",
+        "today",
+        "bucket_region",
+        "image_version",
+        "cloud_run.cuda13_image",
+    }
+)
 """Objects of the program, and what follows from other fields."""
+_EMPTY: Mapping[str, object] = {"startup_probe": StartupProbe(), "workload": Workload()}
+"""What a block that is left out begins as when one of its fields is set."""
+
+_ABOVE_0 = Limit(above=0)
+_LIMITS = {
+    "host_memory_gib": _ABOVE_0,
+    "vcpu": _ABOVE_0,
+    "measured_tok_per_s": Limit(at_least=0.001),
+    "max_usd": Limit(at_least=1),
+    "cloud_run.concurrency": Limit(at_least=1),
+    "cloud_run.max_instances": Limit(at_least=1),
+}
+"""Limits of numbers outside _OWN_LIMITS; every other number is 0 or more."""
+_OWN_LIMITS = ("vllm.", "workload.")
+"""Blocks whose fields carry limits in their annotations."""
+_FROM_0 = Limit(at_least=0)
 
 
 class FieldType(NamedTuple):
@@ -29,9 +59,24 @@ def field_types() -> Mapping[str, FieldType]:
     return {path: kind for path, kind in _leaves(Deployment, "") if path not in _NOT_SETTABLE}
 
 
+@cache
+def number_limits() -> Mapping[str, Limit]:
+    """Return what each field allows that holds a number and stands outside `vllm` and `workload`, by path."""
+    numbers = (path for path, kind in field_types().items() if kind.hint is int or kind.hint is float)
+    return {path: _LIMITS.get(path, _FROM_0) for path in numbers if not path.startswith(_OWN_LIMITS)}
+
+
+def check_numbers(deployment: Deployment) -> None:
+    """Raise PlanningError for the first number of a deployment that is none, or that is not allowed."""
+    for path, limit in number_limits().items():
+        value = value_at(deployment, path)
+        if value is not None and not (isinstance(value, int | float) and limit.allows(value)):
+            raise PlanningError(f"`{path}` is {value}; it must be {limit}.")
+
+
 def is_duration(path: str) -> bool:
-    """Return whether a field holds seconds."""
-    return path.endswith("_s") and not path.endswith("_per_s")
+    """Return whether a field holds a duration. The length of a recording is a figure of the workload, in seconds."""
+    return path.endswith("_s") and not path.endswith(("_per_s", "audio_s"))
 
 
 def value_at(deployment: Deployment, path: str) -> object:
@@ -63,7 +108,7 @@ def _changed(owner: T, changes: Mapping[str, object]) -> T:
             own[name] = value
     for name, values in inner.items():
         block = getattr(owner, name)
-        own[name] = _changed(StartupProbe() if block is None else block, values)
+        own[name] = _changed(_EMPTY[name] if block is None else block, values)
     return cast("T", replace(cast("Any", owner), **own))
 
 

@@ -30,6 +30,8 @@ class Accelerator:
     """PCIe, one way, per device; 0 where weights cannot be offloaded."""
     is_large: bool = False
     """vLLM gives it larger batches: 70 GiB or more and not an A100."""
+    usd_per_hour: float | None = None
+    """Price of all devices where no price list has it: of a machine of your own. None if the price list has it, or nobody said."""
 
     @property
     def is_tpu(self) -> bool:
@@ -46,7 +48,14 @@ class Host:
     max_memory_gib: float
     min_vcpu: float = 0
     min_memory_gib: float = 0
+    max_vcpu: float = 0
+    """0 if the machine has `vcpu` and no other number."""
     machine: str = ""
+
+    @property
+    def most_vcpu(self) -> float:
+        """The most vCPU that it can have."""
+        return self.max_vcpu or self.vcpu
 
 
 # v5e: 16 GB, 819 GB/s, 197 TFLOPS; v6e: 32 GB, 1,638 GB/s, 918 TFLOPS (Cloud TPU documentation, system architecture). Usable memory
@@ -167,9 +176,11 @@ def find_accelerator(name: str) -> Accelerator | None:
 # Cloud Run: GPU types (limits of vCPU and memory for each GPU); Compute Engine: accelerator-optimized machine families; Cloud TPU:
 # VM types of v5e and v6e (host vCPU and memory of a whole host).
 _HOSTS: Final[Mapping[tuple[str, str], Host]] = {
-    ("L4", "cloud-run"): Host(vcpu=8, memory_gib=32, max_memory_gib=32, min_vcpu=4, min_memory_gib=16),
-    ("RTX PRO 6000", "cloud-run"): Host(vcpu=20, memory_gib=80, max_memory_gib=176, min_vcpu=20, min_memory_gib=80),
-    ("L4", "gce"): Host(vcpu=8, memory_gib=32, max_memory_gib=128, machine="g2-standard-8"),
+    ("L4", "cloud-run"): Host(vcpu=8, memory_gib=32, max_memory_gib=32, min_vcpu=4, min_memory_gib=16, max_vcpu=8),
+    ("RTX PRO 6000", "cloud-run"): Host(
+        vcpu=20, memory_gib=80, max_memory_gib=176, min_vcpu=20, min_memory_gib=80, max_vcpu=44
+    ),
+    ("L4", "gce"): Host(vcpu=8, memory_gib=32, max_memory_gib=128, max_vcpu=32, machine="g2-standard-8"),
     ("L4x2", "gce"): Host(vcpu=24, memory_gib=96, max_memory_gib=192, machine="g2-standard-24"),
     ("RTX PRO 6000", "gce"): Host(vcpu=48, memory_gib=180, max_memory_gib=180, machine="g4-standard-48"),
     ("A100-80GB", "gce"): Host(vcpu=12, memory_gib=170, max_memory_gib=170, machine="a2-ultragpu-1g"),
@@ -184,14 +195,26 @@ _HOSTS: Final[Mapping[tuple[str, str], Host]] = {
 }
 
 
+_OWN_HOST: Final = Host(vcpu=16, memory_gib=1_024, max_memory_gib=4_096, machine="a machine of your own")
+"""Nobody said how large it is: its memory stops nothing unless it is given."""
+
+
 def host_of(accelerator: Accelerator, platform: str) -> Host:
     """Return the machine or container that the accelerator comes with on this platform."""
-    return _HOSTS[accelerator.name, platform]
+    return _OWN_HOST if platform == "own" else _HOSTS[accelerator.name, platform]
 
 
 CLOUD_RUN_VCPU: Final = (4, 6, 8, 20, 22, 24, 26, 28, 30)
 """vCPU that an instance with a GPU may have; each allows CLOUD_RUN_GIB_PER_VCPU of memory (Cloud Run, memory limits)."""
 CLOUD_RUN_GIB_PER_VCPU: Final = 4
+"""Cloud Run, CPU limits, read in 2026-11: 4 vCPU have 2 to 16 GiB, 6 vCPU 4 to 24 GiB, 8 vCPU 4 to 32 GiB. Beyond 8 vCPU, which only the
+RTX PRO 6000 has, the page says nothing: the same ratio is assumed. Its lower limits are below what each GPU requires."""
+
+
+def cloud_run_vcpu(host: Host) -> tuple[int, ...]:
+    """Return the numbers of vCPU that Cloud Run rents beside the GPU of this host."""
+    return tuple(vcpu for vcpu in CLOUD_RUN_VCPU if host.min_vcpu <= vcpu <= host.most_vcpu)
+
 
 L4_REGIONS: Final = ("us-east4", "europe-west1", "europe-west4", "asia-southeast1", "us-central1")
 RTX_PRO_6000_REGIONS: Final = ("us-central1", "europe-west4", "asia-southeast1")
@@ -208,6 +231,11 @@ V5E_ZONES: Final = ("us-central1-a", "us-west4-a", "us-west1-c", "us-south1-a", 
 MIN_RUN_S: Final = 600
 """Shorter runs end before a large model has been loaded; the TPU API itself takes any positive duration."""
 
+MIN_BOOT_DISK_GB: Final = 100
+"""Boot disk of a TPU VM, and the size of one that nobody asked for (Cloud TPU API, bootDiskConfig)."""
+
+CLOUD_RUN_MAX_CONCURRENCY: Final = 1_000
+"""Requests that one instance may be given at a time (Cloud Run, maximum concurrent requests)."""
 CLOUD_RUN_MAX_INITIAL_DELAY_S: Final = 240
 CLOUD_RUN_MAX_PERIOD_S: Final = 240
 CLOUD_RUN_MAX_GPU_PROBE_S: Final = 1_800

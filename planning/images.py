@@ -1,6 +1,7 @@
 """Server images by name: repository, digest, and what each is known to support.
 
 A stack names an entry (`image: vllm-tpu`). To upgrade every stack, change the entry here.
+A version outside `planning.server_flags.TABLES` needs a table of its flags: `python -m tools.vllm_flags vllm-X.Y.Z.tar.gz`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The KV cache as vLLM lays it out: pages, blocks, tokens, and how many of the longest requests it holds.
 
 GPU (vLLM 0.21 and later, v1/kv_cache_interface.py and v1/core/kv_cache_utils.py): full-attention layers hold max-model-len tokens of
-a request, sliding layers min(window - 1 + max-num-batched-tokens, max-model-len) and one block more, each rounded up to blocks. The
-page of the layer kind with the larger page is the page of all; the other kind gets longer blocks. Layers are put into groups of
-equal size, and a block is one page of each layer of one group. The tokens that vLLM logs are concurrency x max-model-len.
+a request, sliding layers min(window - 1 + tokens in flight, max-model-len) and one block more, each rounded up to blocks; in flight are
+the tokens of one step, or of two (`planning.releases.tokens_in_flight`). The page of the layer kind with the larger page is the page of
+all; the other kind gets longer blocks. Layers are put into groups of equal size, and a block is one page of each layer of one group. The
+tokens that vLLM logs are concurrency x max-model-len.
 
 TPU (tpu-inference, runner/kv_cache_manager.py and the ragged paged attention kernel): every layer that owns a cache holds the full
 length. KV heads are padded to the tensor-parallel size; the two numbers of each head are packed into 32-bit words, 2 of bf16 or 4 of
@@ -57,11 +58,11 @@ def layout_of(resolved: Resolved) -> KvLayout:
 
 
 def capacity_of(
-    layout: KvLayout, available_bytes: float, *, max_model_len: int, max_num_batched_tokens: int
+    layout: KvLayout, available_bytes: float, *, max_model_len: int, tokens_in_flight: int
 ) -> KvCacheCapacity:
     """Return blocks, logged tokens and concurrency of `available_bytes` on one device."""
     blocks = max(int(available_bytes // layout.block_bytes), 0)
-    per_request = blocks_per_request(layout, max_model_len=max_model_len, max_num_batched_tokens=max_num_batched_tokens)
+    per_request = blocks_per_request(layout, max_model_len=max_model_len, tokens_in_flight=tokens_in_flight)
     concurrency = blocks / per_request
     tokens = blocks * layout.block_size if _holds_full_length(layout) else int(concurrency * max_model_len)
     return KvCacheCapacity(
@@ -69,19 +70,19 @@ def capacity_of(
     )
 
 
-def blocks_per_request(layout: KvLayout, *, max_model_len: int, max_num_batched_tokens: int) -> int:
+def blocks_per_request(layout: KvLayout, *, max_model_len: int, tokens_in_flight: int) -> int:
     """Return the blocks that one request of `max_model_len` holds at most."""
     total = 0
     for kind in layout.kinds:
         if kind.window is None:
             total += kind.groups * ceil_div(max_model_len, kind.block_size)
         else:
-            held = min(kind.window - 1 + max_num_batched_tokens, max_model_len)
+            held = min(kind.window - 1 + tokens_in_flight, max_model_len)
             total += kind.groups * (ceil_div(held, kind.block_size) + 1)
     return max(total, 1)
 
 
-def largest_model_len(layout: KvLayout, available_bytes: float, *, max_num_batched_tokens: int, limit: int) -> int:
+def largest_model_len(layout: KvLayout, available_bytes: float, *, tokens_in_flight: int, limit: int) -> int:
     """Return the longest request, at most `limit`, that `available_bytes` hold once; 0 if there is none. Exact, as vLLM's own estimate."""
     blocks = int(available_bytes // layout.block_bytes)
     if blocks <= 0:
@@ -89,7 +90,7 @@ def largest_model_len(layout: KvLayout, available_bytes: float, *, max_num_batch
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        if blocks_per_request(layout, max_model_len=middle, max_num_batched_tokens=max_num_batched_tokens) <= blocks:
+        if blocks_per_request(layout, max_model_len=middle, tokens_in_flight=tokens_in_flight) <= blocks:
             low = middle
         else:
             high = middle - 1

@@ -8,15 +8,20 @@ what utilisation leaves.
 from typing import Final
 
 from planning import overheads
+from planning.adapters import adapters_bytes
+from planning.buckets import buckets_of
 from planning.kv_cache import capacity_of, largest_model_len, layout_of
-from planning.model import LayerGroup
+from planning.model import LayerGroup, tensors
+from planning.releases import has_runner_v2, profiles_encoder, tokens_in_flight
 from planning.resolve import Resolved
+from planning.speculation import drafter_bytes
 from planning.types import MemoryPlan
 from planning.units import from_gib, to_gib
 from planning.weights import weights_of
 
 _BF16: Final = 2
-_FP32: Final = 4
+_BILLION: Final = 1e9
+_LEAST_UTILIZATION: Final = 0.05
 _RESIDUAL_COPIES: Final = 6
 """Hidden states that are alive at the peak: residual, normed input, block output, and their successors."""
 _GRAPH_STEP_SMALL: Final = 8
@@ -29,15 +34,16 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
     """Return the memory of a resolved deployment."""
     weights = weights_of(resolved)
     offloaded = min(from_gib(resolved.offload_gib), weights.layers)
-    on_device_gib = to_gib(weights.device - offloaded)
+    on_device_gib = to_gib(weights.device - offloaded + drafter_bytes(resolved) + adapters_bytes(resolved))
     activations_gib = activation_gib(resolved)
     graphs_gib = graph_gib(resolved)
     budget_gib = resolved.accelerator.usable_gib * resolved.utilization
     left_gib = budget_gib - on_device_gib - (0.0 if resolved.is_tpu else activations_gib + graphs_gib)
+    outside_needs_gib, outside_enough_gib = outside_gib(resolved)
     available = from_gib(max(left_gib, 0.0))
     layout = layout_of(resolved)
     capacity = capacity_of(
-        layout, available, max_model_len=resolved.max_model_len, max_num_batched_tokens=resolved.max_num_batched_tokens
+        layout, available, max_model_len=resolved.max_model_len, tokens_in_flight=tokens_in_flight(resolved)
     )
     context_gib = 0.0 if resolved.is_tpu else overheads.CUDA_CONTEXT_GIB
     checkpoint_gib = to_gib(weights.checkpoint)
@@ -60,17 +66,46 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
         # Prefetched pages and pinned offload push each other out of memory; the larger of the two has to fit.
         load_peak_host_gib=max(checkpoint_gib, 1.25 * to_gib(offloaded) * resolved.tp) + overheads.HOST_PROCESS_GIB,
         headroom_gib=resolved.accelerator.usable_gib - budget_gib,
+        outside_needs_gib=outside_needs_gib,
+        outside_enough_gib=outside_enough_gib,
         largest_max_model_len=largest_model_len(
-            layout, available, max_num_batched_tokens=resolved.max_num_batched_tokens, limit=resolved.spec.max_positions
+            layout, available, tokens_in_flight=tokens_in_flight(resolved), limit=resolved.spec.max_positions
         ),
     )
 
 
-def activation_gib(resolved: Resolved) -> float:
-    """Return the peak of one step beside weights and KV cache, in GiB of one device.
+def outside_gib(resolved: Resolved) -> tuple[float, float]:
+    """Return what has to stay outside the budget of one device: the least, and what is enough, in GiB."""
+    if not resolved.is_tpu:
+        return overheads.CUDA_CONTEXT_GIB, overheads.ENOUGH_OUTSIDE_BUDGET_GIB
+    buckets = buckets_of(resolved)
+    sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
+    largest = to_gib(sequences * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES / resolved.tp)
+    if resolved.scheme.name == "w4a16" and resolved.accelerator.name.startswith("v5e"):
+        billions = _linear_params(resolved) / _BILLION / resolved.tp
+        largest += overheads.TPU_V5E_W4A16_PROGRAM_GIB + overheads.TPU_V5E_W4A16_GIB_PER_BILLION * billions
+    return largest + buckets * overheads.TPU_BUCKET_NEEDS_GIB, largest + buckets * overheads.TPU_BUCKET_ENOUGH_GIB
 
-    The largest of: a full batch through the widest layer, the sampler at the largest batch, the longest item through the vision tower.
+
+def comfortable_utilization(resolved: Resolved) -> float:
+    """Return the largest utilization, in hundredths, that leaves enough outside the budget."""
+    _, enough_gib = outside_gib(resolved)
+    return max(int((1 - enough_gib / resolved.accelerator.usable_gib) * 100) / 100, _LEAST_UTILIZATION)
+
+
+def _linear_params(resolved: Resolved) -> int:
+    """Return the parameters of quantized layers that every token passes through."""
+    return sum(t.params for t in tensors(resolved.spec) if t.quantizable and t.role != "experts" and not t.copy)
+
+
+def activation_gib(resolved: Resolved) -> float:
+    """Return the peak of one step beside weights and KV cache, in GiB of one device; on TPU what its programs take outside the budget.
+
+    The largest of: a full batch through the widest layer, the sampler at the largest batch, the longest item through the vision tower
+    where vLLM's profiling run includes it.
     """
+    if resolved.is_tpu:
+        return outside_gib(resolved)[1]
     forward = (
         resolved.max_num_batched_tokens
         * _BF16
@@ -80,15 +115,13 @@ def activation_gib(resolved: Resolved) -> float:
         )
     )
     sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
-    if resolved.is_tpu:
-        logits = sequences * resolved.spec.vocab * _FP32 / resolved.tp
-        return to_gib(forward + logits) + overheads.TPU_PROGRAM_GIB
-    sampler = sequences * resolved.spec.vocab * overheads.SAMPLER_BYTES_PER_LOGIT
-    encoder_cache = (
-        resolved.max_num_batched_tokens * resolved.spec.hidden * _BF16 if resolved.serves_images_or_video else 0
-    )
+    logit = overheads.SAMPLER_V2_BYTES_PER_LOGIT if has_runner_v2(resolved) else overheads.SAMPLER_BYTES_PER_LOGIT
+    sampler = sequences * resolved.spec.vocab * logit
+    has_encoder = resolved.serves_images_or_video and profiles_encoder(resolved)
+    encoder = _encoder_bytes(resolved) if has_encoder else 0.0
+    encoder_cache = resolved.max_num_batched_tokens * resolved.spec.hidden * _BF16 if has_encoder else 0
     fixed_gib = overheads.NON_TORCH_GIB + (overheads.NCCL_GIB if resolved.tp > 1 else 0.0)
-    return to_gib(max(forward, sampler, _encoder_bytes(resolved)) + encoder_cache) + fixed_gib
+    return to_gib(max(forward, sampler, encoder) + encoder_cache) + fixed_gib
 
 
 def graph_gib(resolved: Resolved) -> float:

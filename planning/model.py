@@ -96,11 +96,17 @@ class ModelSpec:
     tpu_torch_path: bool = False
     """vLLM on TPU has no JAX implementation and serves it through its PyTorch code."""
     native_quantization: str | None = None
-    """The precision of a checkpoint from outside the catalog: bf16, fp8 or w4a16."""
+    """The precision of a checkpoint, as its files hold it, a name of `planning.quantization`; None is bf16."""
     head_in_checkpoint: bool = False
     """The checkpoint stores an output head although it is tied to the embeddings. vLLM on GPU drops it, on TPU it keeps it."""
     checkpoint_bytes: int | None = None
     """Size of the checkpoint where its index says it; None computes it."""
+    target_hidden: int = 0
+    """Of a drafter that reads the hidden states of the model it drafts for: their width; 0 for any other model."""
+    centroids: int = 0
+    """Clusters of the vocabulary, of which a drafter computes only the most likely (Gemma 4 E2B, E4B); 0 where it computes all."""
+    unmodelled: tuple[str, ...] = ()
+    """What the planner does not know of an architecture from outside the catalog, each as a clause."""
 
     @property
     def layers(self) -> int:
@@ -132,10 +138,14 @@ class Tensor:
     """Not in the checkpoint: a second copy that vLLM on GPU keeps so that keys and values are one matrix."""
     active_share: float = 1.0
     """Part that one token reads: active experts of all; 0 for tables in which it looks up a row."""
+    expert_width: int = 0
+    """Of experts: columns of one expert's projections, which a kernel may pad on each device; 0 for other tensors."""
 
 
 _NORMS_OF_ATTENTION: Final = 2  # query and key norms of Gemma
 _PIXEL_CHANNELS: Final = 3
+_BYTES_OF_AN_INDEX: Final = 8
+_BYTES_OF_A_PARAMETER: Final = 2
 
 
 @lru_cache(maxsize=64)
@@ -168,6 +178,8 @@ def _embeddings(model: ModelSpec) -> list[Tensor]:
     ]
     if not model.tied_embeddings:
         found.append(Tensor(role="lm-head", params=table, quantizable=False, placement="split"))
+    if model.target_hidden:
+        found += _bridge(model)
     if model.layer_embedding_dim:
         width = model.layer_embedding_dim * model.layers
         found += [
@@ -193,6 +205,16 @@ def _embeddings(model: ModelSpec) -> list[Tensor]:
             ),
         ]
     return found
+
+
+def _bridge(model: ModelSpec) -> list[Tensor]:
+    """Return what joins a drafter to its target: two states in, one out, and the clusters of the vocabulary with their order (8 bytes each)."""
+    order = _BYTES_OF_AN_INDEX // _BYTES_OF_A_PARAMETER * model.vocab if model.centroids else 0
+    return [
+        Tensor(role="mlp", params=3 * model.target_hidden * model.hidden, quantizable=False, placement="replicated"),
+        Tensor(role="mlp", params=model.centroids * model.hidden, quantizable=False, placement="replicated"),
+        Tensor(role="norm", params=order, quantizable=False, placement="replicated", active_share=0.0),
+    ]
 
 
 def _attention(model: ModelSpec, group: LayerGroup) -> list[Tensor]:
@@ -239,6 +261,7 @@ def _feed_forward(model: ModelSpec, group: LayerGroup) -> list[Tensor]:
                 quantizable=True,
                 placement="split",
                 active_share=experts.active / experts.count,
+                expert_width=experts.intermediate,
             ),
             Tensor(
                 role="mlp",

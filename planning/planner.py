@@ -1,7 +1,9 @@
 """`plan`: from a deployment to everything that can be said about it."""
 
+from planning.margins import margin_of
 from planning.resolve import Resolved
 from planning.rules import ACCEPTABLE_IDS, findings_of
+from planning.running_costs import running_costs
 from planning.subject import Subject, examine, is_out_of_memory
 from planning.types import Deployment, Plan, Verdict
 from planning.vllm_args import XLA_CACHE_PATH, vllm_environment
@@ -39,10 +41,13 @@ def plan_of(subject: Subject) -> Plan:
         startup=subject.startup,
         throughput=subject.throughput,
         cost=subject.cost,
+        margin=margin_of(subject.memory),
+        running=running_costs(subject),
         findings=findings,
         accepted=accepted,
         vllm=resolved.vllm,
         environment=_environment(resolved),
+        workload=subject.workload,
     )
 
 

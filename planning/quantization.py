@@ -14,6 +14,12 @@ class Scheme:
 
     name: str
     linear_bytes: float
+    attention_bytes: float | None = None
+    """Where attention is stored otherwise than the other linear layers."""
+
+    def bytes_of(self, role: str) -> float:
+        """Return the bytes of a parameter of a linear layer with this role."""
+        return self.attention_bytes if role == "attention" and self.attention_bytes is not None else self.linear_bytes
 
 
 SCHEMES: Final[Mapping[str, Scheme]] = {
@@ -23,4 +29,11 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     # 4 bits, symmetric, and one bf16 scale for each group of 32 (Google's QAT checkpoints, compressed-tensors pack-quantized;
     # vllm-project/recipes#514). Embeddings, router, towers and output head stay bf16.
     "w4a16": Scheme(name="w4a16", linear_bytes=0.5 + 2 / 32),
+    # 4-bit floating point, and one fp8 scale for each group of 16 (compressed-tensors nvfp4-pack-quantized, ModelOpt NVFP4).
+    "nvfp4": Scheme(name="nvfp4", linear_bytes=0.5 + 1 / 16),
+    # NVIDIA's conversions of Gemma 4 leave attention alone (its model cards; 31 GiB were seen for 31B, 17.1 GiB for 26B-A4B).
+    "nvfp4-mlp": Scheme(name="nvfp4-mlp", linear_bytes=0.5 + 1 / 16, attention_bytes=FULL_BYTES),
 }
+
+QUANTIZED_BY_VLLM: Final = ("fp8",)
+"""Schemes that vLLM makes of a bf16 checkpoint while it loads. All others need a checkpoint that is quantized already."""

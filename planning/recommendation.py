@@ -16,6 +16,7 @@ UTILIZATION: Final = 0.90
 """The middle of the recipe's 0.85 to 0.95; on TPU the rest holds compiled programs."""
 MAX_MODEL_LEN: Final = 16_384
 MAX_NUM_BATCHED_TOKENS: Final = 4_096
+SMALL_NUM_BATCHED_TOKENS: Final = 2_560
 """Holds the longest multimodal item (2,496 tokens) in one step."""
 MAX_NUM_SEQS: Final = 256
 SMALL_DEVICE_GIB: Final = 40.0
@@ -43,10 +44,7 @@ def recommended(model: str, platform: str, *, accelerator: str | None = None) ->
     )
     if found is None:
         raise PlanningError(f'The accelerator "{accelerator}" is unknown; allowed are {", ".join(ACCELERATORS)}.')
-    quantization = "w4a16" if model_id.endswith("-ct") else "bf16"
-    return recommended_options(
-        spec_of(model_id, quantization), found, weights_mode="fuse" if platform == "cloud-run" else "hub"
-    )
+    return recommended_options(spec_of(model_id), found, weights_mode="fuse" if platform == "cloud-run" else "hub")
 
 
 def recommended_options(

@@ -1,10 +1,27 @@
-"""Generated documentation of the rules."""
+"""Generated documentation of the rules, of the checkpoints and of what loads where."""
 
-from planning.rules import RULES
+from typing import Final
 
+from planning.candidates import checkpoints_of, rented
+from planning.catalog import spec_of
+from planning.checkpoints import CHECKPOINTS, Checkpoint
+from planning.hardware import ACCELERATORS
+from planning.model import tensors
+from planning.quantization import FULL_BYTES
+from planning.rules import RULES, detected
+from planning.solve import ServiceLimits, solve
+from planning.subject import examine, is_out_of_memory
+from planning.support import TABLE, Support, support_of
+from planning.types import Deployment
+from planning.units import to_gib
+from planning.workload import parse_workload
+
+_EXAMPLE: Final = parse_workload("in=4000,out=500,users=32")
+_EXAMPLE_LIMITS: Final = ServiceLimits(max_ttft_s=1, max_tpot_s=0.05, max_usd_per_hour=6)
+"""The question of docs/planning.md, "Search for a workload"."""
 _HEAD = """# Findings
 
-Written by `make docs` from `planning/rules_memory.py` and `planning/rules_platform.py`.
+Written by `make docs` from `planning/rules_memory.py`, `planning/rules_models.py` and `planning/rules_platform.py`.
 
 `block` stops `pulumi preview` and `pulumi up`. `warn` and `info` are only shown.
 `gemma-serving:acceptFindings: [ID, ...]` accepts findings: they are shown and stop nothing.
@@ -26,3 +43,98 @@ def rules_table() -> str:
     )
     head = ("| id | severity | can be accepted | what it finds | source |", "| --- | --- | --- | --- | --- |")
     return "\n".join((*head, *rows)) + "\n"
+
+
+_CHECKPOINTS_HEAD = """# Checkpoints
+
+Written by `make docs` from `planning/checkpoints.py`.
+
+The planner knows these ids.
+Any other model is planned from its `config.json`: see [planning.md](planning.md).
+
+- Files: GiB of the checkpoint's files, computed from its dimensions.
+- Loaded: GiB of weights on one GPU that holds all of them, with position tables for the full length.
+- Runs on: the accelerators of this project where it fits as recommended, with requests of 16,384 tokens, or of half that where 16,384 only just fit.
+  Where nobody knows whether the precision loads, it is left out; other warnings are not counted.
+
+"""
+_DRAFTERS_HEAD = """
+## Drafters
+
+A drafter proposes tokens that its model checks: `speculativeConfig: {model: ID, num_speculative_tokens: 3}`.
+
+"""
+
+
+def checkpoints_page() -> str:
+    """Return the page of all checkpoints in Markdown."""
+    served = [one for one in CHECKPOINTS.values() if not one.is_drafter]
+    drafters = [one for one in CHECKPOINTS.values() if one.is_drafter]
+    table = ("| id | kind | precision | files | loaded | runs on | named by |", "| --- " * 7 + "|", *map(_row, served))
+    others = ("| id | drafts for | files | named by |", "| --- " * 4 + "|", *map(_drafter_row, drafters))
+    return _CHECKPOINTS_HEAD + "\n".join(table) + "\n" + _DRAFTERS_HEAD + "\n".join(others) + "\n"
+
+
+def _row(one: Checkpoint) -> str:
+    memory = examine(Deployment(model=one.id, accelerator="H200")).memory
+    fitting = ", ".join(
+        name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and _fits(one, name)
+    )
+    return (
+        f"| {one.id} | {one.kind} | {one.scheme} | {memory.checkpoint_gib:.2f} | {memory.weights_gib:.2f} | {fitting or 'none'} "
+        f"| {_source(one)} |"
+    )
+
+
+def _fits(one: Checkpoint, accelerator: str) -> bool:
+    subject = examine(Deployment(model=one.id, accelerator=accelerator))
+    resolved = subject.resolved
+    if support_of(resolved.scheme.name, resolved.spec, resolved.accelerator).answer != "yes":
+        return False
+    return not is_out_of_memory(subject.memory) and "block" not in detected(subject).values()
+
+
+def _drafter_row(one: Checkpoint) -> str:
+    size = sum(tensor.params for tensor in tensors(spec_of(one.id))) * FULL_BYTES
+    return f"| {one.id} | {one.architecture} | {to_gib(size):.2f} | {_source(one)} |"
+
+
+def _source(one: Checkpoint) -> str:
+    return f"[{one.source.date}]({one.source.url})"
+
+
+def support_table() -> str:
+    """Return the table of precisions that load, as docs/planning.md shows it."""
+    head = "| precision | devices | models | vLLM | loads | source |\n| --- | --- | --- | --- | --- | --- |\n"
+    return head + "".join(
+        f"| {row.scheme}{' made while loading' if row.loading == 'on-load' else ''} | {', '.join(row.devices) or 'all'} "
+        f"| {', '.join(row.models) or 'all'} | {_versions(row)} | {_answer(row)} | {row.source}, {row.seen_on} |\n"
+        for row in TABLE
+    )
+
+
+def _versions(row: Support) -> str:
+    if row.first or row.last:
+        return f"{f'from {row.first}' if row.first else ''}{f'up to {row.last}' if row.last else ''}"
+    return "all"
+
+
+def _answer(row: Support) -> str:
+    if row.answer == "yes":
+        return "yes, computed in bf16" if row.is_weight_only else "yes"
+    return f"{'no' if row.answer == 'no' else 'not known'}: {row.note}"
+
+
+def solve_table() -> str:
+    """Return the answer to the question of docs/planning.md in Markdown: the cheapest of each family, and what is marked."""
+    answer = solve(_EXAMPLE, _EXAMPLE_LIMITS, checkpoints=checkpoints_of(None), places=rented(()))
+    head = "| model | on | TP | length | weights | USD/h | TTFT s | TPOT ms | tok/s | USD/M tokens | bound by | best |"
+    rows = [
+        f"| `{one.served.words}` | {one.subject.resolved.accelerator.name} | {one.subject.resolved.tp} | "
+        f"{one.subject.resolved.max_model_len:,} | {one.subject.resolved.weights_mode} | {one.usd_per_hour:.2f} | "
+        f"{one.answer.ttft_s.typical:.2f} | {one.answer.tpot_s.typical * 1e3:.1f} | "
+        f"{one.answer.output_tok_per_s.typical:,.0f} | {one.usd_per_million_tokens:.3f} | {one.answer.bound} | "
+        f"{', '.join(answer.marks(one)) or '-'} |"
+        for one in answer.best_per_model()
+    ]
+    return "\n".join((head, "| --- " * 12 + "|", *rows)) + "\n"

@@ -18,6 +18,8 @@ class RuleResult:
     advice: str = ""
     severity: Severity | None = None
     """Of this result, for a rule with more than one severity; None takes the rule's first."""
+    source: str = ""
+    """Of this result, where it has one of its own; empty takes the rule's."""
 
 
 def change(path: str, value: object) -> Remedy:

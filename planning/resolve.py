@@ -5,18 +5,23 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
 from planning import overheads
-from planning.catalog import MODEL_IDS, QAT_SUFFIX, find_id, spec_of
+from planning.catalog import spec_of, unknown_model
+from planning.checkpoints import CHECKPOINTS, find_checkpoint
+from planning.drafters import drafter_of
 from planning.errors import PlanningError
-from planning.hardware import ACCELERATORS, Accelerator, Host, find_accelerator, host_of
+from planning.fields import check_numbers
+from planning.hardware import ACCELERATORS, MIN_BOOT_DISK_GB, Accelerator, Host, find_accelerator, host_of
 from planning.model import ModelSpec
 from planning.prices import LIST_PRICES, PriceBook
-from planning.quantization import SCHEMES, Scheme
-from planning.recommendation import MAX_NUM_SEQS, UTILIZATION, recommended_options
+from planning.quantization import QUANTIZED_BY_VLLM, SCHEMES, Scheme
+from planning.recommendation import MAX_NUM_SEQS, SMALL_NUM_BATCHED_TOKENS, UTILIZATION, recommended_options
 from planning.types import Deployment, Platform, WeightsMode
-from planning.vllm_args import VllmOptions, check_options
+from planning.vllm_args import TPU_BUCKET_PADDING_GAP, VllmOptions, check_options
+from planning.workload import check_workload
 
 Runtime = Literal["cuda", "tpu-jax", "tpu-torch"]
 
+_SHORTEST_DEFAULT: Final = 2_048
 WEIGHTS_MODES: Final = ("hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image")
 _KV_BYTES: Final = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
@@ -43,6 +48,8 @@ class Resolved:
     kv_dtype: str
     kv_bytes: int
     """Bytes of one number in the KV cache."""
+    padding_gap: int
+    """Tokens between buckets of steps on TPU from this size on; 0 doubles them (VLLM_TPU_BUCKET_PADDING_GAP, which the stacks set)."""
     eager: bool
     speculative_tokens: int
     offload_gib: float
@@ -50,6 +57,8 @@ class Resolved:
     vcpu: float
     weights_mode: WeightsMode
     prices: PriceBook
+    drafter: ModelSpec | None = None
+    """The model that drafts for the served one."""
 
     @property
     def is_tpu(self) -> bool:
@@ -62,6 +71,12 @@ class Resolved:
         return 1 if limits is None else limits.get(modality, 1)
 
     @property
+    def serves_only_text(self) -> bool:
+        """Whether vLLM treats the model as one for text: every limit that is given is 0 (tpu-inference b8692ff, runner/tpu_runner.py)."""
+        limits = self.vllm.limit_mm_per_prompt
+        return not self.spec.is_multimodal or (bool(limits) and not any((limits or {}).values()))
+
+    @property
     def serves_images_or_video(self) -> bool:
         """Whether images or videos are served at all."""
         return self.spec.is_multimodal and (self.item_limit("image") > 0 or self.item_limit("video") > 0)
@@ -71,6 +86,11 @@ class Resolved:
         """Whether audio is served at all."""
         return self.spec.audio_params > 0 and self.item_limit("audio") > 0
 
+    @property
+    def has_processor(self) -> bool:
+        """Whether vLLM prepares a processor of images, video and audio: some limit is not 0, and one that is not given is not."""
+        return self.serves_images_or_video or self.serves_audio
+
 
 def resolve(deployment: Deployment) -> Resolved:
     """Fill in everything that the deployment leaves open.
@@ -79,7 +99,10 @@ def resolve(deployment: Deployment) -> Resolved:
         PlanningError: for an unknown name, a value out of range, or settings that contradict each other.
     """
     check_options(deployment.vllm)
-    accelerator = _accelerator(deployment.accelerator)
+    check_numbers(deployment)
+    if deployment.workload is not None:
+        check_workload(deployment.workload)
+    accelerator = deployment.device or _accelerator(deployment.accelerator)
     platform = _platform(deployment.platform, accelerator)
     model_id, spec, scheme, quantize_on_load = _model(deployment)
     mode = _weights_mode(deployment, platform)
@@ -103,10 +126,11 @@ def resolve(deployment: Deployment) -> Resolved:
         raise PlanningError(
             f"`vllm.cpu_offload_gib` is {offload:g}, but vLLM on TPU cannot offload weights; leave it out."
         )
+    disk_gb = deployment.tpu.boot_disk_size_gb
+    if disk_gb is not None and disk_gb < MIN_BOOT_DISK_GB:
+        raise PlanningError(f"`tpu.boot_disk_size_gb` is {disk_gb}; it must be {MIN_BOOT_DISK_GB} or more.")
     memory_gib = deployment.host_memory_gib if deployment.host_memory_gib is not None else host.memory_gib
-    if memory_gib <= 0:
-        raise PlanningError(f"`host_memory_gib` is {memory_gib:g}; it must be above 0.")
-    return Resolved(
+    found = Resolved(
         deployment=deployment,
         model_id=model_id,
         spec=spec,
@@ -124,6 +148,7 @@ def resolve(deployment: Deployment) -> Resolved:
         block_size=block,
         kv_dtype=kv_dtype,
         kv_bytes=_KV_BYTES[kv_dtype],
+        padding_gap=TPU_BUCKET_PADDING_GAP if accelerator.is_tpu and spec.is_moe else 0,
         eager=bool(options.enforce_eager),
         speculative_tokens=_speculative_tokens(options),
         offload_gib=offload,
@@ -131,7 +156,49 @@ def resolve(deployment: Deployment) -> Resolved:
         vcpu=deployment.vcpu if deployment.vcpu is not None else host.vcpu,
         weights_mode=mode,
         prices=deployment.prices or LIST_PRICES,
+        drafter=drafter_of(options, deployment.draft_spec),
     )
+    return _far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found)
+
+
+def _far_from_the_edge(resolved: Resolved) -> Resolved:
+    """Return the same with smaller steps, then with shorter requests, where the default length would only just fit, or not at all.
+
+    A request holds the tokens of two steps in each of its sliding windows (`planning.releases.tokens_in_flight`). What fits with neither
+    stays as it is.
+    """
+    deployment = resolved.deployment
+    if deployment.vllm.max_model_len is not None:
+        return resolved
+    # Both import this module.
+    from planning.margins import one_request  # noqa: PLC0415 - see above
+    from planning.memory import memory_plan  # noqa: PLC0415 - see above
+
+    edge = one_request(memory_plan(resolved))
+    may_shrink = deployment.vllm.max_num_batched_tokens is None and not resolved.is_tpu
+    if may_shrink and resolved.max_num_batched_tokens > SMALL_NUM_BATCHED_TOKENS and (edge.may_fail or edge.is_short):
+        smaller = replace(deployment.vllm, max_num_batched_tokens=SMALL_NUM_BATCHED_TOKENS)
+        found = replace(resolve(replace(deployment, vllm=smaller)), deployment=deployment)
+        if not one_request(memory_plan(found)).is_short:
+            return found
+    length = resolved.max_model_len
+    found = resolved
+    while edge.may_fail and length > _SHORTEST_DEFAULT:
+        length //= 2
+        shorter = replace(deployment.vllm, max_model_len=length, max_num_batched_tokens=found.max_num_batched_tokens)
+        found = replace(resolve(replace(deployment, vllm=shorter)), deployment=deployment)
+        edge = one_request(memory_plan(found))
+    return found
+
+
+def _with_room_for_programs(resolved: Resolved) -> Resolved:
+    """Return the same with a lower utilization where the default one would leave too little for the compiled programs of a TPU."""
+    if resolved.deployment.vllm.gpu_memory_utilization is not None:
+        return resolved
+    from planning.memory import comfortable_utilization  # noqa: PLC0415 - planning.memory imports this module
+
+    utilization = min(resolved.utilization, comfortable_utilization(resolved))
+    return replace(resolved, utilization=utilization, vllm=replace(resolved.vllm, gpu_memory_utilization=utilization))
 
 
 def _accelerator(name: str) -> Accelerator:
@@ -156,34 +223,36 @@ def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
     asked = asked.lower() if asked else None
     if asked is not None and asked not in SCHEMES:
         raise PlanningError(f'The quantization "{asked}" is unknown; allowed are {", ".join(SCHEMES)}.')
+    checkpoint = find_checkpoint(deployment.model)
     if deployment.model_spec is not None:
-        spec = deployment.model_spec
-        native = spec.native_quantization or "bf16"
-        scheme = SCHEMES[asked or native]
-        if asked == "w4a16" and native != "w4a16":
-            raise PlanningError(
-                f'The quantization "w4a16" needs a checkpoint that is quantized already, and {spec.name} is {native}; ask for bf16 or fp8.'
-            )
-        return (
-            spec.name,
-            replace(spec, checkpoint_bytes=None) if scheme.name != native else spec,
-            scheme,
-            scheme.name == "fp8" != native,
-        )
-    model_id = find_id(deployment.model)
-    if model_id is None:
+        spec, architecture = deployment.model_spec, ""
+    elif checkpoint is None or checkpoint.is_drafter:
+        raise PlanningError(unknown_model(deployment.model))
+    else:
+        spec, architecture = spec_of(checkpoint.id), checkpoint.architecture
+    model_id = spec.name if deployment.model_spec is not None or checkpoint is None else checkpoint.id
+    native = spec.native_quantization or "bf16"
+    if asked is not None and asked != native:
+        _check_conversion(asked, native, model_id, architecture)
+        spec = replace(spec, checkpoint_bytes=None)
+    scheme = SCHEMES[asked or native]
+    return model_id, spec, scheme, scheme.name != native
+
+
+def _check_conversion(asked: str, native: str, model_id: str, architecture: str) -> None:
+    """Raise PlanningError if vLLM cannot serve a checkpoint in another precision than its own."""
+    if native != "bf16":
+        instead = f", or take {architecture}" if architecture else ""
         raise PlanningError(
-            f'The model "{deployment.model}" is not in the catalog; known are {", ".join(MODEL_IDS)}; '
-            "`python -m scripts.plan --config FILE` plans any other from its config.json."
+            f'The checkpoint {model_id} is {native}, so `quantization` "{asked}" contradicts it; leave quantization out{instead}.'
         )
-    is_qat = model_id.endswith(QAT_SUFFIX)
-    if is_qat and asked not in {None, "w4a16"}:
-        raise PlanningError(
-            f'The checkpoint {model_id} is w4a16, so `quantization` "{asked}" contradicts it; '
-            f"leave quantization out, or take {model_id.removesuffix(QAT_SUFFIX)}."
-        )
-    quantization = asked or ("w4a16" if is_qat else "bf16")
-    return model_id, spec_of(model_id, quantization), SCHEMES[quantization], quantization == "fp8"
+    if asked in QUANTIZED_BY_VLLM:
+        return
+    ready = [one.id for one in CHECKPOINTS.values() if one.architecture == architecture and one.scheme == asked]
+    instead = f"take {' or '.join(ready)}" if ready else f"ask for {' or '.join(('bf16', *QUANTIZED_BY_VLLM))}"
+    raise PlanningError(
+        f'The quantization "{asked}" needs a checkpoint that is quantized already, and {model_id} is {native}; {instead}.'
+    )
 
 
 def _weights_mode(deployment: Deployment, platform: str) -> WeightsMode:

@@ -4,16 +4,44 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from planning import rules_memory, rules_platform  # importing them registers their rules
+from planning import (
+    rules_arguments,
+    rules_host,
+    rules_memory,
+    rules_models,
+    rules_platform,
+    rules_workload,
+)  # importing them registers their rules
 from planning.errors import PlanningError
 from planning.fields import changed, differing
 from planning.registry import REGISTRY, Rule, RuleResult
 from planning.subject import Subject, examine
 from planning.types import Finding, Remedy, Severity
 
-__all__ = ["ACCEPTABLE_IDS", "RULES", "RULE_IDS", "check_accepted", "findings_of", "rules_memory", "rules_platform"]
+__all__ = [
+    "ACCEPTABLE_IDS",
+    "RULES",
+    "RULE_IDS",
+    "check_accepted",
+    "findings_of",
+    "rules_arguments",
+    "rules_host",
+    "rules_memory",
+    "rules_models",
+    "rules_platform",
+    "rules_workload",
+]
 
-RULES: Mapping[str, Rule] = REGISTRY
+_FIRST = ("planning.rules_memory", "planning.rules_models", "planning.rules_host", "planning.rules_platform")
+"""Modules whose findings come first, in this order: what does not fit before what is spelled wrongly."""
+
+
+def _place(rule: Rule) -> int:
+    module = rule.check.__module__
+    return _FIRST.index(module) if module in _FIRST else len(_FIRST)
+
+
+RULES: Mapping[str, Rule] = {rule.id: rule for rule in sorted(REGISTRY.values(), key=_place)}
 RULE_IDS = tuple(RULES)
 ACCEPTABLE_IDS = tuple(rule.id for rule in RULES.values() if rule.is_acceptable)
 
@@ -44,7 +72,7 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
             remedies=tuple(trial.remedies(rule.id, result.remedies))
             or tuple(trial.remedies(rule.id, result.last_resorts)),
             advice=result.advice,
-            source=rule.source,
+            source=result.source or rule.source,
         )
         for rule, result in _results(subject)
     ]
@@ -111,7 +139,10 @@ class _Trial:
             return None
         if candidate.move is not None and not self._fits(candidate.changes, after):
             return None
-        extra = after.cost.usd_per_hour - self._subject.cost.usd_per_hour
+        if not after.cost.is_known:
+            return candidate
+        before = self._subject.cost
+        extra = after.cost.usd_per_hour - before.usd_per_hour if before.is_known else 0.0
         if candidate.move is None and abs(extra) < _CENT:
             return candidate
         return replace(candidate, usd_per_hour=after.cost.usd_per_hour, extra_usd_per_hour=extra)

@@ -3,16 +3,21 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planning import overheads
+from planning import margins, overheads
 from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
-from planning.kv_cache import layout_of
+from planning.kv_cache import largest_model_len, layout_of
+from planning.memory import comfortable_utilization, memory_plan
 from planning.recommendation import UTILIZATION
 from planning.registry import RuleResult, change, rule
+from planning.releases import tokens_in_flight
 from planning.subject import Subject, is_out_of_memory
+from planning.support import support_of
 from planning.types import Remedy
-from planning.units import align_to, to_gib
+from planning.units import align_to, from_gib, to_gib
 from planning.ways_out import other_accelerators, smaller_models, to_bf16, trillium_note, ways_out
 
+_LONGEST_BLOCK = 256
+"""Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
 _WORTH_HALF = 0.55
 """fp8 KV that costs no more than this part of bf16 KV delivers what people expect of it."""
 
@@ -97,10 +102,10 @@ def offload(subject: Subject) -> RuleResult | None:
 )
 def host_memory(subject: Subject) -> RuleResult | None:
     """Find a host that runs out of memory while the weights pass through it."""
-    need, have = subject.memory.load_peak_host_gib, subject.resolved.host_memory_gib
+    host, need = subject.resolved.host, subject.memory.load_peak_host_gib
+    have = min(subject.resolved.host_memory_gib, host.max_memory_gib)  # more is refused by HST01
     if need <= have:
         return None
-    host = subject.resolved.host
     is_too_large = need > host.max_memory_gib
     return RuleResult(
         message=(
@@ -167,63 +172,99 @@ def one_request(subject: Subject) -> RuleResult | None:
 
 
 @rule(
-    "FIT05",
+    margins.OUTSIDE_RULE,
+    "block",
     "warn",
-    source="vLLM v1/worker/gpu_worker.py (determine_available_memory); tpu-inference worker/tpu_worker.py",
+    source=(
+        "vLLM v1/worker/utils.py (request_memory); tpu-inference worker/tpu_worker.py; "
+        "xbill9/gemma4-dev, 2026-08-07-gpu-mem-util-v5e1 (E2B on v5e-1 dies at 0.95 and serves at 0.92)"
+    ),
     what="too little device memory stays outside the budget",
 )
 def headroom(subject: Subject) -> RuleResult | None:
     """Find a budget that leaves too little memory for what is outside it."""
-    memory, resolved = subject.memory, subject.resolved
-    need = memory.activations_gib if resolved.is_tpu else overheads.MARGIN_OUTSIDE_BUDGET_GIB
-    if memory.headroom_gib >= need:
+    edge, resolved = margins.outside(subject.memory), subject.resolved
+    if not edge.is_short and not edge.may_fail:
         return None
-    outside = (
-        "compiled programs and their temporaries"
-        if resolved.is_tpu
-        else "the CUDA context, fragmentation and the error of the graph estimate"
-    )
-    fitting = max(int((1 - need / memory.usable_gib) * 100) / 100, 0.05)
+    left = f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {edge.has_gib:.2f} GiB of a {subject.device} outside the budget"
+    if edge.is_short:
+        fact = (
+            f"its compiled programs need at least {edge.needs_gib:.2f} GiB there: the server dies while it loads them."
+            if resolved.is_tpu
+            else f"the CUDA context alone takes {edge.needs_gib:.2f} GiB: vLLM finds less free memory than the budget and refuses to start."
+        )
+    else:
+        outside = "compiled programs" if resolved.is_tpu else "the CUDA context, fragmentation and CUDA graphs"
+        fact = f"{outside} need {edge.needs_gib:.2f} to {edge.enough_gib:.2f} GiB there: the server may fail while it starts."
     return RuleResult(
-        message=(
-            f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {memory.headroom_gib:.2f} GiB of a {subject.device} "
-            f"outside the budget; {outside} need {need:.2f} GiB."
-        ),
-        remedies=(change("vllm.gpu_memory_utilization", fitting),),
+        message=f"{left}, and {fact}",
+        severity="block" if edge.is_short else "warn",
+        remedies=_smaller_budgets(subject),
+        last_resorts=ways_out(subject) if edge.is_short else (),
         advice="A lower utilization also shrinks the KV cache.",
     )
+
+
+def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
+    """Yield a utilization that leaves enough outside the budget, and the same with requests that the rest still holds."""
+    resolved = subject.resolved
+    utilization = comfortable_utilization(resolved)
+    yield change("vllm.gpu_memory_utilization", utilization)
+    longest = memory_plan(replace(resolved, utilization=utilization)).largest_max_model_len
+    if 0 < longest < resolved.max_model_len:
+        yield Remedy(changes={"vllm.gpu_memory_utilization": utilization, "vllm.max_model_len": longest})
 
 
 @rule(
     "FIT06",
     "block",
-    source="vllm-project/tpu-inference#3225",
-    what="a precision that vLLM on TPU does not implement for Gemma 4",
+    "warn",
+    "info",
+    source="planning/support.py",
+    what="a precision that the image does not load on this device, or not for certain",
 )
-def quantized_on_tpu(subject: Subject) -> RuleResult | None:
-    """Find a precision that vLLM on TPU does not have for Gemma 4. Checkpoints that are fp8 already do load there."""
+def precision(subject: Subject) -> RuleResult | None:
+    """Find a precision that the image does not load on the device, is not known to load, or computes in another."""
     resolved = subject.resolved
-    loads = {"bf16", resolved.spec.native_quantization} - {"w4a16"}
-    if not resolved.is_tpu or not resolved.spec.is_gemma4 or resolved.scheme.name in loads:
-        return None
-    missing = (
-        "4-bit compressed-tensors checkpoints"
-        if resolved.scheme.name == "w4a16"
-        else "quantizing Gemma 4 to fp8 while loading"
+    if resolved.is_tpu and not resolved.spec.is_gemma4:
+        return None  # the table has the models that vLLM on TPU has a JAX class for
+    row = support_of(
+        resolved.scheme.name,
+        resolved.spec,
+        resolved.accelerator,
+        image_version=resolved.deployment.image_version,
+        image_supports=resolved.deployment.image_supports,
     )
+    served = f"{resolved.model_id} as {resolved.scheme.name}"
+    source = f"{row.source}, {row.seen_on}" if row.seen_on else row.source
+    if row.answer == "yes":
+        if resolved.is_tpu or not row.is_weight_only:
+            return None
+        return RuleResult(
+            severity="info",
+            source=source,
+            message=(
+                f"{served} computes in bf16 on {resolved.accelerator.name}, which has no arithmetic for {resolved.scheme.name}: 16 bits "
+                "of time, fewer bits of memory."
+            ),
+        )
 
     def remedies() -> Iterator[Remedy]:
         if resolved.deployment.model_spec is None:
             yield Remedy(changes=to_bf16(resolved.model_id))
         yield from other_accelerators(subject)
 
+    if row.answer == "no":
+        message = f"{served} does not load on {resolved.accelerator.name}: {row.note}."
+    else:
+        message = f"Whether {served} loads on {resolved.accelerator.name} is not known: {row.note}."
     return RuleResult(
-        message=(
-            f"{resolved.model_id} as {resolved.scheme.name} does not load on {resolved.accelerator.name}: "
-            f"vLLM on TPU does not implement {missing}."
-        ),
+        severity="block" if row.answer == "no" else "warn",
+        source=source,
+        message=message,
         remedies=remedies(),
         last_resorts=smaller_models(subject),
+        advice="If your image loads it, say so in `image_supports`.",
     )
 
 
@@ -281,6 +322,55 @@ def parallelism(subject: Subject) -> RuleResult | None:
         remedies=remedies(),
         last_resorts=ways_out(subject),
     )
+
+
+@rule(
+    margins.CLOSE_RULE,
+    "warn",
+    source="docs/accuracy.md (planned against measured weights)",
+    what="memory that is nearer to an edge than the planner's own error",
+)
+def close_to_an_edge(subject: Subject) -> RuleResult | None:
+    """Find a deployment that fits by less than the planner's weights may be wrong."""
+    memory, scatter = subject.memory, f"{overheads.WEIGHTS_SCATTER:.0%}"
+    if is_out_of_memory(memory) or memory.max_concurrency < 1:
+        return None
+    load, request = margins.loading(memory), margins.one_request(memory)
+    if load.may_fail:
+        message = (
+            f"Loading takes {load.needs_gib:.2f} of the {load.has_gib:.2f} GiB of a {subject.device}. Measured weights differ from "
+            f"planned ones by up to {scatter}: the server may fail while it loads."
+        )
+    elif request.may_fail:
+        message = (
+            f"The KV cache of {request.has_gib:.2f} GiB holds one request of `vllm.max_model_len` {subject.resolved.max_model_len:,} "
+            f"({request.needs_gib:.2f} GiB) and little more. Measured weights differ from planned ones by up to {scatter}, here "
+            f"{request.enough_gib - request.needs_gib:.2f} GiB: the server may fail for lack of KV cache."
+        )
+    else:
+        return None
+
+    def remedies() -> Iterator[Remedy]:
+        if not load.may_fail:
+            yield from _shorter_requests(subject)
+        yield from ways_out(subject)
+
+    return RuleResult(message=message, remedies=remedies())
+
+
+def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
+    """Yield the longest request that the KV cache also holds if the weights are as heavy as they may be."""
+    resolved, memory = subject.resolved, subject.memory
+    certain_gib = memory.kv_gib - overheads.WEIGHTS_SCATTER * memory.weights_gib
+    longest = largest_model_len(
+        layout_of(resolved),
+        from_gib(max(certain_gib, 0.0)),
+        tokens_in_flight=tokens_in_flight(resolved),
+        limit=resolved.max_model_len,
+    )
+    for length in dict.fromkeys((longest, longest - longest % _LONGEST_BLOCK)):
+        if length > 0:
+            yield change("vllm.max_model_len", length)
 
 
 @rule(

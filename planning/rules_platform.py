@@ -1,12 +1,14 @@
-"""Rules of the platforms: probes, scaling, places, slices, networks, secrets, mounts, money."""
+"""Rules of the platforms: probes, scaling, places, slices, networks, mounts, money."""
 
+import json
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import urlsplit, urlunsplit
 
 from planning import overheads
 from planning.hardware import (
+    CLOUD_RUN_MAX_CONCURRENCY,
     CLOUD_RUN_MAX_GPU_PROBE_S,
     CLOUD_RUN_MAX_INITIAL_DELAY_S,
     CLOUD_RUN_MAX_PERIOD_S,
@@ -16,20 +18,22 @@ from planning.hardware import (
     MIN_RUN_S,
     gpu_regions,
 )
+from planning.prices import MAX_AGE_DAYS, Price
+from planning.probes import PROBE_PERIOD_S, PROBE_TIMEOUT_S
 from planning.recommendation import FUSE_MODES
 from planning.registry import RuleResult, change, rule
+from planning.serving import saturation_batch
+from planning.startup import compile_s_of, startup_plan
 from planning.subject import Subject
-from planning.throughput import saturation_batch
 from planning.types import Remedy, StartupProbe
 from planning.units import DAY_S, HOUR_S, duration
 from planning.ways_out import ways_out
+from planning.workload import DEFAULT_WORKLOAD
 
 _PROBES = "Cloud Run, container health checks"
 _GPU_QUOTA = "Cloud Run GPU quota; pulumi/pulumi-gcp#3794"
-_MAX_CONCURRENCY = 1_000
+_CENT = 0.01
 _USUAL_RUN_S = 4 * HOUR_S
-_SECRET_FLAGS = ("--api-key", "--hf-token")
-_SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}")
 
 
 def _passing_probe(subject: Subject) -> dict[str, object]:
@@ -38,9 +42,9 @@ def _passing_probe(subject: Subject) -> dict[str, object]:
     delay_s = CLOUD_RUN_MAX_INITIAL_DELAY_S if budget_s > CLOUD_RUN_MAX_GPU_PROBE_S else 0
     probe = {
         "initial_delay_s": delay_s,
-        "period_s": 60,
-        "failure_threshold": math.ceil((budget_s - delay_s) / 60),
-        "timeout_s": 10,
+        "period_s": PROBE_PERIOD_S,
+        "failure_threshold": math.ceil((budget_s - delay_s) / PROBE_PERIOD_S),
+        "timeout_s": PROBE_TIMEOUT_S,
     }
     return {f"cloud_run.startup_probe.{name}": value for name, value in probe.items()}
 
@@ -135,8 +139,9 @@ def queueing(subject: Subject) -> RuleResult | None:
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
     if resolved.platform != "cloud-run" or run.concurrency is None:
         return None
-    at_once = saturation_batch(resolved, subject.memory)
-    length = min(overheads.TYPICAL_SEQUENCE_TOKENS, resolved.max_model_len)
+    workload = resolved.deployment.workload or DEFAULT_WORKLOAD
+    at_once = saturation_batch(resolved, subject.memory, workload)
+    length = min(round(workload.held_tokens), resolved.max_model_len)
     allowed = run.concurrency * run.max_instances
     if allowed < at_once:
         return RuleResult(
@@ -146,22 +151,27 @@ def queueing(subject: Subject) -> RuleResult | None:
                 f"{length:,} tokens at a time: further requests wait while the GPU has room for them."
             ),
             remedies=(
-                change("cloud_run.concurrency", min(at_once, _MAX_CONCURRENCY)),
+                change("cloud_run.concurrency", min(at_once, CLOUD_RUN_MAX_CONCURRENCY)),
                 change("cloud_run.max_instances", math.ceil(at_once / run.concurrency)),
             ),
         )
-    if run.concurrency > resolved.max_num_seqs:
-        return RuleResult(
-            message=(
-                f"Cloud Run passes on `cloud_run.concurrency` {run.concurrency} requests to an instance that computes "
-                f"{resolved.max_num_seqs} at a time (`vllm.max_num_seqs`): the others wait inside, where scaling does not see them."
-            ),
-            remedies=(
-                change("cloud_run.concurrency", resolved.max_num_seqs),
-                change("vllm.max_num_seqs", run.concurrency),
-            ),
-        )
-    return None
+    if run.concurrency <= at_once:
+        return None
+    limit = (
+        "(`vllm.max_num_seqs`)"
+        if at_once == resolved.max_num_seqs
+        else f"(its KV cache holds no more requests of {length:,} tokens)"
+    )
+    return RuleResult(
+        message=(
+            f"Cloud Run passes on `cloud_run.concurrency` {run.concurrency} requests to an instance that computes {at_once} at a time "
+            f"{limit}: the others wait inside, where scaling does not see them."
+        ),
+        remedies=(
+            change("cloud_run.concurrency", at_once),
+            change("vllm.max_num_seqs", run.concurrency),
+        ),
+    )
 
 
 @rule(
@@ -184,7 +194,7 @@ def quota(subject: Subject) -> RuleResult | None:
             severity="warn",
             message=f"`cloud_run.max_instances` is {run.max_instances}, and the GPU quota of {region} is not set.",
             advice=(
-                "python -m scripts.doctor --stack NAME reads it and prints how to set `cloud_run.gpu_quota`; "
+                "The command python -m scripts.doctor --stack NAME reads it and prints how to set `cloud_run.gpu_quota`; "
                 "revisions that still hold instances count too."
             ),
         )
@@ -331,7 +341,7 @@ def compile_cache(subject: Subject) -> RuleResult | None:
     return RuleResult(
         message=(
             f"`tpu.compile_cache` is off, so that each restart compiles for {duration(subject.startup.compile_s)} again "
-            f"instead of {overheads.XLA_CACHED_S} s."
+            f"instead of {duration(compile_s_of(subject.resolved, is_cached=True))}."
         ),
         remedies=(change("tpu.compile_cache", "memory"),),
     )
@@ -365,45 +375,6 @@ def private_access(subject: Subject) -> RuleResult | None:
         remedies=(change("tpu.private_google_access", None),),
         advice="Or switch on Private Google Access for the subnet (free of charge) and set `tpu.private_google_access` to true.",
     )
-
-
-@rule(
-    "SEC01",
-    "block",
-    source="Secret Manager best practices",
-    what="a secret among the arguments of the server",
-    is_acceptable=False,
-)
-def secret_argument(subject: Subject) -> RuleResult | None:
-    """Find an argument that looks like a secret; its value is never shown."""
-    arguments = subject.resolved.deployment.vllm.extra_args
-    kept = _without_secrets(arguments)
-    if kept == arguments:
-        return None
-    return RuleResult(
-        message=(
-            f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would stand in clear in the "
-            "configuration, in the state, and in the service's description or the instance's metadata."
-        ),
-        remedies=(change("vllm.extra_args", kept),),
-        advice="Revoke that secret. A Hugging Face token belongs in the secret setting hfToken, which goes to Secret Manager.",
-    )
-
-
-def _without_secrets(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the arguments without flags that carry a secret, their values, and anything that holds a Hugging Face token."""
-    kept: list[str] = []
-    follows_flag = False
-    for argument in arguments:
-        flag, equals, _ = argument.partition("=")
-        is_flag = flag in _SECRET_FLAGS
-        if _SECRET.search(argument) and not argument.startswith("--"):
-            if kept and kept[-1].startswith("--") and "=" not in kept[-1]:
-                kept.pop()  # the flag that this was the value of
-        elif not is_flag and not _SECRET.search(argument) and not (follows_flag and not argument.startswith("--")):
-            kept.append(argument)
-        follows_flag = is_flag and not equals
-    return tuple(kept)
 
 
 @rule(
@@ -445,19 +416,136 @@ def mount_owner(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("CST01", "info", source="Google Cloud price lists", what="the whole bill: per hour, while idle, and at most")
-def whole_bill(subject: Subject) -> RuleResult:
-    """Return the bill with the parts that estimates forget."""
-    cost, resolved = subject.cost, subject.resolved
-    parts = " + ".join(f"{name} ${price:.2f}" for name, price in cost.parts_usd_per_hour)
-    idle = f"; ${cost.idle_usd_per_hour:.2f}/h while idle" if resolved.platform == "cloud-run" else ""
-    is_kept_warm = resolved.platform == "cloud-run" and resolved.deployment.cloud_run.min_instances > 0
+@rule("FUS02", "info", source="docs/decisions/0002", what="weights that the network without Direct VPC holds up")
+def network_bound(subject: Subject) -> RuleResult | None:
+    """Say how much sooner a Cloud Run service would start with Direct VPC, and what that costs."""
+    resolved, load_s = subject.resolved, subject.startup.load_s
+    run = resolved.deployment.cloud_run
+    if resolved.platform != "cloud-run" or run.direct_vpc:
+        return None
+    with_vpc = replace(resolved, deployment=replace(resolved.deployment, cloud_run=replace(run, direct_vpc=True)))
+    saved_s = load_s - startup_plan(with_vpc).load_s
+    if saved_s < overheads.DIRECT_VPC_CONNECT_S:
+        return None
     return RuleResult(
         message=(
-            f"${cost.usd_per_hour:.2f}/h ({parts}){idle}; at most ${cost.max_usd:,.0f} ({cost.max_usd_basis}); "
-            f"prices of {cost.prices_as_of}."
+            f"Loading takes {duration(load_s)} of the start, because an instance without Direct VPC reads from the network at about "
+            f"{overheads.CLOUD_RUN_NETWORK_BYTES_PER_S / 1e6:.0f} MB/s; with `cloud_run.direct_vpc` it would take {duration(load_s - saved_s)}."
         ),
-        advice="With `cloud_run.min_instances` 0 an idle service costs nothing, and the first request waits for a cold start."
-        if is_kept_warm
-        else "",
+        remedies=(change("cloud_run.direct_vpc", True),),
+        advice=(
+            f"First connections then take up to {duration(overheads.DIRECT_VPC_CONNECT_S)}, and a teardown can delete the network only up to two "
+            "hours after the service."
+        ),
     )
+
+
+@rule("CST01", "info", source="Google Cloud price lists", what="the whole bill: per hour, while idle, and at most")
+def whole_bill(subject: Subject) -> RuleResult | None:
+    """Return the bill with the parts that estimates forget; None for a device without a price."""
+    cost, resolved = subject.cost, subject.resolved
+    if not cost.is_known:
+        return None
+    parts = " + ".join(f"{name} ${price:.2f}" for name, price in cost.parts_usd_per_hour)
+    idle = f"; ${cost.idle_usd_per_hour:.2f}/h while idle" if resolved.platform == "cloud-run" else ""
+    return RuleResult(
+        message=(
+            f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}; at most ${cost.max_usd:,.0f} ({cost.max_usd_basis}); "
+            f"prices of {cost.prices_as_of or 'an unknown date'}."
+        ),
+    )
+
+
+def _range(subject: Subject) -> str:
+    """Return where the hour costs how much, if the places differ; the dearest counts until a zone is granted."""
+    cost = subject.cost
+    if cost.usd_per_hour - cost.lowest_usd_per_hour < _CENT:
+        return ""
+    cheapest = min(cost.places, key=lambda one: one.usd_per_hour)
+    dearest = max(cost.places, key=lambda one: one.usd_per_hour)
+    return f" in {dearest.place}, the dearest zone; ${cheapest.usd_per_hour:.2f}/h in {cheapest.place}"
+
+
+@rule("CST02", "info", source="Cloud Run, minimum instances", what="instances that are billed while nobody calls")
+def kept_warm(subject: Subject) -> RuleResult | None:
+    """Find instances that always run."""
+    least = subject.resolved.deployment.cloud_run.min_instances
+    if subject.resolved.platform != "cloud-run" or not least:
+        return None
+    return RuleResult(
+        message=f"`cloud_run.min_instances` is {least}: that costs ${subject.cost.idle_usd_per_hour * 24:,.2f} a day, also when nobody calls.",
+        remedies=(change("cloud_run.min_instances", 0),),
+        advice="An idle service then costs nothing, and the first request waits for a cold start.",
+    )
+
+
+@rule("CST03", "warn", source="docs/limits.md", what="a limit that is reached before the run ends")
+def limit_before_the_end(subject: Subject) -> RuleResult | None:
+    """Find a spending limit that takes a machine down in the middle of its run."""
+    limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
+    if not subject.resolved.is_tpu or limit_usd is None or cost.max_usd <= limit_usd:
+        return None
+    fitting_s = int(limit_usd / cost.usd_per_hour * HOUR_S // 60 * 60)
+    shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S else ()
+    return RuleResult(
+        message=(
+            f"`max_usd` is {limit_usd}, and the machine has cost that much after {duration(fitting_s)}; it can run for ${cost.max_usd:,.0f} "
+            f"({cost.max_usd_basis})."
+        ),
+        remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
+    )
+
+
+@rule("CST04", "info", source="planning/price_list.py", what="a price that is older than 60 days, or has no date")
+def old_prices(subject: Subject) -> RuleResult | None:
+    """Find prices of the hour that may have changed. Without a date of the question nothing is old."""
+    today = subject.resolved.deployment.today
+    if today is None:
+        return None
+    old = [price for price in _prices(subject) if price.is_old(today)]
+    if not old:
+        return None
+    oldest = min(old, key=lambda price: price.as_of)
+    age_days = oldest.age_days(today)
+    age = "has no date" if age_days is None else f"is of {oldest.as_of}, {age_days} days ago"
+    others = f" {len(old) - 1} more are as old." if len(old) > 1 else ""
+    return RuleResult(
+        message=(
+            f"The price {_named(oldest)} {age}{f' ({oldest.url})' if oldest.url else ''}; prices older than {MAX_AGE_DAYS} days "
+            f"may have changed.{others}"
+        ),
+        advice=_price_file(old, today),
+    )
+
+
+@rule("CST05", "info", source="planning/price_list.py", what="a place without a known price, where the dearest counts")
+def assumed_prices(subject: Subject) -> RuleResult | None:
+    """Find places whose own price is not known."""
+    assumed = [price for price in _prices(subject) if price.is_assumed]
+    if not assumed:
+        return None
+    regions = ", ".join(dict.fromkeys(price.region for price in assumed))
+    keys = ", ".join(dict.fromkeys(price.key for price in assumed))
+    return RuleResult(
+        message=f"No price is known for {regions} ({keys}); the dearest known one is used, such as {_named(assumed[0])}.",
+        advice=_price_file(assumed, subject.resolved.deployment.today),
+    )
+
+
+def _prices(subject: Subject) -> tuple[Price, ...]:
+    """Return the prices of the hour in every place, each once."""
+    return tuple(dict.fromkeys(price for place in subject.cost.places for price in place.prices))
+
+
+def _named(price: Price) -> str:
+    return f"{price.key} = {price.usd:g}{f' in {price.region}' if price.region else ''}"
+
+
+def _price_file(prices: Sequence[Price], today: str | None) -> str:
+    """Return how to replace prices by those of a file, with a file that can be pasted."""
+    regions: dict[str, dict[str, float]] = {}
+    for price in prices:
+        regions.setdefault(price.region, {})[price.key] = price.usd
+    anywhere = regions.pop("", {})
+    text = json.dumps({**({"as_of": today} if today else {}), **anywhere, **({"regions": regions} if regions else {})})
+    return f"Look them up, write what you pay into a file such as {text}, and name it with --prices or gemma-serving:prices."

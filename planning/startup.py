@@ -7,10 +7,13 @@ import math
 from typing import Final
 
 from planning import overheads
+from planning.buckets import buckets_of
 from planning.hardware import CLOUD_RUN_MAX_GPU_PROBE_S, CLOUD_RUN_MAX_STARTUP_S
 from planning.memory import captured_graphs
+from planning.probes import default_probe, seen_after_s
+from planning.releases import STARTS_FASTER_ON_TPU, is_known_from
 from planning.resolve import Resolved
-from planning.types import StartupPlan
+from planning.types import StartupPlan, StartupProbe
 from planning.weights import weights_of
 
 _PROBE_STEP_S: Final = 60
@@ -21,6 +24,8 @@ _STREAM_RATES: Final = {
     "fuse-cached": overheads.FUSE_CACHED_BYTES_PER_S,
     "streamer": overheads.STREAMER_BYTES_PER_S,
 }
+_KEPT_MODES: Final = ("hub", "disk", "memory")
+"""Weights that stay on a TPU VM when its server ends."""
 
 
 def startup_plan(resolved: Resolved) -> StartupPlan:
@@ -29,13 +34,14 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     load_s = _load_s(resolved)
     compile_s = compile_s_of(resolved, is_cached=False)
     total_s = pull_s + load_s + compile_s
-    process_s = overheads.TPU_PROCESS_START_S if resolved.is_tpu else overheads.GPU_PROCESS_START_S
+    process_s = _process_s(resolved)
     keeps_cache = resolved.is_tpu and resolved.deployment.tpu.compile_cache == "memory"
     budget_s = max(math.ceil(total_s * overheads.PROBE_MARGIN / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
     limit_s = CLOUD_RUN_MAX_STARTUP_S if resolved.platform == "cloud-run" else None
     # A start that the platform allows gets all the margin that the platform allows, and no more.
     if limit_s is not None and total_s <= limit_s:
         budget_s = min(budget_s, CLOUD_RUN_MAX_GPU_PROBE_S if total_s <= CLOUD_RUN_MAX_GPU_PROBE_S else limit_s)
+    probe = _probe(resolved, total_s)
     return StartupPlan(
         pull_s=pull_s,
         load_s=load_s,
@@ -43,15 +49,33 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         total_s=total_s,
         probe_budget_s=budget_s,
         probe_limit_s=limit_s,
-        restart_s=process_s + _reload_s(resolved) + compile_s_of(resolved, is_cached=keeps_cache),
+        probe=probe,
+        ready_s=total_s if probe is None or probe.period_s < 1 else seen_after_s(probe, total_s),
+        restart_s=process_s + _restart_load_s(resolved, load_s) + compile_s_of(resolved, is_cached=keeps_cache),
     )
+
+
+def _probe(resolved: Resolved, total_s: float) -> StartupProbe | None:
+    if resolved.platform != "cloud-run":
+        return None
+    return resolved.deployment.cloud_run.startup_probe or default_probe(total_s * overheads.PROBE_MARGIN)
 
 
 def _pull_s(resolved: Resolved) -> float:
     if resolved.platform == "cloud-run":
         return overheads.CLOUD_RUN_CONTAINER_START_S + overheads.GPU_PROCESS_START_S
-    process_s = overheads.TPU_PROCESS_START_S if resolved.is_tpu else overheads.GPU_PROCESS_START_S
-    return overheads.VM_IMAGE_PULL_S + process_s
+    return overheads.VM_IMAGE_PULL_S + _process_s(resolved)
+
+
+def _process_s(resolved: Resolved) -> float:
+    """Return the seconds that a server takes beside loading and compiling."""
+    if not resolved.is_tpu:
+        return overheads.GPU_PROCESS_START_S
+    if is_known_from(resolved, STARTS_FASTER_ON_TPU):
+        process_s, processor_s = overheads.TPU_PROCESS_START_S, overheads.TPU_MULTIMODAL_WARM_UP_S
+    else:
+        process_s, processor_s = overheads.TPU_OLD_PROCESS_START_S, overheads.TPU_OLD_MULTIMODAL_WARM_UP_S
+    return process_s + (processor_s if resolved.has_processor else 0)
 
 
 def _load_s(resolved: Resolved) -> float:
@@ -72,6 +96,17 @@ def _load_s(resolved: Resolved) -> float:
     return fetched_s + _reload_s(resolved)
 
 
+def _restart_load_s(resolved: Resolved, load_s: float) -> float:
+    """Return the seconds for the weights of a restarted server: read again from the machine where they were kept, else fetched again.
+
+    A TPU VM keeps them outside the container: the hub's cache on the boot disk (vm_agent.base.HUB_CACHE), copies from the bucket on disk
+    or in shared memory. A restarted instance of Cloud Run begins with an empty file system, and a mount is read through the network.
+    """
+    mode, platform = resolved.weights_mode, resolved.platform
+    kept = mode == "image" or (platform == "tpu-vm" and mode in _KEPT_MODES) or (platform == "gce" and mode == "disk")
+    return _reload_s(resolved) if kept else load_s
+
+
 def _network_rate(resolved: Resolved, bytes_per_s: float) -> float:
     """Return the rate at which the instance can read from the network: less on Cloud Run without Direct VPC."""
     if resolved.platform == "cloud-run" and not resolved.deployment.cloud_run.direct_vpc:
@@ -81,14 +116,19 @@ def _network_rate(resolved: Resolved, bytes_per_s: float) -> float:
 
 def _reload_s(resolved: Resolved) -> float:
     """Return the seconds for reading weights that are on the machine already."""
-    rate = overheads.DISK_TO_DEVICE_BYTES_PER_S if resolved.is_tpu else overheads.PAGE_CACHE_TO_GPU_BYTES_PER_S
+    if not resolved.is_tpu:
+        rate = overheads.PAGE_CACHE_TO_GPU_BYTES_PER_S
+    elif is_known_from(resolved, STARTS_FASTER_ON_TPU):
+        rate = overheads.DISK_TO_DEVICE_BYTES_PER_S
+    else:
+        rate = overheads.OLD_DISK_TO_DEVICE_BYTES_PER_S
     return weights_of(resolved).checkpoint / rate
 
 
 def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
     """Return the seconds for compilation, graph capture and warm-up."""
     if resolved.is_tpu:
-        return overheads.XLA_CACHED_S if is_cached else xla_programs(resolved) * _xla_program_s(resolved)
+        return xla_programs(resolved) * _xla_program_s(resolved) * (overheads.XLA_CACHED_FACTOR if is_cached else 1.0)
     if resolved.eager:
         return overheads.GPU_EAGER_WARM_UP_S
     factor = 1.0 if resolved.platform == "cloud-run" else overheads.GPU_DEDICATED_COMPILE_FACTOR
@@ -98,24 +138,17 @@ def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
     )
 
 
-def token_buckets(max_tokens: int, padding_gap: int) -> int:
-    """Return how many batch sizes vLLM on TPU compiles: doubling from 16 until the gap, then by the gap (tpu-inference's token paddings)."""
-    buckets, size = 1, overheads.XLA_MIN_BUCKET
-    while size < max_tokens:
-        size = size * 2 if padding_gap == 0 or size < padding_gap else size + padding_gap
-        buckets += 1
-    return buckets
-
-
 def xla_programs(resolved: Resolved) -> int:
-    """Return how many programs a cold start compiles: one per bucket, and one more with embeddings as input if it serves images."""
-    from planning.vllm_args import TPU_BUCKET_PADDING_GAP  # noqa: PLC0415 - TPU only
+    """Return how many programs a cold start compiles: one per bucket, and one more with embeddings as input unless only text is served.
 
-    buckets = token_buckets(resolved.max_num_batched_tokens, TPU_BUCKET_PADDING_GAP if resolved.spec.is_moe else 0)
-    return buckets * (2 if resolved.spec.is_multimodal else 1)
+    Source: tpu-inference b8692ff, runner/compilation_manager.py (capture_model). A boot log has 190 s for the first nine of E2B and 165 s
+    for the second nine (xbill9/gemma4-dev 4cf2d8b, gce-vllm-v6e1-2b/benchmarks/runs/2026-08-10-gce-flex-v6e1/logs/vllm-boot.log).
+    """
+    return buckets_of(resolved) * (1 if resolved.serves_only_text else 2)
 
 
 def _xla_program_s(resolved: Resolved) -> float:
     slower = overheads.XLA_V5E_FACTOR if resolved.accelerator.name.startswith("v5e") else 1.0
     speculation = overheads.XLA_SPECULATION_FACTOR if resolved.speculative_tokens else 1.0
-    return overheads.XLA_PROGRAM_S * slower * speculation
+    torch = overheads.XLA_TORCH_FACTOR if resolved.runtime == "tpu-torch" else 1.0
+    return overheads.XLA_PROGRAM_S * slower * torch * speculation

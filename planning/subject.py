@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from planning.cost import cost_plan
 from planning.memory import memory_plan
 from planning.resolve import Resolved, resolve
+from planning.serving import workload_plan
 from planning.startup import startup_plan
 from planning.throughput import throughput_plan
-from planning.types import CostPlan, Deployment, MemoryPlan, StartupPlan, ThroughputPlan
+from planning.types import CostPlan, Deployment, MemoryPlan, StartupPlan, ThroughputPlan, WorkloadPlan
 from planning.weights import WeightSizes, weights_of
 
 
@@ -21,6 +22,8 @@ class Subject:
     startup: StartupPlan
     throughput: ThroughputPlan
     cost: CostPlan
+    workload: WorkloadPlan | None
+    """What it makes of the deployment's workload; None where none was given."""
 
     @property
     def device(self) -> str:
@@ -43,13 +46,16 @@ def subject_of(resolved: Resolved) -> Subject:
     """Return the figures of a resolved deployment."""
     memory = memory_plan(resolved)
     throughput = throughput_plan(resolved, memory)
+    cost = cost_plan(resolved, throughput)
+    workload = resolved.deployment.workload
     return Subject(
         resolved=resolved,
         weights=weights_of(resolved),
         memory=memory,
         startup=startup_plan(resolved),
         throughput=throughput,
-        cost=cost_plan(resolved, throughput),
+        cost=cost,
+        workload=None if workload is None else workload_plan(resolved, memory, cost.usd_per_hour, workload),
     )
 
 

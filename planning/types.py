@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from contracts.outputs import (
     CostSummary,
+    MarginSummary,
     MemorySummary,
     PlanSummary,
     Severity,
@@ -17,12 +18,16 @@ from contracts.outputs import (
     ThroughputSummary,
     Verdict,
 )
+from planning.costs_json import costs_json
+from planning.hardware import Accelerator
 from planning.model import ModelSpec
-from planning.prices import PriceBook
+from planning.prices import Price, PriceBook
 from planning.vllm_args import VllmOptions
 from planning.wording import FIELDS, Wording, finding_json
+from planning.workload import Workload
 
-Platform = Literal["tpu-vm", "cloud-run", "gce"]
+Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
+"""`own`: a machine that Google does not rent out, described by its figures (`planning.devices`)."""
 CompileCache = Literal["memory", "off"]
 ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]
 WeightsMode = Literal["hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image"]
@@ -85,6 +90,8 @@ class TpuOptions:
     """Where compiled XLA programs are kept for a restart of the server: in shared memory, or nowhere."""
     private_google_access: bool | None = None
     """Of a subnet that exists already: whether it has Private Google Access; None if the stack makes the network."""
+    boot_disk_size_gb: int | None = None
+    """Size of the boot disk; None for Google's 100 GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +107,7 @@ class Deployment:
     platform: str | None = None
     """None takes the only platform of the accelerator, or its usual one."""
     quantization: str | None = None
-    """bf16, fp8 or w4a16; None takes what the checkpoint implies."""
+    """A scheme of `planning.quantization`; None takes what the checkpoint holds."""
     vllm: VllmOptions = field(default_factory=VllmOptions)
     """Options as given; the planner fills the rest with `planning.recommended`."""
     weights_mode: WeightsMode | None = None
@@ -114,14 +121,30 @@ class Deployment:
     """The endpoint may be called by anyone."""
     endpoint_url: str | None = None
     """An endpoint that the user gave in the settings, if any."""
+    workload: Workload | None = None
+    """What clients will ask of it; None plans the saturated rate at `planning.workload.DEFAULT_WORKLOAD` and answers nothing else."""
     measured_tok_per_s: float | None = None
     """Output rate that this deployment showed, all requests together; used for the cost of a million tokens and nothing else."""
+    max_usd: int | None = None
+    """Most US dollars that the deployment may cost before a guard takes it down."""
     accept_findings: tuple[str, ...] = ()
     """Ids of findings that the user has accepted; they are shown and stop nothing."""
+    image_version: str | None = None
+    """vLLM's version in the image; None for that of the default image, empty if it is not known."""
+    image_supports: tuple[str, ...] = ()
+    """Precisions that an image of one's own loads, whatever `planning.support` says."""
     model_spec: ModelSpec | None = None
     """A model that is not in the catalog (`planning.hf_config.model_from_config`)."""
+    device: Accelerator | None = None
+    """A device by its figures (`planning.devices.parse_device`), instead of `accelerator`."""
+    draft_spec: ModelSpec | None = None
+    """The architecture of a drafter that is not in the catalog."""
     prices: PriceBook | None = None
     """Prices that replace the list prices."""
+    today: str | None = None
+    """Date of the question, YYYY-MM-DD. The planner has no clock: without it no price is called old."""
+    bucket_region: str | None = None
+    """Region of a bucket that exists already; None for the stack's own, which is in the region of the first zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,9 +217,27 @@ class MemoryPlan:
     load_peak_host_gib: float
     """Highest host memory while weights load."""
     headroom_gib: float
-    """Device memory outside the budget, left to the driver and to allocations that nothing accounts for."""
+    """Device memory outside the budget, left to the driver, to compiled programs and to allocations that nothing accounts for."""
+    outside_needs_gib: float
+    """The least that has to stay outside the budget: with less the server dies or refuses to start."""
+    outside_enough_gib: float
+    """What was seen to be enough outside the budget. Between the two the server may fail."""
     largest_max_model_len: int
     """Longest request that the KV cache holds once; 0 when nothing fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """An edge of the memory that is so close that the server may fail."""
+
+    says: Literal["may fail"]
+    finding: str
+    """Id of the finding that names the edge and the way out."""
+    has_gib: float
+    needs_gib: float
+    """Less fails."""
+    enough_gib: float
+    """This much is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +253,12 @@ class StartupPlan:
     """Startup-probe budget to configure: the predicted start with a margin."""
     probe_limit_s: int | None
     """The longest budget that the platform allows; None where there is none."""
+    probe: StartupProbe | None
+    """The startup probe in effect: that of the settings, else the planner's; None where the platform has none."""
+    ready_s: float
+    """Seconds until the platform sends requests: at the first probe after the start, or with the first healthy answer."""
     restart_s: float
-    """Seconds for a restart of the server alone on the same machine, image pulled and compile cache warm."""
+    """Seconds for a restart of the server alone: image pulled, compile cache warm if it is kept, weights fetched again unless they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,12 +280,120 @@ class ThroughputPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A figure with its uncertainty: nine of ten measured points of its class lie between `low` and `high` (`planning.bands`)."""
+
+    low: float
+    typical: float
+    high: float
+
+    def times(self, factor: float) -> "Band":
+        """Return the band in another unit."""
+        return Band(low=self.low * factor, typical=self.typical * factor, high=self.high * factor)
+
+    def rounded(self, digits: int) -> dict[str, float]:
+        """Return the band in JSON types."""
+        return {
+            "low": round(self.low, digits),
+            "typical": round(self.typical, digits),
+            "high": round(self.high, digits),
+        }
+
+
+Bottleneck = Literal["prefill", "memory", "compute", "pcie", "overhead", "kv-cache", "max-num-seqs", "rate"]
+"""What keeps the output rate from being higher. `prefill`: prompts take most of the time. `memory`, `compute`, `pcie`, `overhead`: the largest
+part of a decoding step. `kv-cache`, `max-num-seqs`: requests wait for room, or for a place in the batch. `rate`: no more requests arrive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPlan:
+    """What a deployment makes of a workload. `low` and `high` of each band are those of the figure, not of good and bad days."""
+
+    workload: Workload
+    users: int
+    """Users of a closed loop: those of the workload, or as many as the server computes at a time; 0 in an open loop."""
+    ttft_s: Band
+    """Seconds from sending a request to its first token, the queue included."""
+    tpot_s: Band
+    """Seconds between two tokens of an answer."""
+    request_s: Band
+    """Seconds from sending a request to its last token."""
+    output_tok_per_s: Band
+    """All requests together."""
+    requests_per_s: Band
+    usd_per_million_input_tokens: Band
+    usd_per_million_output_tokens: Band
+    """The price of an hour, divided over input and output by the time that the server spends on each."""
+    running_requests: Band
+    """Requests that are computed at a time."""
+    queued_requests: Band
+    """Requests that wait for a place, on average."""
+    queue_s: Band
+    """Seconds that a request waits for a place; part of `ttft_s`."""
+    kv_share: Band
+    """Part of the KV cache that is in use."""
+    prefix_hit_share: Band
+    """Part of the prompt tokens that the prefix cache spares."""
+    bound: Bottleneck
+    """What keeps the output rate from being higher."""
+    prompt_tokens: int
+    """Tokens of a prompt with its pictures, videos and audio."""
+    most_requests_per_s: float
+    """The rate at which the server is saturated; more arrivals than that queue without end."""
+    most_users: int
+    """Requests of this workload that the server computes at a time; further users wait."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answers in JSON types, each figure as a band."""
+        return {
+            "ttft_s": self.ttft_s.rounded(4),
+            "tpot_s": self.tpot_s.rounded(5),
+            "request_s": self.request_s.rounded(3),
+            "output_tok_per_s": self.output_tok_per_s.rounded(2),
+            "requests_per_s": self.requests_per_s.rounded(4),
+            "usd_per_million_input_tokens": self.usd_per_million_input_tokens.rounded(4),
+            "usd_per_million_output_tokens": self.usd_per_million_output_tokens.rounded(4),
+            "running_requests": self.running_requests.rounded(2),
+            "queued_requests": self.queued_requests.rounded(2),
+            "queue_s": self.queue_s.rounded(3),
+            "kv_share": self.kv_share.rounded(4),
+            "prefix_hit_share": self.prefix_hit_share.rounded(4),
+            "bound": self.bound,
+            "prompt_tokens": self.prompt_tokens,
+            "users": self.users,
+            "most_users": self.most_users,
+            "most_requests_per_s": round(self.most_requests_per_s, 4),
+            "workload": asdict(self.workload),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceCost:
+    """What one instance or slice costs in one of the places that the deployment names."""
+
+    place: str
+    """Zone or region; "" if the deployment names none."""
+    usd_per_hour: float
+    prices: tuple[Price, ...]
+    """The prices that it is made from."""
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether a price of this place is not known, so that the dearest known one was used."""
+        return any(price.is_assumed for price in self.prices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostPlan:
-    """US dollars at the prices of `prices_as_of`."""
+    """US dollars at the prices of the dearest place that the deployment names."""
 
     usd_per_hour: float
-    """One instance or slice, with all its parts."""
+    """One instance or slice, with all its parts that are billed by time: until a zone is granted, in the dearest one."""
     parts_usd_per_hour: tuple[tuple[str, float], ...]
+    lowest_usd_per_hour: float
+    """The same in the cheapest place."""
+    places: tuple[PlaceCost, ...]
+    """Each place in the order of the deployment."""
     max_usd: float
     """The most this deployment can cost: the whole run duration of a TPU, or a month of max instances on Cloud Run."""
     max_usd_basis: str
@@ -250,6 +403,63 @@ class CostPlan:
     """Output tokens at the measured rate where one was given, else at the estimated rate of a single request: the worst case."""
     usd_per_million_tokens_saturated: float
     prices_as_of: str
+    """Date of the oldest price in `usd_per_hour`; "" if one has no date."""
+    is_known: bool = True
+    """False for a device of one's own without a price: every figure is 0 and means nothing."""
+
+
+BillBasis = Literal["hour", "busy hour", "month", "start"]
+"""`hour`: while it runs; `busy hour`: an hour of answers at saturation; `month`: as long as the stack exists; `start`: each cold start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillPart:
+    """One line of the bill."""
+
+    name: str
+    amount: float
+    unit: str
+    basis: BillBasis
+    usd: float
+    price: Price | None
+    """The price of one unit; None for the sum of parts under a cent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A deployment that runs for some hours of each day."""
+
+    hours_per_day: float
+    """Hours that are billed on a TPU VM; hours of traffic on Cloud Run."""
+    usd_per_month: float
+    usd_per_served_hour: float
+    """For an hour in which it answers; infinite where the start takes the whole run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningCosts:
+    """The whole bill, and when it is cheaper to run all the time."""
+
+    bill: tuple[BillPart, ...]
+    cold_start_s: float
+    cold_start_usd: float
+    """What the instance or slice costs until it answers; parts of the bill by start are not in it."""
+    idle_usd_per_hour: float
+    """An hour in which one instance or slice runs and nobody calls."""
+    linger_s: float
+    """How long an instance stays after its last request; 0 where only the run's end stops it."""
+    always_on_usd_per_month: float
+    always_on: str
+    """What that is: a minimum instance, or the slice on demand."""
+    commitments: tuple[tuple[str, float], ...]
+    """The same month under a commitment, where its price is known: what it is, and US dollars."""
+    windows: tuple[Window, ...]
+    even_requests_per_day: float | None
+    """Cloud Run: single requests a day, each with its own cold start, from which one minimum instance is cheaper."""
+    even_hours_per_day: float
+    """Hours a day from which running all the time is cheaper; 24 or more if it never is."""
+    shortest_window_h: float | None
+    """TPU VM: shorter runs cost more for an hour of answers than the slice on demand; None if it has no such length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,12 +477,17 @@ class Plan:
     startup: StartupPlan
     throughput: ThroughputPlan
     cost: CostPlan
+    margin: Margin | None
+    """The edge at which the deployment may fail although nothing says that it does; None if it is far from every edge."""
+    running: RunningCosts
     findings: tuple[Finding, ...]
     accepted: tuple[str, ...]
     vllm: VllmOptions
     """The options as they will be used: those given over the recommended ones."""
     environment: tuple[tuple[str, str], ...]
     """Environment variables of the server's container."""
+    workload: WorkloadPlan | None = None
+    """What it makes of the deployment's workload; None where none was given."""
 
     @property
     def stopping(self) -> tuple[Finding, ...]:
@@ -314,10 +529,35 @@ class Plan:
                 max_usd=round(cost.max_usd, 2),
                 usd_per_million_tokens=round(cost.usd_per_million_tokens, 4),
             ),
+            margin=_margin_summary(self.margin) if self.margin else None,
         )
 
     def to_json(self, wording: Wording = FIELDS) -> dict[str, Any]:
         """Return the plan as `scripts.plan --json` prints it, in JSON types; `wording` has the keys of the caller."""
         document = asdict(self.summary())
         document["throughput"]["ttft_s"] = round(self.throughput.ttft_s, 3)
+        if self.workload is not None:
+            document["workload"] = self.workload.to_json()
+        if self.cost.is_known:
+            document["cost"] |= costs_json(self.cost, self.running)
+        else:
+            document = _without_dollars(document)
         return {**document, "findings": [finding_json(finding, wording) for finding in self.findings]}
+
+
+def _without_dollars(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan in JSON types without costs: of a device that nobody stated a price for."""
+    workload = document.get("workload")
+    if workload is not None:
+        workload = {key: None if key.startswith("usd_") else value for key, value in workload.items()}
+    return {**document, "cost": None, **({} if workload is None else {"workload": workload})}
+
+
+def _margin_summary(margin: Margin) -> MarginSummary:
+    return MarginSummary(
+        says=margin.says,
+        finding=margin.finding,
+        has_gib=round(margin.has_gib, 3),
+        needs_gib=round(margin.needs_gib, 3),
+        enough_gib=round(margin.enough_gib, 3),
+    )

@@ -13,8 +13,9 @@ from dataclasses import dataclass, fields, replace
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin
 
-from contracts.fields import Doc, camel_case
+from contracts.fields import Doc, camel_case, to_json
 from planning.errors import PlanningError
+from planning.numbers import is_number, read_json, whole_number
 
 DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - shared memory inside the container, on purpose
@@ -39,9 +40,10 @@ class Limit:
         return " and ".join(word for word in words if word)
 
     def allows(self, value: float) -> bool:
-        """Return whether the value is a number within the limits; NaN is not."""
+        """Return whether the value is a number within the limits; nan, inf and booleans are not."""
         return (
-            (self.at_least is None or value >= self.at_least)
+            is_number(value)
+            and (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
         )
@@ -169,7 +171,10 @@ class VllmOptions:
     ] = None
     seed: Annotated[int | None, Doc("Random seed for sampling.")] = None
     extra_args: Annotated[
-        tuple[str, ...], Doc("More arguments of `vllm serve`. They follow all others, unchanged and unchecked.")
+        tuple[str, ...],
+        Doc(
+            "More arguments of `vllm serve`. They follow all others, and have to be flags of the image's vLLM without a key here."
+        ),
     ] = ()
 
     def merged_over(self, base: "VllmOptions") -> "VllmOptions":
@@ -178,16 +183,12 @@ class VllmOptions:
         return replace(base, **{**given, "extra_args": (*base.extra_args, *self.extra_args)})
 
 
-def _whole_number(text: str) -> int:
-    return int(text.replace("_", "").replace(",", ""))
-
-
 def _boolean(text: str) -> bool:
     return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
 
 
 def _json_object(text: str) -> object:
-    value: object = json.loads(text)
+    value = read_json(text)
     if not isinstance(value, dict):
         raise ValueError("not an object")  # noqa: TRY004 - JSON of another type is a wrong value like any other
     return cast("object", value)
@@ -195,7 +196,7 @@ def _json_object(text: str) -> object:
 
 KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
     bool: ("true or false", _boolean),
-    int: ("a whole number", _whole_number),
+    int: ("a whole number", lambda text: whole_number(text.replace(",", ""))),
     float: ("a number", float),
     str: ("text", str),
     Mapping: ("a JSON object", _json_object),
@@ -239,16 +240,18 @@ class VllmOption(NamedTuple):
     def check(self, value: object) -> None:
         """Raise PlanningError if the value is not allowed: the key, the value and what is allowed."""
         if not isinstance(value, Mapping):
-            self._check_part(self.key, choice=value, number=value)
+            self._check_part(self.key, choice=value, value=value)
             return
-        for key, number in cast("Mapping[str, object]", value).items():
-            self._check_part(f"{self.key}.{key}", choice=key, number=number)
+        for key, part in cast("Mapping[str, object]", value).items():
+            self._check_part(f"{self.key}.{key}", choice=key, value=part)
 
-    def _check_part(self, key: str, *, choice: object, number: object) -> None:
+    def _check_part(self, key: str, *, choice: object, value: object) -> None:
         if self.choices and choice not in self.choices:
             raise PlanningError(f'{key} is "{choice}"; allowed are {", ".join(self.choices)}.')
-        if self.limit and not (isinstance(number, int | float) and self.limit.allows(number)):
-            raise PlanningError(f"{key} is {number}; it must be {self.limit}.")
+        if self.limit and not (isinstance(value, int | float) and self.limit.allows(value)):
+            raise PlanningError(f"{key} is {value}; it must be {self.limit}.")
+        if isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
+            raise PlanningError(f"{key} is {value}; it must be a number.")
 
     def spell(self, value: object) -> str | None:
         """Return the argument of `vllm serve` for a value, or None if the value needs none."""
@@ -292,6 +295,12 @@ _OPTIONS: Final = tuple(_option(f.name, f.type) for f in fields(VllmOptions))
 
 OPTIONS: Final[Mapping[str, VllmOption]] = {option.key: option for option in _OPTIONS}
 """Every option by its settings key, in the order of the command line."""
+
+
+def given_options(options: VllmOptions) -> dict[str, object]:
+    """Return the options that are given, by their settings keys."""
+    values: dict[str, object] = to_json(options)
+    return {key: value for key, value in values.items() if value not in (None, [], {})}
 
 
 def check_options(options: VllmOptions) -> None:

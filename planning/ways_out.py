@@ -5,7 +5,8 @@ They are changes only. `planning.rules` plans each as a whole and shows those th
 
 from collections.abc import Iterator
 
-from planning.catalog import MODELS, QAT_SUFFIX
+from planning.catalog import MODELS
+from planning.checkpoints import CHECKPOINTS, QAT_SUFFIX, original_of
 from planning.cost import hourly_parts
 from planning.errors import PlanningError
 from planning.fields import changed
@@ -22,11 +23,14 @@ from planning.memory import memory_plan
 from planning.recommendation import MAX_NUM_SEQS, SMALL_DEVICE_GIB, SMALL_DEVICE_MAX_NUM_SEQS, recommended_options
 from planning.resolve import resolve
 from planning.subject import Subject, is_out_of_memory
+from planning.support import support_of
 from planning.types import Deployment, Remedy
 
 _SHORT_REQUEST = 8_192
 _RUN_S = 4 * 3_600
-_PLACES = {"cloud-run": " on Cloud Run", "gce": " on Compute Engine", "tpu-vm": ""}
+_PLACES = {"cloud-run": " on Cloud Run", "gce": " on Compute Engine", "tpu-vm": "", "own": ""}
+_DEPLOYABLE = ("cloud-run", "tpu-vm")
+"""Platforms for which this project has a target."""
 _HARDWARE_OPTIONS = (
     "vllm.tensor_parallel_size",
     "vllm.gpu_memory_utilization",
@@ -63,7 +67,7 @@ def other_accelerators(subject: Subject, *, kind: AcceleratorKind | None = None)
         precision = f" as {after.scheme.name}" if after.scheme is not subject.resolved.scheme else ""
         title = f"{accelerator.name}{_PLACES[after.platform]}{precision}"
         usd_per_hour = sum(price for _, price in hourly_parts(after))
-        is_deployable = after.platform != "gce"
+        is_deployable = after.platform in _DEPLOYABLE
         candidates.append(
             (usd_per_hour, Remedy(changes=moved, move="accelerator", title=title, is_deployable=is_deployable))
         )
@@ -76,7 +80,7 @@ def smaller_models(subject: Subject) -> Iterator[Remedy]:
     deployment = resolved.deployment
     if deployment.model_spec is not None:
         return
-    base, names = resolved.model_id.removesuffix(QAT_SUFFIX), list(MODELS)
+    base, names = CHECKPOINTS[resolved.model_id].architecture, list(MODELS)
     smaller = list(reversed(names[: names.index(base)]))
     if resolved.is_tpu:
         candidates = smaller
@@ -93,7 +97,7 @@ def smaller_models(subject: Subject) -> Iterator[Remedy]:
                 changes=change,
                 move="model",
                 title=f"{name} here",
-                is_deployable=resolved.platform != "gce",
+                is_deployable=resolved.platform in _DEPLOYABLE,
             )
 
 
@@ -105,7 +109,7 @@ def trillium_note(subject: Subject) -> str:
         return ""
     after = resolve(changed(resolved.deployment, moved))
     memory = memory_plan(after)
-    if not is_out_of_memory(memory):
+    if after.scheme.name == resolved.scheme.name or not is_out_of_memory(memory):
         return ""
     price = sum(usd for _, usd in hourly_parts(after))
     return (
@@ -116,7 +120,7 @@ def trillium_note(subject: Subject) -> str:
 
 def to_bf16(model_id: str) -> Changes:
     """Return the changes that serve the unquantized original of a checkpoint."""
-    return {"model": model_id.removesuffix(QAT_SUFFIX), "quantization": None, "vllm.quantization": None}
+    return {"model": original_of(model_id), "quantization": None, "vllm.quantization": None}
 
 
 def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
@@ -126,13 +130,15 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
     platform = accelerator.platforms[0]
     usual = recommended_options(resolved.spec, accelerator, weights_mode="hub")
     changes: Changes = {"accelerator": accelerator.name}
+    if deployment.device is not None:
+        changes["device"] = None
     for path in _HARDWARE_OPTIONS:
         name = path.partition(".")[2]
         if getattr(deployment.vllm, name) != getattr(usual, name):  # an option that is right there too stays
             changes[path] = None
     if deployment.platform is not None:
         changes["platform"] = platform
-    if accelerator.is_tpu and resolved.scheme.name != "bf16":
+    if accelerator.is_tpu and not _loads(subject, accelerator):
         if deployment.model_spec is not None:
             return None
         changes |= to_bf16(resolved.model_id)
@@ -142,6 +148,20 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
         changes["weights_mode"] = bucket_mode if from_bucket else "hub"
     changes |= _cloud_run(deployment, accelerator) if platform == "cloud-run" else _machine(deployment, accelerator)
     return changes
+
+
+def _loads(subject: Subject, accelerator: Accelerator) -> bool:
+    """Return whether the precision is known to load there. Another kind of accelerator takes this project's image."""
+    resolved, deployment = subject.resolved, subject.resolved.deployment
+    is_same_kind = accelerator.is_tpu == resolved.is_tpu
+    row = support_of(
+        resolved.scheme.name,
+        resolved.spec,
+        accelerator,
+        image_version=deployment.image_version if is_same_kind else None,
+        image_supports=deployment.image_supports if is_same_kind else (),
+    )
+    return row.answer == "yes"
 
 
 def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:

@@ -6,17 +6,25 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
   would get less than one.
 - vLLM on GPU keeps a value projection where the checkpoint has none (k_eq_v), position tables for the model's full length, and a
   buffer for per-layer embeddings; it leaves towers out whose modalities are limited to 0, and, while building the model, allocates an
-  output head before it ties it to the embeddings.
+  output head before it ties it to the embeddings. From 0.28.0 on it keeps the head that a checkpoint of E2B or E4B stores
+  (`planning.releases.keeps_stored_head`): 8.01 GiB of weights in the log of the L4 (source qat-e2b-l4), with the head's 0.75.
 - vLLM on TPU (JAX) loads no audio tower and keeps no copies, but an output head that the checkpoint stores; models without a JAX
   implementation (12B) go through its PyTorch path, which keeps the copies and an output head of its own.
+- The grouped matrix product of vLLM on TPU (backend GMM_TP, layers/common/process_weights/moe_weights.py, get_w13_padding_config)
+  pads each device's part of every expert's gate and up projections to a multiple of 128 columns; down projections keep their rows.
+  The boot log of 26B-A4B at tensor parallelism 4 shows 704 columns stored as 1,024, and 15.29 GiB of weights on each chip
+  (xbill9/gemma4-dev@395bf64, gce-vllm-v6e4-26b, 2026-09-26). Expert parallelism is not planned.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 
 from planning.model import ModelSpec, Tensor, tensors
+from planning.overheads import TPU_LANES
 from planning.quantization import FULL_BYTES, Scheme
+from planning.releases import keeps_stored_head
 from planning.resolve import Resolved, Runtime
+from planning.units import align_to, ceil_div
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +57,7 @@ def weights_of(resolved: Resolved) -> WeightSizes:
         batched_tokens=resolved.max_num_batched_tokens if resolved.spec.layer_embedding_dim else 0,
         with_vision=resolved.serves_images_or_video or resolved.is_tpu,
         with_audio=resolved.serves_audio,
+        keeps_head=resolved.spec.head_in_checkpoint if resolved.is_tpu else keeps_stored_head(resolved),
     )
 
 
@@ -62,6 +71,7 @@ def _weights(
     batched_tokens: int,
     with_vision: bool,
     with_audio: bool,
+    keeps_head: bool,
 ) -> WeightSizes:
     inventory = tensors(spec)
     stored = {tensor: tensor.params * _bytes(tensor, scheme) for tensor in inventory}
@@ -74,6 +84,8 @@ def _weights(
         if not _is_loaded(tensor, runtime, with_vision=with_vision, with_audio=with_audio):
             continue
         share = size * scale * _share(tensor, tp)
+        if tensor.expert_width and runtime != "cuda":
+            share *= _padding(tensor.expert_width, tp, spec.matrices_per_mlp)
         device += share
         read += share * tensor.active_share
         if tensor.role in {"attention", "mlp", "experts", "router"}:
@@ -87,7 +99,7 @@ def _weights(
         tables += sum(spec.rope_cache_dims) * spec.max_positions * FULL_BYTES
     if runtime == "cuda" and spec.layer_embedding_dim:
         tables += batched_tokens * spec.layers * spec.layer_embedding_dim * FULL_BYTES
-    own_head = head if runtime == "tpu-torch" or (runtime == "tpu-jax" and stored_head) else 0.0
+    own_head = head if runtime == "tpu-torch" or keeps_head else 0.0
     return WeightSizes(
         checkpoint=checkpoint * scale,
         device=device + tables + own_head,
@@ -95,13 +107,13 @@ def _weights(
         read_per_token=read,
         expert_read=expert_read,
         experts=experts,
-        load_extra=head if runtime == "cuda" else 0.0,
+        load_extra=head if runtime == "cuda" and not keeps_head else 0.0,
         tables=tables,
     )
 
 
 def _bytes(tensor: Tensor, scheme: Scheme) -> float:
-    return scheme.linear_bytes if tensor.quantizable else FULL_BYTES
+    return scheme.bytes_of(tensor.role) if tensor.quantizable else FULL_BYTES
 
 
 def _is_loaded(tensor: Tensor, runtime: Runtime, *, with_vision: bool, with_audio: bool) -> bool:
@@ -118,3 +130,9 @@ def _share(tensor: Tensor, tp: int) -> float:
     if tensor.placement == "kv":
         return 1 / min(tp, tensor.kv_heads)
     return 1.0
+
+
+def _padding(width: int, tp: int, matrices: int) -> float:
+    """Return how many times their size the experts take on a TPU: all matrices but the last, the down projection, get more columns."""
+    part = ceil_div(width, tp)
+    return ((matrices - 1) * align_to(part, TPU_LANES) / part + 1) / matrices

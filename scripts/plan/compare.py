@@ -22,7 +22,9 @@ def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCod
         rows = [{**one.to_json(CommandWording()), "enough": is_enough(one, limits)} for one in plans]
         print(
             json.dumps(
-                {"model": plans[0].model, "cheapest": chosen.accelerator if chosen else None, "rows": rows}, indent=2
+                {"model": plans[0].model, "cheapest": chosen.accelerator if chosen else None, "rows": rows},
+                indent=2,
+                allow_nan=False,
             )
         )
     else:
@@ -31,7 +33,7 @@ def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCod
 
 
 def plans_of(question: Question, limits: Comparison) -> list[Plan]:
-    """Return a plan for each accelerator, or for the one that was named, cheapest first."""
+    """Return a plan for each accelerator, or for the one that was named, and for a device by its figures; cheapest first, unpriced last."""
     asked = deployment_from(question)
     if limits.min_context is not None and asked.vllm.max_model_len is None:
         asked = replace(asked, vllm=replace(asked.vllm, max_model_len=limits.min_context))
@@ -40,7 +42,10 @@ def plans_of(question: Question, limits: Comparison) -> list[Plan]:
         if question.accelerator
         else [a.name for a in ACCELERATORS.values() if question.platform in {None, *a.platforms}]
     )
-    return sorted((plan(replace(asked, accelerator=name)) for name in names), key=lambda one: one.cost.usd_per_hour)
+    rows = [plan(replace(asked, accelerator=name, device=None)) for name in names]
+    if asked.device is not None:
+        rows.append(plan(replace(asked, platform=None)))
+    return sorted(rows, key=lambda one: (not one.cost.is_known, one.cost.usd_per_hour))
 
 
 def is_enough(one: Plan, limits: Comparison) -> bool:
@@ -49,13 +54,16 @@ def is_enough(one: Plan, limits: Comparison) -> bool:
         one.fits
         and (limits.min_context is None or one.memory.largest_max_model_len >= limits.min_context)
         and (limits.min_concurrency is None or one.memory.max_concurrency >= limits.min_concurrency)
-        and (limits.max_usd_per_hour is None or one.cost.usd_per_hour <= limits.max_usd_per_hour)
+        and (
+            limits.max_usd_per_hour is None or (one.cost.is_known and one.cost.usd_per_hour <= limits.max_usd_per_hour)
+        )
     )
 
 
 def cheapest(plans: list[Plan], limits: Comparison) -> Plan | None:
     """Return the cheapest plan that is enough."""
-    return min((one for one in plans if is_enough(one, limits)), key=lambda one: one.cost.usd_per_hour, default=None)
+    priced = (one for one in plans if one.cost.is_known and is_enough(one, limits))
+    return min(priced, key=lambda one: one.cost.usd_per_hour, default=None)
 
 
 def _table(plans: list[Plan], chosen: Plan | None, limits: Comparison) -> None:
@@ -69,15 +77,15 @@ def _table(plans: list[Plan], chosen: Plan | None, limits: Comparison) -> None:
         shown.add_row(
             f"{one.accelerator}{' *' if one is chosen else ''}",
             one.quantization,
-            one.verdict,
+            "may fail" if one.fits and one.margin else one.verdict,
             ", ".join(f.id for f in one.stopping),
             f"{one.memory.kv_tokens:,}",
             f"{one.memory.max_concurrency:.1f}",
             f"{one.throughput.decode_tok_per_s:.0f}",
             f"{one.throughput.saturated_tok_per_s:,.0f}",
             f"{one.startup.total_s / 60:.0f} min",
-            f"{one.cost.usd_per_hour:.2f}",
-            f"{one.cost.usd_per_million_tokens_saturated:.2f}",
+            f"{one.cost.usd_per_hour:.2f}" if one.cost.is_known else "-",
+            f"{one.cost.usd_per_million_tokens_saturated:.2f}" if one.cost.is_known else "-",
             style=style,
         )
     out.print(shown)

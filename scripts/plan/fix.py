@@ -62,7 +62,7 @@ def fixed_file(path: Path) -> Fixed:
     document = SettingsFile(path)
     removed: list[str] = []
     while True:
-        deployment = to_deployment(document.settings())
+        deployment = to_deployment(document.settings(), path.parent)
         planned = plan(deployment)
         found = _first_remedy(planned)
         if found is None or len(removed) == _MOST_CHANGES:

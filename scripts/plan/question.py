@@ -11,21 +11,26 @@ from typing import Annotated, Final, cast
 
 from contracts.fields import camel_case
 from planning.errors import PlanningError
-from planning.fields import changed, field_types, is_duration
-from planning.hardware import ACCELERATORS
+from planning.fields import changed, field_types, is_duration, number_limits
+from planning.hardware import ACCELERATORS, Accelerator
 from planning.model import ModelSpec
 from planning.prices import PriceBook
 from planning.rules import check_accepted
 from planning.types import Deployment
 from planning.units import format_duration, parse_duration_s
-from planning.vllm_args import KINDS, OPTIONS
+from planning.vllm_args import KINDS, OPTIONS, Limit, Modality, VllmOptions
 from planning.wording import Wording
+from planning.workload import WORKLOAD_KEYS, parse_workload
 from scripts.cli.options import Option
+
+if typing.TYPE_CHECKING:
+    from stacks.settings import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 NONE: Final = "none"
 """The value of `--set` that leaves a field out."""
 NO_PROJECT: Final = "planned-without-a-project"
+TEXT_ONLY: Final[Mapping[Modality, int]] = {"image": 0, "video": 0, "audio": 0}
 _PROBE: Final = "cloud_run.startup_probe"
 _OPTIONS: Final = {name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")}
 """Fields that have an option of their own."""
@@ -61,19 +66,56 @@ class Question:
             repeated=True,
         ),
     ] = ()
-    config: Annotated[Path | None, Option("config.json of a model that is not in the catalog.")] = None
+    config: Annotated[
+        str | None,
+        Option(
+            "config.json of a model that is not in the catalog: a file, a folder, or gs://BUCKET/FOLDER with staged weights.",
+            metavar="PATH",
+        ),
+    ] = None
     index: Annotated[Path | None, Option("Its model.safetensors.index.json; the one beside --config without it.")] = (
         None
     )
+    workload: Annotated[
+        str | None,
+        Option(
+            f"What clients ask, such as in=4000,out=500,users=32. Keys: {', '.join(WORKLOAD_KEYS)}. It replaces the stack's workload.",
+            metavar="LIST",
+        ),
+    ] = None
+    from_hub: Annotated[
+        bool, Option("Read the config of --model, or of the stack's model, from the Hugging Face hub.")
+    ] = False
+    from_bucket: Annotated[bool, Option("With --stack: read the model's config from the stack's bucket.")] = False
+    save: Annotated[Path | None, Option("Keep the config that --from-hub or --from-bucket read.", metavar="FOLDER")] = (
+        None
+    )
+    draft_config: Annotated[Path | None, Option("config.json of a drafter that is not in the catalog.")] = None
+    text_only: Annotated[bool, Option("Serve text only: encoders of images, video and audio take no memory.")] = False
+    device: Annotated[
+        str | None,
+        Option(
+            "A GPU by its figures instead of --accelerator: memory=24GiB,bandwidth=936GB/s,tflops=71 and, where known, "
+            "count=2, link=31.5GB/s, usable=23.6GiB, name=RTX 3090, usd=0.3/h. With --compare, one more row.",
+            metavar="FIGURES",
+        ),
+    ] = None
     prices: Annotated[Path | None, Option("JSON with prices that replace the list prices.")] = None
 
     @property
     def given(self) -> str | None:
         """The first option that describes a deployment, None if none does."""
-        options = (*_OPTIONS.values(), "--config")
-        values = (self.model, self.accelerator, self.platform, self.quantization, self.config)
-        named = (option for option, value in zip(options, values, strict=True) if value is not None)
-        return next(named, "--set" if self.set else None)
+        options = (*_OPTIONS.values(), "--config", "--device", "--draft-config", "--text-only", "--set")
+        values = (
+            *(self.model, self.accelerator, self.platform, self.quantization),
+            *(self.config, self.device, self.draft_config, self.text_only or None, self.set or None),
+        )
+        return next((option for option, value in zip(options, values, strict=True) if value is not None), None)
+
+    @property
+    def has_own_device(self) -> bool:
+        """Whether a device is described by its figures."""
+        return _given(self.device) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +124,10 @@ class Comparison:
 
     compare: Annotated[bool, Option("Plan the model on every accelerator.")] = False
     min_context: Annotated[int | None, Option("Requests of at least this length.", metavar="TOKENS", least=1)] = None
-    min_concurrency: Annotated[float | None, Option("At least this many of the longest requests at once.")] = None
-    max_usd_per_hour: Annotated[float | None, Option("At most this price.", metavar="USD")] = None
+    min_concurrency: Annotated[float | None, Option("At least this many of the longest requests at once.", above=0)] = (
+        None
+    )
+    max_usd_per_hour: Annotated[float | None, Option("At most this price.", metavar="USD", above=0)] = None
 
     @property
     def limits(self) -> tuple[float | None, ...]:
@@ -103,8 +147,8 @@ class CommandWording:
         return "add " + shlex.join(word for path, value in changes.items() for word in self._words(path, value))
 
     def _words(self, path: str, value: object) -> Sequence[str]:
-        if path in _OPTIONS:
-            return (_OPTIONS[path], str(value or "none"))
+        if path in _OPTIONS or path == "device":
+            return (_OPTIONS.get(path, "--device"), str(value or "none"))
         return ("--set", f"{self.key(path)}={_spelled(path, value)}")
 
 
@@ -125,16 +169,22 @@ def _spelled(path: str, value: object) -> str:
 
 def deployment_from(question: Question) -> Deployment:
     """Return the deployment that is asked about. Raises PlanningError: one sentence, for every mistake."""
+    workload = None if question.workload is None else parse_workload(question.workload)
     if question.stack is not None:
-        return of_stack(question.stack, prices=_prices(question.prices))
-    spec = _model_file(question.config, question.index, question.model)
+        deployment = _of_stack(question)
+        return deployment if workload is None else replace(deployment, workload=workload)
+    spec, draft = _model_spec(question), _draft_spec(question)
     plain = Deployment(
         model=question.model or (spec.name if spec else ""),
         accelerator=question.accelerator or "",
         platform=_given(question.platform),
         quantization=_given(question.quantization),
+        vllm=VllmOptions(limit_mm_per_prompt=dict(TEXT_ONLY)) if question.text_only else VllmOptions(),
         model_spec=spec,
-        prices=_prices(question.prices),
+        workload=workload,
+        draft_spec=draft,
+        device=_device(question.device),
+        prices=prices_of(question),
     )
     deployment = changed(plain, parse_set(question.set)) if question.set else plain
     mistake = check_accepted(deployment.accept_findings)
@@ -181,10 +231,20 @@ def _read_value(key: str, path: str, text: str) -> object:
         raise PlanningError(f'--set {key} is "{text}"; allowed are {", ".join(choices)}.')
     kind = str if choices else typing.get_origin(hint) or hint
     words, read = KINDS[kind]
+    limit = number_limits().get(path)
     try:
-        return read(text)
+        value = read(text)
+        if limit is None or (isinstance(value, int | float) and limit.allows(value)):
+            return value
     except (ValueError, KeyError):
-        raise PlanningError(f'--set {key} is "{text}"; it must be {words}.') from None
+        pass
+    raise PlanningError(f'--set {key} is "{text}"; it must be {words}{_of(limit)}.')
+
+
+def _of(limit: Limit | None) -> str:
+    if limit is None:
+        return ""
+    return f" {limit}" if limit.at_least is None else f" of {limit}"
 
 
 def stack_file(name: str) -> Path:
@@ -192,18 +252,41 @@ def stack_file(name: str) -> Path:
     return ROOT / f"Pulumi.{name}.yaml"
 
 
-def of_stack(name: str, *, prices: PriceBook | None) -> Deployment:
+def _of_stack(question: Question) -> Deployment:
     """Return the deployment of a stack's settings file, read without an engine. Raises PlanningError."""
     # pydantic and yaml cost more than the whole plan; only this path needs them.
     from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - only with --stack
     from stacks.planned import to_deployment  # noqa: PLC0415 - only with --stack
 
     try:
-        settings = from_file(stack_file(name), project=NO_PROJECT)
+        settings = from_file(stack_file(question.stack or ""), project=NO_PROJECT)
     except SettingsError as error:
         raise PlanningError(str(error)) from None
-    deployment = to_deployment(settings)
+    deployment, prices = to_deployment(settings), prices_of(question)
+    if question.from_bucket or question.from_hub:
+        deployment = replace(deployment, model_spec=_fetched(question, settings))
     return replace(deployment, prices=prices) if prices else deployment
+
+
+def _fetched(question: Question, settings: "Settings | None") -> ModelSpec:
+    from scripts.plan.model_source import from_bucket, from_hub  # noqa: PLC0415 - only with a remote source
+
+    model = settings.model if settings is not None else question.model or ""
+    if settings is not None and question.from_bucket:
+        from stacks.naming import Names  # noqa: PLC0415 - only with a bucket
+
+        if settings.weights != "bucket":
+            raise PlanningError(f"Stack {question.stack} has weights: {settings.weights}, so no bucket has its model.")
+        if settings.project == NO_PROJECT and settings.bucket.existing is None:
+            raise PlanningError("gcp:project is not set, and it names the stack's bucket; set GOOGLE_CLOUD_PROJECT.")
+        bucket = settings.bucket.existing or Names(project=settings.project, stack=question.stack or "").bucket
+        found = from_bucket(bucket, settings.weights_prefix, name=model)
+    else:
+        found = from_hub(model)
+    spec = found.spec()
+    if question.save is not None:
+        found.save(question.save)
+    return spec
 
 
 def wording_of(question: Question, deployment: Deployment) -> Wording:
@@ -215,33 +298,40 @@ def wording_of(question: Question, deployment: Deployment) -> Wording:
     return StackWording(deployment)
 
 
-def _model_file(config: Path | None, index: Path | None, name: str | None) -> ModelSpec | None:
-    if config is None:
-        if index is not None:
-            raise PlanningError("--index belongs to --config; give both.")
+def _model_spec(question: Question) -> ModelSpec | None:
+    if question.index is not None and question.config is None:
+        raise PlanningError("--index belongs to --config; give both.")
+    if question.from_hub:
+        if question.model is None or question.config is not None:
+            raise PlanningError("--from-hub reads the config of --model ORG/NAME; give that, and leave out --config.")
+        return _fetched(question, None)
+    if question.config is None:
         return None
-    from planning.hf_config import model_from_config  # noqa: PLC0415 - only with --config
+    from scripts.plan.model_source import from_config  # noqa: PLC0415 - only with --config
 
-    beside = config.parent / "model.safetensors.index.json"
-    found = index or (beside if beside.exists() else None)
-    return model_from_config(
-        _read(config), name=name or config.resolve().parent.name, index=_read(found) if found else None
-    )
+    return from_config(question.config, index=question.index, name=question.model)
 
 
-def _prices(path: Path | None) -> PriceBook | None:
-    if path is None:
+def _draft_spec(question: Question) -> ModelSpec | None:
+    if question.draft_config is None:
         return None
-    return PriceBook.from_mapping(_read(path))
+    from stacks.model_files import read_model  # noqa: PLC0415 - only with --draft-config
+
+    return read_model(question.draft_config)
 
 
-def _read(path: Path) -> Mapping[str, object]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PlanningError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise PlanningError(f"{path} is not JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise PlanningError(f"{path} must hold one JSON object.")
-    return cast("Mapping[str, object]", value)
+def _device(text: str | None) -> Accelerator | None:
+    if text is None or text == NONE:
+        return None
+    from planning.devices import parse_device  # noqa: PLC0415 - only with --device
+
+    return parse_device(text)
+
+
+def prices_of(question: Question) -> PriceBook | None:
+    """Return the prices of `--prices`, None without it. Raises PlanningError."""
+    if question.prices is None:
+        return None
+    from stacks.model_files import read_object  # noqa: PLC0415 - only with --prices
+
+    return PriceBook.from_mapping(read_object(question.prices))

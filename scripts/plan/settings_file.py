@@ -11,8 +11,8 @@ from ruamel.yaml.comments import CommentedMap
 
 from contracts.labels import PRODUCT
 from scripts.plan.question import NO_PROJECT
-from stacks.loading import from_values
-from stacks.settings import TOKEN_KEY, Settings
+from stacks.loading import from_values, take_secrets
+from stacks.settings import Settings
 
 Block: TypeAlias = MutableMapping[str, Any]
 """A mapping of the file; ruamel.yaml gives its types no parameters."""
@@ -35,8 +35,8 @@ class SettingsFile:
         values: dict[str, object] = {
             key.partition(":")[2]: value for key, value in self._config.items() if key.startswith(f"{PRODUCT}:")
         }
-        has_token = values.pop(TOKEN_KEY, None) is not None
-        return from_values(values, project=NO_PROJECT, has_token=has_token, origin=self._name)
+        secrets = take_secrets(values)
+        return from_values(values, project=NO_PROJECT, secrets=list(secrets), origin=self._name)
 
     def apply(self, changes: Mapping[str, object]) -> None:
         """Set keys to new values; None removes a key, and a block that is empty after it."""

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planning.types import Finding, Plan
+from planning.margins import margin_words
+from planning.types import Band, Finding, Plan, WorkloadPlan
 from planning.units import duration
 from planning.wording import Wording, remedy_of, worded
 
@@ -26,6 +27,8 @@ def show(plan: Plan, wording: Wording) -> None:
     if console.width > _MAX_WIDTH or not console.is_terminal:
         console = Console(highlight=False, width=_MAX_WIDTH)
     colour, word = _VERDICTS[plan.verdict]
+    if plan.fits and plan.margin:
+        colour, word = "bold yellow", f"fits, but may fail ({margin_words(plan.margin)})"
     title = Text.assemble(
         (f"{plan.model}", "bold"), f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ", (word, colour)
     )
@@ -34,6 +37,8 @@ def show(plan: Plan, wording: Wording) -> None:
     _memory(console, plan)
     _startup(console, plan)
     _figures(console, plan)
+    if plan.workload is not None:
+        _workload(console, plan.workload, is_priced=plan.cost.is_known)
     for finding in plan.findings:
         _finding(console, finding, wording, accepted=finding.id in plan.accepted)
 
@@ -72,7 +77,8 @@ def _startup(console: Console, plan: Plan) -> None:
     s = plan.startup
     too_long = s.probe_limit_s is not None and s.total_s > s.probe_limit_s
     probe = "longer than any startup probe" if too_long else f"a probe budget of {s.probe_budget_s} s leaves a margin"
-    console.print(f"Start-up, {duration(s.total_s)}; {probe}; a restart in place {duration(s.restart_s)}")
+    seen = "" if s.probe is None or too_long else f" (the startup probe sees it after {duration(s.ready_s)})"
+    console.print(f"Start-up, {duration(s.total_s)}{seen}; {probe}; a restart in place {duration(s.restart_s)}")
     bar = Text("  ")
     parts = (
         ("image", s.pull_s, "─", "blue"),
@@ -94,6 +100,10 @@ def _figures(console: Console, plan: Plan) -> None:
         "",
         f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} together ({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})",
     )
+    if not c.is_known:
+        console.print(table)
+        console.print()
+        return
     table.add_row(
         "Cost",
         f"${c.usd_per_hour:.2f}/h = " + " + ".join(f"{name} ${price:.2f}" for name, price in c.parts_usd_per_hour),
@@ -105,6 +115,45 @@ def _figures(console: Console, plan: Plan) -> None:
     )
     console.print(table)
     console.print()
+
+
+def _workload(console: Console, answer: WorkloadPlan, *, is_priced: bool) -> None:
+    asked = answer.workload
+    clients = f"{asked.rate_per_s:g} requests/s" if asked.rate_per_s is not None else f"{answer.users:,} users"
+    console.print(
+        f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; bound by {answer.bound}"
+    )
+    table = Table(box=None, padding=(0, 2))
+    table.add_column("figure")
+    for heading in ("low", "typical", "high"):
+        table.add_column(heading, justify="right")
+    for name, band, form in _answers(answer):
+        if name.startswith("USD") and not is_priced:
+            continue
+        table.add_row(name, form.format(band.low), form.format(band.typical), form.format(band.high))
+    console.print(table)
+    console.print(
+        f"  At most {answer.most_users:,} of these requests are computed at a time, {answer.most_requests_per_s:.3g} of them per second."
+    )
+    console.print()
+
+
+def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
+    """Return each answer with its name and the format of its numbers."""
+    return (
+        ("time to first token, s", answer.ttft_s, "{:,.3f}"),
+        ("time per output token, ms", answer.tpot_s.times(1e3), "{:,.2f}"),
+        ("whole request, s", answer.request_s, "{:,.2f}"),
+        ("output tokens/s, all requests", answer.output_tok_per_s, "{:,.0f}"),
+        ("requests/s", answer.requests_per_s, "{:,.3g}"),
+        ("USD per million input tokens", answer.usd_per_million_input_tokens, "{:,.3f}"),
+        ("USD per million output tokens", answer.usd_per_million_output_tokens, "{:,.3f}"),
+        ("requests that run", answer.running_requests, "{:,.1f}"),
+        ("requests that wait", answer.queued_requests, "{:,.1f}"),
+        ("wait for a place, s", answer.queue_s, "{:,.2f}"),
+        ("KV cache in use", answer.kv_share, "{:.0%}"),
+        ("prompt from the prefix cache", answer.prefix_hit_share, "{:.0%}"),
+    )
 
 
 def _finding(console: Console, finding: Finding, wording: Wording, *, accepted: bool) -> None:

@@ -1,6 +1,7 @@
 """The command: its keys, its exit codes, and what it says to a person who made a mistake."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -245,13 +246,13 @@ def test_comparing_names_the_cheapest_that_is_enough(run):
 def test_comparing_keeps_to_the_limits(run):
     code, out, _ = run(
         "--model", "google/gemma-4-31B-it", "--compare", "--json",
-        "--min-context", 32_768, "--min-concurrency", 3.5, "--max-usd-per-hour", 6,
+        "--min-context", 32_768, "--min-concurrency", 2.5, "--max-usd-per-hour", 6,
     )  # fmt: skip
     document = json.loads(out)
     enough = [row for row in document["rows"] if row["enough"]]
     assert code == 0
     assert document["cheapest"] in {row["accelerator"] for row in enough}
-    assert all(row["cost"]["usd_per_hour"] <= 6 and row["memory"]["max_concurrency"] >= 3.5 for row in enough)
+    assert all(row["cost"]["usd_per_hour"] <= 6 and row["memory"]["max_concurrency"] >= 2.5 for row in enough)
 
 
 def test_comparing_says_when_nothing_is_enough(run):
@@ -286,6 +287,46 @@ def test_prices_of_a_file_replace_the_list_prices(run, tmp_path):
     prices.write_text('{"v6e_flex_start_usd_per_chip_hour": 1}', encoding="utf-8")
     _, out, _ = run(*E2B, "--prices", prices, "--json")
     assert json.loads(out)["cost"]["usd_per_hour"] == 4
+
+
+@pytest.mark.parametrize("stack", ["tpu-v6e4-turbo", "l4-qat"])
+def test_costs_show_the_bill_with_its_sources_and_the_break_even(run, stack: str):
+    code, out, err = run("--stack", stack, "--costs")
+    assert (code, err) == (0, "")
+    document = json.loads(run("--stack", stack, "--json")[1])["cost"]
+    for part in document["bill"]:
+        assert part["name"] in out
+        assert part["price"] is None or part["price"]["url"] in out
+    assert f"costs ${document['cold_start']['usd']:.2f} until the first answer" in out
+    assert f"${document['always_on']['usd_per_month']:,.2f}" in out
+    assert out.count("█") > len(document["windows"])
+    requests = document["break_even"]["requests_per_day"]
+    said = "A run shorter than" if requests is None else f"cheaper from {requests:.0f} single requests a day on"
+    assert said in out
+    zones = [place["place"] for place in document["places"]]
+    assert all(zone in out for zone in zones)
+
+
+def test_costs_name_zones_on_both_sides_of_a_price_border(run):
+    zones = ("--set", "zones=us-east5-a europe-west4-a", "--set", "provisioningModel=standard")
+    _, out, _ = run(*E2B, *zones, "--costs")
+    assert re.search(r"us-east5-a +\$10\.80", out)
+    assert re.search(r"europe-west4-a +\$11\.88", out)
+
+
+def test_costs_say_which_prices_are_those_of_the_file(run, tmp_path):
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"as_of": "2026-11-01", "v6e_flex_start_usd_per_chip_hour": 1}', encoding="utf-8")
+    _, out, _ = run(*E2B, "--prices", prices, "--costs")
+    assert "price file" in out
+    assert "2026-11-01" in out
+
+
+@pytest.mark.parametrize("other", ["--explain", "--compare"])
+def test_costs_are_those_of_one_plan(run, other: str):
+    code, _, err = run(*E2B, "--costs", other)
+    assert code == 2
+    assert "--costs shows the costs of one plan" in err
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("Pulumi.*.yaml")), ids=lambda path: path.name)

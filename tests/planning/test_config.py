@@ -100,6 +100,7 @@ CONFIGS = {
         "audio_config": {"hidden_size": 1_024, "num_hidden_layers": 12, "output_proj_dims": 1_536},
     },
 }
+VISION = {"hidden_size": 1_024, "intermediate_size": 4_096, "num_hidden_layers": 24}
 LLAMA_8B = {
     "model_type": "llama",
     "hidden_size": 4_096,
@@ -180,6 +181,15 @@ def test_the_index_says_how_large_the_checkpoint_is():
         ({"quant_method": "gptq", "bits": 4}, "w4a16"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}, "fp8"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}, "w4a16"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}},
+                "ignore": ["lm_head", "model.vision_tower.encoder.layers.0.self_attn.q_proj.linear"],
+            },
+            "nvfp4",
+        ),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
     ],
 )
 def test_quantized_checkpoints_are_smaller(block: dict[str, object], scheme: str):
@@ -188,6 +198,32 @@ def test_quantized_checkpoints_are_smaller(block: dict[str, object], scheme: str
     p, q = (plan(Deployment(model="other", accelerator="L4", model_spec=s)) for s in (plain, small))
     assert q.quantization == scheme
     assert q.memory.weights_gib < p.memory.weights_gib * 0.65
+
+
+def test_a_conversion_that_leaves_attention_alone_is_larger():
+    block = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.language_model.layers.0.self_attn*"]}
+    spec = model_from_config({**CONFIGS["31B"], "quantization_config": block}, name="other")
+    read = plan(Deployment(model="other", accelerator="H100", model_spec=spec))
+    known = plan(Deployment(model="nvidia/Gemma-4-31B-IT-NVFP4", accelerator="H100"))
+    assert read.quantization == "nvfp4-mlp"
+    assert read.memory.weights_gib == pytest.approx(known.memory.weights_gib, rel=0.002)
+
+
+def test_what_is_not_known_of_an_architecture_is_said():
+    def not_known(config: dict[str, object], **more: object) -> str:
+        spec = model_from_config(config, name="org/other", **more)  # pyright: ignore[reportArgumentType] - a test's shorthand
+        planned = plan(Deployment(model="org/other", accelerator="H100", model_spec=spec))
+        return next(finding.message for finding in planned.findings if finding.id == "MOD01")
+
+    index = {"metadata": {"total_size": 16_060_522_496}}
+    assert "8.03 billion parameters in bf16, 14.96 GiB of files" in not_known(LLAMA_8B)
+    assert "no index of safetensors was given" in not_known(LLAMA_8B)
+    assert "no index" not in not_known(LLAMA_8B, index=index)
+    assert "has the architecture LlamaForCausalLM" in not_known({**LLAMA_8B, "architectures": ["LlamaForCausalLM"]})
+    assert "tie_word_embeddings is missing" in not_known(_without(LLAMA_8B, "tie_word_embeddings"))
+    assert "sliding_window is taken for all" in not_known({**LLAMA_8B, "sliding_window": 4_096})
+    assert "encoders of images or audio" in not_known({**LLAMA_8B, "vision_config": VISION})
+    assert "Not known" not in not_known(CONFIGS["31B"], index={"metadata": {"total_size": 62_546_000_000}})
 
 
 def test_a_bf16_model_can_be_asked_for_as_fp8_and_not_as_four_bits():
@@ -219,6 +255,7 @@ def _without(config: dict[str, object], key: str) -> dict[str, object]:
         (_without(LLAMA_8B, "num_hidden_layers"), '"num_hidden_layers" is missing'),
         ({**LLAMA_8B, "num_attention_heads": 0}, '"num_attention_heads" is 0'),
         ({**LLAMA_8B, "vocab_size": "many"}, "\"vocab_size\" is 'many'"),
+        ({**LLAMA_8B, "linear_num_value_heads": 32}, 'state-space layers ("linear_num_value_heads")'),
         ({**LLAMA_8B, "kv_lora_rank": 512}, "multi-head latent attention"),
         ({**LLAMA_8B, "layer_types": ["linear_attention"] * 32}, "linear_attention are not modelled"),
         ({**LLAMA_8B, "layer_types": ["full_attention"] * 31}, "names 31 layers"),
@@ -230,6 +267,17 @@ def test_what_cannot_be_planned_is_refused_in_one_sentence(config: dict[str, obj
     with pytest.raises(PlanningError, match=re.escape(said)) as caught:
         model_from_config(config, name="other")
     assert "other" in str(caught.value)
+
+
+def test_an_output_head_in_the_files_makes_them_larger_and_not_the_memory():
+    block = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}
+    known = plan(Deployment(model="RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic", accelerator="H100"))
+    index = {"metadata": {"total_size": 26.67 * GIB}, "weight_map": {"lm_head.weight": "model.safetensors"}}
+    spec = model_from_config({**CONFIGS["26B-A4B"], "quantization_config": block}, name="other", index=index)
+    read = plan(Deployment(model="other", accelerator="H100", model_spec=spec))
+    assert read.memory.weights_gib == pytest.approx(known.memory.weights_gib, rel=0.002)
+    without = plan(Deployment(model="other", accelerator="H100", model_spec=replace(spec, head_in_checkpoint=False)))
+    assert without.memory.weights_gib > read.memory.weights_gib * 1.04
 
 
 def test_an_index_without_a_size_is_refused():

@@ -109,7 +109,7 @@ def test_several_mistakes_are_removed_one_after_the_other(command, tmp_path: Pat
     [
         (
             "tpu-v6e1-e4b",
-            {"model": "google/gemma-4-31B-it", "vllm.maxModelLen": 262_144},
+            {"model": "google/gemma-4-31B-it", "vllm.maxModelLen": 200_000},
             ("target: cloud-run", "image: vllm-openai", "gpu: nvidia-rtx-pro-6000", "memory: 80Gi"),
         ),
         (

@@ -18,9 +18,18 @@ ROOT = Path(__file__).resolve().parents[2]
 LATE = {"initialDelay": "60s", "period": "60s", "failureThreshold": 5, "timeout": "50s"}
 TOO_LONG = {"initialDelay": "240s", "period": "60s", "failureThreshold": 31, "timeout": "50s"}
 OWN_IMAGE = {"repository": "my/vllm", "digest": f"sha256:{'0' * 64}", "uid": 2_000, "gid": 2_000}
+CROWDED = {"cloudRun.concurrency": 64, "vllm.maxNumSeqs": 256, "workload": {}}
 NETWORK = {"network": "shared", "subnetwork": "shared", "privateGoogleAccess": False}
+DRAFTER = {"model": "my/drafter", "num_speculative_tokens": 3}
 BF16 = "google/gemma-4-31B-it"
 QAT = "google/gemma-4-31B-it-qat-w4a16-ct"
+TODAY = "2026-11-20"
+"""The date of the question: the planner has no clock."""
+E4B_QAT = "google/gemma-4-E4B-it-qat-w4a16-ct"
+
+
+OTHER = "tests/fixtures/models/other-8b"
+FOREIGN = {"model": "google/gemma-4-E2B-it-assistant", "num_speculative_tokens": 3}
 
 
 class Incident(NamedTuple):
@@ -38,10 +47,11 @@ INCIDENTS: Mapping[str, Incident] = {
     "FIT02": Incident("l4-qat", {"model": QAT, "vllm.cpuOffloadGib": 14}, "warn", r"14\.0 GiB .* 0\.\d+ tokens/s"),
     "FIT03": Incident("l4-qat", {"cloudRun.memory": "16Gi"}, "block", r"16\.\d+ GiB .* 16 GiB\..*cloudRun\.memory: 32Gi"),
     "FIT04": Incident("tpu-v6e4", {"model": BF16, "vllm.maxModelLen": 262_144, "vllm.gpuMemoryUtilization": 0.9}, "block", r"tokens .*vllm\.maxModelLen: \d+"),
-    "FIT05": Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.99}, "warn", r"0\.22 GiB .* vllm\.gpuMemoryUtilization: 0\.9\d"),
+    "FIT05": Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.99}, "block", r"0\.22 GiB .* vllm\.gpuMemoryUtilization: 0\.9\d"),
     "FIT06": Incident("tpu-v6e1-e4b", {"model": "google/gemma-4-E4B-it-qat-w4a16-ct"}, "block", r"- set model: google/gemma-4-E4B-it\n"),
     "FIT07": Incident("tpu-v6e1", {"vllm.kvCacheDtype": "fp8"}, "warn", r"tokens at \d+ KiB .* Remove vllm\.kvCacheDtype"),
     "FIT08": Incident("rtx6000-31b", {"vllm.tensorParallelSize": 2}, "block", r"is 2, .* has 1 GPU"),
+    "FIT09": Incident("l4-qat", {"vllm.maxModelLen": 120_000}, "warn", r"2\.10 GiB holds one .* 120,000 .*may fail.* vllm\.maxModelLen: \d+"),
     "LEN02": Incident("tpu-v6e4", {"vllm.maxNumBatchedTokens": 2_048}, "block", r"vllm\.maxNumBatchedTokens: 2496"),
     "LEN03": Incident("tpu-v6e4", {"vllm.maxModelLen": 131_073}, "block", r"131,073.*vllm\.maxModelLen: 131072"),
     "PRB01": Incident("l4-qat", {"cloudRun.startupProbe": LATE}, "block", r"gives up after 6 min.*cloudRun\.startupProbe\.failureThreshold: \d+"),
@@ -52,15 +62,36 @@ INCIDENTS: Mapping[str, Incident] = {
     "TPU01": Incident("tpu-v6e4", {"vllm.tensorParallelSize": 1}, "block", r"is 1, .* 4 chip.*vllm\.tensorParallelSize: 4"),
     "TPU02": Incident("tpu-v6e4", {"tpu.maxRunDuration": None}, "block", r"tpu\.maxRunDuration is not set.*tpu\.maxRunDuration: 4h"),
     "TPU04": Incident("tpu-v6e4", {"tpu.zones": ["us-west1-a", "us-east5-b"]}, "block", r"us-west1-a.*tpu\.zones: \[us-east5-b\]"),
-    "TPU06": Incident("tpu-v6e4", {"tpu.compileCache": "off"}, "warn", r"min .* instead of 10 s.*tpu\.compileCache: memory"),
+    "TPU06": Incident("tpu-v6e4", {"tpu.compileCache": "off"}, "warn", r"compiles for 6 min 36 s again instead of 2 min 27 s\. Set tpu\.compileCache: memory"),
     "NET01": Incident("tpu-v6e4", {"endpointUrl": "http://localhost:8000"}, "block", r"endpointUrl: http://127\.0\.0\.1:8000"),
     "NET02": Incident("tpu-v6e4", {"tpu.existingNetwork": NETWORK, "tpu.zones": ["us-east5-a"]}, "block", r"is false.*Remove tpu\.existingNetwork\."),
     "SEC01": Incident("tpu-v6e4", {"vllm.extraArgs": ["--api-key=canary"]}, "block", r"1 argument.*vllm\.extraArgs: \[\]"),
+    "ARG01": Incident("l4-qat", {"vllm.extraArgs": ["--max_num_seqs", "8", "--grpc"]}, "block", r"1 argument.*maxNumSeqs: 8, vllm\.extraArgs: \[--grpc\]"),
+    "ARG02": Incident("l4-qat", {"vllm.extraArgs": ["--disable-log-requests"]}, "block", r"no flag of vLLM 0\.28\.0 .*Set vllm\.extraArgs: \[\]"),
+    "HST01": Incident("l4-qat", {"cloudRun.memory": "64Gi"}, "block", r"64 GiB, .* 16 to 32 GiB beside L4\. Set cloudRun\.memory: 32Gi"),
     "SEC02": Incident("l4-qat", {"cloudRun.public": True}, "block", r"up to \$2,075 .*cloudRun\.public: false"),
+    "WRK01": Incident("tpu-v6e1", {"workload": {"ratePerS": 40.0}}, "warn", r"workload\.ratePerS is 40, .* grows by .* [sS]et workload\.ratePerS: \d"),
+    "WRK02": Incident("l4-qat", {"workload": {"users": 64}}, "warn", r"workload\.users is 64, .*48 of them wait.*[sS]et workload\.users: 16"),
+    "WRK03": Incident("tpu-v6e1", {"workload": {"inputTokens": 20_000}}, "block", r"20,512 tokens .* is 16,384.*[Ss]et vllm\.maxModelLen: 20512"),
+    "WRK04": Incident("l4-qat", {"workload": {"images": 9, "audioS": 3.0}}, "block", r"9 images, and 4 are allowed; 3 s of audio.*workload\.audioS: 0"),
+    "WRK05": Incident("l4-qat", {"workload": {"adapters": 2}}, "block", r"adapters is 2, .* no --enable-lora.*--max-loras=2"),
+    "WRK06": Incident("l4-qat", {"vllm.speculativeConfig": DRAFTER}, "warn", r"drafter my/drafter.*Remove vllm\.speculativeConfig"),
+    "MOD01": Incident("rtx6000-31b", {"model": "org/other-8b", "modelConfig": OTHER, "vllm": {}}, "info", r"8\.03 billion .* LlamaForCausalLM"),
+    "MOD02": Incident("tpu-v6e1", {"model": "google/gemma-4-E2B"}, "warn", r"answers 400.*[sS]et model: google/gemma-4-E2B-it"),
+    "MOD03": Incident("rtx6000-31b", {"vllm.speculativeConfig": FOREIGN}, "block", r"1,536 wide.*vllm\.speculativeConfig: .*31B-it-assistant"),
     "FUS01": Incident("l4-qat", {"image": OWN_IMAGE, "cloudRun.mount": {"uid": 0}}, "block", r"uid 0 \(the image runs as 2000\).*Remove cloudRun\.mount\.uid"),
+    "FUS02": Incident("rtx6000-31b", {}, "info", r"Loading takes 5 min 10 s .*75 MB/s.*it would take 29 s\. .*cloudRun\.directVpc: true"),
     "CST01": Incident("l4-qat", {}, "info", r"\$1\.42/h while idle; at most \$2,075"),
+    "CST02": Incident("l4-qat", {}, "info", r"is 1: that costs \$34\.\d\d a day.* Set cloudRun\.minInstances: 0"),
+    "CST03": Incident("tpu-v6e4", {"maxUsd": 10}, "warn", r"is 10, .* after 111 min; .*tpu\.maxRunDuration: 1h51m; or set maxUsd: 22"),
+    "CST04": Incident("l4-qat", {}, "info", r"0\.0001867 in us-east4 is of 2026-09-19, 62 days ago \(https://cloud\.google\.com/run/pricing\)"),
+    "CST05": Incident("tpu-v6e4", {}, "info", r"No price is known for southamerica-west1 .*\"v6e_flex_start_usd_per_chip_hour\": 1\.35"),
 }  # fmt: skip
 MORE: tuple[tuple[str, Incident], ...] = (
+    ("FIT06", Incident("tpu-v6e1-e4b", {"model": E4B_QAT, "image": OWN_IMAGE}, "warn", r"is not known: 4-bit .* image\.supports")),
+    ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64 requests .* 11 at a time \(its KV .*concurrency: 11")),
+    ("FIT05", Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.97}, "warn", r"0\.66 GiB .* may fail .* vllm\.gpuMemoryUtilization: 0\.96")),
+    ("FIT05", Incident("tpu-v6e1", {"vllm.gpuMemoryUtilization": 1.0}, "block", r"0\.00 GiB .* at least 0\.82 GiB .* vllm\.gpuMemoryUtilization: 0\.95")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "8d"}, "block", r"8 d; at most 7 d .*tpu\.maxRunDuration: 7d")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "5m"}, "block", r"300 s|5 min.*tpu\.maxRunDuration: 10m")),
     ("SCL02", Incident("l4-qat", {}, "warn", r"the GPU quota of us-east4 is not set.*set cloudRun\.gpuQuota")),
@@ -87,7 +118,7 @@ def edited(folder: Path, incident: Incident) -> Path:
 
 
 def planned(path: Path) -> tuple[Plan, StackWording]:
-    deployment = to_deployment(from_file(path, project="my-project"))
+    deployment = to_deployment(from_file(path, project="my-project"), today=TODAY)
     return plan(deployment), StackWording(deployment)
 
 

@@ -12,7 +12,17 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from planning import CloudRunOptions, Deployment, Plan, PlanningError, StartupProbe, TpuOptions, VllmOptions, plan
+from planning import (
+    CloudRunOptions,
+    Deployment,
+    Plan,
+    PlanningError,
+    StartupProbe,
+    TpuOptions,
+    VllmOptions,
+    Workload,
+    plan,
+)
 from planning.catalog import MODEL_IDS, MODELS
 from planning.fields import changed, field_types, value_at
 from planning.hardware import ACCELERATORS
@@ -128,6 +138,15 @@ TPUS = st.builds(
     compile_cache=st.sampled_from(["memory", "off"]),
     private_google_access=st.sampled_from([None, None, True, False]),
 )
+WORKLOADS = st.builds(
+    Workload,
+    input_tokens=st.sampled_from([10, 40, 300_000]),
+    output_tokens=st.sampled_from([1, 20]),
+    users=often_none(st.sampled_from([1, 300, 100_000])),
+    images=st.sampled_from([0, 0, 1, 9]),
+    audio_s=st.sampled_from([0.0, 0.0, 30.0]),
+    adapters=st.sampled_from([0, 0, 2]),
+) | st.builds(Workload, rate_per_s=st.sampled_from([0.01, 1.0, 1_000.0]), input_tokens=st.just(40))
 PLACES = [(a.name, platform) for a in ACCELERATORS.values() for platform in (None, *a.platforms)]
 PRECISIONS = [(model, None) for model in MODEL_IDS] + [(model, "fp8") for model in MODELS]
 
@@ -151,13 +170,17 @@ def deployments(draw: st.DrawFn) -> Deployment:
         tpu=draw(TPUS),
         cloud_run=draw(CLOUD_RUN),
         public=draw(st.booleans()),
+        workload=draw(often_none(WORKLOADS)),
         endpoint_url=draw(st.sampled_from([None, None, "https://models.example.com", "http://localhost:8000/v1"])),
         accept_findings=draw(words("SCL03", "PRB01", "TPU04")),
     )
 
 
+EXAMPLES = 10_000 if settings.get_current_profile_name() == "long" else 300
+"""Of each of the two laws. `make laws` draws the 20,000."""
+
 drawn = settings(
-    max_examples=1_500,
+    max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     derandomize=True,
@@ -209,6 +232,14 @@ EDITS: Mapping[str, st.SearchStrategy[Any]] = {
     "endpointUrl": st.sampled_from(["http://localhost:8000", "https://models.example.com"]),
     "acceptFindings": st.sampled_from([["TPU04"], ["SCL03", "PRB01"]]),
     "measuredTokPerS": st.just(100.0),
+    "workload": st.sampled_from(
+        [
+            {"inputTokens": 40, "outputTokens": 20, "users": 500},
+            {"inputTokens": 40, "ratePerS": 900.0},
+            {"inputTokens": 300_000},
+            {"inputTokens": 40, "images": 9, "audioS": 3.0, "adapters": 2},
+        ]
+    ),
     "vllm.maxModelLen": st.sampled_from([512, 65_536, 131_072, 262_144, 300_000]),
     "vllm.gpuMemoryUtilization": st.sampled_from([0.1, 0.4, 0.95, 1.0]),
     "vllm.maxNumBatchedTokens": st.sampled_from([16, 512, 2_048, 16_384]),
@@ -271,7 +302,7 @@ def apply(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(values: Mapping[str, Any]) -> Settings:
-    return from_values(values, project="my-project", has_token=False, origin="Pulumi.x.yaml")
+    return from_values(values, project="my-project", origin="Pulumi.x.yaml")
 
 
 @drawn

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy.measured import load
-from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, plan
+from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, Workload, plan
+from planning.catalog import spec_of
 from planning.fields import changed
 from planning.reference import rules_page
 from planning.registry import rule
@@ -53,6 +54,10 @@ def on_tpu(**options: object) -> Deployment:
     return replace(deployment(), tpu=TpuOptions(**options))  # pyright: ignore[reportArgumentType]
 
 
+def drafted_by(drafter: str) -> dict[str, object]:
+    return {"model": drafter, "num_speculative_tokens": 3}
+
+
 STARTS_IN_TIME = StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=25, timeout_s=60)
 GOES_ON_TPU = replace(deployment(), tpu=TpuOptions(max_run_duration_s=14_400))
 
@@ -68,15 +73,50 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
     ),
     "FIT05": (
         deployment("12B-it-qat-w4a16-ct", "L4", gpu_memory_utilization=0.99),
-        "warn",
+        "block",
         deployment("12B-it-qat-w4a16-ct", "L4", gpu_memory_utilization=0.90),
     ),
     "FIT06": (deployment("E4B-it-qat-w4a16-ct", "v6e-1"), "block", deployment("E4B-it", "v6e-1")),
     "FIT07": (MEASURED["e2b-v6e-4"], "warn", deployment("31B-it", "v6e-1", kv_cache_dtype="fp8")),
+    "WRK01": (
+        replace(deployment(), workload=Workload(rate_per_s=500.0)),
+        "warn",
+        replace(deployment(), workload=Workload(rate_per_s=1.0)),
+    ),
+    "WRK02": (
+        replace(deployment(), workload=Workload(users=300)),
+        "warn",
+        replace(deployment(), workload=Workload(users=200)),
+    ),
+    "WRK03": (
+        replace(deployment(), workload=Workload(input_tokens=16_000)),
+        "block",
+        replace(deployment(), workload=Workload(input_tokens=15_000)),
+    ),
+    "WRK04": (
+        replace(deployment(), workload=Workload(images=5)),
+        "block",
+        replace(deployment(), workload=Workload(images=4)),
+    ),
+    "WRK05": (
+        replace(deployment(), workload=Workload(adapters=2)),
+        "block",
+        replace(deployment(extra_args=("--enable-lora",)), workload=Workload(adapters=2)),
+    ),
+    "WRK06": (
+        deployment(speculative_config={"model": "my/drafter", "num_speculative_tokens": 2}),
+        "warn",
+        deployment(speculative_config={"model": "google/gemma-4-E2B-it", "num_speculative_tokens": 2}),
+    ),
     "FIT08": (
         deployment("26B-A4B-it", "H100", tensor_parallel_size=2),
         "block",
         deployment("26B-A4B-it", "H100", tensor_parallel_size=1),
+    ),
+    "FIT09": (
+        deployment("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=120_000),
+        "warn",
+        deployment("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=60_000),
     ),
     "LEN02": (
         deployment(max_num_batched_tokens=2_048, disable_chunked_mm_input=True),
@@ -84,6 +124,17 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         deployment(max_num_batched_tokens=4_096, disable_chunked_mm_input=True),
     ),
     "LEN03": (deployment(max_model_len=131_073), "block", deployment(max_model_len=131_072)),
+    "MOD01": (
+        replace(deployment(), model_spec=replace(spec_of("google/gemma-4-E2B-it"), name="org/other")),
+        "info",
+        deployment(),
+    ),
+    "MOD02": (deployment("E2B"), "warn", deployment("E2B", chat_template="/templates/plain.jinja")),
+    "MOD03": (
+        deployment("31B-it", "H100", speculative_config=drafted_by("google/gemma-4-E2B-it-assistant")),
+        "block",
+        deployment("31B-it", "H100", speculative_config=drafted_by("google/gemma-4-31B-it-assistant")),
+    ),
     "PRB01": (
         on_cloud_run(startup_probe=StartupProbe(initial_delay_s=0, period_s=10, failure_threshold=60, timeout_s=5)),
         "block",
@@ -116,12 +167,36 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         "block",
         deployment(extra_args=("--api-server-count=2",)),
     ),
+    "ARG01": (
+        deployment(extra_args=("--max-model-len=262144",)),
+        "block",
+        deployment(extra_args=("--max-logprobs=5",)),
+    ),
+    "ARG02": (
+        deployment(extra_args=("--disable-log-requests",)),
+        "block",
+        deployment(extra_args=("--no-enable-log-requests",)),
+    ),
+    "HST01": (
+        replace(MEASURED["qat-26b-l4"], host_memory_gib=32, vcpu=4),
+        "block",
+        replace(MEASURED["qat-26b-l4"], host_memory_gib=32, vcpu=8),
+    ),
     "SEC02": (replace(MEASURED["qat-26b-l4"], public=True), "block", MEASURED["qat-26b-l4"]),
     "FUS01": (
         on_cloud_run(image_uid=2_000, image_gid=2_000, mount_uid=0, mount_gid=0),
         "block",
         on_cloud_run(image_uid=2_000, image_gid=2_000),
     ),
+    "FUS02": (
+        replace(on_cloud_run(), weights_mode="fuse-buffered"),
+        "info",
+        replace(on_cloud_run(direct_vpc=True), weights_mode="fuse-buffered"),
+    ),
+    "CST02": (on_cloud_run(min_instances=1), "info", on_cloud_run(min_instances=0)),
+    "CST03": (replace(on_tpu(), max_usd=5), "warn", replace(on_tpu(), max_usd=50)),
+    "CST04": (replace(on_tpu(), today="2026-10-10"), "info", replace(on_tpu(), today="2026-10-09")),
+    "CST05": (on_tpu(zones=("southamerica-west1-a",)), "info", on_tpu(zones=("us-east5-a",))),
 }
 
 
@@ -369,6 +444,16 @@ def test_concurrency_is_measured_against_the_kv_cache_and_against_max_num_seqs()
     assert "computes 16 at a time" in many.message
 
 
+def test_concurrency_is_measured_against_the_kv_cache_where_that_holds_less_than_max_num_seqs():
+    wide = replace(on_cloud_run(concurrency=64), vllm=replace(on_cloud_run().vllm, max_num_seqs=256))
+    finding = the(plan(wide), "SCL01")
+    held = change_of(finding, "cloud_run.concurrency")
+    assert isinstance(held, int)
+    assert held < 64
+    assert f"computes {held} at a time (its KV cache holds no more requests of 1,024 tokens)" in finding.message
+    assert found(plan(changed(wide, {"cloud_run.concurrency": held})), "SCL01") is None
+
+
 def test_an_unknown_quota_warns_and_one_instance_needs_no_quota():
     assert the(plan(on_cloud_run(max_instances=3)), "SCL02").severity == "warn"
     assert found(plan(on_cloud_run(max_instances=1)), "SCL02") is None
@@ -410,6 +495,11 @@ def test_localhost_is_refused_however_it_is_written(url: str, mended: str):
         (("--hf-token", "canary", "--seed=1"), ("--seed=1",)),
         (("--token", "hf_canarycanary"), ()),
         (("--anything=hf_canarycanary",), ()),
+        (("--api_key", "canary"), ()),
+        (("--ssl-keyfile-password=canary", "--seed=1"), ("--seed=1",)),
+        (("--anything", "sk-canarycanarycanary"), ()),
+        (("--anything=eyJhbGciOiJI.eyJcanary",), ()),
+        (("--tokenizer=x", "--api-key=canary", "--allow-credentials"), ("--tokenizer=x", "--allow-credentials")),
     ],
 )
 def test_a_secret_argument_is_never_shown_and_taken_out_with_its_flag(

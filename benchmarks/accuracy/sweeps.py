@@ -1,0 +1,98 @@
+"""Measured sweep points: tokens per second, TPOT and TTFT at N users and a context, read from sweeps.csv.
+
+The clients of every sweep are closed loops: `users` requests are under way at once, and a new one starts when one ends.
+"""
+
+import csv
+import datetime as dt
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal, cast, get_args
+
+FILE: Final = Path(__file__).with_name("sweeps.csv")
+
+FIT_DATE: Final = dt.date(2026, 7, 25)
+"""Constants of throughput may be fitted on points of this day; every other point only checks them."""
+
+Split = Literal["fit", "held-out"]
+Note = Literal["", "mean-tpot", "prefix-cache", "prefix-cache-suspected"]
+NOTES: Final[tuple[str, ...]] = get_args(Note)
+
+
+class SweepFileError(ValueError):
+    """sweeps.csv is wrong; the message is one sentence that names the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One measured point; the field names are the columns of the file."""
+
+    deployment: str
+    """An id of `[deployments]` in measured.toml."""
+    input_tokens: int
+    output_tokens: int
+    users: int
+    requests: int | None
+    """Requests of the point. Few of them make the ramp at the end weigh more than in a long run."""
+    failed: int
+    output_tok_per_s: float
+    ttft_ms: float | None
+    """Median time to the first token, in milliseconds; empty where the source has none."""
+    tpot_ms: float | None
+    """Median time per output token of one request, in milliseconds (mean where `note` says so)."""
+    date: dt.date
+    split: Split
+    note: Note
+    """`prefix-cache`: the source shows that the prompts came from the prefix cache; `-suspected`: the source suspects it."""
+    source: str
+    """An id of `[sources]` in measured.toml, which has the URL, the path and the commit."""
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the point measures prefill and decoding, not the prefix cache."""
+        return not self.note.startswith("prefix-cache")
+
+
+@cache
+def load_points() -> tuple[SweepPoint, ...]:
+    """Return the points of the project. Raises SweepFileError."""
+    return parse_points(FILE.read_text(encoding="utf-8"))
+
+
+def parse_points(text: str) -> tuple[SweepPoint, ...]:
+    """Return the points that a CSV text holds. Raises SweepFileError for the first line that is wrong."""
+    lines = csv.DictReader(text.splitlines())
+    columns = [field.name for field in fields(SweepPoint)]
+    if lines.fieldnames != columns:
+        raise SweepFileError(f"{FILE.name}: the columns are {lines.fieldnames}; they must be {','.join(columns)}.")
+    return tuple(_point(number, row) for number, row in enumerate(lines, start=2))
+
+
+def _point(number: int, row: dict[str, str]) -> SweepPoint:
+    try:
+        date = dt.date.fromisoformat(row["date"])
+        point = SweepPoint(
+            deployment=row["deployment"],
+            input_tokens=int(row["input_tokens"]),
+            output_tokens=int(row["output_tokens"]),
+            users=int(row["users"]),
+            requests=int(row["requests"]) if row["requests"] else None,
+            failed=int(row["failed"]),
+            output_tok_per_s=float(row["output_tok_per_s"]),
+            ttft_ms=float(row["ttft_ms"]) if row["ttft_ms"] else None,
+            tpot_ms=float(row["tpot_ms"]) if row["tpot_ms"] else None,
+            date=date,
+            split="fit" if date == FIT_DATE else "held-out",
+            note=cast("Note", row["note"]),
+            source=row["source"],
+        )
+    except (TypeError, ValueError) as error:
+        raise SweepFileError(f"{FILE.name}: line {number}: {error}.") from None
+    if row["split"] != point.split:
+        raise SweepFileError(
+            f"{FILE.name}: line {number}: split is {row['split']}; a point of {date} is {point.split}."
+        )
+    if row["note"] not in NOTES:
+        raise SweepFileError(f"{FILE.name}: line {number}: note is {row['note']}; known are {', '.join(NOTES)}.")
+    return point

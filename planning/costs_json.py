@@ -1,0 +1,70 @@
+"""Costs as `scripts.plan --json` prints them: where each price holds, its date and its URL, the bill, and the break-evens."""
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planning.prices import Price
+    from planning.types import CostPlan, RunningCosts
+
+
+def costs_json(cost: "CostPlan", running: "RunningCosts") -> dict[str, object]:
+    """Return the keys that stand beside the summary of the cost, in JSON types."""
+    prices = {price: None for place in cost.places for price in place.prices}
+    return {
+        "lowest_usd_per_hour": round(cost.lowest_usd_per_hour, 4),
+        "places": [
+            {"place": one.place, "usd_per_hour": round(one.usd_per_hour, 4), "is_assumed": one.is_assumed}
+            for one in cost.places
+        ],
+        "prices_as_of": cost.prices_as_of,
+        "prices": [price_json(price) for price in prices],
+        "bill": [
+            {
+                "name": part.name,
+                "amount": round(part.amount, 4),
+                "unit": part.unit,
+                "basis": part.basis,
+                "usd": round(part.usd, 4),
+                "price": price_json(part.price) if part.price else None,
+            }
+            for part in running.bill
+        ],
+        "cold_start": {"s": round(running.cold_start_s, 1), "usd": round(running.cold_start_usd, 4)},
+        "idle_usd_per_hour": round(running.idle_usd_per_hour, 4),
+        "linger_s": running.linger_s,
+        "always_on": {"what": running.always_on, "usd_per_month": round(running.always_on_usd_per_month, 2)},
+        "commitments": [
+            {"what": what, "usd_per_month": round(usd_per_month, 2)} for what, usd_per_month in running.commitments
+        ],
+        "windows": [
+            {
+                "hours_per_day": window.hours_per_day,
+                "usd_per_month": round(window.usd_per_month, 2),
+                "usd_per_served_hour": _finite(window.usd_per_served_hour),
+            }
+            for window in running.windows
+        ],
+        "break_even": {
+            "requests_per_day": _finite(running.even_requests_per_day),
+            "hours_per_day": _finite(running.even_hours_per_day),
+            "shortest_window_h": _finite(running.shortest_window_h),
+        },
+    }
+
+
+def price_json(price: "Price") -> dict[str, object]:
+    """Return a price with its place, date and URL."""
+    return {
+        "key": price.key,
+        "region": price.region or None,
+        "usd": price.usd,
+        "as_of": price.as_of or None,
+        "url": price.url or None,
+        "is_own": price.is_own,
+        "is_assumed": price.is_assumed,
+    }
+
+
+def _finite(number: float | None) -> float | None:
+    return round(number, 4) if number is not None and math.isfinite(number) else None

@@ -1,0 +1,42 @@
+"""What counts as a number, for every option, settings file, price file and config.json: finite, not a boolean, not absurdly large."""
+
+import json
+import math
+from typing import Final, NoReturn, TypeGuard
+
+LARGEST: Final = 1e15
+"""Largest number that is taken. Every quantity here is smaller, and sums and products of two stay finite."""
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number: not a boolean, not nan, not infinite, and at most LARGEST in either direction."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+
+
+def number(text: str) -> float:
+    """Return the number that a text is. Raises ValueError, also for nan, inf and 1e400."""
+    value = float(text)
+    if not is_number(value):
+        raise ValueError("not a number")
+    return value
+
+
+def whole_number(text: str) -> int:
+    """Return the whole number that a text is; `_` may separate digits. Raises ValueError."""
+    value = int(text)
+    if abs(value) > LARGEST:
+        raise ValueError("too large")
+    return value
+
+
+def read_json(text: str) -> object:
+    """Return the value of a JSON text. Raises ValueError, also for NaN, Infinity, 1e400, and digits without end."""
+
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"{word} is no number")
+
+    def read_float(word: str) -> float:
+        value = float(word)
+        return value if math.isfinite(value) else refuse(word)
+
+    return json.loads(text, parse_constant=refuse, parse_float=read_float)

@@ -1,0 +1,80 @@
+"""Rule of the host: memory and vCPU that the platform does not rent with the accelerator."""
+
+from collections.abc import Iterator
+
+from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
+from planning.registry import RuleResult, rule
+from planning.resolve import Resolved
+from planning.subject import Subject
+from planning.types import Remedy
+
+
+@rule(
+    "HST01",
+    "block",
+    source="Cloud Run, GPU support, CPU and memory limits; machine types of Compute Engine and Cloud TPU",
+    what="memory or vCPU that the platform does not rent with the accelerator",
+)
+def host_limits(subject: Subject) -> RuleResult | None:
+    """Find memory or vCPU outside what Cloud Run allows beside the GPU, or above what the machine has."""
+    resolved = subject.resolved
+    wrong = list(_cloud_run(resolved) if resolved.platform == "cloud-run" else _machine(resolved))
+    if not wrong:
+        return None
+    return RuleResult(
+        message=f"{'; '.join(wrong)}.",
+        remedies=_cloud_run_remedies(resolved) if resolved.platform == "cloud-run" else _machine_remedies(resolved),
+    )
+
+
+def _cloud_run(resolved: Resolved) -> Iterator[str]:
+    """Yield each limit of Cloud Run that is broken."""
+    host, memory_gib, vcpu, name = resolved.host, resolved.host_memory_gib, resolved.vcpu, resolved.accelerator.name
+    allowed = cloud_run_vcpu(host)
+    if vcpu not in allowed:
+        yield f"`vcpu` is {vcpu:g}, and Cloud Run rents {', '.join(map(str, allowed))} vCPU beside {name}"
+    if not host.min_memory_gib <= memory_gib <= _most_gib(resolved):
+        limits = f"{host.min_memory_gib:g} to {_most_gib(resolved):g} GiB"
+        yield f"`host_memory_gib` is {memory_gib:g} GiB, and Cloud Run rents {limits} beside {name}"
+    elif vcpu in allowed and memory_gib > vcpu * CLOUD_RUN_GIB_PER_VCPU:
+        yield (
+            f"`host_memory_gib` is {memory_gib:g} GiB, and Cloud Run gives `vcpu` {vcpu:g} at most "
+            f"{vcpu * CLOUD_RUN_GIB_PER_VCPU:g} GiB ({CLOUD_RUN_GIB_PER_VCPU} GiB per vCPU)"
+        )
+
+
+def _machine(resolved: Resolved) -> Iterator[str]:
+    """Yield what the machine does not have."""
+    host, name = resolved.host, resolved.accelerator.name
+    if resolved.host_memory_gib > host.max_memory_gib:
+        yield f"`host_memory_gib` is {resolved.host_memory_gib:g} GiB, and a machine with {name} has {host.max_memory_gib:g} GiB at most"
+    if resolved.vcpu > host.most_vcpu:
+        yield f"`vcpu` is {resolved.vcpu:g}, and a machine with {name} has {host.most_vcpu:g} vCPU at most"
+
+
+def _most_gib(resolved: Resolved) -> float:
+    return min(resolved.host.max_memory_gib, float(max(cloud_run_vcpu(resolved.host)) * CLOUD_RUN_GIB_PER_VCPU))
+
+
+def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
+    """Yield the asked memory with enough vCPU, the asked vCPU with the memory that it allows, and the usual host."""
+    host, allowed = resolved.host, cloud_run_vcpu(resolved.host)
+    memory_gib = min(max(resolved.host_memory_gib, float(host.min_memory_gib)), _most_gib(resolved))
+    vcpu = min(max(resolved.vcpu, min(allowed)), max(allowed))
+    enough = next(count for count in allowed if count >= vcpu and count * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
+    yield Remedy(changes={"host_memory_gib": memory_gib, "vcpu": float(enough)})
+    kept = next(count for count in allowed if count >= vcpu)
+    yield Remedy(changes={"host_memory_gib": float(kept * CLOUD_RUN_GIB_PER_VCPU), "vcpu": float(kept)})
+    yield Remedy(changes={"host_memory_gib": float(host.memory_gib), "vcpu": float(host.vcpu)})
+
+
+def _machine_remedies(resolved: Resolved) -> Iterator[Remedy]:
+    """Yield the usual machine, and the largest of its family, since loading may need its memory."""
+    host = resolved.host
+    for memory_gib in (None, float(host.max_memory_gib)):
+        changes: dict[str, object] = {}
+        if resolved.host_memory_gib > host.max_memory_gib:
+            changes["host_memory_gib"] = memory_gib
+        if resolved.vcpu > host.most_vcpu:
+            changes["vcpu"] = None
+        yield Remedy(changes=changes)

@@ -1,0 +1,161 @@
+"""A boot that was read from its log: its deployment, and its text in the form of the corpus."""
+
+import datetime as dt
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, cast
+
+from planning.fields import changed
+from planning.types import Deployment
+from planning.vllm_args import OPTIONS, VllmOption
+from scripts.errors import CommandRefusedError
+from scripts.plan.boot_log import BootReport, read_boot
+from scripts.plan.learn_options import LearnOptions
+from scripts.plan.question import Question, deployment_from, parse_set
+from scripts.plan.toml_text import deployment_lines, toml_value
+
+_FLAGS: Final[Mapping[str, VllmOption]] = {
+    option.flag.removeprefix("--").replace("-", "_"): option for option in OPTIONS.values() if option.flag
+}
+"""The options that the planner understands, by vLLM's names."""
+_WITHOUT_EFFECT: Final = frozenset({"model", "model_tag", "host", "port", "api_key", "uvicorn_log_level", "revision"})
+"""Flags that say nothing of memory and speed. `model` is read by itself; keys are never shown."""
+_SECRET: Final = re.compile(r"key|token|secret|password|credential")
+_EXPECTED: Final = ("weights", "kv_tokens", "load", "compile", "restart")
+"""Figures that a log of a whole start has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedBoot:
+    """A boot that was read, and what could not be."""
+
+    report: BootReport
+    deployment: Deployment
+    not_read: tuple[str, ...]
+    """Flags of the log that the planner has no option for. They are kept as extra arguments, unless they may hold a secret."""
+    missing: tuple[str, ...]
+    """Figures that the log does not have."""
+    boot_id: str
+    text: str
+    """The boot in the corpus's form."""
+
+
+def read_log(options: LearnOptions, path: Path) -> LearnedBoot:
+    """Return the boot that a log is of. Raises PlanningError or CommandRefusedError for what cannot be read."""
+    try:
+        text = options.log.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise CommandRefusedError(f"{options.log} cannot be read: {error.strerror}; give the path of a log.") from None
+    report = read_boot(text)
+    deployment, not_read = deployment_of(report, options.question)
+    boot_id = _boot_id(deployment, path)
+    day = dt.datetime.fromtimestamp(options.log.stat().st_mtime, tz=dt.UTC).date()
+    return LearnedBoot(
+        report=report,
+        deployment=deployment,
+        not_read=not_read,
+        missing=tuple(name for name in _EXPECTED if name not in report.figures),
+        boot_id=boot_id,
+        text=_toml(report, deployment, boot_id, citation=f"{options.log.name}, {day}", url=options.url, day=day),
+    )
+
+
+def deployment_of(report: BootReport, question: Question) -> tuple[Deployment, tuple[str, ...]]:
+    """Return the deployment that ran, and the flags that the planner has no option for.
+
+    The log's flags hold over the stack's; what the command line states holds over both.
+    """
+    model = question.model or report.model
+    accelerator = question.accelerator or report.accelerator
+    if question.stack is None:
+        if model is None:
+            raise CommandRefusedError("The log names no model; add --model ID.")
+        if accelerator is None:
+            raise CommandRefusedError("The log does not say on what the server ran; add --accelerator NAME.")
+    named = question if question.stack else replace(question, model=_on_hub(model), accelerator=accelerator)
+    deployment = deployment_from(replace(named, set=()))
+    flags = {**report.derived, **report.arguments}
+    others = {name: value for name, value in flags.items() if name not in {*_FLAGS, *_WITHOUT_EFFECT}}
+    known: dict[str, object] = {
+        f"vllm.{_FLAGS[name].name}": _value(_FLAGS[name], value) for name, value in flags.items() if name in _FLAGS
+    }
+    kept = tuple(_spelled(name, value) for name, value in others.items() if not _SECRET.search(name))
+    deployment = changed(deployment, {**known, "vllm.extra_args": (*deployment.vllm.extra_args, *kept)})
+    if question.set:
+        deployment = changed(deployment, parse_set(question.set))
+    return deployment, tuple(sorted(others))
+
+
+def _on_hub(model: str | None) -> str | None:
+    """Return the Hugging Face id of a checkpoint that was served from a folder named like it."""
+    return f"google/{Path(model).name}" if model and model.startswith("/") else model
+
+
+def _spelled(name: str, value: object) -> str:
+    """Return a flag as vLLM reads it."""
+    flag = f"--{name.replace('_', '-')}"
+    if value is True:
+        return flag
+    return f"{flag}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _value(option: VllmOption, value: object) -> object:
+    """Return a logged value as the planner has it. Raises PlanningError if the planner does not know it."""
+    if isinstance(value, list | tuple):
+        found = [str(item) for item in cast("list[object]", value)]
+        return tuple(found) if option.kind is tuple else found[0]
+    if option.kind is str and not isinstance(value, str):
+        value = str(value)
+    option.check(value)
+    return value
+
+
+def _boot_id(deployment: Deployment, path: Path) -> str:
+    """Return an id that the file does not use yet."""
+    short = re.sub(r"[^a-z0-9]+", "-", f"learned-{Path(deployment.model).name}-{deployment.accelerator}".lower()).strip(
+        "-"
+    )
+    taken = path.read_text(encoding="utf-8") if path.exists() else ""
+    number = 1
+    while f'id = "{short}-{number}"' in taken:
+        number += 1
+    return f"{short}-{number}"
+
+
+def _toml(report: BootReport, deployment: Deployment, boot_id: str, *, citation: str, url: str, day: dt.date) -> str:
+    source = [f"[sources.{boot_id}]", f"citation = {toml_value(citation)}", f"date = {day.isoformat()}"]
+    source += [f"url = {toml_value(url)}"] * bool(url)
+    source += [f"failures = [{toml_value(boot_id)}]"] * (report.outcome == "dies")
+    died = [f"at = {toml_value(report.died_at)}", f"message = {toml_value(report.message)}"] if report.died_at else []
+    image = [f"image = {toml_value(f'vllm {report.version}')}"] * bool(report.version)
+    boot = [
+        "[[boots]]",
+        f"id = {toml_value(boot_id)}",
+        f"title = {toml_value(f'{Path(deployment.model).name} on {deployment.accelerator}, {citation}')}",
+        f"deployment = {toml_value(boot_id)}",
+        f"sources = [{toml_value(boot_id)}]",
+        f"outcome = {toml_value(report.outcome)}",
+        *died,
+        *image,
+        "held_out = true",
+    ]
+    figures = [
+        f"{name} = {toml_value({'logged': value, 'note': report.notes[name]} if name in report.notes else value)}"
+        for name, value in report.figures.items()
+    ]
+    blocks = [source, [f"[deployments.{boot_id}]", *deployment_lines(deployment)], boot]
+    blocks += [["[boots.figures]", *figures]] if figures else []
+    return "\n".join("\n".join(block) + "\n" for block in blocks) + "\n"
+
+
+def what_is_missing(boot: LearnedBoot) -> str:
+    """Return one sentence on what could not be read; empty if everything could."""
+    parts = [f"what {', '.join(boot.not_read)} change"] if boot.not_read else []
+    if boot.missing and boot.report.outcome == "runs":
+        parts.append(f"the figures {', '.join(boot.missing)}")
+    if not boot.report.arguments:
+        parts.append("the flags of the server, so those of the command line or the stack hold")
+    return f"Could not read {' and '.join(parts)}." if parts else ""

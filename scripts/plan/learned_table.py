@@ -1,0 +1,70 @@
+"""A learned boot beside its plan, for people and for programs."""
+
+import sys
+from typing import Any
+
+from benchmarks.accuracy.errors import ComparedFigure, compared
+from benchmarks.accuracy.measured import Boot
+from benchmarks.accuracy.verdicts import judged
+from scripts.cli.tables import console, table
+from scripts.plan.learned_boot import LearnedBoot, what_is_missing
+from scripts.plan.toml_text import deployment_lines
+
+
+def show(boot: Boot) -> None:
+    """Print the table on stdout."""
+    verdict = judged(boot)
+    seen = f"died ({boot.died_at}): {boot.message}" if boot.died else "runs"
+    screen = console(sys.stdout)
+    screen.print(f"{boot.title}: {seen}", soft_wrap=True, markup=False)
+    screen.print(f"planned: {verdict.planned}, which is {'right' if verdict.is_right else 'wrong'}", soft_wrap=True)
+    rows = table(
+        "Planned against logged",
+        ("figure", "planned", "logged", "error", "tolerance"),
+        numbers=("planned", "logged", "error", "tolerance"),
+    )
+    for row in compared((boot,)):
+        kind = row.figure.kind
+        rows.add_row(
+            kind.name,
+            _number(row.predicted, kind.unit),
+            _number(row.figure.measured, kind.unit),
+            f"{row.error:+.1%}",
+            f"{kind.tolerance:.0%}",
+        )
+    screen.print(rows)
+
+
+def as_json(learned: LearnedBoot, boot: Boot, file: str | None) -> dict[str, Any]:
+    """Return the boot beside its plan in JSON types; `file` is where it was added, None if it was only shown."""
+    verdict = judged(boot)
+    return {
+        "id": boot.id,
+        "file": file,
+        "outcome": boot.outcome,
+        "diedAt": boot.died_at,
+        "message": boot.message,
+        "version": learned.report.version,
+        "deployment": deployment_lines(learned.deployment),
+        "planned": verdict.planned,
+        "right": verdict.is_right,
+        "figures": [_figure_json(row) for row in compared((boot,))],
+        "notRead": list(learned.not_read),
+        "missing": list(learned.missing),
+        "note": what_is_missing(learned),
+    }
+
+
+def _figure_json(row: ComparedFigure) -> dict[str, Any]:
+    return {
+        "figure": row.figure.key,
+        "unit": row.figure.kind.unit,
+        "planned": row.predicted,
+        "logged": row.figure.measured,
+        "error": row.error,
+        "tolerance": row.figure.kind.tolerance,
+    }
+
+
+def _number(value: float, unit: str) -> str:
+    return f"{value:,.2f} {unit}".rstrip() if unit == "GiB" else f"{value:,.0f} {unit}".rstrip()

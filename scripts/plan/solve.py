@@ -1,0 +1,160 @@
+"""`--solve`: the cheapest deployments of this project for a workload, as a table or as JSON, and on request a stack's file."""
+
+import json
+import sys
+from typing import Any
+
+from contracts.exit_codes import ExitCode
+from planning.candidates import checkpoints_of, rented
+from planning.errors import PlanningError
+from planning.solve import ServiceLimits, Solution, SolutionSet, solve
+from planning.workload import format_workload, parse_workload
+from scripts.cli.command import say
+from scripts.plan.question import Comparison, Question, prices_of
+from scripts.plan.solve_options import Solving
+
+_NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
+"""Headings of the columns with figures."""
+_HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by", "best")
+
+
+def solve_question(
+    question: Question, comparison: Comparison, solving: Solving, *, write: str | None, as_json: bool
+) -> ExitCode:
+    """Print what is enough, and write the cheapest as a stack's file if asked to; 2 where nothing is enough. Raises PlanningError."""
+    workload = parse_workload(question.workload or "")
+    limits = ServiceLimits(
+        max_ttft_s=solving.max_ttft_s,
+        max_tpot_s=solving.max_tpot_s,
+        max_usd_per_hour=comparison.max_usd_per_hour,
+        min_context=comparison.min_context,
+        sure=solving.sure,
+    )
+    if write is not None:
+        from scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
+
+        new_file(write)  # a name that cannot be taken is refused before the search
+    answer = solve(
+        workload,
+        limits,
+        checkpoints=checkpoints_of(question.model),
+        places=rented(solving.region, accelerator=question.accelerator, prices=prices_of(question)),
+        prices=prices_of(question),
+    )
+    written = _write(answer, limits, write, question) if write is not None and answer.cheapest else None
+    if as_json:
+        print(json.dumps(_json(answer, limits, question, written), indent=2, allow_nan=False))
+    elif answer.solutions:
+        _table(answer, limits, question)
+    if answer.solutions:
+        return ExitCode.DONE
+    say("plan", nothing_is_enough(answer))
+    return ExitCode.REFUSED
+
+
+def nothing_is_enough(answer: SolutionSet) -> str:
+    """Return in one sentence what fell short in the nearest miss."""
+    if answer.nearest is None:
+        return "nothing is enough: no checkpoint that was asked for is known to load on these accelerators."
+    return f"nothing is enough; the nearest is {answer.nearest}."
+
+
+def _write(answer: SolutionSet, limits: ServiceLimits, name: str, question: Question) -> str:
+    from scripts.plan.stack_text import write_stack  # noqa: PLC0415 - only with --write
+
+    if answer.cheapest is None:
+        raise PlanningError(nothing_is_enough(answer))
+    path = write_stack(name, answer.cheapest, limits, prices=question.prices)
+    say("plan", f"wrote {path.name}; python -m scripts.plan --stack {name} shows its plan.")
+    return path.name
+
+
+def _shown(answer: SolutionSet, question: Question) -> tuple[Solution, ...]:
+    """Return the rows for people: of all models the best of each, of one model all."""
+    return answer.best_per_model() if question.model is None else answer.solutions
+
+
+def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> None:
+    from scripts.cli.tables import console, table  # noqa: PLC0415 - only for people
+
+    end = (
+        "the slow ends of their bands"
+        if limits.sure
+        else "typical values; --sure compares the slow ends of their bands"
+    )
+    shown = table(f"Workload {question.workload}", _HEADINGS, whole=_HEADINGS, numbers=_NUMBERS)
+    out = console(sys.stdout)
+    for one in _shown(answer, question):
+        result = one.answer
+        shown.add_row(
+            f"{one.served.words}\n  {_settings(one)}",
+            one.subject.resolved.accelerator.name,
+            f"{one.usd_per_hour:.2f}",
+            f"{limits.judged(result.ttft_s):,.2f}",
+            f"{limits.judged(result.tpot_s) * 1e3:,.1f}",
+            f"{result.output_tok_per_s.typical:,.0f}",
+            f"{one.usd_per_million_tokens:.3f}",
+            f"{one.subject.startup.ready_s / 60:.0f} min",
+            result.bound,
+            "\n".join(answer.marks(one)),
+        )
+    out.print(shown)
+    count = len(answer.solutions)
+    more = f" {count} combinations are enough; --model shows all of a family." if question.model is None else ""
+    out.print(
+        f"TTFT and TPOT are {end}. $/M is the price of a million tokens, prompts and answers together.{more}",
+        soft_wrap=True,
+    )
+
+
+def _settings(one: Solution) -> str:
+    """Return the settings that were chosen, short."""
+    resolved = one.subject.resolved
+    kv = "KV fp8, " if resolved.kv_bytes == 1 else ""
+    return f"TP {resolved.tp}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}"
+
+
+def _json(answer: SolutionSet, limits: ServiceLimits, question: Question, written: str | None) -> dict[str, Any]:
+    shown = _shown(answer, question)
+    return {
+        "workload": format_workload(parse_workload(question.workload or "")),
+        "limits": {
+            "max_ttft_s": limits.max_ttft_s,
+            "max_tpot_s": limits.max_tpot_s,
+            "max_usd_per_hour": limits.max_usd_per_hour,
+            "min_context": limits.min_context,
+        },
+        "judged_by": limits.judged_by,
+        "rows": [{**_row(one), "marks": list(answer.marks(one)), "shown": one in shown} for one in answer.solutions],
+        "nearest_miss": None if answer.solutions else nothing_is_enough(answer),
+        "written": written,
+    }
+
+
+def _row(one: Solution) -> dict[str, Any]:
+    resolved, result = one.subject.resolved, one.answer
+    place = resolved.deployment.tpu.zones if resolved.is_tpu else (resolved.deployment.cloud_run.region,)
+    return {
+        "model": resolved.model_id,
+        "quantization": resolved.scheme.name,
+        "accelerator": resolved.accelerator.name,
+        "platform": resolved.platform,
+        "chips": resolved.accelerator.devices,
+        "places": list(place),
+        "vcpu": resolved.vcpu,
+        "host_memory_gib": resolved.host_memory_gib,
+        "weights_mode": resolved.weights_mode,
+        "tensor_parallel_size": resolved.tp,
+        "max_model_len": resolved.max_model_len,
+        "max_num_seqs": resolved.max_num_seqs,
+        "gpu_memory_utilization": resolved.utilization,
+        "kv_cache_dtype": resolved.kv_dtype,
+        "usd_per_hour": round(one.usd_per_hour, 4),
+        "usd_per_million_tokens": round(one.usd_per_million_tokens, 4),
+        "ttft_s": result.ttft_s.rounded(4),
+        "tpot_s": result.tpot_s.rounded(6),
+        "output_tok_per_s": result.output_tok_per_s.rounded(2),
+        "requests_per_s": result.requests_per_s.rounded(4),
+        "start_s": round(one.subject.startup.ready_s),
+        "bound": result.bound,
+    }

@@ -1,0 +1,168 @@
+"""The settings file of a solution: the keys that were chosen, the workload, and comments. The planner recommends the rest."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Final, cast
+
+from contracts.fields import camel_case
+from contracts.labels import PRODUCT
+from planning.candidates import RUN_S
+from planning.errors import PlanningError
+from planning.images import IMAGES
+from planning.planner import plan
+from planning.recommendation import FUSE_MODES
+from planning.solve import ServiceLimits, Solution
+from planning.units import format_duration
+from planning.vllm_args import VllmOptions
+from planning.workload import DEFAULT_WORKLOAD, Workload
+from scripts.plan.question import NO_PROJECT, ROOT, stack_file
+from stacks.loading import from_values, read_yaml
+from stacks.naming import Names, NamingError
+from stacks.planned import to_deployment
+
+SCHEMA: Final = "# yaml-language-server: $schema=docs/settings.schema.json"
+_GPUS: Final = {"L4": "nvidia-l4", "RTX PRO 6000": "nvidia-rtx-pro-6000"}
+"""GPUs as the setting `cloudRun.gpu` names them."""
+
+
+def new_file(name: str) -> Path:
+    """Return the path of a new stack's settings file. Raises PlanningError for a name that no stack can have, or one that exists."""
+    try:
+        Names(project=NO_PROJECT, stack=name)
+    except NamingError as error:
+        raise PlanningError(f"--write: {error}") from None
+    path = stack_file(name)
+    if path.exists():
+        raise PlanningError(f"{path.name} exists; choose another name for --write, or remove the file.")
+    return path
+
+
+def write_stack(name: str, solution: Solution, limits: ServiceLimits, *, prices: Path | None) -> Path:
+    """Write `Pulumi.NAME.yaml` and return its path. Raises PlanningError if it exists, or cannot be written."""
+    path = new_file(name)
+    text = stack_text(name, solution, limits, prices=prices)
+    _check(text, path)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise PlanningError(f"{path.name} cannot be written: {error.strerror}.") from None
+    return path
+
+
+def _check(text: str, path: Path) -> None:
+    """Raise PlanningError if the file would not be planned as fitting."""
+    document = cast("Mapping[str, Mapping[str, object]]", read_yaml(text))
+    values = {key.partition(":")[2]: value for key, value in document["config"].items()}
+    planned = plan(to_deployment(from_values(values, project=NO_PROJECT, origin=path.name), path.parent))
+    if not planned.fits:
+        ids = ", ".join(finding.id for finding in planned.stopping)
+        raise PlanningError(f"{path.name} is not written: its plan is {planned.verdict} ({ids}).")
+
+
+def stack_text(name: str, solution: Solution, limits: ServiceLimits, *, prices: Path | None = None) -> str:
+    """Return the text of the settings file."""
+    return "\n".join((SCHEMA, *_comments(name, solution, limits), "config:", *_config(solution, prices))) + "\n"
+
+
+def _comments(name: str, solution: Solution, limits: ServiceLimits) -> Iterator[str]:
+    resolved, answer = solution.subject.resolved, solution.answer
+    end = "at the slow end of their bands" if limits.sure else "typical"
+    chips = "chip" if resolved.accelerator.devices == 1 else "chips"
+    on = f"{resolved.accelerator.devices} {resolved.accelerator.name.partition('-')[0]} {chips}, flex-start"
+    yield (
+        f"# {resolved.model_id} ({resolved.scheme.name}) on "
+        f"{on if resolved.is_tpu else f'Cloud Run with one {resolved.accelerator.name}'}: the cheapest that scripts.plan --solve found for this workload."
+    )
+    yield (
+        f"# Planned: ${solution.usd_per_hour:.2f}/h; TTFT {limits.judged(answer.ttft_s):.2f} s and TPOT "
+        f"{limits.judged(answer.tpot_s) * 1e3:.1f} ms, {end}{_asked(limits)}."
+    )
+    yield f"# The planner recommends what is left out here; python -m scripts.plan --stack {name} shows it."
+
+
+def _asked(limits: ServiceLimits) -> str:
+    """Return the limits that were asked for, in words."""
+    asked = (
+        ("TTFT {:g} s", limits.max_ttft_s),
+        ("TPOT {:g} s", limits.max_tpot_s),
+        ("${:g}/h", limits.max_usd_per_hour),
+        ("{:g} tokens of context", limits.min_context),
+    )
+    words = [form.format(value) for form, value in asked if value is not None]
+    return f". Asked for: {', '.join(words)}" if words else ""
+
+
+def _config(solution: Solution, prices: Path | None) -> Iterator[str]:
+    resolved, deployment = solution.subject.resolved, solution.deployment
+    yield _key("target", "tpu" if resolved.is_tpu else "cloud-run")
+    yield _key("model", resolved.model_id)
+    if deployment.quantization is not None:
+        yield _key("quantization", deployment.quantization)
+    yield _key("weights", "hub" if resolved.weights_mode == "hub" else "bucket")
+    yield _key(
+        "image",
+        next(name for name, image in IMAGES.items() if image.platform == ("tpu" if resolved.is_tpu else "cuda")),
+    )
+    if prices is not None:
+        yield "  # The prices with which it was found; the path counts from this folder."
+        yield _key("prices", json.dumps(_from_root(prices)))
+    yield "  # What the plan answers for, by each slice or instance."
+    yield _key("workload", _workload(solution.answer.workload))
+    yield _key("vllm", "")
+    yield from (f"    {key}: {value}" for key, value in _vllm(deployment.vllm))
+    yield from _tpu(solution) if resolved.is_tpu else _cloud_run(solution)
+
+
+def _key(key: str, value: str) -> str:
+    return f"  {PRODUCT}:{key}:{f' {value}' if value else ''}"
+
+
+def _from_root(path: Path) -> str:
+    whole = path.resolve()
+    return str(whole.relative_to(ROOT) if whole.is_relative_to(ROOT) else whole)
+
+
+def _workload(workload: Workload) -> str:
+    """Return a workload as a block on one line: its lengths, and what differs from the default."""
+    named = {"input_tokens", "output_tokens"}
+    given = {
+        camel_case(field.name): getattr(workload, field.name)
+        for field in fields(workload)
+        if field.name in named or getattr(workload, field.name) != getattr(DEFAULT_WORKLOAD, field.name)
+    }
+    return f"{{ {', '.join(f'{key}: {json.dumps(value)}' for key, value in given.items())} }}"
+
+
+def _vllm(options: VllmOptions) -> Iterator[tuple[str, str]]:
+    for field in fields(options):
+        value: object = getattr(options, field.name)
+        if value is None or value == ():
+            continue
+        yield camel_case(field.name), value if isinstance(value, str) else json.dumps(value)
+
+
+def _tpu(solution: Solution) -> Iterator[str]:
+    tpu = solution.deployment.tpu
+    yield _key("tpu", "")
+    yield f"    acceleratorType: {solution.subject.resolved.accelerator.name}"
+    yield "    # The cheapest places that are known to have it, tried in this order."
+    yield f"    zones: [{', '.join(tpu.zones)}]"
+    yield f"    provisioning: {tpu.provisioning_model}"
+    yield f"    maxRunDuration: {format_duration(tpu.max_run_duration_s or RUN_S)}"
+
+
+def _cloud_run(solution: Solution) -> Iterator[str]:
+    resolved, run = solution.subject.resolved, solution.deployment.cloud_run
+    yield _key("cloudRun", "")
+    yield f"    region: {run.region}"
+    yield f"    gpu: {_GPUS[resolved.accelerator.name]}"
+    yield f"    cpu: {resolved.vcpu:g}"
+    yield f"    memory: {resolved.host_memory_gib:g}Gi"
+    yield "    # As many requests as the server computes at a time."
+    yield f"    concurrency: {run.concurrency}"
+    yield f"    maxInstances: {run.max_instances}"
+    if resolved.weights_mode in FUSE_MODES[1:]:
+        yield f"    mount: {{ mode: {resolved.weights_mode} }}"

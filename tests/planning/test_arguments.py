@@ -1,0 +1,202 @@
+"""`extraArgs` are read by the image's own table of flags: what vLLM would refuse or prefer to the plan is found, and removed."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planning import Deployment, Finding, VllmOptions, plan
+from planning.fields import changed
+from planning.images import IMAGES
+from planning.server_flags import TABLES, flag_table, parse_arguments
+from planning.vllm_args import OPTIONS, vllm_arguments
+from planning.wording import FIELDS, remedy_of, worded
+
+GPU = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
+
+
+def found(deployment: Deployment, identifier: str) -> Finding | None:
+    return next((finding for finding in plan(deployment).findings if finding.id == identifier), None)
+
+
+def with_arguments(*arguments: str, on: Deployment = GPU) -> Deployment:
+    return replace(on, vllm=VllmOptions(extra_args=arguments))
+
+
+def problems(*arguments: str, version: str = "0.28.0") -> list[str]:
+    return [one.problem for one in parse_arguments(arguments, flag_table(version)) if one.problem]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes"),
+    [
+        (("--max-model-len=4096",), {"vllm.max_model_len": 4096}),
+        (("--max-model-len", "4096"), {"vllm.max_model_len": 4096}),
+        (("--max_model_len=4096",), {"vllm.max_model_len": 4096}),
+        (("--max-model=4096",), {"vllm.max_model_len": 4096}),
+        (("--gpu-memory-utilization=0.5",), {"vllm.gpu_memory_utilization": 0.5}),
+        (("-tp=1",), {"vllm.tensor_parallel_size": 1}),
+        (("-tp", "1"), {"vllm.tensor_parallel_size": 1}),
+        (("--no-enable-prefix-caching",), {"vllm.enable_prefix_caching": False}),
+        (("--enforce-eager",), {"vllm.enforce_eager": True}),
+        (("--cpu-offload-gb=1",), {"vllm.cpu_offload_gib": 1.0}),
+        (('--limit-mm-per-prompt={"image":1}',), {"vllm.limit_mm_per_prompt": {"image": 1}}),
+        (("--limit-mm-per-prompt.image=1",), {}),
+        (("--spec-tokens=3",), {}),
+        (("--language-model-only",), {}),
+        (("--max-model-len=4k",), {}),
+        (("--port=9000",), {}),
+        (("--model", "google/gemma-4-31B-it"), {}),
+    ],
+)
+def test_an_argument_with_a_key_of_its_own_moves_there(arguments: tuple[str, ...], changes: dict[str, object]):
+    finding = found(with_arguments("--max-logprobs=5", *arguments), "ARG01")
+    assert finding is not None
+    assert finding.severity == "block"
+    assert finding.remedies[0].changes == {**changes, "vllm.extra_args": ("--max-logprobs=5",)}
+    assert finding.remedies[-1].changes == {"vllm.extra_args": ("--max-logprobs=5",)}
+
+
+def test_the_value_that_would_have_been_served_is_the_one_that_moves():
+    deployment = replace(
+        GPU, vllm=VllmOptions(max_model_len=8_192, extra_args=("--max-model-len=1", "--max-model-len=2"))
+    )
+    finding = found(deployment, "ARG01")
+    assert finding is not None
+    assert finding.remedies[0].changes == {"vllm.max_model_len": 2, "vllm.extra_args": ()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--disable-log-requests",), "--disable-log-requests is no flag of vLLM 0.28.0 (did you mean"),
+        (("--swap-space=4",), "--swap-space is no flag of vLLM 0.28.0"),
+        (("--enable-lora=true",), "--enable-lora takes no value"),
+        (("--headless=1",), "--headless takes no value"),
+        (("--max-logprobs",), "--max-logprobs has no value"),
+        (("--max-logprobs", "--headless"), "--max-logprobs has no value"),
+        (
+            ("--lora-dtype=bf16",),
+            "--lora-dtype has a value that it does not allow; allowed are auto, bfloat16, float16",
+        ),
+        (("5", "--headless"), "argument 1 belongs to no flag"),
+        (("--headless", "true"), "argument 2 belongs to no flag"),
+        (("--max-n=5",), "--max-n could be --max-num-batched-tokens, --max-num-scheduled-tokens, --max-num-seqs"),
+        (("--no-max-logprobs",), "--no-max-logprobs is no flag"),
+        (("-h",), "-h prints the help"),
+    ],
+)
+def test_what_the_server_would_refuse_is_found_and_removed(arguments: tuple[str, ...], said: str):
+    finding = found(with_arguments(*arguments), "ARG02")
+    assert finding is not None
+    assert said in finding.message
+    after = changed(with_arguments(*arguments), finding.remedies[0].changes)
+    assert found(after, "ARG02") is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--enable-lora", "--lora-modules", "a=b", "c=d", "--max-loras", "2"),
+        ("--no-enable-log-requests",),
+        ("--hf-overrides.rope.factor=2", "--hf-overrides.x", "1"),
+        ("-O3",),
+        ("-O", "2"),
+        ("-O=2",),
+        ("-cc.mode=3",),
+        ("-asc=2",),
+        ("--uvicorn_log_level", "warning"),
+        ("--max-logprobs=-1",),
+        ("--max-logprobs", "-1"),
+        ("--moe-backend=flashinfer-cutlass",),
+        ("--compilation-config", '{"cudagraph_mode": "NONE"}'),
+        ("--enable-mm",),
+    ],
+)
+def test_what_the_server_takes_passes(arguments: tuple[str, ...]):
+    assert problems(*arguments) == []
+
+
+def test_what_the_project_itself_passes_is_in_every_table():
+    options = VllmOptions(
+        **{option.name: True if option.kind is bool else None for option in OPTIONS.values() if option.flag}
+    )
+    for version in TABLES:
+        table = flag_table(version)
+        assert problems(*vllm_arguments(options, model_or_path="m")[1:], version=version) == []
+        assert {option.flag for option in OPTIONS.values() if option.flag} <= set(table.flags)
+        assert all(f"--no-{option.flag[2:]}" in table.flags for option in OPTIONS.values() if option.has_no_form)
+
+
+def test_the_choices_of_typed_options_are_choices_of_the_flag():
+    for version in TABLES:
+        flags = flag_table(version).flags
+        for option in OPTIONS.values():
+            allowed = flags[option.flag].choices if option.flag else ()
+            if allowed and option.kind is str:
+                assert set(option.choices) <= set(allowed), option.key
+
+
+def test_the_default_images_have_a_table():
+    assert flag_table(IMAGES["vllm-openai"].version).is_certain
+    assert flag_table(IMAGES["vllm-tpu"].version).is_certain
+    assert found(with_arguments("--no-such-flag", on=TPU), "ARG02").severity == "block"  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_a_version_between_two_releases_has_the_flags_of_both():
+    table = flag_table("0.29.1rc1.dev468+g0b7f11a1e")
+    for flag in ("--dp-sync-interval", "--enable-bf16x3-router-gemm"):
+        assert flag in table.flags
+    assert "--dp-sync-interval" not in flag_table("0.29.0").flags
+
+
+@pytest.mark.parametrize("version", ["", "nightly", "0.20.0", "0.99.0", "0.28.0rc1"])
+def test_an_image_outside_the_tables_is_only_warned_about(version: str):
+    finding = found(replace(with_arguments("--no-such-flag"), image_version=version), "ARG02")
+    assert finding is not None
+    assert finding.severity == "warn"
+    own = found(replace(with_arguments("--max-model-len=9"), image_version=version), "ARG01")
+    assert own is not None
+    assert own.severity == "block"
+
+
+SECRETS = ["hf_canarycanary", "sk-canarycanarycanary", "ghp_canarycanarycanary", "glpat-canary", "AIza" + "canary" * 6]
+FLAGS = [
+    "--hf-token",
+    "--hf_token",
+    "--hf-tok",
+    "--api-key",
+    "--api-k",
+    "--max-model-len",
+    "--no-such-flag",
+    "--seed",
+    "-q",
+    "--hf-overrides",
+    "--",
+]
+
+
+@given(
+    st.lists(
+        st.sampled_from(FLAGS + SECRETS)
+        | st.builds(lambda flag, secret: f"{flag}={secret}", st.sampled_from(FLAGS), st.sampled_from(SECRETS)),
+        max_size=5,
+    )
+)
+def test_no_finding_ever_shows_a_secret_and_each_remedy_removes_its_finding(arguments: list[str]):
+    deployment = with_arguments(*arguments)
+    for finding in plan(deployment).findings:
+        said = f"{worded(finding.message, FIELDS)} {remedy_of(finding, FIELDS)} {finding!r}"
+        assert "canary" not in said
+        if finding.id in {"SEC01", "ARG01", "ARG02"}:
+            assert finding.remedies
+            for remedy in finding.remedies:
+                assert found(changed(deployment, remedy.changes), finding.id) is None
+
+
+@given(st.lists(st.text("-=.azAZ09_ {}", max_size=12), max_size=6), st.sampled_from(["", *TABLES]))
+def test_any_words_can_be_read_and_each_belongs_to_one_argument(arguments: list[str], version: str):
+    read = parse_arguments(arguments, flag_table(version))
+    assert [position for one in read for position in one.words] == list(range(len(arguments)))

@@ -1,0 +1,258 @@
+"""Checkpoints by id: sizes that were seen, spellings, precisions that contradict them, and drafters."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from planning import Deployment, Finding, Plan, PlanningError, VllmOptions, plan
+from planning.catalog import MODEL_IDS, MODELS, spec_of
+from planning.checkpoints import CHECKPOINTS, find_checkpoint, similar_ids
+from planning.drafters import drafter_of, drafters_for, mismatch
+from planning.hf_config import model_from_config
+from planning.model import tensors
+from planning.quantization import SCHEMES
+from planning.reference import checkpoints_page
+from planning.resolve import resolve
+from planning.workload import Workload
+
+GIB = 2**30
+H100 = Deployment(model="google/gemma-4-31B-it", accelerator="H100")
+
+
+def speculating(
+    model: str | None,
+    method: str | None = None,
+) -> VllmOptions:
+    config: dict[str, str | int] = {"num_speculative_tokens": 3}
+    if model is not None:
+        config["model"] = model
+    if method is not None:
+        config["method"] = method
+    return VllmOptions(speculative_config=config)
+
+
+def test_every_checkpoint_has_an_architecture_a_scheme_and_a_source():
+    for one in CHECKPOINTS.values():
+        assert one.architecture in MODELS, one.id
+        assert one.scheme in SCHEMES, one.id
+        assert one.source.url.startswith("https://"), one.id
+        assert re.fullmatch(r"2026-\d\d-\d\d", one.source.date), one.id
+
+
+@pytest.mark.parametrize(
+    ("model", "seen_gib"),
+    [
+        ("RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic", 26.67),
+        ("google/gemma-4-31B-it-qat-w4a16-ct", 23_265_352_448 / GIB),
+        ("google/gemma-4-12B-it-qat-w4a16-ct", 10.26e9 / GIB),
+    ],
+)
+def test_files_have_the_size_that_was_seen(model: str, seen_gib: float):
+    assert plan(replace(H100, model=model)).memory.checkpoint_gib == pytest.approx(seen_gib, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "seen_gib"),
+    [
+        ("nvidia/Gemma-4-31B-IT-NVFP4", 31),
+        ("nvidia/Gemma-4-26B-A4B-NVFP4", 17.2),
+        ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", 12.75),
+    ],
+)
+def test_weights_on_a_gpu_take_what_others_saw(model: str, seen_gib: float):
+    """From model cards and deployments that no formula was fitted to: within 3 per cent."""
+    assert plan(replace(H100, model=model)).memory.weights_gib == pytest.approx(seen_gib, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("model", "seen_bytes"),
+    [("google/gemma-4-31B-it-assistant", 939_042_560), ("google/gemma-4-E4B-it-assistant", 159.1e6)],
+)
+def test_drafters_have_the_size_that_was_seen(model: str, seen_bytes: float):
+    assert sum(t.params for t in tensors(spec_of(model))) * 2 == pytest.approx(seen_bytes, rel=0.001)
+
+
+def test_unrounded_and_base_checkpoints_are_planned_like_the_instruct_model():
+    for ending in ("-it-qat-q4_0-unquantized", ""):
+        one = plan(replace(H100, model=f"google/gemma-4-31B{ending}"))
+        assert one.memory == plan(H100).memory
+        assert (one.model, one.quantization) == (f"google/gemma-4-31B{ending}", "bf16")
+
+
+def test_names_without_their_owner_are_found():
+    assert find_checkpoint("redhatai/GEMMA-4-12b-it-nvfp4") is CHECKPOINTS["RedHatAI/gemma-4-12B-it-NVFP4"]
+    assert find_checkpoint("gemma-4-12b") is CHECKPOINTS["google/gemma-4-12B"]
+
+
+@pytest.mark.parametrize(
+    ("spelled", "meant"),
+    [
+        ("gemma-4-12b-instruct", "google/gemma-4-12B-it"),
+        ("gemma4-31b-it", "google/gemma-4-31B-it"),
+        ("google/gemma-4-27B-it", "google/gemma-4-E2B-it"),
+        ("RedHatAI/gemma-4-31B-it-FP8", "RedHatAI/gemma-4-31B-it-FP8-block"),
+    ],
+)
+def test_a_near_miss_gets_the_id_that_was_meant(spelled: str, meant: str):
+    assert meant in similar_ids(spelled)
+    with pytest.raises(PlanningError, match=re.escape(f"did you mean {similar_ids(spelled)[0]}")):
+        plan(replace(H100, model=spelled))
+
+
+def test_a_name_that_is_like_none_gets_no_guess():
+    with pytest.raises(PlanningError) as caught:
+        plan(replace(H100, model="meta-llama/Llama-3.1-8B"))
+    assert "did you mean" not in str(caught.value)
+    assert "--config FILE" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "said"),
+    [
+        (
+            "google/gemma-4-12B-it",
+            "w4a16",
+            "quantized already, and google/gemma-4-12B-it is bf16; take google/gemma-4-12B-it-qat-w4a16-ct.",
+        ),
+        ("google/gemma-4-31B-it", "nvfp4", "take RedHatAI/gemma-4-31B-it-NVFP4."),
+        ("google/gemma-4-E2B-it", "nvfp4", "ask for bf16 or fp8."),
+        ("google/gemma-4-12B-it-qat-w4a16-ct", "fp8", "leave quantization out, or take google/gemma-4-12B-it."),
+        ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", "bf16", 'is fp8, so `quantization` "bf16" contradicts it'),
+    ],
+)
+def test_a_checkpoint_is_not_sized_as_what_it_is_not(model: str, asked: str, said: str):
+    with pytest.raises(PlanningError, match=re.escape(said)):
+        plan(replace(H100, model=model, quantization=asked))
+
+
+def test_a_checkpoint_that_is_quantized_already_gets_no_quantization_flag():
+    for model in ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", "nvidia/Gemma-4-31B-IT-NVFP4"):
+        assert plan(replace(H100, model=model)).vllm.quantization is None
+    assert plan(replace(H100, model="google/gemma-4-12B-it", quantization="fp8")).vllm.quantization == "fp8"
+
+
+def test_a_drafter_is_no_model_to_serve():
+    with pytest.raises(PlanningError, match="drafts for google/gemma-4-31B-it and serves nobody alone"):
+        plan(replace(H100, model="google/gemma-4-31B-it-assistant"))
+    assert not any(CHECKPOINTS[name].is_drafter for name in MODEL_IDS)
+
+
+def test_the_options_name_the_drafter():
+    assert drafter_of(VllmOptions()) is None
+    assert drafter_of(speculating(None, "ngram")) is None
+    assert drafter_of(speculating(None, "mtp")) is None
+    found = drafter_of(speculating("google/gemma-4-31B-it-assistant"))
+    assert found is not None
+    assert found.target_hidden == MODELS["google/gemma-4-31B-it"].hidden
+    small = drafter_of(speculating("google/gemma-4-E2B-it", "draft_model"))
+    assert small is not None
+    assert small.groups == MODELS["google/gemma-4-E2B-it"].groups
+    deployment = replace(H100, vllm=speculating("google/gemma-4-31B-it-assistant"))
+    assert resolve(deployment).drafter == found
+    assert resolve(H100).drafter is None
+
+
+def test_an_unknown_drafter_is_found_with_the_one_that_was_meant():
+    def found(name: str) -> tuple[Plan, Finding]:
+        planned = plan(replace(H100, vllm=speculating(name)))
+        return planned, next(finding for finding in planned.findings if finding.id == "WRK06")
+
+    planned, finding = found("google/gemma-4-31B-assistant")
+    assert planned.memory.weights_gib == plan(replace(H100, vllm=speculating(None, "ngram"))).memory.weights_gib
+    assert finding.remedies[0].changes == {
+        "vllm.speculative_config": {"model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 3}
+    }
+    _, finding = found("org/unknown-head")
+    assert [remedy.changes for remedy in finding.remedies] == [{"vllm.speculative_config": None}]
+    assert "draftConfig in a stack" in finding.advice
+
+
+def test_a_drafter_takes_memory_and_saves_steps():
+    without = plan(replace(H100, workload=Workload(input_tokens=1_000, output_tokens=200, users=1)))
+    drafted = plan(
+        replace(
+            H100,
+            vllm=speculating("google/gemma-4-31B-it-assistant"),
+            workload=Workload(input_tokens=1_000, output_tokens=200, users=1),
+        )
+    )
+    extra = drafted.memory.weights_gib - without.memory.weights_gib
+    assert extra == pytest.approx(939_042_560 / GIB, rel=0.5)
+    assert without.workload is not None
+    assert drafted.workload is not None
+    assert drafted.workload.tpot_s.typical < without.workload.tpot_s.typical
+    unknown = replace(H100, vllm=speculating("org/head"), draft_spec=spec_of("google/gemma-4-31B-it-assistant"))
+    assert plan(unknown).memory.weights_gib == drafted.memory.weights_gib
+    assert "WRK06" not in {finding.id for finding in plan(unknown).findings}
+
+
+def test_a_config_stands_in_for_an_unknown_drafter_and_belongs_to_one():
+    given = spec_of("google/gemma-4-31B-it-assistant")
+    deployment = replace(H100, vllm=speculating("org/unknown-head"), draft_spec=given)
+    assert resolve(deployment).drafter is given
+    with pytest.raises(PlanningError, match="names no drafter"):
+        resolve(replace(H100, draft_spec=given))
+
+
+def test_vocabularies_and_hidden_states_must_match():
+    target = MODELS["google/gemma-4-31B-it"]
+    assert mismatch(spec_of("google/gemma-4-31B-it-assistant"), target) is None
+    assert mismatch(MODELS["google/gemma-4-E2B-it"], target) is None
+    assert "reads hidden states 1,536 wide" in (mismatch(spec_of("google/gemma-4-E2B-it-assistant"), target) or "")
+    other = replace(MODELS["google/gemma-4-E2B-it"], vocab=128_256)
+    assert "a vocabulary of 128,256 tokens" in (mismatch(other, target) or "")
+    assert drafters_for(target) == (
+        "google/gemma-4-31B-it-assistant",
+        "google/gemma-4-31B-it-qat-q4_0-unquantized-assistant",
+    )
+
+
+def test_the_config_of_a_drafter_gives_the_catalog_s():
+    config = {
+        "architectures": ["Gemma4AssistantForCausalLM"],
+        "model_type": "gemma4_assistant",
+        "backbone_hidden_size": 2_560,
+        "num_centroids": 2_048,
+        "use_ordered_embeddings": True,
+        "tie_word_embeddings": True,
+        "text_config": {
+            "model_type": "gemma4_text",
+            "hidden_size": 256,
+            "intermediate_size": 2_048,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_kv_shared_layers": 4,
+            "head_dim": 256,
+            "global_head_dim": 512,
+            "sliding_window": 512,
+            "vocab_size": 262_144,
+            "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        },
+    }
+    read, known = model_from_config(config, name="other"), spec_of("google/gemma-4-E4B-it-assistant")
+    assert tensors(read) == tensors(known)
+    assert (read.target_hidden, read.groups) == (known.target_hidden, known.groups)
+    without = model_from_config({**config, "use_ordered_embeddings": False}, name="other")
+    assert without.centroids == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ("RedHatAI/gemma-4-12B-it-NVFP4", True),
+        ("nvidia/Gemma-4-26B-A4B-NVFP4", True),
+        ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", False),
+        ("google/gemma-4-12B-it-qat-q4_0-unquantized", False),
+    ],
+)
+def test_nvfp4_is_not_known_to_load_on_tpu(model: str, *, named: bool):
+    planned = plan(Deployment(model=model, accelerator="v6e-4"))
+    assert ("FIT06" in {finding.id for finding in planned.findings}) is named
+
+
+def test_the_page_of_the_checkpoints_names_every_id():
+    page = checkpoints_page()
+    assert all(f"| {name} |" in page for name in CHECKPOINTS)
+    assert page.count("(https://") == len(CHECKPOINTS)

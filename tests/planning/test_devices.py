@@ -1,0 +1,188 @@
+"""A device by its figures: what people write, what is refused, and how it stands beside Google's."""
+
+import json
+import re
+
+import pytest
+
+from planning import Deployment, PlanningError, plan
+from planning.devices import parse_device
+from planning.hardware import ACCELERATORS
+from planning.types import Plan
+from scripts.plan.__main__ import main
+
+RTX_3090 = "memory=24GiB,bandwidth=936GB/s,tflops=71"
+MODEL = ("--model", "google/gemma-4-E2B-it")
+
+
+def on(figures: str, model: str = "google/gemma-4-E2B-it") -> Plan:
+    return plan(Deployment(model=model, accelerator="", device=parse_device(figures)))
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command in this process; returns exit code, stdout and stderr."""
+
+    def ran(*arguments: str):
+        code = main(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return ran
+
+
+def test_the_figures_of_a_box_give_a_device():
+    found = parse_device(f"{RTX_3090}, count=2, link=15.75 GB/s, name=RTX 3090, usd=0.3/h")
+    assert (found.name, found.devices, found.platforms) == ("2 x RTX 3090", 2, ("own",))
+    assert (found.bandwidth_gb_per_s, found.bf16_tflops, found.host_link_gb_per_s) == (936, 71, 15.75)
+    assert (found.is_large, found.usd_per_hour) == (False, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("figures", "field", "value"),
+    [
+        ("memory=24GB,bandwidth=936GB/s,tflops=71", "usable_gib", 24 * 0.989),
+        ("memory=0.75TiB,bandwidth=936GB/s,tflops=71", "usable_gib", 768 * 0.989),
+        ("memory=24GiB,usable=23.5GiB,bandwidth=936GB/s,tflops=71", "usable_gib", 23.5),
+        ("memory=24GiB,usable=24064MiB,bandwidth=936GB/s,tflops=71", "usable_gib", 23.5),
+        ("memory=192GB,bandwidth=8TB/s,tflops=2250TFLOPS", "bandwidth_gb_per_s", 8_000),
+        ("memory=192GB,bandwidth=8TB/s,tflops=2250TFLOPS", "is_large", True),
+        ("memory=80GB,bandwidth=2039GB/s,tflops=312,name=A100", "is_large", False),
+    ],
+)
+def test_units_are_read_as_people_write_them(figures: str, field: str, value: object):
+    assert getattr(parse_device(figures), field) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(("name", "on_the_box"), [("RTX PRO 6000", 96), ("A100-80GB", 80), ("H100", 80), ("H200", 141)])
+def test_the_memory_of_known_gpus_follows_from_their_boxes(name: str, on_the_box: int):
+    derived = parse_device(f"memory={on_the_box}GB,bandwidth=1GB/s,tflops=1").usable_gib
+    assert derived == pytest.approx(ACCELERATORS[name].usable_gib, rel=0.003)
+
+
+@pytest.mark.parametrize("name", ["RTX PRO 6000", "A100-80GB", "H100", "H200"])
+def test_a_known_gpu_by_its_figures_is_planned_like_itself(name: str):
+    known = ACCELERATORS[name]
+    figures = (
+        f"memory={known.usable_gib:g}GiB,usable={known.usable_gib:g}GiB,bandwidth={known.bandwidth_gb_per_s:g}GB/s,"
+        f"tflops={known.bf16_tflops:g},link={known.host_link_gb_per_s:g}GB/s,name={name}"
+    )
+    ours, theirs = (
+        on(figures),
+        plan(Deployment(model="google/gemma-4-E2B-it", accelerator=name, platform="gce")),
+    )
+    assert (ours.memory, ours.throughput) == (theirs.memory, theirs.throughput)
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ("", '--device knows no ""; allowed are memory, usable, bandwidth, tflops, link, count, usd, name.'),
+        ("memory=24GiB", "--device lacks bandwidth and tflops; write for example --device memory=24GiB,"),
+        (f"{RTX_3090},vram=24GiB", '--device knows no "vram"'),
+        (f"{RTX_3090},memory=48GiB", "--device gives memory twice"),
+        (f"{RTX_3090},count", "--device count has no value"),
+        ("memory=24,bandwidth=936GB/s,tflops=71", '--device memory is "24"; write memory=NUMBERGiB or memory=NUMBERGB'),
+        ("memory=24GiB,bandwidth=936,tflops=71", '--device bandwidth is "936"; write bandwidth=NUMBERGB/s'),
+        ("memory=24GiB,bandwidth=936Gbit/s,tflops=71", '--device bandwidth is "936Gbit/s"'),
+        ("memory=nanGiB,bandwidth=936GB/s,tflops=71", '--device memory is "nanGiB"'),
+        ("memory=-24GiB,bandwidth=936GB/s,tflops=71", '--device memory is "-24GiB"'),
+        ("memory=0GiB,bandwidth=936GB/s,tflops=71", '--device memory is "0GiB"; allowed is 1 to 4096 GiB.'),
+        ("memory=24GiB,bandwidth=936TB/s,tflops=71", '--device bandwidth is "936TB/s"; allowed is 1 to 100000 GB/s.'),
+        (f"{RTX_3090},count=0", '--device count is "0"; allowed is 1 to 16.'),
+        (f"{RTX_3090},count=1.5", '--device count is "1.5"; allowed is 1 to 16.'),
+        (f"{RTX_3090},usable=25GiB", "--device usable is 25GiB, more than the memory of 24GiB."),
+        (f"{RTX_3090},usd=0", '--device usd is "0"'),
+    ],
+)
+def test_nonsense_is_refused_in_one_sentence(figures: str, said: str):
+    with pytest.raises(PlanningError, match=re.escape(said)) as caught:
+        parse_device(figures)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_device_without_a_price_shows_no_cost():
+    without, priced = on(RTX_3090), on(f"{RTX_3090},usd=0.3/h")
+    assert without.to_json()["cost"] is None
+    assert priced.to_json()["cost"]["usd_per_hour"] == 0.3
+    assert "CST01" not in {finding.id for finding in without.findings}
+    assert "$0.30/h" in next(finding.message for finding in priced.findings if finding.id == "CST01")
+    assert json.dumps(without.to_json()).count("$") == 0
+
+
+def test_the_command_plans_a_device_and_prints_no_dollars(run):
+    code, out, err = run(*MODEL, "--device", RTX_3090)
+    assert (code, err) == (0, "")
+    assert "on this device (own): fits" in out
+    assert "$" not in out
+    assert "no price was given" in run(*MODEL, "--device", RTX_3090, "--explain")[1]
+
+
+def test_a_workload_on_a_device_without_a_price_has_no_dollars(run):
+    asked = (*MODEL, "--workload", "in=2000,out=200,users=4", "--device", RTX_3090)
+    answers = json.loads(run(*asked, "--json")[1])["workload"]
+    assert answers["usd_per_million_output_tokens"] is None
+    assert answers["ttft_s"]["typical"] > 0
+    assert "USD" not in run(*asked)[1]
+    priced = (*asked[:-1], f"{RTX_3090},usd=0.3/h")
+    assert json.loads(run(*priced, "--json")[1])["workload"]["usd_per_million_output_tokens"]["typical"] > 0
+    assert "USD per million output tokens" in run(*priced)[1]
+
+
+def test_a_stated_price_is_of_today_and_never_old(run):
+    out = run(*MODEL, "--device", f"{RTX_3090},usd=0.3/h", "--json")[1]
+    assert {finding["id"] for finding in json.loads(out)["findings"]} == {"CST01"}
+    (price,) = json.loads(out)["cost"]["prices"]
+    assert (price["usd"], price["is_own"]) == (0.3, True)
+
+
+def test_a_device_is_one_more_row_of_the_comparison(run):
+    code, out, _ = run(*MODEL, "--compare", "--device", f"{RTX_3090},name=RTX 3090", "--json")
+    rows = {row["accelerator"]: row for row in json.loads(out)["rows"]}
+    assert code == 0
+    assert rows.keys() == {*ACCELERATORS, "RTX 3090"}
+    assert rows["RTX 3090"]["cost"] is None
+    assert json.loads(out)["cheapest"] in ACCELERATORS
+    table = run(*MODEL, "--compare", "--accelerator", "L4", "--device", f"{RTX_3090},name=RTX 3090,usd=0.3/h")[1]
+    assert "the cheapest that is enough: RTX 3090 on own, $0.30/h" in table
+
+
+def test_a_way_out_of_a_device_that_is_too_small_can_be_pasted(run):
+    figures = ("--model", "google/gemma-4-31B-it", "--device", RTX_3090)
+    code, out, _ = run(*figures, "--json")
+    assert code == 2
+    moves = [
+        remedy["text"]
+        for finding in json.loads(out)["findings"]
+        for remedy in finding["remedies"]
+        if remedy["deployable"]
+    ]
+    assert any("--device none" in text for text in moves)
+    words = next(text for text in moves if "--accelerator v5e-8" in text).removeprefix("add ").split()
+    assert run(*figures, *words, "--json")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((*MODEL, "--accelerator", "L4", "--device", RTX_3090), "leave one out, or add --compare"),
+        (("--stack", "l4-qat", "--device", RTX_3090), "leave out --device"),
+        ((*MODEL, "--device", RTX_3090, "--costs"), "--costs shows what Google bills"),
+        (("--stack", "l4-qat", "--text-only"), "leave out --text-only"),
+        (MODEL, "--device FIGURES"),
+        ((*MODEL, "--device", "memory=24GiB"), "lacks bandwidth and tflops"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(run, arguments: tuple[str, ...], said: str):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_one_word_serves_text_only(run):
+    e4b = ("--model", "google/gemma-4-E4B-it", "--accelerator", "L4", "--json")
+    with_towers, text_only = (json.loads(run(*e4b, *more)[1])["memory"] for more in ((), ("--text-only",)))
+    by_hand = json.loads(run(*e4b, "--set", 'limitMmPerPrompt={"image":0,"video":0,"audio":0}')[1])["memory"]
+    assert text_only == by_hand
+    assert text_only["weights_gib"] < with_towers["weights_gib"] - 0.5
+    assert text_only["kv_tokens"] > with_towers["kv_tokens"]

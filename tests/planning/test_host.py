@@ -1,0 +1,98 @@
+"""Memory and vCPU of the host: what the platform does not rent is refused, and each remedy is something that it rents."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localcloud.services.run_limits import GPU_TYPES
+from planning import Deployment, Finding, plan
+from planning.fields import changed
+from planning.hardware import ACCELERATORS, cloud_run_vcpu, host_of
+
+MODELS = {"L4": "google/gemma-4-E2B-it-qat-w4a16-ct", "RTX PRO 6000": "google/gemma-4-12B-it"}
+
+
+def on(accelerator: str, memory_gib: float | None = None, vcpu: float | None = None, **more: str) -> Deployment:
+    model = MODELS.get(accelerator, "google/gemma-4-E2B-it")
+    return Deployment(model=model, accelerator=accelerator, host_memory_gib=memory_gib, vcpu=vcpu, **more)
+
+
+def found(deployment: Deployment) -> Finding | None:
+    return next((finding for finding in plan(deployment).findings if finding.id == "HST01"), None)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said", "changes"),
+    [
+        (on("L4", 12), "12 GiB, and Cloud Run rents 16 to 32 GiB beside L4", {"host_memory_gib": 16.0, "vcpu": 8.0}),
+        (on("L4", 33), "33 GiB, and", {"host_memory_gib": 32.0, "vcpu": 8.0}),
+        (on("L4", 1_000), "1000 GiB, and", {"host_memory_gib": 32.0, "vcpu": 8.0}),
+        (on("L4", 16, 1), "`vcpu` is 1, and Cloud Run rents 4, 6, 8 vCPU beside L4", {"vcpu": 4.0}),
+        (on("L4", 16, 5), "`vcpu` is 5", {"vcpu": 6.0}),
+        (on("L4", 16, 4.5), "`vcpu` is 4.5", {"vcpu": 6.0}),
+        (on("L4", 32, 20), "`vcpu` is 20", {"vcpu": 8.0}),
+        (on("L4", 32, 4), "gives `vcpu` 4 at most 16 GiB (4 GiB per vCPU)", {"vcpu": 8.0}),
+        (on("L4", None, 6), "gives `vcpu` 6 at most 24 GiB", {"host_memory_gib": 32.0, "vcpu": 8.0}),
+        (on("RTX PRO 6000", 64), "80 to 120 GiB beside RTX PRO 6000", {"host_memory_gib": 80.0, "vcpu": 20.0}),
+        (on("RTX PRO 6000", 100, 20), "gives `vcpu` 20 at most 80 GiB", {"vcpu": 26.0}),
+        (on("RTX PRO 6000", 80, 8), "`vcpu` is 8", {"vcpu": 20.0}),
+        (on("v6e-1", 177), "a machine with v6e-1 has 176 GiB at most", {"host_memory_gib": None}),
+        (on("v5e-1", None, 25), "a machine with v5e-1 has 24 vCPU at most", {"vcpu": None}),
+        (on("v5e-1", 45, 25), "44 GiB at most; `vcpu`", {"host_memory_gib": None, "vcpu": None}),
+        (on("H100", 1_000), "234 GiB at most", {"host_memory_gib": None}),
+        (on("L4", 129, platform="gce"), "128 GiB at most", {"host_memory_gib": None}),
+    ],
+)
+def test_what_the_platform_does_not_rent_is_refused_with_a_way_out(
+    bad: Deployment, said: str, changes: dict[str, object]
+):
+    finding = found(bad)
+    assert finding is not None
+    assert finding.severity == "block"
+    assert said in finding.message
+    usual = {"host_memory_gib": bad.host_memory_gib, "vcpu": bad.vcpu}
+    assert {**usual, **finding.remedies[0].changes} == {**usual, **changes}
+    for remedy in finding.remedies:
+        assert found(changed(bad, remedy.changes)) is None
+
+
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+def test_the_usual_host_of_every_accelerator_is_rented(accelerator: str):
+    for platform in ACCELERATORS[accelerator].platforms:
+        assert found(on(accelerator, platform=platform)) is None
+
+
+@given(
+    st.sampled_from(["L4", "RTX PRO 6000"]),
+    st.none() | st.floats(0.5, 400),
+    st.none() | st.sampled_from([1.0, 2.0, 4.0, 5.0, 6.0, 8.0, 9.0, 20.0, 21.0, 22.0, 30.0, 31.0, 64.0]),
+)
+def test_every_remedy_is_rented(accelerator: str, memory_gib: float | None, vcpu: float | None):
+    bad = on(accelerator, memory_gib, vcpu)
+    finding = found(bad)
+    if finding is None:
+        return
+    assert finding.remedies
+    for remedy in finding.remedies:
+        after = changed(bad, remedy.changes)
+        assert found(after) is None
+        assert after.host_memory_gib is not None
+        assert after.vcpu is not None
+        assert after.host_memory_gib <= 4 * after.vcpu
+
+
+def test_the_limits_are_those_that_the_local_cloud_refuses_by():
+    for name, limits in GPU_TYPES.items():
+        accelerator = ACCELERATORS["L4" if name == "nvidia-l4" else "RTX PRO 6000"]
+        host = host_of(accelerator, "cloud-run")
+        assert (host.min_vcpu, host.min_memory_gib) == (limits.min_cpu, limits.min_memory_gib)
+        assert (host.most_vcpu, host.max_memory_gib) == (limits.max_cpu, limits.max_memory_gib)
+        assert set(cloud_run_vcpu(host)) <= set(range(int(limits.min_cpu), int(limits.max_cpu) + 1))
+
+
+def test_a_memory_between_the_limits_of_two_vcpu_is_kept():
+    finding = found(replace(on("L4"), host_memory_gib=20, vcpu=4))
+    assert finding is not None
+    assert finding.remedies[0].changes == {"vcpu": 6.0}

@@ -1,0 +1,195 @@
+"""Verdicts near an edge of the memory: what was seen to die is blocked, what was seen to run is not, and in between it may fail."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planning import Deployment, Plan, PlanningError, VllmOptions, plan
+from planning.catalog import MODEL_IDS
+from planning.fields import changed
+from planning.hardware import ACCELERATORS
+from planning.margins import edges
+from planning.memory import comfortable_utilization, memory_plan
+from planning.resolve import resolve
+from scripts.plan.__main__ import main
+from stacks.planned import headline
+
+PLACES = [(a.name, platform) for a in ACCELERATORS.values() for platform in a.platforms]
+
+
+def planned(model: str, accelerator: str, **options: object) -> Plan:
+    return plan(
+        Deployment(
+            model=f"google/gemma-4-{model}",
+            accelerator=accelerator,
+            vllm=VllmOptions(**options),  # pyright: ignore[reportArgumentType] - a test's shorthand
+        )
+    )
+
+
+def outcome(p: Plan) -> str:
+    """Return what the plan says of its start."""
+    return "may fail" if p.fits and p.margin else "runs" if p.fits else "dies"
+
+
+E2B = {"max_model_len": 16_384, "limit_mm_per_prompt": {"image": 4, "audio": 1}}
+FOUR_BITS = {"max_model_len": 2_048, "max_num_seqs": 16, "limit_mm_per_prompt": {"image": 0, "audio": 0, "video": 0}}
+
+
+@pytest.mark.parametrize(
+    ("utilization", "said"),
+    [
+        (0.90, "runs"),
+        (0.91, "runs"),
+        (0.92, "runs"),
+        (0.93, "may fail"),
+        (0.94, "may fail"),
+        (0.95, "dies"),
+        (1.0, "dies"),
+    ],
+)
+def test_e2b_on_v5e_boots_up_to_092_and_dies_at_095(utilization: float, said: str):
+    """xbill9/gemma4-dev, tpu-vllm-v5e1-2b. Booted: 2026-08-06 and 09 (0.90 to 0.92). Died twice: 2026-08-07 and 09 (0.95, 384 MiB wanted, 347 free)."""
+    p = planned("E2B-it", "v5e-1", gpu_memory_utilization=utilization, **E2B)
+    assert outcome(p) == said
+    assert [f.severity for f in p.findings if f.id == "FIT05"] == {"runs": [], "may fail": ["warn"], "dies": ["block"]}[
+        said
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "utilization", "batch", "dies"),
+    [
+        ("E2B-it-qat-w4a16-ct", 0.92, 2_048, True),
+        ("E4B-it-qat-w4a16-ct", 0.92, 2_048, True),
+        ("E2B-it-qat-w4a16-ct", 0.80, 512, False),
+        ("E4B-it-qat-w4a16-ct", 0.80, 512, False),
+    ],
+)
+def test_programs_of_4_bit_models_take_more_on_v5e(model: str, utilization: float, batch: int, *, dies: bool):
+    """xbill9/gemma4-dev, jev-tpu-v5e1/README.md, 2026-09-27 and 29, with patches: the programs of E2B and E4B did not fit beside 0.92, and did beside 0.80."""
+    options = {**FOUR_BITS, "gpu_memory_utilization": utilization, "max_num_batched_tokens": batch}
+    found = {f.id: f.severity for f in planned(model, "v5e-1", **options).findings}
+    assert found.get("FIT05") == ("block" if dies else None)
+
+
+@pytest.mark.parametrize(("accelerator", "platform"), PLACES)
+@pytest.mark.parametrize("model", MODEL_IDS)
+def test_the_planners_own_defaults_are_far_from_every_edge(model: str, accelerator: str, platform: str):
+    p = plan(Deployment(model=model, accelerator=accelerator, platform=platform))
+    assert "FIT05" not in {f.id for f in p.findings}
+    if p.fits:
+        assert p.margin is None
+        # What warns of the model, whatever the settings: an answer that nobody has (FIT06), a base model without a chat template.
+        assert {f.id for f in p.findings if f.severity == "warn"} <= {"FIT06", "MOD02"}
+
+
+@pytest.mark.parametrize(("accelerator", "platform"), PLACES)
+@pytest.mark.parametrize("model", MODEL_IDS)
+def test_a_utilization_of_1_dies_everywhere(model: str, accelerator: str, platform: str):
+    options = VllmOptions(gpu_memory_utilization=1.0)
+    p = plan(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options))
+    assert not p.fits
+    assert {f.id: f.severity for f in p.findings}["FIT05"] == "block"
+
+
+def test_a_gpu_starts_only_with_the_budget_free_beside_its_context():
+    said = [
+        outcome(planned("12B-it-qat-w4a16-ct", "L4", gpu_memory_utilization=u)) for u in (0.95, 0.96, 0.97, 0.98, 0.99)
+    ]
+    assert said == ["runs", "runs", "may fail", "may fail", "dies"]
+
+
+def test_a_load_within_three_per_cent_of_the_device_may_fail():
+    base = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+    resolved = resolve(base)
+    peak = memory_plan(resolved).load_peak_device_gib
+    for usable_gib, close in ((peak * 1.02, True), (peak * 1.04, False)):
+        accelerator = replace(resolved.accelerator, usable_gib=usable_gib)
+        loading = next(edges(memory_plan(replace(resolved, accelerator=accelerator))))
+        assert loading.edge == "loading"
+        assert (loading.may_fail, loading.is_short) == (close, False)
+
+
+def test_a_load_close_to_the_edge_is_named():
+    text_only = {"image": 0, "video": 0, "audio": 0}
+    options = {"max_model_len": 512, "max_num_seqs": 1, "max_num_batched_tokens": 512, "enforce_eager": True}
+    p = planned("31B-it-qat-w4a16-ct", "L4", gpu_memory_utilization=0.95, limit_mm_per_prompt=text_only, **options)
+    finding = next(f for f in p.findings if f.id == "FIT09")
+    assert (outcome(p), finding.severity) == ("may fail", "warn")
+    assert "Loading takes 21.36 of the 21.96 GiB of a GPU" in finding.message
+    assert finding.remedies
+
+
+def test_a_plan_that_may_fail_says_so_in_the_document_the_table_and_the_headline(capsys: pytest.CaptureFixture[str]):
+    arguments = ["--model", "google/gemma-4-E2B-it", "--accelerator", "v5e-1", "--set", "gpuMemoryUtilization=0.93"]
+    assert main([*arguments, "--json"]) == 0
+    margin = json.loads(capsys.readouterr().out)["margin"]
+    assert margin == {"says": "may fail", "finding": "FIT05", "has_gib": 1.102, "needs_gib": 0.816, "enough_gib": 1.257}
+    assert main(arguments) == 0
+    words = "fits, but may fail (FIT05: 1.10 GiB, and it takes 0.82 to 1.26)"
+    assert words in capsys.readouterr().out
+    assert words in headline(planned("E2B-it", "v5e-1", gpu_memory_utilization=0.93))
+
+
+def test_a_plan_far_from_the_edge_has_no_margin():
+    p = planned("E2B-it", "v6e-1")
+    assert p.margin is None
+    assert p.to_json()["margin"] is None
+    assert "may fail" not in headline(p)
+
+
+laws = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+OPTIONS = st.builds(
+    VllmOptions,
+    gpu_memory_utilization=st.none() | st.floats(0.5, 1).map(lambda value: round(value, 3)),
+    max_model_len=st.none() | st.integers(64, 131_072),
+    max_num_seqs=st.sampled_from([None, 1, 16, 256, 1_024]),
+    max_num_batched_tokens=st.sampled_from([None, 512, 4_096, 16_384]),
+    kv_cache_dtype=st.sampled_from([None, "fp8"]),
+)
+
+
+@laws
+@given(st.sampled_from(MODEL_IDS), st.sampled_from(PLACES), OPTIONS)
+def test_every_remedy_of_an_edge_leads_away_from_it(model: str, place: tuple[str, str], options: VllmOptions):
+    accelerator, platform = place
+    deployment = Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options)
+    try:
+        findings = [f for f in plan(deployment).findings if f.id in {"FIT05", "FIT09"}]
+    except PlanningError:
+        return
+    for finding in findings:
+        assert finding.remedies or finding.severity == "warn"
+        for remedy in finding.remedies:
+            assert finding.id not in {f.id for f in plan(changed(deployment, remedy.changes)).findings}
+
+
+@laws
+@given(st.sampled_from(MODEL_IDS), st.sampled_from(PLACES), OPTIONS, st.floats(0, 64))
+def test_more_memory_never_turns_fits_into_does_not(
+    model: str, place: tuple[str, str], options: VllmOptions, more_gib: float
+):
+    accelerator, platform = place
+    resolved = resolve(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options))
+    usable_gib = resolved.accelerator.usable_gib + more_gib
+    larger = replace(resolved, accelerator=replace(resolved.accelerator, usable_gib=usable_gib))
+    for before, after in zip(edges(memory_plan(resolved)), edges(memory_plan(larger)), strict=True):
+        assert after.has_gib - after.needs_gib >= before.has_gib - before.needs_gib - 1e-9
+        assert before.is_short or not after.is_short
+        assert before.is_short or before.may_fail or not after.may_fail
+
+
+@laws
+@given(st.sampled_from(MODEL_IDS), st.sampled_from(PLACES), OPTIONS)
+def test_without_a_utilization_enough_stays_outside_the_budget(
+    model: str, place: tuple[str, str], options: VllmOptions
+):
+    accelerator, platform = place
+    given_none = replace(options, gpu_memory_utilization=None)
+    resolved = resolve(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=given_none))
+    assert resolved.utilization == resolved.vllm.gpu_memory_utilization
+    assert resolved.utilization <= max(comfortable_utilization(resolved), 0.05)

@@ -1,0 +1,167 @@
+"""Configs from the hub and from a bucket: only metadata is read, and every failure is one sentence."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import huggingface_hub
+import pytest
+
+from contracts.staged_weights import MANIFEST
+from scripts.cloud import google_api
+from scripts.plan.__main__ import main
+from scripts.plan.question import NO_PROJECT
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "tests" / "fixtures" / "models" / "other-8b"
+CONFIG = json.loads((FOLDER / "config.json").read_text())
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command in this process; returns exit code, stdout and stderr."""
+
+    def ran(*arguments: object):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return ran
+
+
+@dataclass
+class File:
+    rfilename: str
+    size: int
+
+
+@dataclass
+class Info:
+    siblings: list[File]
+    sha: str = "0" * 40
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A hub with one model; the returned list has the files that were downloaded."""
+    fetched = []
+    files = [
+        File("config.json", 700),
+        File("model.safetensors.index.json", 90),
+        File("model-00001-of-00002.safetensors", 8_000_000_000),
+        File("model-00002-of-00002.safetensors", 8_060_522_496),
+        File("consolidated.safetensors", 16_060_522_496),
+        File("original/model.safetensors", 16_060_522_496),
+    ]
+
+    class Api:
+        def model_info(self, model, **_):
+            if model == "org/unreachable":
+                raise httpx2.ConnectError("no route")
+            if model == "org/one-file":
+                return Info(siblings=[files[0], File("model.safetensors", 16_060_522_496), *files[4:]])
+            return Info(siblings=files if model == "org/other-8b" else files[1:])
+
+    def download(model, name, *, revision):
+        fetched.append((model, name, revision))
+        return str(FOLDER / name)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    return fetched
+
+
+def test_the_hub_is_asked_for_the_config_and_the_sizes_alone(run, hub):
+    code, out, _ = run("--model", "org/other-8b", "--from-hub", "--accelerator", "L4", "--json")
+    plan = json.loads(out)
+    assert (code, plan["model"]) == (0, "org/other-8b")
+    assert hub == [("org/other-8b", name, "0" * 40) for name in ("config.json", "model.safetensors.index.json")]
+    local = json.loads(run("--model", "org/other-8b", "--config", FOLDER, "--accelerator", "L4", "--json")[1])
+    assert plan["memory"] == local["memory"]
+
+
+def test_a_checkpoint_of_one_file_has_its_size(run, hub):
+    one = run("--model", "org/one-file", "--from-hub", "--accelerator", "L4", "--json")[1]
+    several = run("--model", "org/one-file", "--config", FOLDER, "--accelerator", "L4", "--json")[1]
+    assert one == several
+    assert hub == [("org/one-file", "config.json", "0" * 40)]
+
+
+def test_what_the_hub_said_can_be_kept_for_a_stack(run, hub, tmp_path):
+    saved = tmp_path / "models" / "other"
+    asked = ("--model", "org/other-8b", "--accelerator", "L4", "--json")
+    code, first, said = run(*asked, "--from-hub", "--save", saved)
+    assert code == 0
+    assert "gemma-serving:modelConfig" in said
+    assert run(*asked, "--config", saved)[1] == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--model", "org/unreachable", "--from-hub"), 1, "cannot be reached (ConnectError); pass --config FILE"),
+        (("--model", "org/no-config", "--from-hub"), 1, "org/no-config has no config.json on the hub"),
+        (("--config", FOLDER, "--from-hub"), 2, "--from-hub reads the config of --model ORG/NAME"),
+        (("--model", "org/other-8b", "--config", FOLDER, "--save", "x"), 2, "--save keeps what --from-hub"),
+        (("--model", "org/other-8b", "--from-bucket"), 2, "--from-bucket reads the bucket of a stack"),
+        (("--model", "org/other-8b", "--config", FOLDER / "none"), 2, "none cannot be read"),
+        (("--config", "gs://b/m", "--index", FOLDER), 2, "--index belongs to a --config on this machine"),
+    ],
+)
+def test_each_failure_is_one_sentence(run, hub, arguments, code, said):
+    ended, out, err = run(*arguments, "--accelerator", "L4")
+    assert (ended, out) == (code, "")
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+class Storage:
+    """Objects of buckets, as Cloud Storage answers them with alt=media."""
+
+    def __init__(self, **objects):
+        self.objects = objects
+
+    def get(self, api, path):
+        name = path.removeprefix("storage/v1/b/b/o/").removesuffix("?alt=media").replace("%2F", "/")
+        assert api == "storage"
+        if name.rpartition("/")[2].partition(".")[0] not in self.objects:
+            raise google_api.GoogleListError(404, "Not Found", "notFound")
+        return self.objects[name.rpartition("/")[2].partition(".")[0]]
+
+
+@pytest.mark.parametrize("repeats_config", [True, False])
+def test_a_bucket_s_manifest_is_enough(run, monkeypatch, repeats_config):
+    files = [{"name": "model.safetensors", "size_bytes": 16_060_522_496}]
+    manifest = {"schema": 1, "files": files, **({"config": CONFIG} if repeats_config else {})}
+    stored = {MANIFEST.partition(".")[0]: manifest, **({} if repeats_config else {"config": CONFIG})}
+    monkeypatch.setattr(google_api, "connect", lambda: Storage(**stored))
+    code, out, _ = run("--model", "org/other-8b", "--config", "gs://b/models/other", "--accelerator", "L4", "--json")
+    assert code == 0
+    local = json.loads(run("--model", "org/other-8b", "--config", FOLDER, "--accelerator", "L4", "--json")[1])
+    assert json.loads(out)["memory"] == local["memory"]
+
+
+def test_a_bucket_without_a_manifest_says_so(run, monkeypatch):
+    monkeypatch.setattr(google_api, "connect", Storage)
+    code, out, err = run("--config", "gs://b/models/other", "--accelerator", "L4")
+    assert (code, out) == (2, "")
+    assert "gs://b/models/other has no gemma-serving-manifest.json: nothing is staged there" in err
+
+
+def test_a_stack_is_planned_from_its_bucket(run, monkeypatch):
+    manifest = {"schema": 1, "config": CONFIG, "files": []}
+    monkeypatch.setattr(google_api, "connect", lambda: Storage(**{MANIFEST.partition(".")[0]: manifest}))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
+    monkeypatch.setattr(
+        Storage, "get", lambda self, _api, path: manifest if "gemma-26b" in path or "-models" in path else {}
+    )
+    _, out, _ = run("--stack", "l4-qat", "--from-bucket", "--json")
+    plan = json.loads(out)
+    assert plan["model"] == "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
+    assert "8.03 billion parameters" in next(f["message"] for f in plan["findings"] if f["id"] == "MOD01")
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
+    code, _, err = run("--stack", "tpu-v6e1", "--from-bucket")
+    assert code == 2
+    assert "has weights: hub, so no bucket has its model" in err
+    assert NO_PROJECT not in err

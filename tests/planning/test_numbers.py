@@ -1,0 +1,281 @@
+"""A number that is no number is refused in one sentence, wherever it is given; `0` never means "not given"."""
+
+import importlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.exit_codes import ExitCode
+from planning import CloudRunOptions, Deployment, PlanningError, VllmOptions, plan
+from planning.fields import changed, field_types, number_limits
+from planning.hf_config import model_from_config
+from planning.numbers import LARGEST, is_number, number, read_json, whole_number
+from planning.prices import LIST_PRICES, PriceBook
+from planning.vllm_args import OPTIONS, Limit
+from scripts.cli.command import Command, run_command
+from scripts.cli.options import _fields
+from scripts.plan.__main__ import main
+from scripts.plan.question import set_keys
+from stacks.loading import SettingsError, from_file, from_values
+from stacks.schema import alternatives, block_of, settings_schema
+
+ROOT = Path(__file__).resolve().parents[2]
+NEVER = (
+    "nan",
+    "NaN",
+    "-nan",
+    "inf",
+    "-inf",
+    "+Infinity",
+    "1e400",
+    "-1e400",
+    "9" * 400,
+    "1e300",
+    "-1",
+    "-0.5",
+    "true",
+    "False",
+    "",
+)
+"""Texts that no number option takes."""
+L4 = ("--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--accelerator", "L4")
+QUESTION = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+
+SET_KEYS = [
+    key
+    for key, path in set_keys().items()
+    if (path in number_limits() or (path.startswith("vllm.") and OPTIONS[key].kind in {int, float}))
+    and key != "seed"  # any whole number is a seed
+]
+DURATIONS = [key for key, path in set_keys().items() if field_types()[path].hint is int and path.endswith("_s")]
+
+
+def one_sentence(capsys: pytest.CaptureFixture[str], code: int, *, names: str) -> str:
+    out, err = capsys.readouterr()
+    assert code == ExitCode.REFUSED
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert names in err
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize("key", SET_KEYS)
+def test_every_number_of_set_is_refused_when_it_is_none(key: str, capsys: pytest.CaptureFixture[str]):
+    for text in NEVER:
+        one_sentence(capsys, main([*L4, "--set", f"{key}={text}", "--json"]), names=key)
+
+
+@pytest.mark.parametrize("key", DURATIONS)
+def test_every_duration_is_refused_when_it_is_none(key: str, capsys: pytest.CaptureFixture[str]):
+    for text in ("nan", "infs", "-1s", "5", "1e400s", "0.5h"):
+        one_sentence(capsys, main([*L4, "--set", f"{key}={text}"]), names=key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "maxModelLen",
+        "maxNumSeqs",
+        "tensorParallelSize",
+        "maxNumBatchedTokens",
+        "blockSize",
+        "gpuMemoryUtilization",
+        "hostMemoryGib",
+        "vcpu",
+        "measuredTokPerS",
+        "maxUsd",
+        "concurrency",
+        "maxInstances",
+    ],
+)
+def test_nothing_is_not_the_same_as_not_given(key: str, capsys: pytest.CaptureFixture[str]):
+    one_sentence(capsys, main([*L4, "--set", f"{key}=0"]), names=key)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"image":NaN}', '{"image":-1}', '{"image":Infinity}', '{"image":1e400}', '{"image":true}']
+)
+def test_numbers_inside_an_option_are_numbers(text: str, capsys: pytest.CaptureFixture[str]):
+    one_sentence(capsys, main([*L4, "--set", f"limitMmPerPrompt={text}"]), names="limitMmPerPrompt")
+    one_sentence(
+        capsys, main([*L4, "--set", 'speculativeConfig={"num_speculative_tokens":NaN}']), names="speculativeConfig"
+    )
+
+
+@given(
+    st.sampled_from(sorted(number_limits())), st.sampled_from([math.nan, math.inf, -math.inf, -1, 10**400, 1e300, True])
+)
+def test_a_program_that_plans_gets_the_same_refusal(path: str, value: float):
+    with pytest.raises(PlanningError, match=r"^`[a-z_.]+` is .* must be .*\.$"):
+        plan(changed(QUESTION, {path: value}))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0, -1, True, 10**400])
+def test_options_of_vllm_are_refused_too(value: Any):
+    for option in OPTIONS.values():
+        if (
+            option.kind in {int, float}
+            and option.limit
+            and not (value == 0 and option.limit.at_least == 0 and value is not True)
+        ):
+            with pytest.raises(PlanningError):
+                plan(Deployment(model=QUESTION.model, accelerator="L4", vllm=VllmOptions(**{option.name: value})))
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True), st.floats(allow_nan=True, allow_infinity=True), st.integers())
+def test_what_is_taken_gives_finite_figures(memory_gib: float, rate: float, instances: int):
+    deployment = Deployment(
+        model=QUESTION.model,
+        accelerator="L4",
+        host_memory_gib=memory_gib,
+        measured_tok_per_s=rate,
+        cloud_run=CloudRunOptions(max_instances=instances),
+    )
+    try:
+        document = plan(deployment).to_json()
+    except PlanningError as error:
+        assert str(error).count(". ") == 0
+        return
+    json.dumps(document, allow_nan=False)
+
+
+COMMANDS = ("plan", "bench", "smoke", "teardown", "preview", "recover", "doctor")
+
+
+def number_options(command: Command[Any]) -> Iterator[tuple[str, str]]:
+    """Yield each option of a command that takes a number: the subcommand, empty for none, and the flag."""
+    for name, kind in [("", command.options), *((sub.name, sub.options) for sub in command.subcommands)]:
+        yield from ((name, flag) for flag in flags(kind))
+
+
+def flags(kind: type[object]) -> Iterator[str]:
+    for field, hint, option in _fields(kind):
+        if option is None:
+            yield from flags(hint)
+        elif hint in {int, float} or (option.metavar in {"LIST", "USD"} and field.name != "workload"):
+            yield option.flag or f"--{field.name.replace('_', '-')}"
+
+
+def all_options() -> Iterator[tuple[str, str, str]]:
+    for name in COMMANDS:
+        command = importlib.import_module(f"scripts.{name}.__main__").COMMAND
+        yield from ((name, subcommand, flag) for subcommand, flag in number_options(command))
+
+
+@pytest.mark.parametrize(("name", "subcommand", "flag"), list(all_options()))
+def test_every_option_of_every_command_refuses_what_is_no_number(
+    name: str, subcommand: str, flag: str, capsys: pytest.CaptureFixture[str]
+):
+    command = importlib.import_module(f"scripts.{name}.__main__").COMMAND
+    for text in ("nan", "inf", "-inf", "1e400", "-1", "9" * 400, "true"):
+        one_sentence(
+            capsys, run_command(command, [*([subcommand] if subcommand else []), f"{flag}={text}"]), names=flag
+        )
+
+
+def number_settings(block: dict[str, Any], path: str = "") -> Iterator[str]:
+    for key, value in block["properties"].items():
+        place = f"{path}.{key}" if path else key
+        inner = block_of(settings_schema(), value)
+        if inner and key != "image":
+            yield from number_settings(inner, place)
+        elif any(option.get("type") in {"integer", "number"} for option in alternatives(value)):
+            yield place
+
+
+FILES = {"tpu": ROOT / "Pulumi.tpu-v6e4.yaml", "cloudRun": ROOT / "Pulumi.l4-qat.yaml"}
+
+
+@pytest.mark.parametrize("key", list(number_settings(settings_schema())))
+@pytest.mark.parametrize(
+    "text", [".nan", ".inf", "-.inf", "1e400", "1.0e+400", "true", "9" * 400, '"NaN"', '"Infinity"']
+)
+def test_a_settings_file_is_refused_with_the_key(key: str, text: str, tmp_path: Path):
+    source = FILES["tpu" if key.startswith("tpu.") else "cloudRun"]
+    document = yaml.safe_load(source.read_text(encoding="utf-8"))
+    place: Any = document["config"]
+    first, *rest = key.split(".")
+    keys = [f"gemma-serving:{first}", *rest]
+    for name in keys[:-1]:
+        place = place.setdefault(name, {})
+    place[keys[-1]] = yaml.safe_load(text)
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    with pytest.raises(SettingsError) as caught:
+        from_file(path, project="my-project")
+    assert keys[-1] in str(caught.value)
+    assert all(line.startswith("Pulumi.x.yaml: ") and line.endswith(".") for line in str(caught.value).splitlines())
+
+
+def test_numbers_inside_free_blocks_of_a_settings_file_are_numbers(tmp_path: Path):
+    document = yaml.safe_load(FILES["cloudRun"].read_text(encoding="utf-8"))["config"]
+    values = {key.partition(":")[2]: value for key, value in document.items()}
+    values["vllm"] = {**values["vllm"], "speculativeConfig": {"num_speculative_tokens": math.nan}}
+    with pytest.raises(
+        SettingsError, match=r"vllm\.speculativeConfig\.num_speculative_tokens = NaN: expected a finite number\."
+    ):
+        from_values(values, project="my-project", origin="Pulumi.x.yaml")
+
+
+def test_a_number_of_too_many_digits_is_refused(tmp_path: Path):
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text(f"config:\n  gemma-serving:maxUsd: {'9' * 5_000}\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"^Pulumi\.x\.yaml .*digits.*\.$"):
+        from_file(path, project="my-project")
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e400", "0", "-1", "true", '"1"', "9" * 400])
+def test_a_price_file_is_refused_in_one_sentence(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "prices.json"
+    for key in ("cloud_run_l4_usd_per_s", "gce_h100_usd_per_hour"):
+        path.write_text(f'{{"{key}": {text}}}', encoding="utf-8")
+        one_sentence(
+            capsys,
+            main([*L4, "--prices", str(path)]),
+            names="prices.json" if "N" in text or "I" in text or "e4" in text else key,
+        )
+    with pytest.raises(PlanningError):
+        PriceBook.from_mapping({"gce_h100_usd_per_hour": math.inf})
+    assert is_number(LIST_PRICES.gce_h100_usd_per_hour)
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e400", "-1", "true", '"1"', "9" * 400])
+@pytest.mark.parametrize(
+    "key", ["hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "head_dim", "intermediate_size"]
+)
+def test_a_config_is_refused_in_one_sentence(key: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    good = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "vocab_size": 100,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "intermediate_size": 128,
+        "max_position_embeddings": 4_096,
+    }
+    assert model_from_config(good, name="good")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(good).replace(f'"{key}": {good[key]}', f'"{key}": {text}'), encoding="utf-8")
+    one_sentence(capsys, main(["--config", str(path), "--accelerator", "L4"]), names="")
+
+
+def test_one_helper_says_what_a_number_is():
+    assert [is_number(value) for value in (0, -1.5, LARGEST)] == [True] * 3
+    assert not any(is_number(value) for value in (True, None, "1", math.nan, math.inf, 10**400))
+    assert (number("1.5"), whole_number("1_000")) == (1.5, 1_000)
+    assert read_json('{"a": [1, 1.5]}') == {"a": [1, 1.5]}
+    for text in ("NaN", "[-Infinity]", "1e400", '{"a": 1e999}'):
+        with pytest.raises(ValueError, match="number"):
+            read_json(text)
+    assert not Limit().allows(math.nan)

@@ -1,0 +1,168 @@
+"""Every price has a place, a date and a source; what is not known is charged at the dearest known price and says so."""
+
+import json
+import re
+from dataclasses import fields, replace
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planning import CloudRunOptions, Deployment, PlanningError, TpuOptions, plan
+from planning.price_list import EVERYWHERE, ROWS, SOURCES
+from planning.prices import LIST_PRICES, PriceBook, region_of
+from planning.types import CostPlan, Plan
+
+ZONES = ("us-east5-a", "europe-west4-a", "asia-northeast1-b")
+TPU = Deployment(
+    model="google/gemma-4-E2B-it",
+    accelerator="v6e-4",
+    tpu=TpuOptions(provisioning_model="standard", zones=ZONES, max_run_duration_s=None),
+)
+RUN = Deployment(
+    model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4", cloud_run=CloudRunOptions(region="us-east4")
+)
+
+
+def ids(planned: Plan) -> set[str]:
+    return {finding.id for finding in planned.findings}
+
+
+def pasted_file(planned: Plan, identifier: str) -> PriceBook:
+    """Return the price file that a finding prints, as it stands there."""
+    advice = next(finding.advice for finding in planned.findings if finding.id == identifier)
+    text = re.search(r"such as (\{.*\}), and name it", advice)
+    assert text is not None
+    return PriceBook.from_mapping(json.loads(text[1]))
+
+
+def test_every_key_has_rows_and_every_row_a_source_with_a_url_and_a_date_or_none():
+    keys = {field.name for field in fields(PriceBook)} - {"as_of", "regions", "own"}
+    assert keys == set(ROWS)
+    assert {source for rows in ROWS.values() for _, source in rows.values()} == set(SOURCES)
+    for source in SOURCES.values():
+        assert source.url.startswith("https://")
+        assert not source.as_of or date.fromisoformat(source.as_of) <= date(2026, 11, 20)
+    for key, rows in ROWS.items():
+        assert all(usd > 0 for usd, _ in rows.values())
+        if key != "between_regions_usd_per_gib":
+            assert all(region == EVERYWHERE or region_of(region) == region for region in rows)
+
+
+@pytest.mark.parametrize(("zone", "usd"), [("us-east5-a", 2.70), ("europe-west4-a", 2.97), ("asia-northeast1-b", 3.24)])
+def test_a_zone_has_its_regions_price(zone: str, usd: float):
+    price = LIST_PRICES.tpu_chip_hour("v6e", "standard", zone)
+    assert (price.usd, price.region, price.is_assumed) == (usd, zone[:-2], False)
+    assert price.url
+    assert LIST_PRICES.tpu_chip_hour("v6e", "reservation", zone) == price
+
+
+def test_a_region_without_a_known_price_costs_the_dearest_known_one_and_the_plan_says_so():
+    price = LIST_PRICES.tpu_chip_hour("v6e", "spot", "southamerica-west1-a")
+    assert (price.usd, price.is_assumed) == (1.782, True)
+    spot = replace(TPU.tpu, provisioning_model="spot", zones=("southamerica-west1-a", "us-east5-a"))
+    planned = plan(replace(TPU, tpu=spot))
+    assert planned.cost.usd_per_hour == pytest.approx(4 * 1.782)
+    finding = next(finding for finding in planned.findings if finding.id == "CST05")
+    assert "southamerica-west1" in finding.message
+    assert "us-east5" not in finding.message
+    mine = replace(TPU, tpu=spot, prices=pasted_file(planned, "CST05"))
+    assert "CST05" not in ids(plan(mine))
+
+
+def test_zones_on_both_sides_of_a_border_give_a_range_and_the_dearest_counts():
+    cost = plan(replace(TPU, tpu=replace(TPU.tpu, max_run_duration_s=36_000))).cost
+    assert [one.usd_per_hour for one in cost.places] == pytest.approx([10.80, 11.88, 12.96])
+    assert (cost.lowest_usd_per_hour, cost.usd_per_hour) == (pytest.approx(10.80), pytest.approx(12.96))
+    assert cost.max_usd == pytest.approx(129.6)
+    assert sum(usd for _, usd in cost.parts_usd_per_hour) == pytest.approx(cost.usd_per_hour)
+    whole = next(finding.message for finding in plan(TPU).findings if finding.id == "CST01")
+    assert "$12.96/h" in whole
+    assert "in asia-northeast1-b, the dearest zone; $10.80/h in us-east5-a" in whole
+    # A limit between the two ends is reached in the dearest zone: the guard would act there.
+    limited = replace(TPU, max_usd=120, tpu=replace(TPU.tpu, max_run_duration_s=36_000))
+    assert "CST03" in ids(plan(limited))
+    assert "CST03" not in ids(plan(replace(limited, tpu=replace(limited.tpu, zones=("us-east5-a",)))))
+
+
+@given(st.lists(st.sampled_from((*ZONES, "us-west1-c", "southamerica-west1-a")), min_size=1, max_size=5, unique=True))
+def test_a_further_zone_never_makes_a_plan_cheaper(zones: list[str]):
+    def cost(*names: str) -> CostPlan:
+        return plan(replace(TPU, tpu=replace(TPU.tpu, zones=names))).cost
+
+    alone = [cost(zone).usd_per_hour for zone in zones]
+    together = cost(*zones)
+    assert together.usd_per_hour == max(alone)
+    assert together.lowest_usd_per_hour == min(alone)
+    assert cost(*reversed(zones)).usd_per_hour == together.usd_per_hour
+
+
+@pytest.mark.parametrize(("today", "is_old"), [("2026-11-18", False), ("2026-11-19", True), (None, False)])
+def test_a_price_older_than_sixty_days_says_so(today: str | None, is_old: bool):
+    planned = plan(replace(RUN, today=today))
+    assert ("CST04" in ids(planned)) is is_old
+    if is_old:
+        finding = next(finding for finding in planned.findings if finding.id == "CST04")
+        for part in ("cloud_run_l4_usd_per_s", "2026-09-19", "61 days ago", "https://cloud.google.com/run/pricing"):
+            assert part in finding.message
+        assert finding.severity == "info"
+        mine = replace(RUN, today=today, prices=pasted_file(planned, "CST04"))
+        assert "CST04" not in ids(plan(mine))
+        assert plan(mine).cost.usd_per_hour == pytest.approx(planned.cost.usd_per_hour)
+
+
+def test_an_old_price_file_is_old_too_and_one_without_a_date_says_that():
+    keys = ("cloud_run_vcpu_usd_per_s", "cloud_run_gib_usd_per_s", "cloud_run_l4_usd_per_s")
+    given: dict[str, object] = dict.fromkeys(keys, 0.00001)
+    for as_of, said in (({"as_of": "2026-06"}, "is of 2026-06, 171 days ago"), ({}, "has no date")):
+        book = PriceBook.from_mapping({**given, **as_of})
+        finding = next(f for f in plan(replace(RUN, prices=book, today="2026-11-19")).findings if f.id == "CST04")
+        assert said in finding.message
+    fresh = PriceBook.from_mapping({**given, "as_of": "2026-11"})
+    assert "CST04" not in ids(plan(replace(RUN, prices=fresh, today="2026-11-19")))
+
+
+def test_prices_of_your_own_hold_in_their_region_and_at_the_top_everywhere():
+    key = "v6e_standard_usd_per_chip_hour"
+    book = PriceBook.from_mapping({"as_of": "2026-11-01", key: 2, "regions": {"us-east5": {key: 1}}})
+    assert [book.price(key, zone).usd for zone in ZONES] == [1, 2, 2]
+    assert book.price(key, "us-east5-a").is_own
+    assert plan(replace(TPU, prices=book)).cost.usd_per_hour == 8
+    assert plan(replace(TPU, prices=book)).cost.prices_as_of == "2026-11-01"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"regions": [1]}, '"regions" [1]; write regions'),
+        ({"regions": {"us-east5-a": {}}}, '"us-east5-a" below "regions"'),
+        ({"regions": {"us-east5": 3}}, '"us-east5" below "regions"'),
+        ({"regions": {"us-east5": {"v9": 3}}}, 'unknown key "v9"'),
+        ({"regions": {"us-east5": {"gce_h100_usd_per_hour": 0}}}, "is 0; it must be"),
+        ({"gce_h100_usd_per_hour": float("nan")}, "is nan; it must be"),
+        ({"gce_h100_usd_per_hour": float("inf")}, "is inf; it must be"),
+        ({"as_of": "yesterday"}, "\"as_of\" 'yesterday'; write a date"),
+        ({"as_of": "2026-13"}, "\"as_of\" '2026-13'; write a date"),
+        ({"own": 3}, 'unknown key "own"'),
+    ],
+)
+def test_mistakes_in_price_files_are_one_sentence(given: dict[str, object], said: str):
+    with pytest.raises(PlanningError) as caught:
+        PriceBook.from_mapping(given)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_traffic_between_regions_has_the_price_of_its_continents():
+    book = LIST_PRICES
+    assert book.between_regions("us-east5", "us-east5").usd == 0
+    assert book.between_regions("us-east5", "us-west1").usd == 0.02
+    assert book.between_regions("europe-west4", "us-east5") == replace(
+        book.between_regions("us-east5", "europe-west4"), region="europe-west4 to us-east5"
+    )
+    assert book.between_regions("us-east5", "northamerica-northeast1").usd == 0.02
+    unknown = book.between_regions("us-east5", "australia-southeast1")
+    assert (unknown.usd, unknown.is_assumed) == (0.14, True)
+    own = PriceBook.from_mapping({"between_regions_usd_per_gib": 0.5})
+    assert own.between_regions("us-east5", "europe-west4").usd == 0.5

@@ -1,0 +1,143 @@
+"""The whole bill, what a cold start costs, and from when on running all the time is cheaper."""
+
+from dataclasses import replace
+
+import pytest
+
+from planning import CloudRunOptions, Deployment, Plan, PlanningError, TpuOptions, plan
+from planning.prices import PriceBook
+from planning.types import BillPart
+from planning.workload import DEFAULT_WORKLOAD
+
+TPU = Deployment(
+    model="google/gemma-4-26B-A4B-it",
+    accelerator="v6e-4",
+    tpu=TpuOptions(zones=("us-east5-a", "europe-west4-a"), max_run_duration_s=14_400),
+)
+RUN = Deployment(
+    model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4", cloud_run=CloudRunOptions(region="us-east4")
+)
+
+
+def bill(deployment: Deployment) -> dict[str, BillPart]:
+    return {part.name: part for part in plan(deployment).running.bill}
+
+
+def a_day(deployment: Deployment, *, requests: int, answer_s: float) -> float:
+    """Return the price of a day with single requests far apart, without minimum instances."""
+    planned = plan(deployment)
+    billed_s = requests * (planned.startup.total_s + answer_s + planned.running.linger_s)
+    return planned.cost.usd_per_hour * billed_s / 3600
+
+
+def test_each_part_of_the_bill_is_its_amount_times_its_price():
+    for deployment in (TPU, RUN, replace(TPU, weights_mode="disk")):
+        for part in plan(deployment).running.bill:
+            if part.price is not None:
+                assert part.usd == pytest.approx(part.amount * part.price.usd)
+                assert part.usd >= 0.01
+                assert part.price.url
+
+
+def test_the_time_of_the_server_in_the_bill_is_the_price_of_the_hour():
+    for deployment in (TPU, RUN):
+        planned = plan(deployment)
+        named = {name for name, _ in planned.cost.parts_usd_per_hour}
+        served = [part for part in planned.running.bill if part.name in named]
+        assert sum(part.usd for part in served) == pytest.approx(planned.cost.usd_per_hour)
+
+
+def test_weights_from_the_hub_pass_cloud_nat_and_those_of_a_bucket_do_not():
+    hub, disk = bill(TPU), bill(replace(TPU, weights_mode="disk"))
+    gib = plan(TPU).memory.checkpoint_gib
+    assert hub["Cloud NAT, weights from the hub"].usd == pytest.approx(0.045 * gib)
+    assert not [name for name in disk if "Cloud NAT" in name]
+    assert disk["bucket in us-east5"].usd == pytest.approx(0.020 * gib)
+    assert "secret" in hub
+    assert "secret" not in disk
+
+
+def test_weights_of_another_region_cost_traffic_at_each_start():
+    deployment = replace(TPU, weights_mode="disk")
+    away = bill(deployment)["weights from us-east5 to europe-west4"]
+    assert (away.basis, away.usd) == ("start", pytest.approx(0.05 * plan(TPU).memory.checkpoint_gib))
+    elsewhere = bill(replace(deployment, bucket_region="southamerica-west1"))
+    moved = elsewhere["weights from southamerica-west1 to us-east5"].price
+    assert moved is not None
+    assert moved.usd == 0.14
+    one = replace(deployment, tpu=replace(TPU.tpu, zones=("us-east5-a", "us-east5-b")))
+    assert not [name for name in bill(one) if name.startswith("weights from")]
+
+
+def test_what_is_under_a_cent_is_summed_as_other():
+    other = next(part for part in plan(TPU).running.bill if part.name.startswith("other"))
+    assert other.name == "other (Cloud NAT, gateway, Cloud NAT, address)"
+    assert other.usd == pytest.approx(0.0014 + 0.005)
+    # A dearer address leaves the sum and gets a line of its own.
+    dear = replace(TPU, prices=PriceBook.from_mapping({"nat_address_usd_per_hour": 0.02}))
+    assert bill(dear)["Cloud NAT, address"].usd == 0.02
+    assert bill(dear)["other (Cloud NAT, gateway)"].usd == 0.0014
+
+
+def test_a_larger_boot_disk_costs_more():
+    large = replace(TPU, tpu=replace(TPU.tpu, boot_disk_size_gb=1_000))
+    assert bill(large)["boot disk, 1000 GiB"].usd == pytest.approx(10 * bill(TPU)["boot disk, 100 GiB"].usd)
+    with pytest.raises(PlanningError, match="boot_disk_size_gb` is 99; it must be 100 or more"):
+        plan(replace(TPU, tpu=replace(TPU.tpu, boot_disk_size_gb=99)))
+
+
+def test_each_region_has_a_copy_of_the_image():
+    assert bill(TPU)["image repository, 2 regions"].usd == pytest.approx(2 * bill(RUN)["image repository"].usd)
+
+
+def test_a_cold_start_costs_the_hour_s_share_until_the_first_answer():
+    planned = plan(TPU)
+    assert planned.running.cold_start_usd == pytest.approx(5.4 * planned.startup.total_s / 3600)
+    assert planned.running.idle_usd_per_hour == planned.cost.usd_per_hour
+
+
+def test_one_minimum_instance_is_cheaper_from_exactly_so_many_requests_on():
+    planned = plan(RUN)
+    answer_s = planned.throughput.ttft_s + DEFAULT_WORKLOAD.output_tokens / planned.throughput.decode_tok_per_s
+    even, warm = planned.running.even_requests_per_day, 24 * planned.cost.usd_per_hour
+    assert even is not None
+    assert a_day(RUN, requests=int(even), answer_s=answer_s) < warm
+    assert a_day(RUN, requests=int(even) + 1, answer_s=answer_s) > warm
+
+
+def test_a_run_costs_its_hours_and_the_start_is_part_of_them():
+    planned = plan(TPU)
+    start_h = planned.startup.total_s / 3600
+    for window in planned.running.windows:
+        assert window.usd_per_month == pytest.approx(5.4 * window.hours_per_day * 730 / 24)
+        served_h = window.hours_per_day - start_h
+        assert window.usd_per_served_hour == pytest.approx(5.4 * window.hours_per_day / served_h)
+    # v6e on demand in europe-west4, the dearest zone: 2.97.
+    assert planned.running.always_on_usd_per_month == pytest.approx(4 * 2.97 * 730)
+    shortest = planned.running.shortest_window_h
+    assert shortest is not None
+    assert 5.4 * shortest / (shortest - start_h) == pytest.approx(4 * 2.97)
+
+
+def test_runs_that_cost_more_than_on_demand_have_a_break_even_within_the_day():
+    dear = replace(TPU, prices=PriceBook.from_mapping({"v6e_flex_start_usd_per_chip_hour": 5.94}))
+    running = plan(dear).running
+    assert running.even_hours_per_day == pytest.approx(12)
+    assert running.shortest_window_h is None
+    assert running.cold_start_usd > plan(TPU).running.cold_start_usd
+
+
+def test_a_commitment_is_shown_where_its_price_is_known():
+    v5e = Deployment(model="google/gemma-4-E2B-it", accelerator="v5e-4", tpu=TpuOptions(zones=("us-west4-a",)))
+    assert plan(v5e).running.commitments == (
+        ("v5e-4, commitment of 1 y", pytest.approx(4 * 0.84 * 730)),
+        ("v5e-4, commitment of 3 y", pytest.approx(4 * 0.54 * 730)),
+    )
+    assert plan(replace(v5e, tpu=TpuOptions(zones=("us-central1-a",)))).running.commitments == ()
+    assert plan(TPU).running.commitments == ()
+
+
+def test_a_machine_of_compute_engine_has_a_bill_too():
+    planned: Plan = plan(Deployment(model="google/gemma-4-31B-it", accelerator="H100"))
+    assert planned.running.bill[0].usd == pytest.approx(11.0612)
+    assert planned.running.even_hours_per_day == 24

@@ -1,0 +1,377 @@
+"""`--solve`: what it finds is enough and cheapest, what it writes is planned as fitting and can be declared, and a miss says why."""
+
+import itertools
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planning import Deployment, PlanningError, TpuOptions, plan
+from planning.candidates import checkpoints_of, rented
+from planning.checkpoints import CHECKPOINTS
+from planning.hardware import ACCELERATORS
+from planning.prices import PriceBook, region_of
+from planning.rules import detected
+from planning.solve import ServiceLimits, Solution, SolutionSet, solve
+from planning.subject import examine
+from planning.types import CloudRunOptions
+from planning.workload import Workload, parse_workload
+from scripts.plan.__main__ import main
+from scripts.plan.stack_text import stack_text
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+from stacks.program import run as program
+
+CHAT = "in=700,out=300,users=8"
+LONG = "in=4000,out=500,users=32"
+KINDS = {
+    "a slice": (CHAT, "E2B", None),
+    "a service": (CHAT, "26B-A4B", "L4"),
+    "a large service": (LONG, "31B", "RTX PRO 6000"),
+    "a precision made while loading": (CHAT, "google/gemma-4-26B-A4B-it", "RTX PRO 6000"),
+    "a rate": ("in=1000,out=200,rate=1.5,prefix=0.5", "E4B", "v6e-1"),
+    "more users than the usual batch": (LONG, "E2B", "L4"),
+    "adapters and pictures": ("in=800,out=200,users=4,adapters=2,images=6", "E4B", "L4"),
+}
+FAMILIES = ("E2B", "E4B", "12B", "26B-A4B", "31B")
+
+
+@cache
+def solved(
+    workload: str, model: str | None = None, accelerator: str | None = None, limits: ServiceLimits | None = None
+) -> SolutionSet:
+    return solve(
+        parse_workload(workload),
+        limits or ServiceLimits(),
+        checkpoints=checkpoints_of(model),
+        places=rented((), accelerator=accelerator),
+    )
+
+
+def written(folder: Path, solution: Solution, limits: ServiceLimits) -> Path:
+    path = folder / "Pulumi.new.yaml"
+    path.write_text(stack_text("new", solution, limits), encoding="utf-8")
+    return path
+
+
+def check_file(path: Path, solution: Solution) -> None:
+    """Assert that the file is planned as fitting, without a warning, with the figures that were shown."""
+    deployment = to_deployment(from_file(path, project="my-project"))
+    planned = plan(deployment)
+    assert planned.fits
+    assert planned.margin is None
+    assert {f.id: f.severity for f in planned.findings if f.severity != "info" or f.id.startswith("WRK")} == {}
+    assert planned.workload == solution.answer
+    assert planned.cost.usd_per_hour == pytest.approx(solution.usd_per_hour)
+    assert planned.memory == solution.subject.memory
+    assert planned.vllm == solution.subject.resolved.vllm
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_written_file_is_planned_as_fitting_and_the_program_declares_it(kind, tmp_path, declare, monkeypatch):
+    solution = solved(*KINDS[kind]).solutions[0]
+    path = written(tmp_path, solution, ServiceLimits())
+    check_file(path, solution)
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# yaml-language-server: $schema=docs/settings.schema.json\n# ")
+    config = {**yaml.safe_load(text)["config"], "gcp:project": "my-project"}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
+    monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", "[]")
+    recorder, _ = declare(program)
+    servers = recorder.all("cloudrunv2/service:Service") + recorder.all("gcp-tpu:index:QueuedResource")
+    assert len(servers) == 1
+
+
+def test_a_precision_that_is_made_while_loading_is_written(tmp_path):
+    answer = solved(*KINDS["a precision made while loading"])
+    made = next(one for one in answer.solutions if one.served.quantization == "fp8")
+    path = written(tmp_path, made, ServiceLimits())
+    assert "gemma-serving:quantization: fp8" in path.read_text(encoding="utf-8")
+    check_file(path, made)
+
+
+WORKLOADS = st.builds(
+    lambda tokens, output, load, share, images: Workload(
+        input_tokens=tokens, output_tokens=output, prefix_share=share, images=images, **load
+    ),
+    st.one_of(st.integers(1, 3_000), st.integers(1, 100_000)),
+    st.integers(1, 2_000),
+    st.one_of(
+        st.integers(1, 100).map(lambda users: {"users": users}),
+        st.floats(0.05, 5).map(lambda rate: {"rate_per_s": round(rate, 3)}),
+    ),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    st.sampled_from([0, 0, 2, 6]),
+)
+
+
+@given(WORKLOADS, st.sampled_from(FAMILIES), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_all_that_is_found_for_drawn_workloads_is_planned_as_fitting(tmp_path_factory, workload, family, sure):
+    limits = ServiceLimits(max_ttft_s=10, max_tpot_s=0.2, sure=sure)
+    answer = solve(workload, limits, checkpoints=checkpoints_of(family), places=rented(()))
+    folder = tmp_path_factory.mktemp("drawn")
+    for one in (*answer.solutions[:2], *answer.solutions[-1:]):
+        check_file(written(folder, one, limits), one)
+        assert limits.judged(one.answer.ttft_s) <= 10
+        assert limits.judged(one.answer.tpot_s) <= 0.2
+    assert (answer.nearest is None) == bool(answer.solutions)
+
+
+def plain(model: str, accelerator: str, workload: Workload) -> Deployment:
+    """Return what a person would ask without thinking of settings: the model there, at the planner's own settings."""
+    on_run = not ACCELERATORS[accelerator].is_tpu
+    return Deployment(
+        model=model,
+        accelerator=accelerator,
+        platform="cloud-run" if on_run else "tpu-vm",
+        workload=workload,
+        tpu=TpuOptions(max_run_duration_s=4 * 3_600),
+        cloud_run=CloudRunOptions(region="us-central1" if on_run else None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        (CHAT, ServiceLimits()),
+        (LONG, ServiceLimits(max_ttft_s=1, max_tpot_s=0.05)),
+        ("in=2000,out=300,rate=2", ServiceLimits(max_ttft_s=2, sure=True)),
+    ],
+)
+def test_no_plain_deployment_is_cheaper_than_what_is_found(text, limits):
+    workload = parse_workload(text)
+    for family in FAMILIES:
+        found = solved(text, family, None, limits).cheapest
+        prices = [
+            subject.cost.usd_per_hour
+            for checkpoint, accelerator in itertools.product(checkpoints_of(family), ACCELERATORS)
+            if set(ACCELERATORS[accelerator].platforms) & {"tpu-vm", "cloud-run"}
+            for subject in [examine(plain(checkpoint.id, accelerator, workload))]
+            if set(detected(subject).values()) <= {"info"}
+            and (limits.max_ttft_s is None or limits.judged(subject.workload.ttft_s) <= limits.max_ttft_s)
+            and (limits.max_tpot_s is None or limits.judged(subject.workload.tpot_s) <= limits.max_tpot_s)
+        ]
+        assert (found is not None) >= bool(prices)
+        assert all(found.usd_per_hour <= price + 1e-9 for price in prices)
+
+
+def test_tighter_limits_never_find_more():
+    steps = (
+        ServiceLimits(),
+        ServiceLimits(max_ttft_s=2),
+        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03),
+        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, sure=True),
+        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, max_usd_per_hour=3.5, sure=True),
+        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, max_usd_per_hour=3.5, min_context=32_768, sure=True),
+    )
+    found = [
+        {(one.served, one.subject.resolved.accelerator.name) for one in solved(LONG, None, None, limits).solutions}
+        for limits in steps
+    ]
+    assert all(after <= before for before, after in itertools.pairwise(found))
+    assert found[-1] < found[0]
+    assert found[-1]
+
+
+def test_a_context_that_is_asked_for_is_possible():
+    limits = ServiceLimits(min_context=65_536)
+    assert all(one.subject.resolved.max_model_len >= 65_536 for one in solved(CHAT, "12B", None, limits).solutions)
+    assert solved(CHAT, "12B", None, limits).solutions
+
+
+def test_marks_name_the_best_of_all_and_each_model_has_its_cheapest():
+    answer = solved(LONG)
+    shown = answer.best_per_model()
+    assert {CHECKPOINTS[one.served.checkpoint.id].architecture for one in shown} == {
+        f"google/gemma-4-{family}-it" for family in FAMILIES
+    }
+    for mark, key in (
+        ("cheapest", lambda one: round(one.usd_per_hour, 2)),
+        ("fastest", lambda one: one.answer.request_s.typical),
+        ("cheapest/M", lambda one: one.usd_per_million_tokens),
+    ):
+        (best,) = (one for one in shown if mark in answer.marks(one))
+        assert key(best) == min(key(one) for one in answer.solutions)
+
+
+@pytest.mark.parametrize(
+    ("limits", "key"),
+    [
+        (ServiceLimits(max_usd_per_hour=1), "max_usd_per_hour"),
+        (ServiceLimits(max_tpot_s=0.001), "max_tpot_s"),
+        (ServiceLimits(max_ttft_s=0.01), "max_ttft_s"),
+    ],
+)
+def test_the_nearest_miss_is_found_as_soon_as_the_limit_that_it_names_allows_it(limits, key):
+    miss = solved(CHAT, "31B", None, limits).nearest
+    assert f"--{key.replace('_', '-')} is {getattr(limits, key):g}" in str(miss)
+    looser = replace(limits, **{key: getattr(limits, key) * miss.excess * 1.0001})
+    found = solved(CHAT, "31B", None, looser).solutions
+    assert (miss.served, miss.place.accelerator.name) in {
+        (one.served, one.subject.resolved.accelerator.name) for one in found
+    }
+    tighter = replace(limits, **{key: getattr(limits, key) * miss.excess * 0.99})
+    assert not solved(CHAT, "31B", None, tighter).solutions
+
+
+@pytest.mark.parametrize(
+    ("workload", "model", "accelerator", "said"),
+    [
+        ("in=300000,out=500,users=1", None, None, "requests of 300,500 tokens are asked, and the model takes 262,144"),
+        ("in=100,out=100,users=1", "google/gemma-4-31B-it", "L4", "loading takes 34.4 GiB of the 21.96 of L4"),
+        ("in=100,out=100,rate=5000", "E2B", "L4", "requests/s, and 5000 arrive"),
+        ("in=8000,out=500,users=900", "12B", "v6e-1", "users at a time"),
+    ],
+)
+def test_a_miss_says_what_fell_short(workload, model, accelerator, said):
+    answer = solved(workload, model, accelerator)
+    assert answer.solutions == ()
+    assert said in str(answer.nearest)
+
+
+def test_a_miss_on_the_smallest_host_names_the_host_that_it_takes():
+    miss = solved(CHAT, "26B-A4B", "L4", ServiceLimits(max_usd_per_hour=1.1)).nearest
+    assert "it costs $1.23/h, and --max-usd-per-hour is 1.1" in str(miss)
+    slow = solved(CHAT, "26B-A4B", "L4", ServiceLimits(max_tpot_s=0.01)).nearest
+    assert slow.place.usd_per_hour == pytest.approx(1.2345, abs=0.01)
+    assert "--max-tpot-s is 0.01" in str(slow)
+
+
+def test_only_places_that_are_asked_for_and_known_are_used():
+    for hosts in rented(("europe-west4", "us-west4")):
+        for one in hosts:
+            assert {region_of(place) for place in one.places} <= {"europe-west4", "us-west4"}
+    assert {hosts[0].accelerator.name for hosts in rented(("us-east4",))} == {"L4"}
+    with pytest.raises(PlanningError, match="--region mars-north1 is not known to have"):
+        rented(("mars-north1",))
+    with pytest.raises(PlanningError, match="--region us-east4 is not known to have RTX PRO 6000"):
+        rented(("us-east4",), accelerator="RTX PRO 6000")
+    with pytest.raises(PlanningError, match="this project deploys v5e-1"):
+        rented((), accelerator="H100")
+
+
+def test_the_cheapest_place_is_taken():
+    book = PriceBook.from_mapping({"regions": {"europe-west4": {"v6e_flex_start_usd_per_chip_hour": 0.5}}})
+    ((slice_,),) = rented((), accelerator="v6e-1", prices=book)
+    assert slice_.places == ("europe-west4-a",)
+    assert slice_.usd_per_hour == 0.5
+
+
+@pytest.mark.parametrize(
+    ("asked", "ids"),
+    [
+        ("31b", {"google/gemma-4-31B-it", "google/gemma-4-31B-it-qat-w4a16-ct", "nvidia/Gemma-4-31B-IT-NVFP4"}),
+        ("26B", {"google/gemma-4-26B-A4B-it", "nvidia/Gemma-4-26B-A4B-NVFP4"}),
+        ("gemma-4-12B-it", {"google/gemma-4-12B-it"}),
+        ("google/gemma-4-12B-it-qat-q4_0-unquantized", {"google/gemma-4-12B-it-qat-q4_0-unquantized"}),
+    ],
+)
+def test_a_model_is_a_family_or_an_id(asked, ids):
+    found = {one.id for one in checkpoints_of(asked)}
+    assert ids <= found
+    assert ("/" in asked or "-it" in asked) == (len(found) == 1)
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, capsys):
+    """Run the command on stacks in a folder of their own; returns exit code, stdout and stderr."""
+    monkeypatch.setattr("scripts.plan.question.ROOT", tmp_path)
+
+    def ran(*arguments: str):
+        try:
+            code = main(arguments)
+        except SystemExit as exit_:
+            code = exit_.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return ran
+
+
+def test_the_command_shows_a_table_and_writes_a_stack_that_fits(command, tmp_path):
+    asked = ("--solve", "--workload", CHAT, "--max-ttft-s", "1", "--max-usd-per-hour", "6")
+    code, out, err = command(
+        *asked, "--model", "12B", "--region", "us-east4", "--region", "us-central1", "--write", "mine"
+    )
+    assert code == 0
+    assert "typical values; --sure" in out
+    assert "cheapest" in out
+    assert "wrote Pulumi.mine.yaml" in err
+    text = (tmp_path / "Pulumi.mine.yaml").read_text(encoding="utf-8")
+    assert "Asked for: TTFT 1 s, $6/h" in text
+    assert command("--stack", "mine")[0] == 0
+    again, _, refusal = command(*asked, "--write", "mine")
+    assert again == 2
+    assert re.fullmatch(
+        r"plan: Pulumi\.mine\.yaml exists; choose another name for --write, or remove the file\.\n", refusal
+    )
+    assert (tmp_path / "Pulumi.mine.yaml").read_text(encoding="utf-8") == text
+
+
+def test_with_json_all_rows_are_one_object(command):
+    code, out, _ = command("--solve", "--workload", CHAT, "--sure", "--json", "--max-tpot-s", "0.03")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["judged_by"] == "high"
+    assert answer["limits"]["max_tpot_s"] == 0.03
+    assert all(row["tpot_s"]["high"] <= 0.03 for row in answer["rows"])
+    assert [row["usd_per_hour"] for row in answer["rows"]] == sorted(row["usd_per_hour"] for row in answer["rows"])
+    assert answer["rows"][0]["marks"][0] == "cheapest"
+    assert {row["platform"] for row in answer["rows"]} == {"tpu-vm", "cloud-run"}
+
+
+def test_where_nothing_is_enough_one_line_says_why_and_no_file_is_written(command, tmp_path):
+    code, out, err = command(
+        "--solve", "--workload", CHAT, "--model", "31B", "--max-usd-per-hour", "1", "--write", "mine"
+    )
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"plan: nothing is enough; the nearest is \S+ on v5e-4 .*--max-usd-per-hour is 1\.\n", err)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
+    prices = tmp_path / "prices.json"
+    prices.write_text(json.dumps({"v6e_flex_start_usd_per_chip_hour": 0.01}), encoding="utf-8")
+    code, out, _ = command(
+        "--solve", "--workload", CHAT, "--model", "E4B", "--prices", str(prices), "--write", "mine", "--json"
+    )
+    row = json.loads(out)["rows"][0]
+    assert (code, row["accelerator"], row["usd_per_hour"]) == (0, "v6e-1", 0.01)
+    planned = plan(to_deployment(from_file(tmp_path / "Pulumi.mine.yaml", project="my-project")))
+    assert planned.cost.usd_per_hour == 0.01
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--solve",), "--solve needs the workload; add --workload in=4000"),
+        (("--solve", "--workload", "in=10,out=10"), "add users=N or rate=N to --workload"),
+        (("--solve", "--workload", CHAT, "--stack", "l4-qat"), "leave one out"),
+        (("--solve", "--workload", CHAT, "--compare"), "leave out --compare"),
+        (("--solve", "--workload", CHAT, "--measured"), "leave out --measured"),
+        (("--solve", "--workload", CHAT, "--set", "maxModelLen=10"), "leave out --set"),
+        (("--solve", "--workload", CHAT, "--text-only"), "leave out --text-only"),
+        (("--solve", "--workload", CHAT, "--min-concurrency", "3"), "leave out --min-concurrency"),
+        (("--solve", "--workload", CHAT, "--model", "gemma-5"), 'The model "gemma-5" is not in the catalog'),
+        (("--solve", "--workload", CHAT, "--write"), "needs the name of the new stack"),
+        (("--solve", "--workload", CHAT, "--write", "Bad_Name"), "use up to 30 lower-case letters"),
+        (("--solve", "--workload", CHAT, "--max-ttft-s", "nan"), "--max-ttft-s is 'nan'; it must be a number of more"),
+        (("--solve", "--workload", CHAT, "--max-tpot-s", "0"), "it must be a number of more than 0"),
+        (("--stack", "l4-qat", "--max-ttft-s", "1"), "--max-ttft-s belongs to --solve"),
+        (("--stack", "l4-qat", "--region", "us-east4"), "--region belongs to --solve"),
+        (("--stack", "l4-qat", "--fix", "--write", "other"), "--write takes a name with --solve only"),
+    ],
+)
+def test_a_mistake_is_one_sentence(command, arguments, said):
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1

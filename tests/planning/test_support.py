@@ -1,0 +1,206 @@
+"""The table of precisions that load: what it answers, and what a plan makes of the answer."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from planning import Deployment, Finding, Plan, plan
+from planning.catalog import MODEL_IDS, MODELS
+from planning.fields import changed
+from planning.hardware import ACCELERATORS
+from planning.images import IMAGES
+from planning.model import ModelSpec
+from planning.planner import plan_of
+from planning.subject import examine
+from planning.support import TABLE, generation_of, support_of, version_key
+from planning.wording import remedy_of
+from scripts.plan.__main__ import main
+from stacks.loading import SettingsError, from_file
+from stacks.planned import to_deployment
+from stacks.wording import StackWording
+
+ROOT = Path(__file__).resolve().parents[2]
+QAT = "google/gemma-4-31B-it-qat-w4a16-ct"
+DENSE, EXPERTS = MODELS["google/gemma-4-31B-it"], MODELS["google/gemma-4-26B-A4B-it"]
+FP8 = replace(EXPERTS, name="an fp8 checkpoint of 26B-A4B", native_quantization="fp8")
+
+
+def answer(scheme: str, spec: ModelSpec, accelerator: str, **image: Any) -> str:
+    row = support_of(scheme, spec, ACCELERATORS[accelerator], **image)
+    return f"{row.answer}, in bf16" if row.is_weight_only else row.answer
+
+
+def finding(p: Plan) -> Finding | None:
+    return next((f for f in p.findings if f.id == "FIT06"), None)
+
+
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+@pytest.mark.parametrize("version", [None, "", "0.11.1", "nightly"])
+def test_bf16_loads_everywhere(accelerator: str, version: str | None):
+    assert {answer("bf16", spec, accelerator, image_version=version) for spec in MODELS.values()} == {"yes"}
+
+
+@pytest.mark.parametrize(
+    ("version", "dense", "experts"),
+    [
+        (None, "no", "no"),
+        ("0.23.0", "no", "no"),
+        ("0.29.1rc1.dev468+g0b7f11a1e", "no", "no"),
+        ("0.29.1rc1.dev600", "unknown", "unknown"),
+        ("0.30.0", "unknown", "unknown"),
+        ("", "unknown", "unknown"),
+        ("of my own", "unknown", "unknown"),
+    ],
+)
+@pytest.mark.parametrize("accelerator", ["v5e-1", "v6e-1", "v6e-8"])
+def test_four_bits_on_tpu_are_a_look_up_by_version(accelerator: str, version: str | None, dense: str, experts: str):
+    assert answer("w4a16", DENSE, accelerator, image_version=version) == dense
+    assert answer("w4a16", EXPERTS, accelerator, image_version=version) == experts
+
+
+def test_fp8_on_tpu_is_read_and_not_made():
+    assert answer("fp8", FP8, "v6e-1") == "yes, in bf16"
+    assert answer("fp8", EXPERTS, "v6e-1") == "no"
+    assert answer("fp8", FP8, "v6e-1", image_version="0.21.0") == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "accelerator", "said"),
+    [
+        ("fp8", "L4", "yes"),
+        ("fp8", "H100", "yes"),
+        ("fp8", "RTX PRO 6000", "yes"),
+        ("fp8", "A100-80GB", "yes, in bf16"),
+        ("nvfp4", "RTX PRO 6000", "yes"),
+        ("nvfp4", "L4", "yes, in bf16"),
+        ("nvfp4", "H200", "yes, in bf16"),
+        ("nvfp4-mlp", "RTX PRO 6000", "yes"),
+        ("nvfp4", "v6e-4", "no"),
+        ("int3", "L4", "unknown"),
+    ],
+)
+def test_each_generation_answers_for_itself(scheme: str, accelerator: str, said: str):
+    assert answer(scheme, DENSE, accelerator) == said
+
+
+def test_a_device_that_the_table_does_not_know_is_not_promised_anything():
+    unknown = replace(ACCELERATORS["L4"], name="a card at home")
+    assert support_of("w4a16", DENSE, unknown).answer == "unknown"
+    assert support_of("bf16", DENSE, unknown).answer == "yes"
+
+
+def test_what_an_image_has_by_its_owners_word_counts():
+    assert answer("w4a16", EXPERTS, "v5e-1", image_supports=("w4a16",)) == "yes"
+    assert answer("fp8", EXPERTS, "v5e-1", image_supports=("w4a16",)) == "no"
+
+
+def test_versions_sort_as_vllm_counts_them():
+    versions = ["0.9.2", "0.29.0", "0.29.1rc1.dev468+g0b7f11a1e", "0.29.1rc1.dev1000", "0.29.1", "v0.30.0", "1.0"]
+    keys = [version_key(version) for version in versions]
+    assert keys == sorted(keys, key=lambda key: key or ())
+    assert version_key("nightly") is None
+
+
+def test_every_row_has_a_source_and_a_date_and_says_what_is_missing():
+    for row in TABLE:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", row.seen_on)
+        assert row.source
+        assert bool(row.note) == (row.answer != "yes")
+
+
+def test_every_accelerator_has_a_generation_and_every_image_a_version_that_is_readable():
+    assert all(generation_of(accelerator) for accelerator in ACCELERATORS.values())
+    assert all(version_key(image.version) for image in IMAGES.values())
+
+
+@pytest.mark.parametrize("model", MODEL_IDS)
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+def test_a_plan_blocks_a_no_and_warns_of_what_is_not_known(model: str, accelerator: str):
+    deployment = Deployment(model=model, accelerator=accelerator)
+    expected = {"yes": None, "no": "block", "unknown": "warn"}
+    for version in (None, "", "99.0"):
+        subject = examine(replace(deployment, image_version=version))
+        resolved = subject.resolved
+        row = support_of(resolved.scheme.name, resolved.spec, resolved.accelerator, image_version=version)
+        found = finding(plan_of(subject))
+        severity = found.severity if found else None
+        assert severity == ("info" if row.is_weight_only and not resolved.is_tpu else expected[row.answer])
+    assert finding(plan(replace(deployment, image_supports=("w4a16", "fp8", "nvfp4")))) is None
+
+
+@pytest.mark.parametrize("model", [model for model in MODEL_IDS if model.endswith("-qat-w4a16-ct")])
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+def test_googles_4_bit_checkpoints_load_on_gpus_and_not_on_tpus_yet(model: str, accelerator: str):
+    found = finding(plan(Deployment(model=model, accelerator=accelerator)))
+    assert (found.severity if found else None) == ("block" if accelerator.startswith("v") else None)
+
+
+def test_what_is_not_known_says_what_is_and_where_it_stands():
+    found = finding(plan(Deployment(model=QAT, accelerator="v6e-1", image_version="0.30.0")))
+    assert found is not None
+    assert (
+        "is not known: 4-bit linear layers were merged on 2026-09-27 (vllm-project/tpu-inference#3653)" in found.message
+    )
+    assert found.source.endswith("2026-09-28")
+    assert "image_supports" in found.advice
+
+
+def test_weights_alone_in_a_precision_are_told_and_stop_nothing():
+    found = finding(plan(Deployment(model="google/gemma-4-12B-it", accelerator="A100-80GB", quantization="fp8")))
+    assert found is not None
+    assert found.severity == "info"
+    assert "computes in bf16 on A100-80GB" in found.message
+
+
+def test_every_way_out_of_it_leads_out():
+    for version in (None, "0.30.0"):
+        deployment = Deployment(model=QAT, accelerator="v6e-4", image_version=version)
+        found = finding(plan(deployment))
+        assert found is not None
+        assert found.remedies
+        for remedy in found.remedies:
+            assert finding(plan(changed(deployment, remedy.changes))) is None
+
+
+def stack(folder: Path, image: object) -> Deployment:
+    document = yaml.safe_load((ROOT / "Pulumi.tpu-v6e1.yaml").read_text(encoding="utf-8"))
+    document["config"] |= {"gemma-serving:model": QAT, "gemma-serving:image": image}
+    document["config"]["gemma-serving:vllm"] |= {"maxModelLen": 4_096, "maxNumSeqs": 16}
+    path = folder / "Pulumi.tpu-v6e1.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return to_deployment(from_file(path, project="my-project"))
+
+
+PATCHED = {"repository": "vllm/vllm-tpu", "digest": IMAGES["vllm-tpu"].digest, "version": IMAGES["vllm-tpu"].version}
+
+
+def test_a_stack_asks_with_its_own_image(tmp_path: Path):
+    assert finding_severity(stack(tmp_path, "vllm-tpu")) == "block"
+    assert finding_severity(stack(tmp_path, PATCHED)) == "block"
+    assert finding_severity(stack(tmp_path, {"repository": "my/vllm", "digest": f"sha256:{'0' * 64}"})) == "warn"
+    patched = stack(tmp_path, {**PATCHED, "supports": ["w4a16"]})
+    assert finding_severity(patched) is None
+    assert plan(patched).fits
+
+
+def finding_severity(deployment: Deployment) -> str | None:
+    found = finding(plan(deployment))
+    if found is not None and found.severity == "block":
+        assert "image.supports" in remedy_of(found, StackWording(deployment))
+    return found.severity if found else None
+
+
+def test_a_precision_that_no_image_has_is_refused_in_the_settings(tmp_path: Path):
+    with pytest.raises(SettingsError, match=r"image\.supports"):
+        stack(tmp_path, {**PATCHED, "supports": ["int3"]})
+
+
+def test_the_command_takes_an_images_word(capsys: pytest.CaptureFixture[str]):
+    arguments = ["--model", QAT, "--accelerator", "v6e-1", "--set", "maxModelLen=4096"]
+    assert main(arguments) == 2
+    assert "--set imageSupports" not in capsys.readouterr().err
+    assert main([*arguments, "--set", "imageSupports=w4a16"]) == 0

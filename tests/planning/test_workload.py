@@ -1,0 +1,159 @@
+"""What clients ask: the parser of `--workload`, what it refuses, and what each part of a workload changes."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planning import Deployment, PlanningError, VllmOptions, Workload, WorkloadPlan, parse_workload, plan
+from planning.resolve import resolve
+from planning.speculation import drafter_bytes
+from planning.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload
+
+
+def test_a_workload_is_read_from_one_text():
+    assert parse_workload("in=4000, out=500,users=32") == Workload(input_tokens=4_000, output_tokens=500, users=32)
+    assert parse_workload("rate=2.5,prefix=0.5,images=1,imageTokens=1120,audio=30,adapters=2,accepted=0.6") == Workload(
+        rate_per_s=2.5, prefix_share=0.5, images=1, image_tokens=1_120, audio_s=30, adapters=2, accepted_share=0.6
+    )
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "", "many", "1e400", "9" * 5_000, "true"])
+@pytest.mark.parametrize("key", WORKLOAD_KEYS)
+def test_what_is_no_number_is_refused_with_key_value_and_what_is_allowed(key: str, value: str):
+    with pytest.raises(PlanningError) as caught:
+        parse_workload(f"{key}={value}")
+    text = str(caught.value)
+    assert text.startswith(f'--workload {key} is "{value[:40]}"; it must be ')
+    assert text.endswith(".")
+    assert len(text) < 160
+
+
+@pytest.mark.parametrize("key", ["in", "out", "users", "rate", "adapterRank"])
+def test_zero_of_what_every_workload_has_is_refused(key: str):
+    with pytest.raises(PlanningError, match=f'--workload {key} is "0"; it must be'):
+        parse_workload(f"{key}=0")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tokens=3", '--workload knows no key "tokens"; allowed are in, out, users, '),
+        ("in=3,in=4", "--workload names in twice; keep one of them."),
+        ("users=2.5", '--workload users is "2.5"; it must be a whole number, 1 or more and at most 1,000,000.'),
+        ("imageTokens=100", '--workload imageTokens is "100"; it must be one of 70, 140, 280, 560, 1120.'),
+        ("users=3,rate=2", "give one of them"),
+    ],
+)
+def test_a_mistake_is_one_sentence(text: str, message: str):
+    with pytest.raises(PlanningError) as caught:
+        parse_workload(text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, 0.0, -1.0])
+def test_a_workload_that_no_parser_read_is_checked_too(rate: float):
+    deployment = Deployment(model="gemma-4-E2B-it", accelerator="v6e-1", workload=Workload(rate_per_s=rate))
+    with pytest.raises(PlanningError, match=r"`workload\.rate_per_s` is "):
+        plan(deployment)
+
+
+@given(
+    st.builds(
+        Workload,
+        input_tokens=st.integers(1, 10_000_000),
+        output_tokens=st.integers(1, 10_000_000),
+        users=st.none() | st.integers(1, 1_000_000),
+        prefix_share=st.floats(0, 1),
+        images=st.integers(0, 1_000),
+        image_tokens=st.sampled_from(IMAGE_TOKENS),
+        accepted_share=st.none() | st.floats(0, 1),
+    )
+)
+def test_a_workload_survives_the_way_there_and_back(workload: Workload):
+    assert parse_workload(format_workload(workload)) == workload
+
+
+E2B = Deployment(model="gemma-4-E2B-it", accelerator="v6e-1")
+
+
+def answer(deployment: Deployment, workload: Workload) -> WorkloadPlan:
+    found = plan(replace(deployment, workload=workload)).workload
+    assert found is not None
+    return found
+
+
+def test_prompts_take_time_that_decoding_does_not_have():
+    """A public run of 2026-08-10 gives 232 tokens/s at 32 users with 32,000 tokens in and 128 out, a decode-only roofline 1,500."""
+    long = replace(E2B, vllm=VllmOptions(max_model_len=65_536))
+    found = answer(long, Workload(input_tokens=32_000, output_tokens=128, users=32))
+    assert found.output_tok_per_s.typical == pytest.approx(232, rel=0.25)
+    assert found.bound == "prefill"
+
+
+@pytest.mark.parametrize(("tokens", "least"), [(70, 72), (280, 282), (1_120, 1_122)])
+def test_a_picture_costs_its_soft_tokens_and_the_encoders_time(tokens: int, least: int):
+    text = answer(E2B, Workload(users=1))
+    picture = answer(E2B, Workload(users=1, images=1, image_tokens=tokens))
+    assert picture.prompt_tokens - text.prompt_tokens == least
+    assert picture.ttft_s.typical > text.ttft_s.typical
+
+
+def test_a_video_has_32_frames_and_half_a_minute_of_audio_750_tokens():
+    assert answer(E2B, Workload(videos=1)).prompt_tokens == 768 + 2_496
+    assert answer(E2B, Workload(audio_s=30)).prompt_tokens == 768 + 750
+
+
+def test_accepted_proposals_make_tokens_come_sooner_and_refused_ones_later():
+    ngram = replace(E2B, vllm=VllmOptions(speculative_config={"method": "ngram", "num_speculative_tokens": 3}))
+    without = answer(E2B, Workload(users=1)).tpot_s.typical
+    assert answer(ngram, Workload(users=1, accepted_share=0.8)).tpot_s.typical < without / 2
+    assert answer(ngram, Workload(users=1, accepted_share=0.0)).tpot_s.typical >= without
+
+
+def test_a_drafters_weights_take_memory_and_its_proposals_time():
+    large = Deployment(model="gemma-4-31B-it", accelerator="H100")
+    drafted = replace(
+        large, vllm=VllmOptions(speculative_config={"model": "google/gemma-4-E2B-it", "num_speculative_tokens": 4})
+    )
+    alone, both = plan(large).memory, plan(drafted).memory
+    assert both.weights_gib - alone.weights_gib > 8
+    assert both.kv_gib < alone.kv_gib
+    assert drafter_bytes(resolve(drafted)) / 2**30 == pytest.approx(both.weights_gib - alone.weights_gib)
+    refused = answer(drafted, Workload(users=1, accepted_share=0.0)).tpot_s.typical
+    assert refused > answer(large, Workload(users=1)).tpot_s.typical + 0.01
+
+
+def test_adapters_take_memory_and_slow_each_step_down():
+    enabled = replace(E2B, vllm=VllmOptions(extra_args=("--enable-lora",)))
+    plain, adapted = (plan(replace(enabled, workload=Workload(users=8, adapters=n))) for n in (0, 4))
+    assert adapted.memory.weights_gib > plain.memory.weights_gib
+    assert adapted.workload is not None
+    assert plain.workload is not None
+    assert adapted.workload.tpot_s.typical > plain.workload.tpot_s.typical
+
+
+def test_a_shared_prefix_is_computed_and_held_once():
+    alike = Workload(input_tokens=8_000, output_tokens=100, users=32)
+    cold, warm = answer(E2B, alike), answer(E2B, replace(alike, prefix_share=0.9))
+    assert warm.prefix_hit_share.typical == pytest.approx(0.9, abs=0.02)
+    assert warm.output_tok_per_s.typical > 1.9 * cold.output_tok_per_s.typical
+    assert warm.kv_share.typical < cold.kv_share.typical / 4
+    off = replace(E2B, vllm=VllmOptions(enable_prefix_caching=False))
+    assert answer(off, replace(alike, prefix_share=0.9)).prefix_hit_share.typical == 0
+
+
+def test_users_beyond_the_places_wait():
+    few = replace(E2B, vllm=VllmOptions(max_num_seqs=8))
+    found = answer(few, Workload(users=24))
+    assert (found.running_requests.typical, found.queued_requests.typical, found.bound) == (8, 16, "max-num-seqs")
+    assert found.queue_s.typical == pytest.approx(16 / found.requests_per_s.typical)
+
+
+def test_the_saturated_rate_is_that_of_the_workload():
+    short, long = (
+        plan(replace(E2B, workload=Workload(input_tokens=n))).throughput.saturated_tok_per_s for n in (64, 12_000)
+    )
+    assert short > 2 * long
