@@ -1,38 +1,41 @@
-"""`python -m localcloud run|serve|env`: a local cloud for one command, one that stays open, and the environment of that one."""
+"""`python -m localcloud run|serve|env|record|compare`: a local cloud for one command, one that stays open, the environment of that one, recordings."""
 
 import argparse
 import asyncio
 import contextlib
 import json
 import os
-import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Protocol
 
 from localcloud import environment
+from localcloud.child import SIGNALS, run_child
 from localcloud.plugins import serve as serve_providers
-from localcloud.running.shims import install
+from localcloud.recording.compare import compare_files
+from localcloud.recording.record import RecordOptions, record
+from localcloud.recording.recordings import RecordingError
+from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
 from localcloud.world.scenario import BUILT_IN, Scenario, ScenarioError
 from localcloud.world.scenario import load as load_scenario
-from localcloud.world.state import StateError, StateLock, clear_description, describe, description
+from localcloud.world.state import PRIVATE_UMASK, StateError, StateLock, describe, description
 
 EXIT_REFUSED = 2
 _INTERRUPTED = 130
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A running cloud with its provider stand-ins, and the environment variables for it."""
+    """A running cloud with its provider stand-ins, and the environment variables for it. `umask` is the one that this process was started with."""
 
     cloud: OpenCloud
     variables: dict[str, str]
+    umask: int
 
 
 class RefusedError(Exception):
@@ -44,8 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     own, command = _split(list(arguments))
     options = _parser().parse_args(own)
     try:
-        return _follow(options, command)
-    except (RefusedError, StateError, ScenarioError) as error:
+        return _follow(options, command or getattr(options, "rest", []))
+    except (RefusedError, StateError, ScenarioError, RecordingError) as error:
         print(f"localcloud: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
@@ -53,12 +56,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _follow(options: argparse.Namespace, command: list[str]) -> int:
-    if options.what == "run" and not command:
-        raise RefusedError("No command to run: python -m localcloud run [options] -- CMD...")
-    if options.what != "run" and command:
+    if options.what in {"run", "record"} and not command:
+        raise RefusedError(f"No command to run: python -m localcloud {options.what} [options] -- CMD...")
+    if options.what not in {"run", "record"} and command:
         raise RefusedError(f"{options.what} takes no command, but got: {' '.join(command)}; use run for that.")
     if options.what == "env":
         return _env(options)
+    if options.what == "record":
+        wanted = RecordOptions(out=options.out, command=command, upstream=options.upstream, replaced=options.replace)
+        return asyncio.run(record(wanted, os.environ))
+    if options.what == "compare":
+        return compare_files(options)
     return asyncio.run(_run(options, command) if options.what == "run" else _serve(options))
 
 
@@ -74,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m localcloud", description="A simulated Google Cloud on this machine; see docs/local-cloud.md."
     )
-    commands = parser.add_subparsers(dest="what", required=True, metavar="run|serve|env")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="run|serve|env|record|compare")
     run = commands.add_parser(
         "run",
         help="start a cloud, run a command in its environment, stop the cloud",
@@ -116,7 +124,45 @@ def _parser() -> argparse.ArgumentParser:
     env = commands.add_parser("env", help="print the environment of a cloud that runs with `serve`")
     env.add_argument("--state", type=Path, default=kept, help="its state folder (default: .localcloud)")
     env.add_argument("--json", action="store_true", help="one JSON object instead of export lines")
+    _add_recording(commands)
     return parser
+
+
+class _Commands(Protocol):
+    """What argparse's `add_subparsers` returns."""
+
+    def add_parser(self, name: str, *, help: str, usage: str | None = None) -> argparse.ArgumentParser:  # noqa: A002 - argparse's name
+        """Add a command."""
+        ...
+
+
+def _add_recording(commands: _Commands) -> None:
+    keeper = commands.add_parser(
+        "record",
+        help="run a command on Google Cloud and keep what it and Google said, without secrets",
+        usage="python -m localcloud record --out FILE [options] [--] CMD...",
+    )
+    keeper.add_argument("--out", type=Path, required=True, help="the file to write; it must not exist yet")
+    keeper.add_argument(
+        "--upstream", metavar="URL", help="send to URL/run/..., URL/tpu/... and so on instead of Google"
+    )
+    keeper.add_argument(
+        "--replace",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="a further text to replace by a placeholder; repeatable",
+    )
+    keeper.add_argument("rest", nargs=argparse.REMAINDER, metavar="CMD", help="the command; `--` before it is optional")
+    comparer = commands.add_parser(
+        "compare", help="compare a recording with the local cloud, or with another recording"
+    )
+    comparer.add_argument("file", type=Path, metavar="FILE", help="a file of `record`")
+    comparer.add_argument(
+        "--with", dest="other", type=Path, metavar="OTHER", help="compare only what was sent, with that of another file"
+    )
+    comparer.add_argument("--scenario", type=Path, help="the scenario of the local cloud, as for `run`")
+    comparer.add_argument("--json", action="store_true", help="one JSON object instead of a table")
 
 
 def _positive(text: str) -> float:
@@ -127,7 +173,8 @@ def _positive(text: str) -> float:
 
 
 def _env(options: argparse.Namespace) -> int:
-    found: dict[str, str] = description(options.state.resolve())["environment"]
+    known = description(options.state.resolve())
+    found = environment.in_shell(known["environment"], known["commands"])
     print(json.dumps(found, indent=1) if options.json else environment.exports(found))
     return 0
 
@@ -139,13 +186,14 @@ async def _run(options: argparse.Namespace, command: list[str]) -> int:
         )
         async with _opened(state.resolve(), options) as opened:
             print(_notice(opened), file=sys.stderr, flush=True)
-            return await _child(command, opened.variables)
+            inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
+            return await run_child(command, {**inherited, **opened.variables}, umask=opened.umask)
 
 
 async def _serve(options: argparse.Namespace) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
+    for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
     state = options.state.resolve()
     async with _opened(state, options) as opened:
@@ -170,9 +218,13 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
     project = (
         options.project or os.environ.get("GOOGLE_CLOUD_PROJECT") or os.environ.get("GOOGLE_PROJECT") or DEFAULT_PROJECT
     )
-    lock = StateLock.take(state)
+    umask = os.umask(PRIVATE_UMASK)
     try:
-        commands = install(state / "bin")
+        lock = StateLock.take(state)
+    except StateError:
+        os.umask(umask)
+        raise
+    try:
         (state / "pulumi").mkdir(exist_ok=True)
         wanted = Options(project=project, speed=options.speed, scenario=scenario, port=options.port)
         try:
@@ -183,6 +235,8 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
             ) from None
         try:
             token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=365 * 24 * 3600)
+            # People's `gcloud` is the owner's, whoever the credentials of the shell belong to.
+            commands = install(state / "bin", environment={OPERATOR_TOKEN: token})
             # A default provider without gcp:project takes its project from here, not from the shell that started the cloud.
             known = {**os.environ, "GOOGLE_PROJECT": project, "GOOGLE_CLOUD_PROJECT": project}
             async with serve_providers(cloud.base_url, token=token, environment=known, speed=options.speed) as ports:
@@ -196,45 +250,11 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
                     commands=commands,
                     debug_providers=ports.debug_providers if options.providers == "standin" else None,
                 )
-                describe(state, {"pid": os.getpid(), "url": cloud.base_url, "environment": found})
-                yield Opened(cloud=cloud, variables=found)
+                written = {"url": cloud.base_url, "environment": found, "commands": str(commands)}
+                with contextlib.closing(describe(state, written)):
+                    yield Opened(cloud=cloud, variables=found, umask=umask)
         finally:
-            clear_description(state)
             await cloud.close()
     finally:
         lock.release()
-
-
-async def _child(command: list[str], variables: dict[str, str]) -> int:
-    """Run the command, forward signals to it, and return its exit code (128 + N after signal N)."""
-    inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
-    try:
-        child = await asyncio.create_subprocess_exec(*command, env={**inherited, **variables})
-    except FileNotFoundError:
-        print(f"localcloud: the command '{command[0]}' was not found on PATH.", file=sys.stderr)
-        return _NOT_FOUND
-    except PermissionError:
-        print(f"localcloud: the file '{command[0]}' is not executable.", file=sys.stderr)
-        return _NOT_EXECUTABLE
-    loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, _forward, child, number)
-    try:
-        code = await child.wait()
-    finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
-    return code if code >= 0 else 128 - code
-
-
-def _forward(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Forward a signal, unless the terminal has already sent it to the child: Ctrl-C reaches the whole foreground group."""
-    from_terminal = (
-        number == signal.SIGINT
-        and sys.stdin is not None
-        and sys.stdin.isatty()
-        and os.getpgid(child.pid) == os.getpgrp() == os.tcgetpgrp(sys.stdin.fileno())
-    )
-    if not from_terminal:
-        with contextlib.suppress(ProcessLookupError):
-            child.send_signal(number)
+        os.umask(umask)

@@ -18,6 +18,7 @@ API_OVERRIDES = {
     "SERVICEUSAGE": "serviceusage/",
     "MONITORING": "monitoring/",
     "LOGGING": "logging/",
+    "OSLOGIN": "oslogin/",
 }
 """gcloud's endpoint override variables, with the path that gcloud expects below the base URL.
 
@@ -31,10 +32,11 @@ REMOVED = (
     "GCLOUD_KEYFILE_JSON",
     "GOOGLE_IMPERSONATE_SERVICE_ACCOUNT",
     "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE",
+    "CLOUDSDK_CORE_ACCOUNT",
 )
 """Variables that a command of `run` does not inherit: they would bypass the local cloud or send real credentials to it."""
 
-_REAL_PLUGIN_ENDPOINTS = {
+REAL_PLUGIN_ENDPOINTS = {
     "GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT": "run/v2/",
     "GOOGLE_STORAGE_CUSTOM_ENDPOINT": "storage/storage/v1/",
     "GOOGLE_SECRET_MANAGER_CUSTOM_ENDPOINT": "secretmanager/v1/",
@@ -50,6 +52,10 @@ _REAL_PLUGIN_ENDPOINTS = {
     "GOOGLE_TPU_V2_CUSTOM_ENDPOINT": "tpu/v2alpha1/",
 }
 """Variables that the real pulumi-gcp plugin honours, with the paths that it expects below the base URL."""
+
+
+_DIRECT = ("127.0.0.1", "localhost")
+"""Hosts that no proxy is used for."""
 
 
 def variables(
@@ -76,16 +82,40 @@ def variables(
         "GOOGLE_PROJECT": project,
         "LOCALCLOUD_URL": base_url,
         "LOCALCLOUD_SPEED": f"{speed:g}",
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(commands), given.get("PATH", os.defpath)]),
+        "LOCALCLOUD_TOKEN": access_token,
+        "CLOUD_CLOCK_SPEED": f"{speed:g}",
+        **_joined(commands, given),
     }
-    for name in ("NO_PROXY", "no_proxy"):
-        found[name] = ",".join(part for part in (given.get(name), "127.0.0.1", "localhost") if part)
     for api, path in API_OVERRIDES.items():
         found[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}"] = f"{base_url}/{path}"
     if debug_providers is not None:
         found["PULUMI_DEBUG_PROVIDERS"] = debug_providers
     else:
-        found.update({name: f"{base_url}/{path}" for name, path in _REAL_PLUGIN_ENDPOINTS.items()})
+        found.update({name: f"{base_url}/{path}" for name, path in REAL_PLUGIN_ENDPOINTS.items()})
+        # Else the plugin asks Google for the list of regions, past every endpoint variable.
+        found["PULUMI_GCP_SKIP_REGION_VALIDATION"] = "true"
+    return found
+
+
+def in_shell(found: Mapping[str, str], commands: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of a running cloud for the shell that asks: lists such as PATH extend the shell's own, and do not grow when asked again."""
+    return {**found, **_joined(Path(commands), os.environ if inherited is None else inherited)}
+
+
+def _joined(commands: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that extend a list of the caller's: folders of commands, hosts without a proxy."""
+    first = [str(Path(sys.executable).parent), str(commands)]
+    path = given.get("PATH") or os.defpath
+    rest = [folder for folder in path.split(os.pathsep) if folder not in first]
+    return {"PATH": os.pathsep.join([*first, *rest]), **without_proxy(given)}
+
+
+def without_proxy(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that let no proxy come between a client and this machine; asked again, they do not grow."""
+    found: dict[str, str] = {}
+    for name in ("NO_PROXY", "no_proxy"):
+        hosts = [host for host in given.get(name, "").split(",") if host not in _DIRECT]
+        found[name] = ",".join([*filter(None, hosts), *_DIRECT])
     return found
 
 

@@ -1,13 +1,15 @@
 """The stand-in for the `docker` provider: images that are built and pushed on paper.
 
-No Docker engine is needed and nothing is really built. An image's digest is worked out from what a build would read (context, Dockerfile,
-arguments, target, platform), so that it changes exactly when the image would; images that were not built here get a digest of their name and
-triggers. Deleting deletes nothing, as in the real provider.
+No Docker engine is needed and nothing is really built. A push tells the local cloud's registry that the image exists. An image's digest is
+worked out from what a build would read (context, Dockerfile, arguments, target, platform), so that it changes exactly when the image would; images
+that were not built here get a digest of their name and triggers. Deleting deletes nothing, as in the real provider.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
 
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
@@ -15,7 +17,7 @@ from localcloud.plugins.contexts import Build, context_digest, manifest_digest
 from localcloud.plugins.diffing import Detail, Details, Difference, DiffKind, compare
 from localcloud.plugins.inputs import foretold, secret_paths
 from localcloud.plugins.lifecycle import Created, ReadReply
-from localcloud.plugins.rest import PluginError
+from localcloud.plugins.rest import PluginError, RestTransport, TransportReply, bearer
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, block, flag, listing, outputs, text, texts_by_key
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_object, text_of
 
@@ -96,8 +98,9 @@ class DockerProvider:
     name = "docker"
     version = VERSION
 
-    def __init__(self) -> None:
+    def __init__(self, transport: RestTransport, *, token: str | None) -> None:
         self._registry: dict[str, str] = {}
+        self._push = _Pusher(transport=transport, token=token)
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:
         """Accept the real provider's settings, none of which has an effect here; refuse others."""
@@ -107,7 +110,36 @@ class DockerProvider:
     def configure(self, configuration: Properties) -> "DockerSession":
         """Start a session; the images pushed so far are the same for all."""
         del configuration
-        return DockerSession(registry=self._registry)
+        return DockerSession(registry=self._registry, pusher=self._push)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pusher:
+    """Pushes to the registries of the local cloud."""
+
+    transport: RestTransport
+    token: str | None = field(repr=False)
+
+    async def push(self, name: str, digest: str) -> None:
+        """Store the image's digest under its name. Raise PluginError in docker's words if the registry refuses."""
+        host, _, path = name.partition("@")[0].partition("/")
+        if not host.endswith("-docker.pkg.dev"):
+            return
+        repository, colon, tag = path.rpartition(":")
+        path = f"registry/{host}/v2/{repository if colon else tag}/manifests/{tag if colon else 'latest'}"
+        headers = {**bearer(self.token), "Content-Type": "application/json"}
+        reply = await self.transport.send("PUT", path, {}, headers, json.dumps({"digest": digest}).encode())
+        if reply.status >= HTTPStatus.BAD_REQUEST:
+            raise PluginError(f"error pushing image: {_refusal(reply)}")
+
+
+def _refusal(reply: TransportReply) -> str:
+    """Return docker's message for a refused push."""
+    errors = json.loads(reply.text or "{}").get("errors")
+    if not errors:
+        return f"received unexpected HTTP status: {reply.status}"
+    found = errors[0]
+    return f"{str(found['code']).lower().replace('_', ' ')}: {found['message']}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +147,7 @@ class DockerSession:
     """A configured provider; `registry` holds the digests of images pushed so far, by name."""
 
     registry: dict[str, str] = field(repr=False)
-
-    def cancel(self) -> None:
-        """Do nothing: no operation waits."""
+    pusher: "_Pusher" = field(repr=False)
 
     def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
         """Check inputs; an image's build gets the digest of its context, so that a changed file is a difference."""
@@ -161,6 +191,7 @@ class DockerSession:
             digest = manifest_digest(_build(inputs))
             name = text_of(inputs, "imageName")
             if inputs.get("skipPush") is not True:
+                await self.pusher.push(name, digest)
                 self.registry[name] = digest
             return Created(id=name, state=_image_state(inputs, digest))
         return self._registry_image(inputs)

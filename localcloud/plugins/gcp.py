@@ -21,7 +21,7 @@ from localcloud.plugins.lifecycle import (
     UpdateRequest,
 )
 from localcloud.plugins.overlay import lifecycle_of, resource_type
-from localcloud.plugins.rest import LOCAL_TOKEN, PluginError, Rest, RestTransport
+from localcloud.plugins.rest import PluginError, Rest, RestTransport
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
 
 VERSION: Final = "10.2.0"
@@ -64,8 +64,8 @@ class GcpProvider:
         speed: float = 1.0,
     ) -> None:
         self._environment = os.environ if environment is None else environment
-        known = token or self._environment.get("GOOGLE_OAUTH_ACCESS_TOKEN") or LOCAL_TOKEN
-        self.rest = Rest(transport, token=known, speed=speed)
+        self.token = token or self._environment.get("GOOGLE_OAUTH_ACCESS_TOKEN")
+        self.rest = Rest(transport, token=self.token, speed=speed)
         self._locks = Locks()
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:
@@ -91,7 +91,7 @@ class GcpProvider:
             else {},
             attribution=_parsed(configuration.get("addPulumiAttributionLabel")) is not False,
         )
-        return GcpSession(context=OperationContext(rest=self.rest.for_session(), settings=settings, locks=self._locks))
+        return GcpSession(context=OperationContext(rest=self.rest, settings=settings, locks=self._locks))
 
     def _first(self, *names: str) -> str:
         return next((value for name in names if (value := self._environment.get(name))), "")
@@ -112,10 +112,6 @@ class GcpSession:
     """The configured provider."""
 
     context: OperationContext
-
-    def cancel(self) -> None:
-        """End the session's waits."""
-        self.context.rest.stop.now()
 
     def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
         """Check inputs and fill defaults in."""

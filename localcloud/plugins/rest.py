@@ -15,7 +15,6 @@ from localcloud.plugins.schema import Json, Object
 
 Query: TypeAlias = Mapping[str, str] | None
 
-LOCAL_TOKEN: Final = "local-token"  # noqa: S105 - what the local cloud takes from a client without credentials; it opens nothing else
 
 _RETRIED: Final = frozenset({429, 500, 502, 503, 504})
 _MAX_ATTEMPTS: Final = 8
@@ -59,10 +58,6 @@ class OperationError(PluginError):
 
     def __init__(self, code: Json, message: str) -> None:
         super().__init__(f"Error code {code}, message: {message}" if code is not None else message)
-
-
-class CancelledByUserError(PluginError):
-    """The engine asked to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,41 +114,20 @@ class LocalCloudTransport:
             self._session = None
 
 
-class Stop:
-    """Ends all current waits when the engine cancels. Later waits are not affected."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def now(self) -> None:
-        """End the waits that are under way."""
-        self._event.set()
-        self._event = asyncio.Event()
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait for some seconds. Raises CancelledByUserError if `now` is called in that time."""
-        try:
-            await asyncio.wait_for(self._event.wait(), timeout=seconds)
-        except TimeoutError:
-            return
-        raise CancelledByUserError(
-            "cancelled; what was asked for may still come into being, so run `pulumi refresh` before the next update"
-        )
+def bearer(token: str | None) -> dict[str, str]:
+    """Return the headers that send a token, if there is one."""
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
 class Rest:
     """JSON over a transport. As in the real provider, 429, 5xx and broken connections are retried for a limited time."""
 
-    def __init__(self, transport: RestTransport, *, token: str = LOCAL_TOKEN, speed: float = 1.0) -> None:
-        """Send the token with each request; `speed` is that of the cloud's clock, in simulated seconds per real second."""
+    def __init__(self, transport: RestTransport, *, token: str | None = None, speed: float = 1.0) -> None:
+        """Send the token, if there is one, with each request; `speed` is that of the cloud's clock, in simulated seconds per real second."""
         self._transport = transport
         self._token = token
+        self._identity = bearer(token)
         self._speed = speed
-        self.stop = Stop()
-
-    def for_session(self) -> "Rest":
-        """Return a client with the same connections and its own waits: the end of one run must not end the waits of another."""
-        return Rest(self._transport, token=self._token, speed=self._speed)
 
     async def __aenter__(self) -> Self:
         return self
@@ -216,9 +190,7 @@ class Rest:
         doing: str = "",
     ) -> Object:
         """Send any request and return the JSON object that answers it. Raises RestError and PluginError."""
-        reply = await self._with_retries(
-            method, path, query, {"Authorization": f"Bearer {self._token}", **headers}, body
-        )
+        reply = await self._with_retries(method, path, query, {**self._identity, **headers}, body)
         parsed = _parse(reply.text)
         if reply.status >= _SUCCESS_BELOW:
             raise _api_error(reply.status, parsed, reply.text, doing)
@@ -242,7 +214,7 @@ class Rest:
     async def pause(self, attempt: int) -> None:
         """Wait before the next attempt: exponentially longer, with jitter."""
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (attempt - 1))
-        await self.stop.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not cryptography
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not cryptography
 
     async def wait(self, path: str, operation: Object, *, limit_s: float, is_done: Callable[[Object], bool]) -> Object:
         """Poll an operation at `path` until `is_done`; returns it as it was answered last. Raises PluginError after `limit_s` simulated seconds."""
@@ -251,7 +223,7 @@ class Rest:
         while not is_done(operation):
             if monotonic() > ends_at:
                 raise PluginError(_timeout_message(operation, limit_s))
-            await self.stop.sleep(pause_s)
+            await asyncio.sleep(pause_s)
             pause_s = min(_LONGEST_POLL_S, pause_s * 1.5)
             operation = await self.get(path)
         return operation

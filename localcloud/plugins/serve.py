@@ -6,16 +6,45 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import grpc
 import grpc.aio
 from pulumi.runtime.proto import provider_pb2_grpc
 
+from localcloud.callers import other_user
 from localcloud.plugins.docker import DockerProvider
 from localcloud.plugins.gcp import GcpProvider
 from localcloud.plugins.rest import LocalCloudTransport, RestTransport
 from localcloud.plugins.servicer import Provider, ProviderServicer
 
+_HOST: Final = "127.0.0.1"
 _UNLIMITED: Final = -1
 _GRACE_S: Final = 1.0
+
+
+class _SameUser(grpc.aio.ServerInterceptor):
+    """Refuses calls of other users of this machine: the engine sends no credentials, and a stand-in calls the local cloud with the operator's token."""
+
+    address: tuple[str, int] = (_HOST, 0)
+    """Where the server listens."""
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:  # noqa: ANN401 - grpc has no types for them
+        """Return the method's handler behind the check."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+
+        async def checked(request: Any, context: Any) -> Any:  # noqa: ANN401 - as above
+            host, _, port = str(context.peer()).removeprefix("ipv4:").rpartition(":")
+            if other_user((host, int(port)), self.address):
+                text = "the local cloud's plugins answer only the user who started the local cloud"
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
+            return await handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            checked,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +71,18 @@ async def serve(
 ) -> AsyncGenerator[Ports]:
     """Serve `gcp` and `docker` until the context ends.
 
-    `base_url` is the local cloud's, such as `http://127.0.0.1:8080`; `token` its bearer token (else GOOGLE_OAUTH_ACCESS_TOKEN, else a fixed local
-    one). `environment` (else the process's) gives project and region where the program's configuration does not. `transport` is for tests. `speed` is that
+    `base_url` is the local cloud's, such as `http://127.0.0.1:8080`; `token` its bearer token (else GOOGLE_OAUTH_ACCESS_TOKEN).
+    `environment` (else the process's) gives project and region where the program's configuration does not. `transport` is for tests. `speed` is that
     of the cloud's clock, by which the time limits of operations pass.
     """
+    to_cloud = transport or LocalCloudTransport(base_url)
     gcp = GcpProvider(
-        transport or LocalCloudTransport(base_url),
+        to_cloud,
         token=token,
         environment=os.environ if environment is None else environment,
         speed=speed,
     )
-    docker = DockerProvider()
+    docker = DockerProvider(to_cloud, token=gcp.token)
     async with gcp.rest, _served(gcp) as gcp_port, _served(docker) as docker_port:
         yield Ports(gcp=gcp_port, docker=docker_port)
 
@@ -60,9 +90,11 @@ async def serve(
 @asynccontextmanager
 async def _served(provider: Provider) -> AsyncGenerator[int]:
     options = [("grpc.max_receive_message_length", _UNLIMITED), ("grpc.max_send_message_length", _UNLIMITED)]
-    server: Any = grpc.aio.server(options=options)
+    guard = _SameUser()
+    server: Any = grpc.aio.server(options=options, interceptors=[guard])
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(ProviderServicer(provider), server)
-    port = int(server.add_insecure_port("127.0.0.1:0"))
+    port = int(server.add_insecure_port(f"{_HOST}:0"))
+    guard.address = (_HOST, port)
     await server.start()
     try:
         yield port

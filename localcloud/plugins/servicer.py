@@ -199,11 +199,11 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             return provider_pb2.InvokeResponse(**options)
 
     async def Cancel(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """End the waits of this connection's session. Every run of an engine ends with a Cancel, and another run may be waiting beside it."""
-        del request
-        session = self._sessions.get(context.peer())
-        if session is not None:
-            session.cancel()
+        """Do nothing, as the real providers: operations under way end by themselves, and the engine records them.
+
+        Source: pulumi/pulumi-terraform-bridge, pkg/tfshim/sdk-v2/provider.go (`Stop` returns nil; Apply runs in a context that nothing cancels), 2026-11.
+        """
+        del request, context
         return empty_pb2.Empty()
 
 

@@ -18,7 +18,7 @@ from localcloud.rest.errors import CloudError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The identity of a caller. The operator may do everything; a bearer token that was not issued here counts as the operator's."""
+    """The identity of a caller. The operator may do everything."""
 
     email: str
     operator: bool

@@ -100,7 +100,7 @@ class DiscoveryDocument:
 
 
 VERSIONS: dict[str, dict[str, str]] = {
-    "run": {"v2": "run.v2"},
+    "run": {"v2": "run.v2", "v1": "run.v1", "apis/serving.knative.dev/v1": "run.v1"},
     "secretmanager": {"v1": "secretmanager.v1"},
     "storage": {"storage/v1": "storage.v1"},
     "artifactregistry": {"v1": "artifactregistry.v1"},
@@ -110,6 +110,7 @@ VERSIONS: dict[str, dict[str, str]] = {
     "serviceusage": {"v1": "serviceusage.v1", "v1beta1": "serviceusage.v1beta1"},
     "monitoring": {"v1": "monitoring.v1", "v3": "monitoring.v3"},
     "logging": {"v2": "logging.v2"},
+    "oslogin": {"v1": "oslogin.v1", "v1beta": "oslogin.v1beta", "v1alpha": "oslogin.v1alpha"},
     "tpu": {"v2alpha1": "tpu.v2alpha1", "v2": "tpu.v2", "v1": "tpu.v1"},
 }
 """API -> path prefix -> discovery document."""
@@ -121,7 +122,7 @@ _STYLES = {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}
 def document_for(api: str, path: str) -> DiscoveryDocument | None:
     """Return the document for a path without leading slash and API segment, or None."""
     for prefix, name in VERSIONS.get(api, {}).items():
-        if path == prefix or path.startswith(prefix + "/"):
+        if path == prefix or path.startswith((f"{prefix}/", f"{prefix}:")):
             return load(name)
     return None
 

@@ -89,7 +89,9 @@ class CloudError(Exception):
     in_use = staticmethod(_error(400, "INVALID_ARGUMENT", "resourceInUseByAnotherResource"))
     """Compute Engine's error for a resource that another resource uses."""
     unauthenticated = staticmethod(_error(401, "UNAUTHENTICATED", "required"))
-    """The credentials are missing or invalid."""
+    """The credentials are missing."""
+    bad_credentials = staticmethod(_error(401, "UNAUTHENTICATED", "authError"))
+    """The credentials are invalid or have expired."""
     not_found = staticmethod(_error(404, "NOT_FOUND", "notFound"))
     already_exists = staticmethod(_error(409, "ALREADY_EXISTS", "alreadyExists"))
     aborted = staticmethod(_error(409, "ABORTED", "conflict"))
@@ -105,6 +107,13 @@ class CloudError(Exception):
     def injected(cls, code: int) -> "CloudError":
         """Return the error of a fault in the scenario."""
         status = _CANONICAL.get(code, "UNKNOWN")
+        if code == 429:  # noqa: PLR2004 - HTTP's own number
+            return cls(
+                code,
+                status,
+                "Resource has been exhausted (e.g. check quota). (A fault from the local cloud's scenario.)",
+                reason="rateLimitExceeded",
+            )
         return cls(
             code,
             status,

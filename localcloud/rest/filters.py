@@ -66,6 +66,11 @@ def _comparable(text: str) -> float | datetime | str:
     """Return a severity or a number as a number, a time as a time, other text as it is."""
     if text in _SEVERITIES:
         return float(_SEVERITIES.index(text))
+    return number_or_time(text)
+
+
+def number_or_time(text: str) -> float | datetime | str:
+    """Return a number as a number, a time as a time (UTC if it names no zone), other text as it is."""
     try:
         return float(text)
     except ValueError:

@@ -5,8 +5,19 @@ from typing import Any, Final, cast
 from localcloud.json_values import JsonObject, part
 from localcloud.rest.discovery import DiscoveryDocument, Method
 
+_OTHER_FORM: Final = {"run.v1": frozenset({"run.projects.locations.list"})}
+"""Documents whose resources have another form than those of other versions, with the methods that are the same in all versions."""
 _MODELLED: Final = {"tpu": "v2alpha1"}
 """API -> the version whose fields the service's model has. Other APIs answer with the fields that all their versions share."""
+
+
+def handler_id(document: DiscoveryDocument, method: Method) -> str:
+    """Return the id of a method's handler: the method's own, or `API.VERSION.METHOD` where the version has another form."""
+    shared = _OTHER_FORM.get(f"{document.api}.{document.version}")
+    if shared is None or method.id in shared:
+        return method.id
+    api, _, rest = method.id.partition(".")
+    return f"{api}.{document.version}.{rest}"
 
 
 def in_version(document: DiscoveryDocument, method: Method, answer: JsonObject) -> JsonObject:
@@ -22,7 +33,9 @@ def in_version(document: DiscoveryDocument, method: Method, answer: JsonObject) 
 def _operation(document: DiscoveryDocument, modelled: str, answer: JsonObject) -> JsonObject:
     operation = dict(answer)
     if "metadata" in answer:
-        operation["metadata"] = {**part(answer, "metadata"), "apiVersion": document.version}
+        metadata = part(answer, "metadata")
+        kind = str(metadata.get("@type", "")).replace(f".{modelled}.", f".{document.version}.")
+        operation["metadata"] = {**metadata, "@type": kind, "apiVersion": document.version}
     response = part(answer, "response")
     kind = str(response.get("@type", ""))
     schema = kind.rpartition(".")[2]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
+from localcloud.callers import foreign_host
 from localcloud.open_files import raise_open_files
 from localcloud.world.runtime import AccessDecision, Authorize
 
@@ -251,7 +252,13 @@ class _Client(asyncio.Protocol):
             target.leave()
 
     def _admit(self, head: _Head) -> bool:
-        """Check IAM. Answer the request and return False if it is refused."""
+        """Check host name and IAM. Answer the request and return False if it is refused.
+
+        Google's front end answers 404 for a host name that no service has; a web page that resolves its own name to 127.0.0.1 sends such a name.
+        """
+        if foreign_host(head.get("host"), address=_HOST, port=self._front.port):
+            self._answer(404, "Not Found", "The requested URL was not found on this server.")
+            return False
         given = head.get("x-serverless-authorization") or head.get("authorization")
         token = None
         if given is not None:

@@ -4,8 +4,7 @@ import asyncio
 import os
 import re
 import signal
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from localcloud.running import interpreter
 from localcloud.vllm.server import KILLED_MARK, PLANNED_MARK
 
 _STOP_GRACE_S: Final = 3.0
-_LAST_LINES: Final = 40
 _LINE_LIMIT_BYTES: Final = 1024 * 1024
 
 
@@ -36,21 +34,37 @@ class PlannedStart:
 class Server:
     """One running server. It watches its standard input and ends when this process ends."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path, secrets: Sequence[str]) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        log: Path,
+        secrets: Sequence[str],
+        printed: Callable[[str, str], None],
+    ) -> None:
         self._process = process
         self._log = log
+        self._printed = printed
         self._secrets = sorted((secret for secret in secrets if secret), key=len, reverse=True)
         self._up: asyncio.Future[PlannedStart | None] = asyncio.get_running_loop().create_future()
-        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.killed_with_mib: int | None = None
-        self._readers = [asyncio.create_task(self._read(stream)) for stream in (process.stdout, process.stderr)]
+        streams = (("stdout", process.stdout), ("stderr", process.stderr))
+        self._readers = [asyncio.create_task(self._read(name, stream)) for name, stream in streams]
         self._ended = asyncio.create_task(self._end())
 
     @classmethod
     async def start(
-        cls, words: Sequence[str], *, environment: Mapping[str, str], log: Path, secrets: Sequence[str] = ()
+        cls,
+        words: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        log: Path,
+        secrets: Sequence[str],
+        printed: Callable[[str, str], None],
     ) -> "Server":
-        """Start a server for a container's command line."""
+        """Start a server for a container's command line. `printed` gets each line as it was printed, with the name of its stream.
+
+        The file `log` has the lines without the values of secrets.
+        """
         log.parent.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
             *interpreter.command("localcloud.vllm", *words),
@@ -61,7 +75,7 @@ class Server:
             limit=_LINE_LIMIT_BYTES,
             start_new_session=True,
         )
-        return cls(process, log, secrets)
+        return cls(process, log, secrets, printed)
 
     @property
     def running(self) -> bool:
@@ -97,26 +111,28 @@ class Server:
             self._up.set_result(None)
         return 128 - code if code < 0 else code
 
-    async def _read(self, stream: asyncio.StreamReader | None) -> None:
+    async def _read(self, name: str, stream: asyncio.StreamReader | None) -> None:
         if stream is None:
             return
         with self._log.open("a", encoding="utf-8") as log:
             while line := await stream.readline():
-                text = self._clean(line.decode(errors="replace").rstrip())
-                log.write(text + "\n")
+                text = line.decode(errors="replace").rstrip()
+                log.write(self._clean(text) + "\n")
                 log.flush()
-                self._take(text)
+                self._take(name, text)
 
     def _clean(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "[removed]")
         return text
 
-    def _take(self, text: str) -> None:
-        self.last_lines.append(text)
+    def _take(self, name: str, text: str) -> None:
         planned = re.match(re.escape(PLANNED_MARK) + r" port (\d+), ([\d.]+) simulated", text)
         if planned is not None and not self._up.done():
             self._up.set_result(PlannedStart(port=int(planned[1]), start_s=float(planned[2])))
         killed = re.match(re.escape(KILLED_MARK) + r" (\d+) MiB", text)
         if killed is not None:
+            # A container does not say this: the kernel ends it, and Cloud Run's own entry has the figures.
             self.killed_with_mib = int(killed[1])
+        elif text:
+            self._printed(name, text)

@@ -11,24 +11,27 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from localcloud.json_values import as_list, as_object
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
 from localcloud.running.probes import passes, read_probe
 from localcloud.running.processes import PlannedStart, Server, server_environment
 from localcloud.services.run_limits import memory_gib
+from localcloud.world import run_words
 from localcloud.world.clock import Clock
+from localcloud.world.run_words import LogLine, Stream, container_port, serving_container
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
 ReadSecret: TypeAlias = Callable[[str, str], str]
 """Returns the payload of `projects/P/secrets/S/versions/V` for a service account's e-mail. Raises RevisionFailedError if access is denied."""
 ListObjects: TypeAlias = Callable[[str], Mapping[str, int] | None]
 """Returns names and sizes in bytes of a bucket's objects, or None if there is no such bucket."""
+WriteLog: TypeAlias = Callable[[str, LogLine], None]
+"""Writes a line to Cloud Logging, for a revision's full name."""
 UserOf: TypeAlias = Callable[[str], int]
 """Returns the uid of an image's container. vLLM's image runs as root."""
 
-_DEFAULT_PORT: Final = 8080
 _DEFAULT_MEMORY_MIB: Final = 512
 _IMAGE_COMMAND: Final = ("vllm", "serve")
 """The entry point of vLLM's image, for a container without a command."""
@@ -75,13 +78,15 @@ class SimulatedRevisions:
         state: Path,
         read_secret: ReadSecret,
         list_objects: ListObjects,
+        write_log: WriteLog,
         user_of: UserOf = _root,
     ) -> None:
-        """Keep the logs in `state`/logs: one file per revision, without the values of its secrets."""
+        """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging gets the lines as they are."""
         self._clock = clock
         self._state = state
         self._read_secret = read_secret
         self._list_objects = list_objects
+        self._write_log = write_log
         self._user_of = user_of
         self._instances: dict[str, _Instance] = {}
 
@@ -92,7 +97,9 @@ class SimulatedRevisions:
 
     def log_file(self, name: str) -> Path:
         """Return where a revision's log is."""
-        return self._state / "logs" / f"{_short(name)}.log"
+        folder = self._state / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{_short(name)}.log"
 
     async def start(self, revision: RevisionSpec) -> str:
         """Start an instance and run its startup probe; see `RevisionRuntime`."""
@@ -125,7 +132,7 @@ class SimulatedRevisions:
         folder = self._state / "revisions" / _short(revision.name)
         folder.mkdir(parents=True, exist_ok=True)
         mounts = folder / "mounts.json"
-        mounts.write_text(json.dumps(self._mounts(template)), encoding="utf-8")
+        mounts.write_text(json.dumps(self._mounts(revision, template)), encoding="utf-8")
         simulator = {
             "VLLM_SIM_ACCELERATOR": template.accelerator,
             "VLLM_SIM_CLOCK_SPEED": repr(self._clock.speed),
@@ -169,17 +176,17 @@ class SimulatedRevisions:
             secrets.append(payload.strip())
         return environment
 
-    def _mounts(self, template: "_TemplateReader") -> list[dict[str, Any]]:
+    def _mounts(self, revision: RevisionSpec, template: "_TemplateReader") -> list[dict[str, Any]]:
         """List the Cloud Storage volumes and their objects. Raises RevisionFailedError for a bucket that does not exist."""
         out: list[dict[str, Any]] = []
         uid = self._user_of(template.image)
         for path, name, bucket, options in template.buckets():
             files = self._list_objects(bucket)
             if files is None:
-                raise RevisionFailedError(
-                    f"The volume '{name}' could not be mounted: the Cloud Storage bucket '{bucket}' does not exist, "
-                    f"or the service account '{template.service_account}' may not read it."
+                lines = run_words.not_mounted(
+                    name, run_words.no_such_bucket(), revision.template, service=revision.service
                 )
+                raise self._not_started(revision, lines)
             only = options.get("only-dir", "").strip("/")
             if only:
                 files = {key[len(only) + 1 :]: size for key, size in files.items() if key.startswith(only + "/")}
@@ -210,33 +217,38 @@ class SimulatedRevisions:
         finally:
             probing.cancel()
             ending.cancel()
-        raise RevisionFailedError(
-            "The user-provided container failed the configured startup probe checks. Logs for this revision might contain more information."
-            f"\n\nLogs URL: {instance.log.as_uri()}"
-        )
+        lines = run_words.probe_failed(probe.failure_threshold, instance.spec.template, service=instance.spec.service)
+        raise self._not_started(instance.spec, lines)
 
     async def _server(self, instance: _Instance) -> Server:
+        name = instance.spec.name
         return await Server.start(
-            instance.words, environment=instance.environment, log=instance.log, secrets=instance.secrets
+            instance.words,
+            environment=instance.environment,
+            log=instance.log,
+            secrets=instance.secrets,
+            printed=lambda stream, text: self._write_log(name, LogLine(stream=cast("Stream", stream), text=text)),
         )
 
     async def _exited(self, instance: _Instance, template: "_TemplateReader") -> RevisionFailedError:
-        """Return the error with which Cloud Run describes the end of a container."""
-        server = instance.server
+        """Return the error of a container that ended before it was ready. Why it ended stands in the log."""
+        server, spec = instance.server, instance.spec
         assert server is not None  # noqa: S101 - only called after a start
         code = await server.ended()
         if server.killed_with_mib is not None:
-            sentence = _memory_sentence(template.memory_mib, server.killed_with_mib)
+            used_mib = server.killed_with_mib
+            lines = run_words.out_of_memory(template.memory_mib, used_mib, spec.template, service=spec.service)
         else:
-            sentence = f"Container called exit({code}): {_last_words(list(server.last_lines))}"
-        with instance.log.open("a", encoding="utf-8") as log:
-            log.write(sentence + "\n")
-        return RevisionFailedError(
-            "The user-provided container failed to start and listen on the port defined provided by the "
-            f"PORT={template.port} environment variable within the allocated timeout. This can happen when the container port is misconfigured "
-            "or if the timeout is too short. The health check timeout can be extended. Logs for this revision might contain more information."
-            f"\n{sentence}\n\nLogs URL: {instance.log.as_uri()}"
-        )
+            lines = run_words.exited(code, spec.template, service=spec.service)
+        return self._not_started(spec, lines)
+
+    def _not_started(self, spec: RevisionSpec, lines: list[LogLine]) -> RevisionFailedError:
+        """Log why a revision did not start, and return the error that says only that."""
+        with self.log_file(spec.name).open("a", encoding="utf-8") as log:
+            log.writelines(f"{line.text}\n" for line in lines)
+        for line in lines:
+            self._write_log(spec.name, line)
+        return RevisionFailedError(run_words.not_started(spec.template))
 
     async def _keep(self, instance: _Instance) -> None:
         """Restart the server on the same port whenever it ends, as Cloud Run replaces crashed instances."""
@@ -245,8 +257,10 @@ class SimulatedRevisions:
         while instance.server is not None:
             begun = loop.time()
             code = await instance.server.ended()
+            said = f"Container called exit({code})."
             with instance.log.open("a", encoding="utf-8") as log:
-                log.write(f"Container called exit({code}).\n")
+                log.write(said + "\n")
+            self._write_log(instance.spec.name, LogLine(stream="varlog/system", text=said, severity="WARNING"))
             # If the server keeps failing, double the pause between restarts.
             steady = loop.time() - begun > _STEADY_S
             pause_s = _RESTART_PAUSE_S if steady else min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -264,21 +278,6 @@ def _limits(template: "_TemplateReader", planned: PlannedStart) -> Limits:
         concurrent=template.concurrency * template.max_instances,
         queue_s=min(max(10.0, 3.5 * planned.start_s), template.timeout_s),
         timeout_s=template.timeout_s,
-    )
-
-
-def _last_words(lines: list[str]) -> str:
-    """Return the last message of a server: the message of its traceback, else its last line."""
-    begun = max((at for at, line in enumerate(lines) if line.startswith("Traceback (")), default=None)
-    if begun is not None:
-        return " ".join(line.strip() for line in lines[begun + 2 :] if line.strip())
-    return next((line for line in reversed(lines) if line.strip()), "it said nothing")
-
-
-def _memory_sentence(limit_mib: int, used_mib: int) -> str:
-    return (
-        f"Memory limit of {limit_mib} MiB exceeded with {used_mib} MiB used. Consider increasing the memory limit, "
-        "see https://cloud.google.com/run/docs/configuring/memory-limits"
     )
 
 
@@ -305,13 +304,10 @@ class _TemplateReader:
     """The parts of a RevisionTemplate that the simulation uses."""
 
     def __init__(self, template: Mapping[str, Any]) -> None:
-        containers = [as_object(item) for item in as_list(template.get("containers"))] or [{}]
-        # With sidecars, the container that has a port receives the requests.
-        self._container = next((item for item in containers if item.get("ports")), containers[0])
+        self._container = serving_container(template)
         self._volumes = [as_object(item) for item in as_list(template.get("volumes"))]
-        ports = [as_object(item) for item in as_list(self._container.get("ports"))]
         limits = as_object(as_object(self._container.get("resources")).get("limits"))
-        self.port = int(ports[0].get("containerPort") or _DEFAULT_PORT) if ports else _DEFAULT_PORT
+        self.port = container_port(self._container)
         self.image = str(self._container.get("image", ""))
         self.memory_mib = memory_mib(str(limits["memory"])) if limits.get("memory") else _DEFAULT_MEMORY_MIB
         self.accelerator = str(as_object(template.get("nodeSelector")).get("accelerator") or "")

@@ -9,12 +9,19 @@ from localcloud.running.machines import SimulatedMachines
 from localcloud.running.revisions import SimulatedRevisions
 from localcloud.services.run import authorizer
 from localcloud.services.secretmanager import version_name
+from localcloud.world import run_words
+from localcloud.world.clock import Clock
 from localcloud.world.cloud import Cloud, Runtimes, project_policy
+from localcloud.world.run_words import LogLine
 from localcloud.world.runtime import RevisionFailedError
 
 
-def simulated_runtimes(cloud: Cloud) -> Runtimes:
-    """Return runtimes that read secrets and buckets of this cloud with the identities of the revisions and machines."""
+def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
+    """Return runtimes that read secrets and buckets of this cloud with the identities of the revisions and machines.
+
+    Processes run at the speed of `clock`, by default the cloud's own.
+    """
+    own_clock = clock or cloud.timeline.clock
 
     def read_secret(name: str, account: str) -> str:
         """Return the payload of a secret version for a revision's service account."""
@@ -39,12 +46,19 @@ def simulated_runtimes(cloud: Cloud) -> Runtimes:
             for name, document in cloud.store.under("storage.objects", bucket + "/")
         }
 
+    def write_log(revision: str, line: LogLine) -> None:
+        cloud.logs.write(run_words.entry(line, revision))
+
     revisions = SimulatedRevisions(
-        clock=cloud.timeline.clock, state=cloud.state, read_secret=read_secret, list_objects=list_objects
+        clock=own_clock,
+        state=cloud.state,
+        read_secret=read_secret,
+        list_objects=list_objects,
+        write_log=write_log,
     )
     fronts = Fronts(authorize=authorizer(cloud), limits=revisions.limits)
     machines = SimulatedMachines(
-        clock=cloud.timeline.clock,
+        clock=own_clock,
         state=cloud.state,
         base_url=cloud.base_url,
         access_token=cloud.tokens.issue_access_token,

@@ -1,6 +1,6 @@
 """The admin API under /admin/: list resources, set the scenario, advance the time, assign ids.
 
-It needs no credentials; the server listens on the loopback address only.
+It takes the operator's token only; the overview needs no token.
 """
 
 import json
@@ -12,7 +12,10 @@ from aiohttp import web
 from localcloud.json_values import JsonObject, strings
 from localcloud.rest.call import merged
 from localcloud.rest.errors import CloudError, ErrorStyle
+from localcloud.server.guard import operator_only
+from localcloud.services.logins import check_login
 from localcloud.services.projects import ensure_project
+from localcloud.services.quota_preferences import prefer
 from localcloud.services.tpu import preempt
 from localcloud.world import scenario as scenarios
 from localcloud.world.cloud import Cloud
@@ -49,9 +52,12 @@ class Admin:
         self._machine_address = machine_address
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the admin API."""
+        """Return the routes of the admin API. All but the overview take the operator's token only."""
+        guarded = [web.route(each.method, each.path, operator_only(self._cloud, each.handler)) for each in self._own()]
+        return [web.get("/admin/", self.overview), *guarded]
+
+    def _own(self) -> list[web.RouteDef]:
         return [
-            web.get("/admin/", self.overview),
             web.get("/admin/resources", self.resources),
             web.get("/admin/scenario", self.get_scenario),
             web.put("/admin/scenario", self.put_scenario),
@@ -62,8 +68,10 @@ class Admin:
             web.post("/admin/assign", self.assign),
             web.post("/admin/projects", self.add_project),
             web.post("/admin/tokens", self.tokens),
+            web.post("/admin/quota", self.quota),
             web.post("/admin/preempt", self.preempt),
             web.get("/admin/tunnel", self.tunnel),
+            web.get("/admin/ssh", self.ssh),
         ]
 
     async def overview(self, _request: web.Request) -> web.Response:
@@ -139,7 +147,7 @@ class Admin:
         return web.json_response({})
 
     async def add_project(self, request: web.Request) -> web.Response:
-        """Add the project `{"projectId": "p1", "projectNumber": "1234567890"}`, owned by the operator."""
+        """Add the project `{"projectId": "p1", "projectNumber": "1234567890"}`, owned as the scenario says."""
         given = await _body(request)
         if not given.get("projectId"):
             return _refusal("POST /admin/projects: projectId is missing.")
@@ -148,16 +156,35 @@ class Admin:
     async def tokens(self, request: web.Request) -> web.Response:
         """Issue an access token for `{"email": E}`, or an ID token if there is an `audience`, for any identity."""
         given = await _body(request)
-        email = str(given.get("email") or self._cloud.operator)
+        email = str(given.get("email") or (self._cloud.owner if given.get("owner") else self._cloud.operator))
         if given.get("audience"):
             return web.json_response({"idToken": self._cloud.tokens.issue_id_token(email, str(given["audience"]))})
-        return web.json_response({"accessToken": self._cloud.tokens.issue_access_token(email)})
+        return web.json_response({"email": email, "accessToken": self._cloud.tokens.issue_access_token(email)})
+
+    async def quota(self, request: web.Request) -> web.Response:
+        """Take a quota preference, as Cloud Quotas does, and grant it at once. The fault counters start again."""
+        try:
+            document = prefer(self._cloud, await _body(request))
+        except CloudError as error:
+            return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
+        self._cloud.changed.set()
+        return web.json_response(document)
 
     async def preempt(self, request: web.Request) -> web.Response:
         """Preempt the running TPU node `{"node": FULL_NAME}`."""
         node = str((await _body(request)).get("node", ""))
         if not preempt(self._cloud, node):
             return _refusal(f"POST /admin/preempt: '{node}' is not a running node.")
+        return web.json_response({})
+
+    async def ssh(self, request: web.Request) -> web.Response:
+        """Return an empty object if ?account=EMAIL may log in to ?node=FULL_NAME with SSH through IAP; 403 if not."""
+        try:
+            check_login(
+                self._cloud, request.query.get("node", ""), request.query.get("account") or self._cloud.operator
+            )
+        except CloudError as error:
+            return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
         return web.json_response({})
 
     async def tunnel(self, request: web.Request) -> web.Response:

@@ -5,12 +5,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from localcloud import services
 from localcloud.json_values import JsonObject
 from localcloud.server.admin import Admin
 from localcloud.server.dispatch import Dispatcher
+from localcloud.server.guard import loopback_only
+from localcloud.server.registry import Registry
 from localcloud.services import iam
 from localcloud.services.projects import ensure_project
 from localcloud.services.run import resume as resume_run
@@ -48,6 +50,11 @@ class OpenCloud:
     credentials: Path
     _runner: web.AppRunner
 
+    def routes(self) -> list[tuple[str, str]]:
+        """Return verb and path of each route, apart from the one for all methods of Google."""
+        found = [(route.method, route.resource) for route in self._runner.app.router.routes()]
+        return [(verb, where.canonical) for verb, where in found if where is not None and verb != hdrs.METH_ANY]
+
     async def close(self) -> None:
         """Stop all processes and close the cloud."""
         await self._runner.cleanup()
@@ -66,8 +73,9 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
         dispatcher.log,
         lambda name, port: cloud.runtimes.machines.address(name, port),  # noqa: PLW0108 - the runtimes are attached later
     )
-    app = web.Application(client_max_size=_MAX_BODY_BYTES)
+    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[loopback_only(cloud)])
     app.add_routes(admin.routes())
+    app.add_routes(Registry(cloud).routes())
     app.router.add_post("/oauth2/token", _token_endpoint(cloud))
     app.router.add_route("*", "/{path:.*}", dispatcher.serve)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)

@@ -25,12 +25,14 @@ _AGENT_DOMAINS = {
 """Domains of the accounts with which services act in a project (cloud.google.com/iam/docs/service-agents, 2026-11)."""
 
 
-def add_service_agent(cloud: Cloud, project: str, api: str) -> None:
-    """Note that an API is used in a project: from now on its service agent exists."""
-    if api in _AGENT_DOMAINS:
-        email = f"service-{cloud.project_number(project)}@{_AGENT_DOMAINS[api]}.iam.gserviceaccount.com"
-        if not cloud.store.has("iam.serviceAgents", email):
-            cloud.store.put("iam.serviceAgents", email, {})
+def add_service_agent(cloud: Cloud, project: str, api: str) -> str | None:
+    """Note that an API is used in a project: from now on its service agent exists. Return its e-mail; None if the API has none."""
+    if api not in _AGENT_DOMAINS:
+        return None
+    email = f"service-{cloud.project_number(project)}@{_AGENT_DOMAINS[api]}.iam.gserviceaccount.com"
+    if not cloud.store.has("iam.serviceAgents", email):
+        cloud.store.put("iam.serviceAgents", email, {})
+    return email
 
 
 def add_account(
@@ -49,6 +51,7 @@ def add_account(
     if lag_s:
         now_s = cloud.timeline.simulated_s()
         document.update({"_readable_from_s": now_s + lag_s / 2, "_usable_from_s": now_s + lag_s})
+        document["_refusals"] = cloud.scenario.iam.new_account_refusals
     if display_name:
         document["displayName"] = display_name
     if description:
@@ -123,6 +126,7 @@ class _ServiceAccounts(PolicyService):
         document = self.find(call)
         self._store.delete(ACCOUNTS, document["email"])
         self._cloud.policies.forget(f"//iam.googleapis.com/{document['name']}")
+        self._cloud.policies.mark_deleted(f"serviceAccount:{document['email']}", document["uniqueId"])
         return {}
 
     @method("enable")

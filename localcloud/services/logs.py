@@ -1,14 +1,15 @@
 """Cloud Logging v2: log-based metrics, and entries that are written and listed."""
 
 from localcloud.json_values import JsonObject, part, parts, strings
-from localcloud.rest.call import Call, Handler
+from localcloud.rest import log_filters
+from localcloud.rest.call import Call, Handler, page
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, listing, method
 from localcloud.world.cloud import Cloud
 
-_METRICS, _ENTRIES = "logging.metrics", "logging.entries"
-_MAX_ENTRIES = 1000
-_LAST_ENTRY = 10**12 - 1
+_METRICS = "logging.metrics"
+_ORDERS = ("timestamp asc", "timestamp desc")
+_FIRST_MICROSECOND, _LAST_ENTRY = 10**20 - 1, 10**12 - 1
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -56,22 +57,33 @@ class _Logging(ApiService):
         shared = {
             "logName": call.body.get("logName") or "",
             "resource": call.body.get("resource") or {"type": "global"},
-            "timestamp": self._cloud.timeline.stamp(),
         }
         for entry in parts(call.body, "entries"):
             given = {key: value for key, value in entry.items() if value or key not in shared}
-            self._store.put(_ENTRIES, f"{self._store.count_up(_ENTRIES):012}", {**shared, **given})
-        for name, _ in self._store.under(_ENTRIES)[:-_MAX_ENTRIES]:
-            self._store.delete(_ENTRIES, name)
+            self._cloud.logs.write({**shared, **given})
         return {}
 
     @method("entries.list")
     def list_entries(self, call: Call) -> JsonObject:
+        order = call.body.get("orderBy") or _ORDERS[0]
+        if order not in _ORDERS:
+            raise CloudError.field("order_by", f"Invalid order_by '{order}': it must be one of {', '.join(_ORDERS)}.")
         names = tuple(f"{name}/" for name in strings(call.body, "resourceNames"))
-        found = [item for item in self._store.under(_ENTRIES) if item[1]["logName"].startswith(names)]
-        if call.body.get("orderBy") == "timestamp desc":
-            found = [(f"{_LAST_ENTRY - int(key):012}", entry) for key, entry in reversed(found)]
-        return listing(call.body, "entries", found, default=50)
+        matches = log_filters.matcher(call.body.get("filter") or "")
+        found = [
+            item for item in self._cloud.logs.listed() if item[1]["logName"].startswith(names) and matches(item[1])
+        ]
+        if order == _ORDERS[1]:
+            found = [(_reversed(key), entry) for key, entry in reversed(found)]
+        size, token = call.body.get("pageSize"), call.body.get("pageToken")
+        shown, following = page(found, size=size, token=token, default=50, maximum=1000)
+        return {**({"entries": shown} if shown else {}), **({"nextPageToken": following} if following else {})}
+
+
+def _reversed(key: str) -> str:
+    """Return a key that sorts the other way round."""
+    micros, _, number = key.partition("-")
+    return f"{_FIRST_MICROSECOND - int(micros):020}-{_LAST_ENTRY - int(number):012}"
 
 
 def _completed(body: JsonObject, project: str) -> JsonObject:

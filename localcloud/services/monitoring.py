@@ -1,9 +1,10 @@
-"""Cloud Monitoring: notification channels and alert policies (v3), dashboards (v1). Nothing is evaluated; no alert ever fires."""
+"""Cloud Monitoring: notification channels, alert policies and one metric (v3), dashboards (v1). Nothing is evaluated; no alert ever fires."""
 
 from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, listing, method
+from localcloud.services.use_of_instances import UseOfInstances
 from localcloud.world.cloud import Cloud
 
 _CHANNELS, _POLICIES, _DASHBOARDS = (
@@ -14,8 +15,9 @@ _CHANNELS, _POLICIES, _DASHBOARDS = (
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of all three."""
-    return {**_Channels(cloud).handlers(), **_Policies(cloud).handlers(), **_Dashboards(cloud).handlers()}
+    """Return the methods of all four."""
+    served = (_Channels(cloud), _Policies(cloud), _Dashboards(cloud), UseOfInstances(cloud))
+    return {name: handler for service in served for name, handler in service.handlers().items()}
 
 
 class _MonitoringCollection(ApiService):

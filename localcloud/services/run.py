@@ -3,11 +3,11 @@
 import uuid
 from typing import cast
 
-from localcloud.json_values import JsonObject, strings
+from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, check_id, masked
 from localcloud.rest.errors import CloudError
-from localcloud.services import run_limits
-from localcloud.services.checks import check_labels, check_region
+from localcloud.services import run_limits, run_v1
+from localcloud.services.checks import check_labels, check_region, region_documents, require_act_as
 from localcloud.services.run_deployments import (
     BY_REVISION,
     LATEST,
@@ -18,8 +18,16 @@ from localcloud.services.run_deployments import (
     Deployments,
 )
 from localcloud.services.run_references import References
-from localcloud.services.service import OperationsService, PolicyService, listing, method, name_prefix, visible
-from localcloud.world.cloud import Cloud, project_policy
+from localcloud.services.service import (
+    ApiService,
+    OperationsService,
+    PolicyService,
+    listing,
+    method,
+    name_prefix,
+    visible,
+)
+from localcloud.world.cloud import REGIONS, Cloud, project_policy
 from localcloud.world.runtime import AccessDecision, Authorize
 
 _SERVICE_ID = "[a-z]([-a-z0-9]{0,47}[a-z0-9])?"
@@ -34,8 +42,11 @@ GCLOUD_CLIENT = "32555940559.apps.googleusercontent.com"
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of services, revisions and operations."""
+    services = _Services(cloud)
     return {
-        **_Services(cloud).handlers(),
+        **_Locations(cloud).handlers(),
+        **services.handlers(),
+        **run_v1.handlers(cloud, services.delete),
         **_Operations(cloud, "run", "run.projects.locations.operations").handlers(),
     }
 
@@ -59,7 +70,7 @@ def authorizer(cloud: Cloud) -> Authorize:
         }
         if claims is None or claims.audience.rstrip("/") not in audiences:
             return AccessDecision.UNAUTHENTICATED
-        if claims.email == cloud.operator or cloud.policies.allows(claims.email, "run.routes.invoke", resources):
+        if cloud.may_do_everything(claims.email) or cloud.policies.allows(claims.email, "run.routes.invoke", resources):
             return AccessDecision.ALLOWED
         return AccessDecision.FORBIDDEN
 
@@ -72,6 +83,17 @@ async def resume(cloud: Cloud) -> None:
     for name, document in cloud.store.under(SERVICES):
         await deployments.open_front(name, document)
         cloud.spawn(deployments.restart(name))
+
+
+class _Locations(ApiService):
+    """The regions. Only v1 of the API lists them (discovery: run.v1 has projects.locations.list, run.v2 has not)."""
+
+    prefix = "run.projects.locations"
+
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
+        """Return the regions."""
+        return listing(call.query, "locations", region_documents(call.name.partition("/")[2], REGIONS))
 
 
 class _Operations(OperationsService):
@@ -111,6 +133,7 @@ class _Services(PolicyService):
             "_serial": 0,
         }
         self._complete(document, "CreateServiceRequest")
+        self._require_act_as(call, document)
         if call.query.get("validateOnly"):
             return self._validated(name, document)
         return await self._deploy_later(call, name, document)
@@ -144,6 +167,7 @@ class _Services(PolicyService):
             updated["template"].pop("revision", None)
         updated["generation"] = str(int(document["generation"]) + 1)
         self._complete(updated, "UpdateServiceRequest")
+        self._require_act_as(call, updated)
         if call.query.get("validateOnly"):
             return self._validated(name, updated)
         updated["_new_revision"] = bool(call.query.get("forceNewRevision")) or self._needs_revision(document, updated)
@@ -220,6 +244,10 @@ class _Services(PolicyService):
         References(cloud=self._cloud, service=name, template=template).account()
         document["updateTime"] = self._cloud.timeline.stamp()
         document["etag"] = f'"{uuid.uuid4().hex[:22]}"'
+
+    def _require_act_as(self, call: Call, document: JsonObject) -> None:
+        account = str(part(document, "template").get("serviceAccount", ""))
+        require_act_as(self._cloud, call.caller, account, call.name.split("/")[1])
 
     def _check_traffic(self, name: str, traffic: list[JsonObject], request: str) -> None:
         total = sum(int(target.get("percent", 0)) for target in traffic)

@@ -10,6 +10,7 @@ from localcloud.json_values import JsonObject
 from localcloud.rest.errors import CloudError
 from localcloud.services.run_references import DeploymentFailedError, References
 from localcloud.services.service import visible
+from localcloud.world import run_words
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
@@ -17,6 +18,7 @@ SERVICES, REVISIONS = "run.services", "run.revisions"
 TYPE = "type.googleapis.com/google.cloud.run.v2"
 LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
 BY_REVISION = "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION"
+_CONTAINER_ERROR = "HEALTH_CHECK_CONTAINER_ERROR"
 NOT_OF_THE_REVISION = ("revision", "client", "clientVersion")
 """Fields of a template that do not make a new revision and are not stored with it."""
 
@@ -129,12 +131,12 @@ class Deployments:
             self._store.put(SERVICES, name, {**document, "_networks": names})
         references.images()
         references.secrets()
-        references.buckets()
+        self._mounted(references, revision)
         spec = RevisionSpec(name=revision, service=name, template=copy.deepcopy(template))
         try:
             url = await self._cloud.runtimes.revisions.start(spec)
         except RevisionFailedError as error:
-            raise DeploymentFailedError(str(error), reason="HEALTH_CHECK_CONTAINER_ERROR", code=9) from None
+            raise _container_failed(str(error)) from None
         record = self._store.get(REVISIONS, revision)
         if record is not None:
             conditions = [
@@ -145,31 +147,60 @@ class Deployments:
             record.pop("reconciling", None)
             self._store.put(REVISIONS, revision, record)
 
+    def _mounted(self, references: References, revision: str) -> None:
+        """Raise DeploymentFailedError if a Cloud Storage volume cannot be mounted. The reason stands in the log only."""
+        found = references.unmountable()
+        if found is None:
+            return
+        volume, reason = found
+        service = references.service
+        for line in run_words.not_mounted(volume, reason, references.template, service=service):
+            self._cloud.logs.write(run_words.entry(line, revision))
+        raise _container_failed(run_words.not_started(references.template))
+
     def _failed(self, name: str, revision: str, generation: str, error: DeploymentFailedError, operation: str) -> None:
         now = self._cloud.timeline.stamp()
-        message = f"Revision '{revision.rpartition('/')[2]}' is not ready and cannot serve traffic. {error}"
+        if error.reason == _CONTAINER_ERROR:
+            message = run_words.with_logs_url(str(error), revision)
+            self._cloud.logs.write(run_words.not_ready_event(message, revision, creating=generation == "1"))
+            why = {"message": message, "revisionReason": error.reason}
+            # The image was there; the container was not healthy.
+            others = [
+                condition("ContainerReady", "CONDITION_SUCCEEDED", now),
+                {**condition("ContainerHealthy", "CONDITION_FAILED", now), **why},
+                condition("ResourcesAvailable", "CONDITION_SUCCEEDED", now),
+            ]
+            self._revision_failed(revision, [{**condition("Ready", "CONDITION_FAILED", now), **why}, *others])
+        else:
+            message = f"Revision '{revision.rpartition('/')[2]}' is not ready and cannot serve traffic. {error}"
+            why = {"message": message, "reason": "REVISION_FAILED"}
+            of_revision = {"message": str(error), "reason": error.reason}
+            self._revision_failed(revision, [{**condition("Ready", "CONDITION_FAILED", now), **of_revision}])
+        self._service_failed(name, generation, {**condition("Ready", "CONDITION_FAILED", now), **why})
+        self._cloud.operations.finish("run", operation, error={"code": error.code, "message": message})
+
+    def _revision_failed(self, revision: str, conditions: list[JsonObject]) -> None:
         record = self._store.get(REVISIONS, revision)
         if record is not None:
-            reason = (
-                {"revisionReason": error.reason}
-                if error.reason == "HEALTH_CHECK_CONTAINER_ERROR"
-                else {"reason": error.reason}
-            )
-            record["conditions"] = [{**condition("Ready", "CONDITION_FAILED", now), "message": str(error), **reason}]
+            record["conditions"] = conditions
             record.pop("reconciling", None)
             self._store.put(REVISIONS, revision, record)
+
+    def _service_failed(self, name: str, generation: str, failed: JsonObject) -> None:
         document = self._store.get(SERVICES, name)
-        if document is not None and document["generation"] == generation:
-            failed = {**condition("Ready", "CONDITION_FAILED", now), "message": message, "reason": "REVISION_FAILED"}
-            document.update(
-                terminalCondition=failed,
-                conditions=[{**failed, "type": "ConfigurationsReady"}],
-                reconciling=False,
-                observedGeneration=generation,
-            )
-            document["trafficStatuses"] = self.statuses(document)
-            self._store.put(SERVICES, name, document)
-        self._cloud.operations.finish("run", operation, error={"code": error.code, "message": message})
+        if document is None or document["generation"] != generation:
+            return
+        # The routes go on serving the last revision that was ready, if there is one.
+        serving = condition("RoutesReady", "CONDITION_SUCCEEDED", failed["lastTransitionTime"])
+        routes = serving if document.get("latestReadyRevision") else {**failed, "type": "RoutesReady"}
+        document.update(
+            terminalCondition=failed,
+            conditions=[routes, {**failed, "type": "ConfigurationsReady"}],
+            reconciling=False,
+            observedGeneration=generation,
+        )
+        document["trafficStatuses"] = self.statuses(document)
+        self._store.put(SERVICES, name, document)
 
     def _settle(self, document: JsonObject, now: str) -> None:
         ready = condition("Ready", "CONDITION_SUCCEEDED", now)
@@ -249,3 +280,8 @@ class Deployments:
 def condition(kind: str, state: str, now: str) -> JsonObject:
     """Return a Condition of Cloud Run."""
     return {"type": kind, "state": state, "lastTransitionTime": now}
+
+
+def _container_failed(sentence: str) -> DeploymentFailedError:
+    """Return the failure of a container that did not start. Its code is 9 (acceptance tests and public logs of 2025 and 2026; 13 before)."""
+    return DeploymentFailedError(sentence, reason=_CONTAINER_ERROR, code=9)

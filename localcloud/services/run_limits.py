@@ -71,6 +71,7 @@ def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, requ
     checker.volumes()
     checker.numbers()
     checker.gpu(region, world, gpus_left)
+    checker.quota(world)
 
 
 def cpus(text: str) -> float | None:
@@ -266,6 +267,44 @@ class _TemplateCheck:
                 f"{self.path}.scaling.max_instance_count",
                 f"Max instances must be set to {gpus_left} or fewer in order to set GPU requirements; given {count} ({kind} in {region}).",
             )
+
+    def quota(self, world: Run) -> None:
+        """Refuse more CPUs or memory than the region's quotas allow to all instances of this service together.
+
+        Words: googlecodelabs/feedback issues 1856 and 2311, 2026: the least number of instances stands first, then each quota that is too small.
+        Quotas count thousandths of a vCPU, and bytes. Other services of the region do not count at a deployment.
+        """
+        each = [part(part(container, "resources"), "limits") for container in parts(self.template, "containers")]
+        count = int(part(self.template, "scaling").get("maxInstanceCount", DEFAULT_MAX_INSTANCES))
+        needs = (
+            (
+                "CPU",
+                "CpuAllocPerProjectRegion",
+                sum(cpus(limits.get("cpu", "1")) or 0 for limits in each) * 1000,
+                world.cpu_quota * 1000,
+            ),
+            (
+                "memory",
+                "MemAllocPerProjectRegion",
+                sum(memory_gib(limits.get("memory", "512Mi")) or 0 for limits in each) * _GIB,
+                world.memory_quota_gib * _GIB,
+            ),
+        )
+        violated = [
+            (what, name, round(need * count), allowed) for what, name, need, allowed in needs if need * count > allowed
+        ]
+        if not violated:
+            return
+        most = min(int(allowed // need) for _, _, need, allowed in needs if need)
+        quotas = "\n".join(
+            f"{name} requested: {requested} allowed: {allowed}" for _, name, requested, allowed in violated
+        )
+        raise _violation(
+            f"{self.path}.scaling.max_instance_count",
+            f"Max instances must be set to {most} or fewer to set the requested total {violated[0][0]}.\n"
+            "Consider running your workload in a region with greater capacity, or requesting an increase in quota for this region if you are "
+            f"seeing sustained usage near this limit, see https://cloud.google.com/run/quotas.\n\nQuota violated:\n{quotas}",
+        )
 
     def _gpu_container(self, kind: str, container: JsonObject) -> None:
         need, resources = GPU_TYPES[kind], container["resources"]

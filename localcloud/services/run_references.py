@@ -1,15 +1,15 @@
 """Checks of a Cloud Run revision's references at its deployment: images, secrets, buckets, networks. A failed check ends the deployment as in Cloud Run."""
 
-import re
 from dataclasses import dataclass
 
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks
+from localcloud.services.image_names import parse
+from localcloud.services.registries import Registries, RegistryError
 from localcloud.services.secretmanager import SECRETS, version_name
+from localcloud.world import run_words
 from localcloud.world.cloud import Cloud, project_policy
-
-_REGISTRY = re.compile(r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev/(?P<project>[^/]+)/(?P<repository>[^/]+)/.+")
 
 
 class DeploymentFailedError(Exception):
@@ -60,16 +60,21 @@ class References:
         return names
 
     def images(self) -> None:
-        """Raise DeploymentFailedError for an image whose Artifact Registry repository belongs to a simulated project and does not exist."""
+        """Raise DeploymentFailedError for an image that does not exist, or that its registry does not give.
+
+        The words are Cloud Run's for an image that does not exist (github.com/google-github-actions/deploy-cloudrun/issues/465, 2023-09). That it
+        says no more when the registry refuses is assumed.
+        """
+        region = self.service.split("/")[3]
         for container in self.template["containers"]:
-            found = _REGISTRY.fullmatch(container["image"])
-            if found is None or not self.cloud.store.has("projects", found["project"]):
-                continue
-            name = f"projects/{found['project']}/locations/{found['location']}/repositories/{found['repository']}"
-            if not self.cloud.store.has("artifactregistry.repositories", name):
-                raise DeploymentFailedError(
-                    f"Image '{container['image']}' not found.", reason="CONTAINER_MISSING", code=5
-                )
+            reference = parse(container["image"])
+            try:
+                if reference is not None:
+                    Registries(self.cloud).find(reference, address=f"cloud-run-{region}")
+                    continue
+            except RegistryError:
+                pass
+            raise DeploymentFailedError(f"Image '{container['image']}' not found.", reason="CONTAINER_MISSING", code=5)
 
     def secrets(self) -> None:
         """Raise DeploymentFailedError for a secret that does not exist or that the revision's account cannot read."""
@@ -120,28 +125,19 @@ class References:
                 code=9,
             )
 
-    def buckets(self) -> None:
-        """Raise DeploymentFailedError for a bucket that does not exist or that the revision's account cannot list."""
+    def unmountable(self) -> tuple[str, str] | None:
+        """Return the volume whose bucket does not exist, or that the revision's account cannot list, and gcsfuse's words; else None."""
         for volume in parts(self.template, "volumes"):
             bucket = part(volume, "gcs").get("bucket")
             if not bucket:
                 continue
             document = self.cloud.store.get("storage.buckets", bucket)
             if document is None:
-                raise DeploymentFailedError(
-                    f"Mounting volume {volume['name']} failed: the bucket '{bucket}' does not exist.",
-                    reason="CONTAINER_MISSING",
-                    code=9,
-                )
-            if not self._may(
-                "storage.objects.list", [f"//storage.googleapis.com/{bucket}", project_policy(document["_project"])]
-            ):
-                raise DeploymentFailedError(
-                    f"Mounting volume {volume['name']} failed: {self.template['serviceAccount']} does not have "
-                    f"storage.objects.list access to the bucket '{bucket}'.",
-                    reason="CONTAINER_PERMISSION_DENIED",
-                    code=9,
-                )
+                return volume["name"], run_words.no_such_bucket()
+            resources = [f"//storage.googleapis.com/{bucket}", project_policy(document["_project"])]
+            if not self._may("storage.objects.list", resources):
+                return volume["name"], run_words.bucket_denied(self.template["serviceAccount"], bucket)
+        return None
 
     def _may(self, permission: str, resources: list[str]) -> bool:
         return self.cloud.policies.allows(str(self.template["serviceAccount"]), permission, resources)

@@ -75,7 +75,7 @@ class PolicyService(ApiService, ABC):
     @method("getIamPolicy")
     def get_iam_policy(self, call: Call) -> JsonObject:
         """Return the policy."""
-        return self._cloud.policies.get(self.policy_name(call))
+        return self._cloud.policies.get(self.policy_name(call), version=requested_version(call))
 
     @method("setIamPolicy")
     def set_iam_policy(self, call: Call) -> JsonObject:
@@ -143,6 +143,12 @@ def listing(
 def name_prefix(parent: str, collection: str) -> str:
     """Return the prefix of all names of a collection below a parent. A parent that ends in `-` means all parents of its kind."""
     return parent.removesuffix("-") if parent.endswith("/-") else f"{parent}/{collection}/"
+
+
+def requested_version(call: Call) -> int:
+    """Return the policy version that a `getIamPolicy` asks for; 0 if it asks for none."""
+    given = call.query.get("options.requestedPolicyVersion") or call.query.get("optionsRequestedPolicyVersion")
+    return int(given or part(call.body, "options").get("requestedPolicyVersion") or 0)
 
 
 def visible(document: JsonObject) -> JsonObject:

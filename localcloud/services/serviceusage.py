@@ -6,6 +6,7 @@ from functools import cache
 from localcloud.json_values import JsonObject, packaged, strings
 from localcloud.rest.call import Call, Handler
 from localcloud.rest.errors import CloudError
+from localcloud.services.iam import add_service_agent
 from localcloud.services.service import ApiService, listing, method
 from localcloud.world.cloud import Cloud
 
@@ -79,6 +80,17 @@ class _EnabledServices(ApiService):
     @method("services.batchGet")
     def batch_get(self, call: Call) -> JsonObject:
         return {"services": [self._shown(*_checked(name)) for name in strings(call.query, "names")]}
+
+    @method("services.generateServiceIdentity")
+    def generate_service_identity(self, call: Call) -> JsonObject:
+        """Let the service agent exist, as the first use of its API does."""
+        project, service = _checked(call.name)
+        email = add_service_agent(self._cloud, project, service.removesuffix(".googleapis.com"))
+        if email is None:
+            raise CloudError.invalid(f"Service '{service}' has no service identity.")
+        duration_s = self._cloud.duration_s(self._cloud.scenario.operations.serviceusage_s)
+        typed = {"@type": "type.googleapis.com/google.api.serviceusage.v1beta1.ServiceIdentity", "email": email}
+        return self._cloud.operations.timed("serviceusage", "", duration_s=duration_s, response=typed)
 
     @method("operations.get")
     def get_operation(self, call: Call) -> JsonObject:

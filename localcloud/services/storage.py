@@ -9,7 +9,7 @@ from localcloud.rest.call import Call, Handler, merged, page, without_nulls
 from localcloud.rest.errors import CloudError
 from localcloud.services import storage_objects, storage_uploads
 from localcloud.services.checks import check_labels
-from localcloud.services.service import ApiService, held_permissions, method, visible
+from localcloud.services.service import ApiService, held_permissions, method, requested_version, visible
 from localcloud.world.cloud import REGIONS, Cloud
 
 BUCKETS = "storage.buckets"
@@ -114,7 +114,7 @@ class _Buckets(ApiService):
     @method("buckets.getIamPolicy")
     def get_iam_policy(self, call: Call) -> JsonObject:
         self._bucket(call)
-        return self._policy(call, self._cloud.policies.get(_resource(call)))
+        return self._policy(call, self._cloud.policies.get(_resource(call), version=requested_version(call)))
 
     @method("buckets.setIamPolicy")
     def set_iam_policy(self, call: Call) -> JsonObject:

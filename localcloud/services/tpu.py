@@ -11,6 +11,7 @@ from localcloud.json_values import JsonObject, part
 from localcloud.rest.call import Call, Handler, check_id
 from localcloud.rest.errors import CloudError
 from localcloud.services import tpu_catalog, tpu_nodes, tpu_queue, tpu_requests
+from localcloud.services.checks import require_act_as
 from localcloud.services.service import ApiService, OperationsService, listing, method, name_prefix, visible
 from localcloud.services.tpu_nodes import NODES, Nodes, metadata_of, operation_metadata
 from localcloud.services.tpu_queue import Conditions, Effect, Queued, State
@@ -82,6 +83,9 @@ class Queue(ApiService):
         if self._store.has(QUEUED, name):
             raise CloudError.already_exists(f"Resource '{name}' already exists.")
         nodes = tpu_requests.check(self._cloud, parent, call.body)
+        project = parent.split("/")[1]
+        for _, node in nodes:
+            require_act_as(self._cloud, call.caller, tpu_requests.account_of(self._cloud, project, node), project)
         unsupported = tpu_requests.unsupported_model(self._cloud, parent, call.body)
         if unsupported is not None:
             return self._failed_operation(call, "create", name, unsupported)

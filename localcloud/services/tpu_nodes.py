@@ -8,7 +8,7 @@ from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks, tpu_requests
-from localcloud.services.checks import required_mask
+from localcloud.services.checks import require_act_as, required_mask
 from localcloud.services.service import ApiService, listing, method, name_prefix, visible
 from localcloud.world.cloud import Cloud, random_id
 from localcloud.world.timeline import rfc3339
@@ -106,9 +106,9 @@ class Nodes:
 
 
 def operation_metadata(cloud: Cloud, verb: str, target: str) -> JsonObject:
-    """Return the metadata of an operation of Cloud TPU."""
+    """Return the metadata of an operation of Cloud TPU, with the type that its published protocol buffers name: clients can parse no other."""
     return {
-        "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
+        "@type": "type.googleapis.com/google.cloud.tpu.v2alpha1.OperationMetadata",
         "createTime": cloud.timeline.stamp(),
         "target": target,
         "verb": verb,
@@ -158,6 +158,10 @@ class _NodeMethods(ApiService):
             raise CloudError.precondition(
                 f"The node '{call.name}' is in state {document['state']}; it can be updated in READY only."
             )
+        if "metadata" in fields:
+            # A start-up script in the metadata runs as the machine's account (Compute Engine asks for actAs in setMetadata; for Cloud TPU assumed).
+            project = call.name.split("/")[1]
+            require_act_as(self._cloud, call.caller, tpu_requests.account_of(self._cloud, project, document), project)
         tpu_requests.check_changeable(call.body)
         updated = masked(document, call.body, mask)
         self._store.put(NODES, call.name, updated)

@@ -219,6 +219,11 @@ def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> 
     networks_of(cloud, project, zone, node)
 
 
+def account_of(cloud: Cloud, project: str, node: JsonObject) -> str:
+    """Return the e-mail of the account that a node runs as: its own, or the project's default one."""
+    return str(part(node, "serviceAccount").get("email") or cloud.default_account(project))
+
+
 def _check_boot_disk(node: JsonObject) -> None:
     """Refuse a boot disk that is smaller than the image: "It must be larger than or equal to the size of the image." (discovery).
 

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
+from localcloud.callers import foreign_host, other_user, web_page_header
 from localcloud.json_values import as_list, as_object
 from localcloud.vllm import VERSION, tokens
 from localcloud.vllm.arguments import Arguments
@@ -302,6 +303,12 @@ async def _body(request: web.Request) -> Any:  # noqa: ANN401 - what the client 
 
 
 def _loopback_only(request: web.Request) -> None:
-    remote = request.remote
-    if remote is None or not ip_address(remote).is_loopback or "X-Forwarded-For" in request.headers:
+    """Answer 404 to whatever is no client of this machine's user: a front, a web page, another user."""
+    if request.transport is None:
+        raise web.HTTPNotFound
+    client, server = (request.transport.get_extra_info(name)[:2] for name in ("peername", "sockname"))
+    passed_on = not ip_address(client[0]).is_loopback or "X-Forwarded-For" in request.headers
+    if passed_on or web_page_header(request.headers) is not None or other_user(client, server):
+        raise web.HTTPNotFound
+    if foreign_host(request.headers.get("Host"), address=server[0], port=server[1]):
         raise web.HTTPNotFound

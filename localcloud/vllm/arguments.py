@@ -204,6 +204,14 @@ def _arguments(found: argparse.Namespace) -> Arguments:
     return Arguments(**own, **{name: value for name, value in same.items() if value is not None})
 
 
+def given_arguments(arguments: Arguments) -> dict[str, Any]:
+    """Return the arguments that differ from vLLM's defaults, by the names under which vLLM logs them."""
+    named = {"model": "model_tag", "served_model_names": "served_model_name", "api_keys": "api_key"}
+    values = {each.name: getattr(arguments, each.name) for each in fields(Arguments)}
+    given = {name: value for name, value in values.items() if value not in (None, (), {}, False)}
+    return {named.get(name, name): value for name, value in given.items()}
+
+
 def _check_positive(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise ArgumentError(f"{name} must be greater than or equal to 1, got {value}")

@@ -3,6 +3,7 @@
 1 GiB is 2**30 bytes, 1 GB is 10**9 bytes.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -71,17 +72,56 @@ def _checkpoint(size: str) -> Model:
     return Model(name=size, **row)
 
 
+_SHARE_OF_BF16: Final = {"fp8": 0.56, "-nvfp4redhatai": 0.35, "-nvfp4nvidia": 0.53}
+"""Device memory of a conversion over that of the bf16 checkpoint, as others saw it: 12.75 of 22.7 GiB for 12B in FP8, 8.3 of 23.9 GB for
+Red Hat's 12B in NVFP4, 31 of 58.9 GiB for NVIDIA's 31B, which leaves attention in bf16."""
+
+
+def _named_by_size(name: str) -> Model | None:
+    """Return a dense model whose id or folder says its billions of parameters (`org/other-8b`); None for any other, and for any Gemma.
+
+    Assumed, since the simulator loads no model: bf16, and 128 KiB of KV per token for 8 billion parameters, more with their square root.
+    """
+    owner, _, base = name.rstrip("/").rpartition("/")
+    match = re.fullmatch(r"[\w.-]*?(\d+(?:\.\d+)?)b(?:-[\w.-]+)?", base, re.IGNORECASE)
+    if match is None or not owner or base.lower().startswith("gemma"):
+        return None
+    billions = float(match[1])
+    return Model(
+        name=name,
+        weights_gib=billions * 1e9 * 2 / GIB,
+        active_b=billions,
+        bytes_per_active=2.0,
+        sliding_layers=1,
+        global_layers=max(round(16 * math.sqrt(billions / 8)), 1),
+        kv_heads_sliding=1,
+        kv_heads_global=4,
+        window=1_024,
+        max_position=131_072,
+    )
+
+
 def find_model(name: str) -> Model | None:
     """Return a checkpoint by its Hugging Face id or by the last part of a path; None for an unknown model."""
     base = name.rstrip("/").rsplit("/", 1)[-1]
     if name == "simulated/tiny":
         return _checkpoint("tiny")
-    match = re.fullmatch(r"gemma-4-(E2B|E4B|12B|26B-A4B|31B)((?:-[a-z0-9]+)*)", base, re.IGNORECASE)
+    match = re.fullmatch(r"gemma-4-(E2B|E4B|12B|26B-A4B|31B)((?:-[a-z0-9_]+)*)", base, re.IGNORECASE)
     if match is None:
-        return None
+        return _named_by_size(name)
     size, suffix = match[1].upper(), match[2].lower()
     model = _checkpoint(size)
-    if "qat" not in suffix and "w4a16" not in suffix:
+    share = _SHARE_OF_BF16.get(suffix.rpartition("-nvfp4")[1] + name.partition("/")[0].lower()) or _SHARE_OF_BF16.get(
+        "fp8" if "-fp8" in suffix else ""
+    )
+    if share is not None:
+        return replace(
+            model,
+            name=f"{size}{suffix}",
+            weights_gib=model.weights_gib * share,
+            bytes_per_active=model.bytes_per_active * share,
+        )
+    if "w4a16" not in suffix and ("qat" not in suffix or "unquantized" in suffix):
         return model
     row = _tables()["qat"][size]
     return replace(

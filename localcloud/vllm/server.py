@@ -16,7 +16,7 @@ from aiohttp import web
 from localcloud.open_files import raise_open_files
 from localcloud.vllm import lifeline, settings
 from localcloud.vllm.app import Parts, make_app
-from localcloud.vllm.arguments import ArgumentError, Arguments, parse
+from localcloud.vllm.arguments import ArgumentError, Arguments, given_arguments, parse
 from localcloud.vllm.engine import SimulatedEngine, timing
 from localcloud.vllm.faults import FaultError, InjectedFaults
 from localcloud.vllm.memory import EngineStartError, KvCacheSize
@@ -61,6 +61,8 @@ def main(argv: Sequence[str]) -> int:
         "This is not vLLM: no model is loaded and no answer means anything.",
         flush=True,
     )
+    # vLLM logs its arguments, keys included.
+    _log(f"[utils.py:1] non-default args: {given_arguments(arguments)}")
     # vLLM binds its port first and listens on it last, so that a connection is refused until the engine is up.
     with listener:
         try:

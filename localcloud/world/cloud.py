@@ -12,6 +12,7 @@ from typing import Any
 
 from localcloud.json_values import JsonObject
 from localcloud.world.clock import Clock
+from localcloud.world.logs import LogEntries
 from localcloud.world.oauth import Tokens
 from localcloud.world.operations import LongRunningOperations
 from localcloud.world.policies import Policies
@@ -92,8 +93,14 @@ class Cloud:
         self.operator = f"local-operator@{self.home}.iam.gserviceaccount.com"
         self.scenario = scenario
         self.tokens = Tokens(state)
-        self.policies = Policies(self.store, now_s=self.timeline.simulated_s, lag_s=lambda: self.scenario.iam.lag_s)
+        self.policies = Policies(
+            self.store,
+            now=self.timeline.now,
+            now_s=self.timeline.simulated_s,
+            lag_s=lambda: self.scenario.iam.lag_s,
+        )
         self.operations = LongRunningOperations(self.store, self.timeline)
+        self.logs = LogEntries(self.store, self.timeline, lag_s=lambda: self.duration_s(self.scenario.logging.lag_s))
         self.ids = Ids()
         self.base_url = ""
         self._runtimes: Runtimes | None = None
@@ -106,6 +113,15 @@ class Cloud:
         if self._runtimes is None:
             raise RuntimeError("the runtimes have not been attached yet")
         return self._runtimes
+
+    @property
+    def owner(self) -> str:
+        """Return the e-mail address of the owner of new projects: the operator, or a person."""
+        return self.operator if self.scenario.iam.login_is_owner else "owner@example.com"
+
+    def may_do_everything(self, email: str) -> bool:
+        """Tell whether a caller is the operator, and the operator is the owner of all projects."""
+        return email == self.operator and self.scenario.iam.login_is_owner
 
     def attach(self, runtimes: Runtimes) -> None:
         """Set the runtimes; once, before the first request."""
@@ -134,7 +150,7 @@ class Cloud:
         return None
 
     def add_project(self, project: str, number: str | None = None) -> JsonObject:
-        """Return the project; create it, owned by the operator, if it does not exist."""
+        """Return the project; create it, with its owner, if it does not exist."""
         found = self.store.get("projects", project)
         if found is not None:
             return found
@@ -151,10 +167,14 @@ class Cloud:
         self.store.put("projects", project, document)
         bindings: list[JsonObject] = [
             {"role": "roles/editor", "members": [f"serviceAccount:{self.default_account(project)}"]},
-            {"role": "roles/owner", "members": [f"serviceAccount:{self.operator}"]},
+            {"role": "roles/owner", "members": [self._owner_as_member]},
         ]
         self.policies.seed(project_policy(project), bindings)
         return document
+
+    @property
+    def _owner_as_member(self) -> str:
+        return f"{'serviceAccount' if self.owner == self.operator else 'user'}:{self.owner}"
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background. Closing the cloud cancels it."""

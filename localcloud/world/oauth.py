@@ -74,7 +74,8 @@ class Tokens:
     def access_token_email(self, token: str) -> str | None:
         """Return the owner of an access token; None if it was not issued here or has expired."""
         claims, _, mac = token.removeprefix(_PREFIX).partition(".")
-        if not token.startswith(_PREFIX) or not hmac.compare_digest(mac, self._mac(claims)):
+        issued = token.isascii() and token.startswith(_PREFIX)
+        if not issued or not hmac.compare_digest(mac, self._mac(claims)):
             return None
         email, end_s = cast("tuple[str, int]", json.loads(_decode(claims)))
         return email if time.time() < end_s else None

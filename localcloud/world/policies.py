@@ -4,9 +4,12 @@ import base64
 import binascii
 import re
 from collections.abc import Callable
+from datetime import datetime
 
-from localcloud.json_values import JsonObject, parts, strings
+from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.errors import CloudError
+from localcloud.world import conditions
+from localcloud.world.conditions import Attributes
 from localcloud.world.roles import grants
 from localcloud.world.store import ResourceStore
 
@@ -17,6 +20,10 @@ _MEMBER = re.compile(
 _ROLE = re.compile(r"(roles/[A-Za-z0-9_.]+|(projects|organizations)/[^/]+/roles/[A-Za-z0-9_.]+)")
 _SERVICE_ACCOUNT = re.compile(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com")
 _SERVICE_AGENT = re.compile(r"service-([0-9]+)@[^.]+\.iam\.gserviceaccount\.com")
+_DELETED = re.compile(r"deleted:(?P<member>serviceAccount:[^?]+)\?uid=\d+")
+_CONDITIONAL_VERSION = 3
+"""The policy version that conditions need (cloud.google.com/iam/docs/policies#versions)."""
+_NO_ATTRIBUTES: Attributes = {}
 
 
 def etag_of(generation: int) -> str:
@@ -37,17 +44,29 @@ def _same_etag(left: str, right: str) -> bool:
 class Policies:
     """Policies by resource: `//run.googleapis.com/projects/p/locations/l/services/s` or another name that its service always uses."""
 
-    def __init__(self, store: ResourceStore, now_s: Callable[[], float], lag_s: Callable[[], float]) -> None:
-        """Take the simulated time, and how long a grant takes until it has an effect."""
+    def __init__(
+        self,
+        store: ResourceStore,
+        *,
+        now: Callable[[], datetime],
+        now_s: Callable[[], float],
+        lag_s: Callable[[], float],
+    ) -> None:
+        """Take the time of requests, the simulated time, and how long a grant takes until it has an effect."""
         self._store = store
+        self._now = now
         self._now_s = now_s
         self._lag_s = lag_s
 
-    def get(self, resource: str) -> JsonObject:
-        """Return the policy as `getIamPolicy` answers it."""
+    def get(self, resource: str, *, version: int = 0) -> JsonObject:
+        """Return the policy as `getIamPolicy` answers it. Raise 400 if it has conditions and the version that was asked for is too old for them.
+
+        The text is that of hashicorp/terraform-provider-google#5218.
+        """
         record = self._store.get(_KIND, resource)
         if record is None:
             return {"version": 1, "etag": etag_of(0), "bindings": []}
+        _check_version("Requested", version, record["policy"])
         return {**record["policy"], "etag": etag_of(record["generation"])}
 
     def replace(self, resource: str, policy: JsonObject, *, mask: str | None = None) -> JsonObject:
@@ -62,10 +81,11 @@ class Policies:
         fields = {"bindings", "version", "auditConfigs"} if not mask else {*mask.split(","), "version"}
         updated = {key: value for key, value in record["policy"].items() if key not in fields}
         updated.update({key: value for key, value in policy.items() if key in fields})
-        updated.setdefault("version", 1)
+        _check_version("Specified", int(policy.get("version") or 0), record["policy"])
         if "bindings" in updated:
             self._check(updated["bindings"], parts(record["policy"], "bindings"))
             updated["bindings"] = [binding for binding in updated["bindings"] if binding.get("members")]
+        updated.setdefault("version", 1)
         generation = record["generation"] + 1
         self._store.put(
             _KIND,
@@ -94,31 +114,55 @@ class Policies:
         """Delete the policy of a deleted resource."""
         self._store.delete(_KIND, resource)
 
-    def members(self, resource: str, permission: str) -> set[str]:
-        """Return the members to whom the resource's own policy grants a permission now."""
+    def mark_deleted(self, member: str, unique_id: str) -> None:
+        """Rename a deleted member in all policies to `deleted:MEMBER?uid=ID`; its grants have no effect any more.
+
+        Source: discovery, cloudresourcemanager.v1 Binding.members (`deleted:serviceAccount:{emailid}?uid={uniqueid}`), and openshift/installer#2790.
+        """
+        named = f"deleted:{member}?uid={unique_id}"
+        for resource, record in self._store.under(_KIND):
+            bindings = parts(record["policy"], "bindings")
+            if not any(member in strings(binding, "members") for binding in bindings):
+                continue
+            renamed = [
+                {**binding, "members": [named if item == member else item for item in strings(binding, "members")]}
+                for binding in bindings
+            ]
+            policy = {**record["policy"], "bindings": renamed}
+            self._store.put(_KIND, resource, {**record, "policy": policy, "generation": record["generation"] + 1})
+
+    def members(self, resource: str, permission: str, attributes: Attributes = _NO_ATTRIBUTES) -> set[str]:
+        """Return the members to whom the resource's own policy grants a permission now, on a request with these attributes."""
         record = self._store.get(_KIND, resource)
         if record is None:
             return set()
         waiting: dict[str, float] = record.get("from_s", {})
-        now_s = self._now_s()
+        now_s, known = self._now_s(), {"request.time": self._now(), **attributes}
         return {
             member
             for binding in parts(record["policy"], "bindings")
-            if grants(binding["role"], permission)
+            if grants(binding["role"], permission) and conditions.holds(part(binding, "condition"), known)
             for member in strings(binding, "members")
-            if waiting.get(_grant(binding["role"], member), 0.0) <= now_s
+            if waiting.get(_grant(binding, member), 0.0) <= now_s
         }
 
-    def allows(self, email: str | None, permission: str, resources: list[str]) -> bool:
-        """Tell if the policy of one of these resources grants the permission. `email` None means an anonymous caller."""
+    def allows(
+        self, email: str | None, permission: str, resources: list[str], attributes: Attributes = _NO_ATTRIBUTES
+    ) -> bool:
+        """Tell if the policy of one of these resources grants the permission. `email` None means an anonymous caller.
+
+        `attributes` are those that the service provides for conditions; every service provides `request.time`.
+        """
         wanted = {"allUsers"}
         if email is not None:
             wanted |= {"allAuthenticatedUsers", f"user:{email}", f"serviceAccount:{email}"}
-        return any(wanted & self.members(resource, permission) for resource in resources)
+        return any(wanted & self.members(resource, permission, attributes) for resource in resources)
 
     def _check(self, bindings: list[JsonObject], before: list[JsonObject]) -> None:
         known = {member for binding in before for member in strings(binding, "members")}
+        _check_deleted({member for binding in bindings for member in strings(binding, "members")})
         for binding in bindings:
+            conditions.check(binding)
             role = binding.get("role", "")
             if _ROLE.fullmatch(role) is None:
                 raise CloudError.invalid(f"Role {role or '(empty)'} is not supported for this resource.")
@@ -134,6 +178,7 @@ class Policies:
     def lacks_account(self, email: str) -> bool:
         """Tell if an e-mail belongs to a simulated project that has no such service account, or has it only since a moment ago.
 
+        Uses may be refused a number of times, however late they come.
         A service agent exists from the first use of its API on: cloud.google.com/iam/docs/create-service-agents, 2026-11.
         """
         agent = _SERVICE_AGENT.fullmatch(email)
@@ -144,12 +189,45 @@ class Policies:
         if found is None or not self._store.has("projects", found[1]):
             return False
         account = self._store.get("iam.serviceAccounts", email)
-        return account is None or account.get("_usable_from_s", 0.0) > self._now_s()
+        if account is None:
+            return True
+        left = int(account.get("_refusals", 0))
+        if left > 0:
+            self._store.put("iam.serviceAccounts", email, {**account, "_refusals": left - 1})
+        return left > 0 or account.get("_usable_from_s", 0.0) > self._now_s()
 
 
-def _grant(role: str, member: str) -> str:
-    return f"{role} {member}"
+def _check_deleted(members: set[str]) -> None:
+    """Refuse a policy that names an account and an account of the same e-mail that was deleted before.
+
+    The text is that of GoogleCloudPlatform/k8s-config-connector#279, for an account that was created again.
+    """
+    for member in sorted(members):
+        found = _DELETED.fullmatch(member)
+        if found is not None and found["member"] in members:
+            raise CloudError.invalid(
+                f"Inconsistent representation of deleted member: '{member}' and '{found['member']}'."
+            )
+
+
+def _version_of(policy: JsonObject) -> int:
+    conditional = any(binding.get("condition") for binding in parts(policy, "bindings"))
+    return _CONDITIONAL_VERSION if conditional else 1
+
+
+def _check_version(which: str, version: int, policy: JsonObject) -> None:
+    """Refuse to read or write a policy with conditions in a version that has none."""
+    if version < _version_of(policy) == _CONDITIONAL_VERSION:
+        raise CloudError.invalid(
+            f"{which} policy version ({version}) cannot be less than the existing policy version ({_CONDITIONAL_VERSION}). "
+            "For more information, please refer to https://cloud.google.com/iam/docs/policies#versions."
+        )
+
+
+def _grant(binding: JsonObject, member: str) -> str:
+    condition = part(binding, "condition")
+    return " ".join([binding["role"], member, *(str(condition[key]) for key in sorted(condition))])
 
 
 def _grants_in(bindings: list[JsonObject]) -> list[str]:
-    return [_grant(binding["role"], member) for binding in bindings for member in strings(binding, "members")]
+    return [_grant(binding, member) for binding in bindings for member in strings(binding, "members")]

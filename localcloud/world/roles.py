@@ -32,14 +32,22 @@ _PERMISSIONS = {
     "cloudresourcemanager.projects.listOrgPolicies": "orgpolicy.policies.list",
     "cloudresourcemanager.projects.setOrgPolicy": "orgpolicy.policy.set",
     "cloudresourcemanager.projects.clearOrgPolicy": "orgpolicy.policy.set",
+    "logging.entries.list": "logging.logEntries.list",
+    "logging.entries.write": "logging.logEntries.create",
     "serviceusage.services.consumerQuotaMetrics.get": "serviceusage.quotas.get",
     "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
     "serviceusage.services.batchEnable": "serviceusage.services.enable",
     "serviceusage.services.batchGet": "serviceusage.services.get",
+    "tpu.projects.locations.nodes.getGuestAttributes": "tpu.nodes.get",
     "tpu.projects.locations.acceleratorTypes.get": "tpu.acceleratortypes.get",
     "tpu.projects.locations.acceleratorTypes.list": "tpu.acceleratortypes.list",
 }
-"""Permissions whose name does not follow from the method's."""
+"""Permissions whose name does not follow from the method's.
+
+Cloud TPU has no permission for guest attributes alone (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11).
+"""
+_VERBS = {"patch": "update", "insert": "create"}
+"""Verbs of methods whose permission has another (the same pages of roles and permissions)."""
 
 
 def permission_of(method_id: str) -> str:
@@ -48,4 +56,6 @@ def permission_of(method_id: str) -> str:
         return _PERMISSIONS[method_id]
     method_id = method_id.removeprefix("cloud") if method_id.startswith("cloudresourcemanager.") else method_id
     parts = method_id.split(".")
-    return f"{parts[0]}.{parts[-2]}.{parts[-1]}" if len(parts) > 2 else method_id  # noqa: PLR2004 - API, resource, verb
+    if len(parts) <= 2:  # noqa: PLR2004 - API, resource, verb
+        return method_id
+    return f"{parts[0]}.{parts[-2]}.{_VERBS.get(parts[-1], parts[-1])}"

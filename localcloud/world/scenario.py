@@ -95,9 +95,9 @@ class Run(_Part):
     gpu_quota_overrides: dict[str, int] = Field(default_factory=dict)
     """`REGION/TYPE` or `REGION/TYPE/zonal` -> GPUs."""
     cpu_quota: int = 200
-    """vCPU for each project and region, as Service Usage reports it; deployments do not count against it here."""
+    """vCPU of all instances that a service of the region may have. New projects have 20."""
     memory_quota_gib: int = 400
-    """GiB of memory for each project and region, as Service Usage reports it; deployments do not count against it here."""
+    """GiB of memory of all instances that a service of the region may have. New projects have 40."""
 
 
 DEFAULT_SERVICES = (
@@ -143,6 +143,47 @@ class Iam(_Part):
     The provider's own issues show both: reads that answer 404 or 403 after the creation (hashicorp/terraform-provider-google#19624, #22546),
     and "Service account ... does not exist" for a grant.
     """
+    new_account_refusals: int = Field(default=0, ge=0)
+    """At least so many uses of a new service account are refused, however late they come: a slow machine lets simulated time pass."""
+    login_is_owner: bool = True
+    """False: the credentials of the environment have no role in a new project until its owner grants one; gcloud is the owner's."""
+
+
+_VLLM_OPENAI = "docker.io/vllm/vllm-openai"
+_VLLM_TPU = "docker.io/vllm/vllm-tpu"
+
+
+class Images(_Part):
+    """Images, and the limits of Docker Hub. An image that is neither listed here nor pushed does not exist."""
+
+    existing: tuple[str, ...] = (
+        f"{_VLLM_OPENAI}:v0.28.0@sha256:61fc8a896b0a4fbbbdc063bc4b0dbc25ce98e02b5050c24aeb7830ac02039b14",
+        f"{_VLLM_TPU}@sha256:19a1a0526476f902eb83e1057f3d8938f35b457dd7716a30e9ab4f7bee90d507",
+        "us-docker.pkg.dev/cloudrun/container/hello",
+    )
+    """Images that exist: `HOST/NAME`, then `:TAG`, `@sha256:DIGEST` or both. Without either, the tag is `latest`.
+
+    An image of a simulated project's repository is there once the repository is.
+    """
+    docker_hub_pulls: int = Field(default=100, ge=0)
+    """Pulls that Docker Hub gives one address in six hours without an account. 0: it answers each with 429, `toomanyrequests`.
+
+    docs.docker.com/docker-hub/usage/pulls, 2026-11: "100 per IPv4 address or IPv6 /64 subnet".
+    """
+    docker_hub_account_pulls: int = Field(default=200, ge=0)
+    """Pulls that Docker Hub gives one personal account in six hours (the same page)."""
+    docker_hub_accounts: dict[str, str] = Field(default_factory=dict)
+    """Accounts of Docker Hub: name -> access token. It refuses any other credentials."""
+
+
+class Logging(_Part):
+    """Cloud Logging."""
+
+    lag_s: Seconds = 5
+    """Simulated seconds from the writing of an entry until it can be listed. Google promises no figure; some seconds are usual.
+
+    0 where operations are instant.
+    """
 
 
 class OperationDurations(_Part):
@@ -177,6 +218,8 @@ class Scenario(_Part):
     iam: Iam = Iam()
     tpu: Tpu = Tpu()
     run: Run = Run()
+    images: Images = Images()
+    logging: Logging = Logging()
     operations: OperationDurations = OperationDurations()
     latency_ms: Seconds = 0
     """Real milliseconds added to each answer."""
@@ -202,14 +245,56 @@ def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - whatever YAML 
 _NEW_PROJECT = Scenario(
     services=Services(enabled=DEFAULT_SERVICES, lag_s=120), iam=Iam(lag_s=120, new_account_lag_s=60)
 )
+NO_RUN_QUOTA = Run(gpu_quota=0, cpu_quota=20, memory_quota_gib=40)
+"""Quotas of many new projects: 20 vCPU, 40 GiB and no GPU in each region (googlecodelabs/feedback issues 1856 and 2311, 2026)."""
 _NO_QUOTA = {
     name: zone.model_copy(update={"quota_chips": 0, "preemptible_quota_chips": 0}) for name, zone in _ZONES.items()
 }
+_WORST_GRANT_S = 7 * 60
+"""\"Typically 2 minutes, potentially 7 minutes or longer\": cloud.google.com/iam/docs/access-change-propagation, 2026-11."""
+_DOCUMENTED_WORST = Scenario(
+    services=Services(enabled=DEFAULT_SERVICES, lag_s=240),
+    iam=Iam(lag_s=_WORST_GRANT_S, new_account_lag_s=90, new_account_refusals=2),
+    # A request waits almost as long as a stack waits for a zone; a Cloud Run image takes long to import. The 20 minutes of the provider are over by then.
+    tpu=Tpu(
+        durations_s=TpuDurations(
+            creating=30,
+            accepted=120,
+            waiting_for_resources=1500,
+            provisioning=600,
+            suspending=60,
+            deleting=300,
+            node_update=60,
+        ),
+        refuses_deletion_in="operation",
+    ),
+    operations=OperationDurations(compute_s=60, artifactregistry_s=60, serviceusage_s=60, run_s=840),
+    faults=(
+        Fault(method="compute.*.insert", count=2, status=503),
+        Fault(method="compute.*Operations.get", count=2, status=503),
+        Fault(method="iam.projects.serviceAccounts.create", status=503),
+        Fault(method="artifactregistry.*.create", status=503),
+        Fault(method="secretmanager.*.get", count=2, status=429),
+        Fault(method="serviceusage.services.*", count=3, status=429),
+        Fault(method="run.projects.locations.services.create", status=503),
+        Fault(method="run.projects.locations.operations.get", count=3, status=503),
+        Fault(method="tpu.projects.locations.queuedResources.create", action="reset", when="after"),
+        Fault(method="tpu.projects.locations.queuedResources.get", count=3, status=503),
+        Fault(method="tpu.projects.locations.queuedResources.delete", status=503),
+        Fault(method="tpu.projects.locations.nodes.getGuestAttributes", count=3, status=503),
+    ),
+)
+_WITHOUT_QUOTA = _NEW_PROJECT.model_copy(update={"tpu": Tpu(zones=_NO_QUOTA), "run": NO_RUN_QUOTA})
 BUILT_IN = {
     "new-project": _NEW_PROJECT,
-    "new-project-without-quota": _NEW_PROJECT.model_copy(update={"tpu": Tpu(zones=_NO_QUOTA), "run": Run(gpu_quota=0)}),
+    "new-project-without-quota": _WITHOUT_QUOTA,
+    "documented-worst": _DOCUMENTED_WORST,
+    "empty-project": _WITHOUT_QUOTA.model_copy(
+        update={"iam": _WITHOUT_QUOTA.iam.model_copy(update={"login_is_owner": False, "new_account_refusals": 1})}
+    ),
 }
-"""Scenarios that have a name: a project made a moment ago, with and without quota for accelerators."""
+"""Scenarios that have a name: a project made a moment ago, without quota for accelerators, and with a login that has no role; and one where
+each wait is as long as Google documents, and calls have to be repeated."""
 
 
 def load(path: Path) -> Scenario:

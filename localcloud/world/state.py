@@ -1,13 +1,24 @@
-"""The state folder: its lock against a second cloud, and the description for `python -m localcloud env`."""
+"""The state folder: its lock against a second cloud, its privacy, and the description for `python -m localcloud env`."""
 
 import fcntl
 import json
 import os
+import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
 from localcloud.json_values import JsonObject
+
+PRIVATE_UMASK = 0o077
+"""The umask of a process that writes below the state folder: what it makes is its user's alone."""
+_OWNER = 0o700
+_OWNER_WRITES = 0o200
+_OWNER_READS = 0o400
+_DESCRIPTION = "cloud.json"
+_TRIES = 5
+_PAUSE_S = 0.02
 
 
 class StateError(Exception):
@@ -26,26 +37,27 @@ class StateLock:
 
     @classmethod
     def take(cls, state: Path) -> "StateLock":
-        """Lock the folder; create it if it does not exist."""
+        """Lock the folder; create it if it does not exist. Take the rights of others on it away, and remove a dead cloud's description."""
         try:
-            state.mkdir(parents=True, exist_ok=True, mode=0o700)
+            state.mkdir(parents=True, exist_ok=True, mode=_OWNER)
+            _own(state)
             stream = (state / "lock").open("a+", encoding="utf-8")
         except OSError as error:
             raise StateError(
                 f"The state folder {state} cannot be used ({error.strerror}); choose another with --state."
             ) from None
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _locked(stream):
             stream.seek(0)
             holder = stream.read().strip() or "unknown"
             stream.close()
             raise StateError(
                 f"Another local cloud (process {holder}) runs on the state folder {state}; stop it, or choose another folder with --state."
             ) from None
+        clear_description(state)
         stream.truncate(0)
         stream.write(str(os.getpid()))
         stream.flush()
+        keep_private(state)
         return cls(state / "lock", stream)
 
     def release(self) -> None:
@@ -53,35 +65,115 @@ class StateLock:
         self.stream.close()
 
 
-def describe(state: Path, description: JsonObject) -> None:
-    """Write the description of the running cloud."""
-    path = state / "cloud.json"
-    path.write_text(json.dumps(description, indent=1), encoding="utf-8")
-    path.chmod(0o600)
+def _locked(stream: IO[str]) -> bool:
+    """Lock the file. Try for a moment, because `localcloud env` holds the lock while it looks."""
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(_PAUSE_S)
+        else:
+            return True
+    return False
+
+
+def _own(state: Path) -> None:
+    """Refuse a folder of another user, who could give the rights back, and take all rights of others on it away."""
+    owner = state.stat().st_uid
+    if owner != os.geteuid():
+        raise StateError(
+            f"The state folder {state} belongs to another user (uid {owner}), who could read its secrets; choose another with --state."
+        )
+    state.chmod(_OWNER)
+
+
+def keep_private(state: Path) -> None:
+    """Take the rights of group and others on everything below the folder away. Links are not followed."""
+    for folder, folders, names in os.walk(state):
+        for name in (*folders, *names):
+            path = Path(folder, name)
+            try:
+                _take_rights_away(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StateError(
+                    f"{path} cannot be made private ({error.strerror}); remove it, or choose another folder with --state."
+                ) from None
+
+
+def _take_rights_away(path: Path) -> None:
+    found = path.lstat().st_mode
+    if stat.S_ISLNK(found):
+        return
+    least = _OWNER if stat.S_ISDIR(found) else _OWNER_READS | _OWNER_WRITES
+    wanted = (stat.S_IMODE(found) & _OWNER) | least
+    if wanted != stat.S_IMODE(found):
+        path.chmod(wanted)
+
+
+@dataclass(slots=True)
+class Description:
+    """The file that says how to reach the running cloud. Its writer holds a lock on it, so that the file of a dead process says nothing."""
+
+    path: Path
+    stream: IO[str]
+
+    def close(self) -> None:
+        """Remove the file and release its lock."""
+        self.path.unlink(missing_ok=True)
+        self.stream.close()
+
+
+def describe(state: Path, content: JsonObject) -> Description:
+    """Write the description of the running cloud. It appears complete and locked; it counts until it is closed or this process ends."""
+    path, new = state / _DESCRIPTION, state / f"{_DESCRIPTION}.new"
+    new.unlink(missing_ok=True)
+    new.touch(mode=_OWNER_READS | _OWNER_WRITES)
+    stream = new.open("w", encoding="utf-8")
+    fcntl.flock(stream, fcntl.LOCK_EX)
+    json.dump(content, stream, indent=1)
+    stream.flush()
+    new.rename(path)
+    return Description(path, stream)
 
 
 def clear_description(state: Path) -> None:
-    """Remove the description of a stopped cloud."""
-    (state / "cloud.json").unlink(missing_ok=True)
+    """Remove the description of a cloud that runs no more."""
+    (state / _DESCRIPTION).unlink(missing_ok=True)
 
 
 def description(state: Path) -> JsonObject:
-    """Return how to reach the cloud that runs on the folder. Raise StateError if none runs."""
-    path = state / "cloud.json"
-    if not path.exists() or not _held(state):
-        raise StateError(
-            f"No local cloud runs on the state folder {state}; start one with: python -m localcloud serve --state {state}"
-        )
-    return cast("JsonObject", json.loads(path.read_text(encoding="utf-8")))
+    """Return how to reach the cloud that runs on the folder. Raise StateError if none runs, or if it is still starting."""
+    try:
+        with (state / _DESCRIPTION).open("r", encoding="utf-8") as stream:
+            if _is_locked(stream):
+                return cast("JsonObject", json.load(stream))
+    except FileNotFoundError:
+        pass
+    except PermissionError:
+        raise StateError(f"The state folder {state} belongs to another user; choose another with --state.") from None
+    if _held(state):
+        raise StateError(f"The local cloud on the state folder {state} is still starting; try again in a moment.")
+    raise StateError(
+        f"No local cloud runs on the state folder {state}; start one with: python -m localcloud serve --state {state}"
+    )
 
 
 def _held(state: Path) -> bool:
-    """Tell if a living process holds the lock."""
+    """Tell if a living process holds the folder's lock."""
     try:
         with (state / "lock").open("r", encoding="utf-8") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return _is_locked(stream)
     except FileNotFoundError:
         return False
+
+
+def _is_locked(stream: IO[str]) -> bool:
+    """Tell if a living process holds a lock on the file."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
+    fcntl.flock(stream, fcntl.LOCK_UN)
     return False

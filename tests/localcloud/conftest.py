@@ -7,10 +7,24 @@ from typing import Any
 import pytest
 import requests
 
-from localcloud.world.scenario import OperationDurations, Scenario
+from localcloud.world.scenario import Images, OperationDurations, Scenario
 from tests.localcloud import idle_cloud
 
 PROJECT = "local-project"
+IMAGES = Images(
+    existing=(
+        *Images().existing,
+        "docker.io/x",
+        "docker.io/x:fails",
+        "docker.io/y",
+        "docker.io/vllm/vllm-openai:v1",
+        # That of gcloud's commands.
+        "us-east4-docker.pkg.dev/local-project/listrepo/vllm/vllm-tpu:v1@sha256:" + "a" * 64,
+    ),
+    docker_hub_pulls=100_000,
+)
+"""What the tests of services deploy."""
+SCENARIO = Scenario(operations=OperationDurations(instant=True), images=IMAGES)
 
 
 @dataclass
@@ -18,8 +32,8 @@ class Client:
     """Speaks JSON with a bearer token."""
 
     base_url: str
+    token: str
     session: requests.Session = field(default_factory=requests.Session)
-    token: str = "anything"
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> tuple[int, dict[str, Any]]:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
@@ -42,22 +56,22 @@ class Client:
 @pytest.fixture(scope="session")
 def shared_cloud() -> Iterator[idle_cloud.Started]:
     """One cloud for tests that use names of their own."""
-    with idle_cloud.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
+    with idle_cloud.start(scenario=SCENARIO) as cloud:
         yield cloud
 
 
 @pytest.fixture
 def client(shared_cloud: idle_cloud.Started) -> Client:
-    return Client(shared_cloud.base_url)
+    return Client(shared_cloud.base_url, shared_cloud.token)
 
 
 @pytest.fixture
 def own_cloud() -> Iterator[idle_cloud.Started]:
     """A cloud of the test's own."""
-    with idle_cloud.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
+    with idle_cloud.start(scenario=SCENARIO) as cloud:
         yield cloud
 
 
 @pytest.fixture
 def own_client(own_cloud: idle_cloud.Started) -> Client:
-    return Client(own_cloud.base_url)
+    return Client(own_cloud.base_url, own_cloud.token)

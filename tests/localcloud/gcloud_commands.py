@@ -3,10 +3,12 @@
 `python -m tests.localcloud.gcloud_commands` records the requests of the installed gcloud again.
 """
 
+import contextlib
 import http.client
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,15 +16,16 @@ import tempfile
 import threading
 import tomllib
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 from localcloud.environment import API_OVERRIDES
-from localcloud.world.scenario import OperationDurations, Scenario
-from scripts.cloud import inventory
+from scripts.cloud.inventory.grants import PolicyHolder
+from scripts.cloud.inventory.kinds import KINDS
+from tests.localcloud.conftest import SCENARIO
 from tests.localcloud.idle_cloud import start
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "gcloud"
@@ -32,7 +35,12 @@ PROJECT = "local-project"
 _LIMIT_S = 240
 
 _DRIVER = """
-import json, os, sys, tempfile
+import json, os, socket, sys, tempfile
+resolve = socket.getaddrinfo
+def local(host, *others, **options):
+    # gcloud puts the region before the host of Cloud Run.
+    return resolve("127.0.0.1" if str(host).endswith("-127.0.0.1") else host, *others, **options)
+socket.getaddrinfo = local
 root, results = sys.argv[1], os.fdopen(os.dup(1), "w")
 sys.path[:0] = [root + "/lib", root + "/lib/third_party"]
 from googlecloudsdk import gcloud_main
@@ -123,15 +131,13 @@ def clean(**variables: str) -> dict[str, str]:
     return {**kept, **variables}
 
 
-def run(
-    gcloud: Gcloud, url: str, folder: Path, argvs: Sequence[Sequence[str]], *, account: bool = True
-) -> list[Outcome]:
-    """Run commands against a local cloud and return what they did. Without an account, gcloud ends after it has read its arguments."""
-    token = folder / "token"
-    token.write_text("a-token")
+def run(gcloud: Gcloud, url: str, folder: Path, argvs: Sequence[Sequence[str]], *, token: str | None) -> list[Outcome]:
+    """Run commands against a local cloud and return what they did. Without a token, gcloud ends after it has read its arguments."""
+    account = folder / "token"
+    account.write_text(token or "")
     settings = {
         "CLOUDSDK_CONFIG": str(folder / "config"),
-        **({"CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(token)} if account else {}),
+        **({"CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(account)} if token else {}),
         "CLOUDSDK_CORE_PROJECT": PROJECT,
         "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
         "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
@@ -161,16 +167,28 @@ def prepared(folder: Path) -> list[tuple[str, ...]]:
     return [tuple(word.replace("{tmp}", str(folder)) for word in command.argv) for command in commands()]
 
 
+_HOLDERS = (
+    PolicyHolder(kind="project", project=PROJECT, name=f"projects/{PROJECT}"),
+    PolicyHolder(kind="bucket", project=PROJECT, name="projects/_/buckets/nothing"),
+    PolicyHolder(kind="secret", project=PROJECT, name=f"projects/{PROJECT}/secrets/nothing"),
+)
+
+
 def suggested() -> list[tuple[str, ...]]:
     """The commands that messages of this project suggest, for resources that do not exist."""
-    kinds = [kind.command for kind in inventory.KINDS]
+    kinds = [kind.command for kind in KINDS]
     hint = re.search(r"`gcloud (compute tpus tpu-vm update [^`]+)`", _PROVIDER.read_text())
     assert hint is not None
     label = hint[1].replace("{node}", "{id}").replace("{found.zone}", "us-east5-a").replace("{labels}", "a=b")
-    return [
+    named = [
         tuple(text.format(id="a@b.com" if text.startswith("iam") else "nothing", l="us-east5-a").split())
         for text in (*kinds, label)
     ]
+    condition = {"title": "t", "expression": "a in [1, 2] || b", "description": "x=y"}
+    removals = [
+        holder.command("roles/run.invoker", "user:a@b.com", given) for holder in _HOLDERS for given in ({}, condition)
+    ]
+    return [*named, *(tuple(shlex.split(text))[1:] for text in removals)]
 
 
 def refused_by_parser(outcome: Outcome) -> bool:
@@ -178,13 +196,15 @@ def refused_by_parser(outcome: Outcome) -> bool:
     return outcome.code == 2
 
 
-def replay(url: str, recorded: Sequence[dict[str, Any]]) -> list[tuple[str, int, int]]:
+def replay(url: str, token: str, recorded: Sequence[dict[str, Any]]) -> list[tuple[str, int, int]]:
     """Send recorded requests and return those that were answered with another status: request, recorded and new status."""
     differing: list[tuple[str, int, int]] = []
     connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
     for item in recorded:
         body = item["body"].replace(_BASE, url).encode()
-        headers = {"Authorization": "Bearer a-token", **({"Content-Type": item["type"]} if item["type"] else {})}
+        headers = {"Authorization": f"Bearer {token}", **({"Content-Type": item["type"]} if item["type"] else {})}
+        if "region" in item:
+            headers["Host"] = f"{item['region']}-{urllib.parse.urlsplit(url).netloc}"
         connection.request(item["method"], item["path"].replace(_BASE, url), body=body, headers=headers)
         response = connection.getresponse()
         response.read()
@@ -197,6 +217,7 @@ _BASE = "http://localcloud"
 _NOT_RECORDED = re.compile(r"/operations/|upload_id=|uploadType=resumable|large\.bin|^/download/")
 """Requests that name what an earlier answer named, and the file that is sent in chunks."""
 _VARYING = {"generation", "sourceGeneration", "ifSourceGenerationMatch", "ifMetagenerationMatch", "requestId"}
+_REGIONAL_HOST = re.compile(r"([a-z]+-[a-z]+\d+)-127\.0\.0\.1")
 _HOP_HEADERS = {"content-length", "transfer-encoding", "connection", "server", "date"}
 
 
@@ -211,7 +232,10 @@ class _Passing(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         own = f"http://{self.headers['Host']}"
         connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.url).netloc, timeout=60)
-        headers = {key: value for key, value in self.headers.items() if key != "Accept-Encoding"}
+        headers = {key: value for key, value in self.headers.items() if key not in {"Accept-Encoding", "Host"}}
+        region = _REGIONAL_HOST.match(self.headers["Host"])
+        if region:
+            headers["Host"] = f"{region[1]}-{urllib.parse.urlsplit(self.url).netloc}"
         connection.request(self.command, self.path, body.replace(own.encode(), self.url.encode()), headers)
         response = connection.getresponse()
         answer = response.read()
@@ -229,6 +253,7 @@ class _Passing(BaseHTTPRequestHandler):
 
     def _keep(self, body: str, status: int) -> None:
         path, _, query = self.path.partition("?")
+        region = _REGIONAL_HOST.match(self.headers["Host"])
         lasting = [pair for pair in query.split("&") if pair.partition("=")[0] not in _VARYING]
         self.kept.append(
             {
@@ -237,11 +262,23 @@ class _Passing(BaseHTTPRequestHandler):
                 "type": self.headers.get("Content-Type", ""),
                 "body": re.sub(r'"etag": ?"[^"]*"(, ?)?', "", body),
                 "status": status,
+                **({"region": region[1]} if region else {}),
             }
         )
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
+
+
+@contextlib.contextmanager
+def recording(url: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield a URL that passes requests on to another, and the list in which they are kept."""
+    kept: list[dict[str, Any]] = []
+    handler = type("Passing", (_Passing,), {"url": url, "kept": kept})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", kept
+        server.shutdown()
 
 
 def record() -> int:
@@ -250,18 +287,11 @@ def record() -> int:
     if gcloud is None:
         print("gcloud with its alpha component is not installed.", file=sys.stderr)
         return 1
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud,
-        ThreadingHTTPServer(("127.0.0.1", 0), _Passing) as server,
-    ):
-        _Passing.url = cloud.base_url
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        outcomes = run(gcloud, f"http://127.0.0.1:{server.server_address[1]}", Path(folder), prepared(Path(folder)))
-        server.shutdown()
-        recorded = list(_Passing.kept)
+    with tempfile.TemporaryDirectory() as folder, start(scenario=SCENARIO) as cloud:
+        with recording(cloud.base_url) as (url, recorded):
+            outcomes = run(gcloud, url, Path(folder), prepared(Path(folder)), token=cloud.token)
         hints = suggested()
-        accepted = zip(hints, run(gcloud, cloud.base_url, Path(folder), hints, account=False), strict=True)
+        accepted = zip(hints, run(gcloud, cloud.base_url, Path(folder), hints, token=None), strict=True)
         parsed = [list(argv) for argv, outcome in accepted if not refused_by_parser(outcome)]
     for command, outcome in zip(commands(), outcomes, strict=True):
         if not command.describes(outcome):

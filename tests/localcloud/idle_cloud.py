@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, Options, RuntimeFactory, open_cloud
+from localcloud.world import run_words
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.runtime import MachineSpec, RevisionFailedError, RevisionSpec
 from localcloud.world.scenario import Scenario
@@ -29,9 +30,7 @@ class IdleRevisions:
         if isinstance(containers, list) and any(
             isinstance(item, dict) and str(item.get("image", "")).endswith(":fails") for item in containers
         ):
-            raise RevisionFailedError(
-                "The user-provided container failed to start and listen on the port defined provided by the PORT=8000 environment variable."
-            )
+            raise RevisionFailedError(run_words.not_started(revision.template))
         self.running.add(revision.name)
         return "http://127.0.0.1:9"
 
@@ -110,6 +109,10 @@ class Started:
     base_url: str
     state: Path
     credentials: Path
+    token: str
+    """An access token of the operator."""
+    routes: list[tuple[str, str]]
+    """Verb and path of the local cloud's own routes."""
     cloud: Cloud
     loop: asyncio.AbstractEventLoop
 
@@ -135,11 +138,14 @@ def start(
             opened = asyncio.run_coroutine_threadsafe(open_cloud(folder, options, runtimes), loop).result(
                 _START_LIMIT_S
             )
+            token = opened.cloud.tokens.issue_access_token(opened.cloud.operator, lifetime_s=24 * 3600)
             try:
                 yield Started(
                     base_url=opened.base_url,
                     state=folder,
                     credentials=opened.credentials,
+                    token=token,
+                    routes=opened.routes(),
                     cloud=opened.cloud,
                     loop=loop,
                 )

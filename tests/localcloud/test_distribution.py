@@ -17,8 +17,8 @@ ROOMS = ("benchmarks", "components", "contracts", "planning", "provider", "scrip
 
 def names(requirements):
     """Distribution names of a requirements file, with its markers and pins taken off."""
-    lines = [line for line in requirements.read_text().splitlines() if line and not line.startswith(("#", "-"))]
-    return {normal(Requirement(line).name) for line in lines}
+    lines = [line.removesuffix("\\") for line in requirements.read_text().splitlines() if line]
+    return {normal(Requirement(line).name) for line in lines if not line.strip().startswith(("#", "-"))}
 
 
 def normal(name):

@@ -1,8 +1,10 @@
 """State folders survive and are locked; the command line passes on exit codes and signals and refuses in one sentence."""
 
+import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,19 +13,25 @@ from pathlib import Path
 import pytest
 import requests
 
-from localcloud.world.scenario import OperationDurations, Scenario
-from localcloud.world.state import StateError, StateLock, description
+from localcloud.environment import in_shell
+from localcloud.world.scenario import Images, OperationDurations, Scenario
+from localcloud.world.state import StateError, StateLock, describe, description
 from tests.localcloud import idle_cloud
 
 ROOT = Path(__file__).resolve().parents[2]
 P = "/projects/local-project"
-INSTANT = Scenario(operations=OperationDurations(instant=True))
+IMAGES = Images(existing=("docker.io/x",))
+INSTANT = Scenario(operations=OperationDurations(instant=True), images=IMAGES)
 LIMIT_S = 60
+
+
+def identity(cloud):
+    return {"Authorization": f"Bearer {cloud.token}"}
 
 
 def call(cloud, method, path, body=None, **query):
     answer = requests.request(
-        method, cloud.base_url + path, json=body, params=query, headers={"Authorization": "Bearer x"}, timeout=20
+        method, cloud.base_url + path, json=body, params=query, headers=identity(cloud), timeout=20
     )
     assert answer.status_code < 300, answer.text
     return answer.json() if answer.content else {}
@@ -60,7 +68,7 @@ class TestSurvival:
                 f"{cloud.base_url}/upload/storage/v1/b/kept-bucket/o",
                 params={"uploadType": "media", "name": "a"},
                 data=b"bytes",
-                headers={"Authorization": "Bearer x"},
+                headers=identity(cloud),
                 timeout=20,
             )
             answer.raise_for_status()
@@ -93,7 +101,7 @@ class TestSurvival:
             content = requests.get(
                 f"{cloud.base_url}/storage/storage/v1/b/kept-bucket/o/a",
                 params={"alt": "media"},
-                headers={"Authorization": "Bearer x"},
+                headers=identity(cloud),
                 timeout=20,
             )
             assert content.content == b"bytes"
@@ -112,7 +120,7 @@ class TestSurvival:
             assert cloud.cloud.runtimes.revisions.running == {again["latestReadyRevision"]}
 
     def test_a_deployment_that_was_under_way_goes_on(self, tmp_path):
-        slow = Scenario(operations=OperationDurations(run_s=10_000))
+        slow = Scenario(operations=OperationDurations(run_s=10_000), images=IMAGES)
         with idle_cloud.start(state=tmp_path, scenario=slow) as cloud:
             operation = call(
                 cloud,
@@ -151,6 +159,150 @@ class TestLock:
         with pytest.raises(StateError, match="No local cloud runs on the state folder"):
             description(tmp_path)
         StateLock.take(tmp_path).release()
+
+
+class TestPrivacy:
+    def test_everything_below_an_old_folder_becomes_its_owners_alone(self, tmp_path):
+        state = tmp_path / "open"
+        (state / "objects" / "deep").mkdir(parents=True)
+        for name in ("resources.sqlite", "resources.sqlite-wal", "resources.sqlite-shm", "objects/deep/a", "token-key"):
+            (state / name).write_bytes(b"")
+            (state / name).chmod(0o666)
+        (state / "objects").chmod(0o777)
+        (state / "tool").write_text("#!/bin/sh")
+        (state / "tool").chmod(0o755)
+        (state / "link").symlink_to(tmp_path)
+        tmp_path.chmod(0o755)
+        state.chmod(0o755)
+        StateLock.take(state).release()
+        found = {path.relative_to(state).as_posix(): path.lstat().st_mode & 0o777 for path in state.rglob("*")}
+        found.pop("link")
+        assert {found.pop(name) for name in ("objects", "objects/deep", "tool")} == {0o700}
+        assert set(found.values()) == {0o600}
+        assert state.stat().st_mode & 0o777 == 0o700
+        assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+    def test_a_running_cloud_writes_for_its_owner_alone_and_leaves_the_commands_umask(self, tmp_path):
+        state = tmp_path / "open"
+        state.mkdir(mode=0o755)
+        script = f"""
+import base64, json, os, pathlib, urllib.request as u
+def call(verb, path, body):
+    given = {{"Authorization": "Bearer " + os.environ["GOOGLE_OAUTH_ACCESS_TOKEN"], "Content-Type": "application/json"}}
+    return u.urlopen(u.Request(os.environ["LOCALCLOUD_URL"] + path, json.dumps(body).encode(), given, method=verb)).read()
+secrets = "/secretmanager/v1{P}/secrets"
+call("POST", secrets + "?secretId=s", {{"replication": {{"automatic": {{}}}}}})
+call("POST", secrets + "/s:addVersion", {{"payload": {{"data": "eA=="}}}})
+call("POST", "/storage/storage/v1/b?project=local-project", {{"name": "kept-bucket"}})
+call("POST", "/upload/storage/v1/b/kept-bucket/o?uploadType=media&name=a", {{}})
+state = pathlib.Path({str(state)!r})
+open_ones = [str(path) for path in [state, *state.rglob("*")] if path.lstat().st_mode & 0o077 and not path.is_symlink()]
+pathlib.Path({str(tmp_path / "made")!r}).touch()
+print(json.dumps([open_ones, sorted(path.name for path in state.glob("*")), os.umask(0)]))
+"""
+        old = os.umask(0o022)
+        try:
+            done = localcloud("run", "--state", str(state), "--", sys.executable, "-c", script)
+        finally:
+            os.umask(old)
+        assert done.returncode == 0, done.stderr
+        open_ones, names, umask = json.loads(done.stdout)
+        assert open_ones == []
+        assert {"resources.sqlite", "resources.sqlite-wal", "cloud.json", "credentials.json", "objects"} <= set(names)
+        assert umask == 0o022
+        assert (tmp_path / "made").stat().st_mode & 0o777 == 0o644
+
+    def test_the_folder_of_another_user_is_refused(self, tmp_path, monkeypatch):
+        owner = tmp_path.stat().st_uid
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+        with pytest.raises(StateError, match=f"belongs to another user \\(uid {owner}\\), who could read its secrets"):
+            StateLock.take(tmp_path)
+
+
+class TestDescription:
+    """`localcloud env` speaks for a living cloud only (the process that wrote the description)."""
+
+    def killed(self, state):
+        """Leave the description of a process that was killed."""
+        script = (
+            "import os, signal, sys; from pathlib import Path; from localcloud.world.state import *; "
+            "state = Path(sys.argv[1]); lock = StateLock.take(state); kept = describe(state, {'environment': {}}); "
+            "os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        code = subprocess.run([sys.executable, "-c", script, state], cwd=ROOT, timeout=LIMIT_S, check=False).returncode
+        assert code == -signal.SIGKILL
+        assert (state / "cloud.json").exists()
+
+    def test_a_restart_does_not_speak_for_the_killed_cloud(self, tmp_path):
+        self.killed(tmp_path)
+        lock = StateLock.take(tmp_path)
+        assert not (tmp_path / "cloud.json").exists()
+        with pytest.raises(StateError, match="is still starting; try again in a moment"):
+            description(tmp_path)
+        lock.release()
+
+    def test_the_moment_before_the_restart_removes_the_old_description(self, tmp_path):
+        self.killed(tmp_path)
+        with (tmp_path / "lock").open("r") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            with pytest.raises(StateError, match="is still starting"):
+                description(tmp_path)
+
+    def test_a_written_description_counts_until_it_is_closed(self, tmp_path):
+        lock = StateLock.take(tmp_path)
+        written = describe(tmp_path, {"environment": {"A": "b"}})
+        script = "import sys; from pathlib import Path; from localcloud.world.state import *; print(description(Path(sys.argv[1])))"
+        asked = [sys.executable, "-c", script, str(tmp_path)]
+        found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+        assert found == "{'environment': {'A': 'b'}}\n"
+        written.close()
+        lock.release()
+        with pytest.raises(StateError, match="No local cloud runs on the state folder"):
+            description(tmp_path)
+
+    def test_env_after_a_kill_and_a_restart_names_the_new_plugins(self, tmp_path):
+        state = str(tmp_path / "state")
+        with (tmp_path / "log").open("w") as log:
+            command = [sys.executable, "-m", "localcloud", "serve", "--state", state]
+
+            def answered():
+                end = time.monotonic() + LIMIT_S
+                while time.monotonic() < end:
+                    found = localcloud("env", "--state", state, "--json")
+                    if found.returncode == 0:
+                        return json.loads(found.stdout)
+                    assert found.returncode == 2, found.stderr
+                raise AssertionError("no cloud came up")
+
+            first = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+            try:
+                before = answered()
+            finally:
+                first.kill()
+                first.wait(timeout=LIMIT_S)
+            second = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+            try:
+                after = answered()
+                assert after["PULUMI_DEBUG_PROVIDERS"] != before["PULUMI_DEBUG_PROVIDERS"]
+                for plugin in after["PULUMI_DEBUG_PROVIDERS"].split(","):
+                    socket.create_connection(("127.0.0.1", int(plugin.rpartition(":")[2])), 10).close()
+                twice = 'eval "$ENV"; one=$PATH:$NO_PROXY; eval "$($ASK)"; test "$one" = "$PATH:$NO_PROXY"'
+                ask = f"{sys.executable} -m localcloud env --state {state}"
+                shell = {**os.environ, "ENV": localcloud("env", "--state", state).stdout, "ASK": ask}
+                subprocess.run(["sh", "-c", twice], cwd=ROOT, env=shell, timeout=LIMIT_S, check=True)
+            finally:
+                second.send_signal(signal.SIGINT)
+                assert second.wait(timeout=LIMIT_S) == 0
+
+
+def test_lists_of_the_shell_do_not_grow_when_the_environment_is_asked_for_again(tmp_path):
+    shell = {"PATH": "/usr/bin:/bin", "NO_PROXY": "example.com"}
+    for _ in range(3):
+        shell = in_shell({"A": "b"}, str(tmp_path), shell)
+        assert shell["PATH"] == f"{Path(sys.executable).parent}:{tmp_path}:/usr/bin:/bin"
+        assert shell["NO_PROXY"] == "example.com,127.0.0.1,localhost"
+        assert shell["no_proxy"] == "127.0.0.1,localhost"
+        del shell["no_proxy"]
 
 
 class TestRun:

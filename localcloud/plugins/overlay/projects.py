@@ -8,7 +8,7 @@ from typing import Final
 from localcloud.plugins.diffing import Detail, Details, DiffKind
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
 from localcloud.plugins.resource import RestResource, Wait, follow, known_project
-from localcloud.plugins.rest import OperationError, PluginError, RestError
+from localcloud.plugins.rest import OperationError, PluginError, RestError, raise_operation_error
 from localcloud.plugins.schema import Object, last_segment
 from localcloud.plugins.values import Properties, Value, text_of
 
@@ -78,6 +78,34 @@ async def _enabled(context: OperationContext, project: str) -> set[str]:
     path = f"{_API}/projects/{project}/services"
     listed = [each async for each in context.rest.pages(path, "services", _ENABLED_QUERY)]
     return {last_segment(str(each.get("name", ""))) for each in listed}
+
+
+class ServiceIdentity(RestResource):
+    """The service agent of an API: made to exist. As in the real provider, reading asks nobody and deleting does nothing."""
+
+    async def create(self, context: OperationContext, inputs: Properties) -> Created:
+        """Ask for the agent, and keep its address."""
+        named: Properties = {"project": known_project(context, inputs).project, "service": text_of(inputs, "service")}
+        resource_id = self.id_template.format_map(named)
+        answer = await context.rest.call("POST", f"serviceusage/v1beta1/{resource_id}:generateServiceIdentity", body={})
+        name = str(answer.get("name", ""))
+        done = await context.rest.wait(
+            f"{_API}/{name}", answer, limit_s=context.limit_s, is_done=lambda each: each.get("done") is True
+        )
+        raise_operation_error(done)
+        response = done.get("response")
+        email = str(response.get("email", "")) if isinstance(response, dict) else ""
+        agent: Properties = {"email": email, "member": f"serviceAccount:{email}"}
+        return Created(id=resource_id, state={**self.state(context, {}, inputs), **named, **agent})
+
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+        """Return what is known."""
+        del context
+        return Created(id=resource_id, state=given)
+
+    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
+        """Leave the agent."""
+        del context, resource_id, state
 
 
 class ServiceAccountLifecycle(RestResource):
@@ -163,6 +191,11 @@ PROJECTS: Final[Mapping[str, TypeOverlay]] = {
             id_template="{project}/{service}",
             wait=Wait.OPERATION,
             api=_API,
+        )
+    ),
+    "gcp:projects/serviceIdentity:ServiceIdentity": TypeOverlay(
+        lifecycle=partial(
+            ServiceIdentity, noun="ServiceIdentity", id_template="projects/{project}/services/{service}", api=_API
         )
     ),
     "gcp:serviceaccount/account:Account": TypeOverlay(

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from aiohttp import web
 
+from localcloud.callers import foreign_host, other_user, web_page_header
 from localcloud.world.runtime import MachineSpec
 
 _ROOT: Final = "/computeMetadata/v1/"
@@ -189,8 +190,13 @@ class MetadataServer:
 async def _flavoured(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Require the header Metadata-Flavor, refuse requests from a proxy, and mark all answers, also errors."""
+    """Require the header Metadata-Flavor, refuse requests from a proxy, and mark all answers, also errors.
+
+    Refuse also what cannot reach a real machine's server: requests of web pages, and of other users of the machine that simulates this one.
+    """
     try:
+        if _from_outside(request):
+            raise web.HTTPForbidden(text="The metadata server answers only its own machine.\n")
         if "X-Forwarded-For" in request.headers or (
             request.path != "/" and request.headers.get("Metadata-Flavor") != "Google"
         ):
@@ -203,6 +209,14 @@ async def _flavoured(
     response.headers["Metadata-Flavor"] = "Google"
     response.headers["Server"] = "Metadata Server for VM"
     return response
+
+
+def _from_outside(request: web.Request) -> bool:
+    if request.transport is None:
+        return True
+    client, server = (request.transport.get_extra_info(name)[:2] for name in ("peername", "sockname"))
+    foreign = foreign_host(request.headers.get("Host"), address=server[0], port=server[1])
+    return foreign or web_page_header(request.headers) is not None or other_user(client, server)
 
 
 def _etag(text: str | None) -> str:

@@ -19,6 +19,9 @@ MACHINE_COMMANDS: Final = {
 }
 """The commands that come first on a machine's PATH."""
 
+OPERATOR_TOKEN: Final = "LOCALCLOUD_TOKEN"  # noqa: S105 - the name of a variable
+"""The variable with the operator's token in the scripts of people's commands, which are private files."""
+
 PEOPLE_COMMANDS: Final = {"gcloud": "localcloud.running.shims.gcloud"}
 """The commands that `python -m localcloud run` puts first on PATH."""
 
@@ -34,5 +37,5 @@ def install(
         target = folder / command
         line = f'{settings} exec {shlex.join(interpreter.command(module))} "$@"'
         target.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
-        target.chmod(0o755)
+        target.chmod(0o700)
     return folder

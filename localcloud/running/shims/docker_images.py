@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import os
 import re
 import time
@@ -17,10 +18,8 @@ from localcloud.running.shims.machine import Machine, read_json, write_json
 _REFERENCE: Final = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9._/:-]*?)(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
-_REGISTRY: Final = re.compile(r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev/(?P<project>[^/]+)/(?P<repository>[^/]+)/.+")
-_MISSING_DIGEST: Final = "sha256:" + "0" * 64
-"""A digest that no registry has, to test a missing image."""
-_DOWNLOAD: Final = '"artifactregistry.repositories.downloadArtifacts"'
+_DOCKER_HUB: Final = "docker.io"
+_CLIENT_HEADER: Final = "X-Localcloud-Client"
 _LAYERS: Final = 12
 _PULL_S: Final = 60.0
 """Simulated seconds of a pull (assumed: some 8 GB at 130 MB/s)."""
@@ -45,11 +44,7 @@ def pull(machine: Machine, reference: str, *, quiet: bool) -> str:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise ImageError("invalid reference format")
-    _ask_registry(machine, reference)
-    if match["digest"] == _MISSING_DIGEST:
-        raise ImageError(
-            f"Error response from daemon: manifest for {reference} not found: manifest unknown: Failed to fetch {match['digest']}"
-        )
+    _ask_registry(machine, reference, match["name"], match["digest"] or match["tag"] or "latest")
     here = pulled(machine)
     if reference in here:
         print(f"Status: Image is up to date for {reference}", flush=True)
@@ -71,42 +66,46 @@ def _layers(reference: str, clock_speed: float) -> Iterator[str]:
         yield f"{layer}: Pull complete"
 
 
-def _ask_registry(machine: Machine, reference: str) -> None:
-    """Check that the local cloud has the repository of an Artifact Registry image, with the token of the docker login."""
-    match = _REGISTRY.match(reference)
-    if match is None:
-        return
-    host = reference.partition("/")[0]
-    resource = f"projects/{match['project']}/locations/{match['location']}/repositories/{match['repository']}"
+def _ask_registry(machine: Machine, reference: str, name: str, version: str) -> None:
+    """Read the image's manifest from the simulated registry, with the token of the docker login. Raises ImageError."""
+    first, slash, rest = name.partition("/")
+    hosted = slash and ("." in first or ":" in first)
+    host, path = (first, rest) if hosted else (_DOCKER_HUB, name)
+    path = f"library/{path}" if host == _DOCKER_HUB and "/" not in path else path
     token = _token(host)
-    if token is None:
-        raise ImageError(
-            f'Error response from daemon: Head "https://{host}/v2/": denied: Unauthenticated request. '
-            f'Unauthenticated requests do not have permission {_DOWNLOAD} on resource "{resource}" (or it may not exist)'
-        )
+    headers = {_CLIENT_HEADER: machine.name, **({"Authorization": f"Bearer {token}"} if token else {})}
     request = urllib.request.Request(  # noqa: S310 - the local cloud
-        f"{machine.base_url.rstrip('/')}/artifactregistry/v1/{resource}", headers={"Authorization": f"Bearer {token}"}
+        f"{machine.base_url.rstrip('/')}/registry/{host}/v2/{path}/manifests/{version}", headers=headers
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         opener.open(request, timeout=30).close()
     except urllib.error.HTTPError as error:
         with error:
-            raise ImageError(f"Error response from daemon: {_refusal(error.code, reference, resource)}") from None
+            raise ImageError(f"Error response from daemon: {_refusal(error, host, reference)}") from None
     except OSError as error:
         raise ImageError(f'Error response from daemon: Get "https://{host}/v2/": {error}') from None
 
 
-def _refusal(status: int, reference: str, resource: str) -> str:
-    """Return docker's message for a registry's refusal."""
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return (
-            f'Head "{reference}": denied: Permission {_DOWNLOAD} denied on resource "{resource}" (or it may not exist)'
-        )
-    if status == HTTPStatus.NOT_FOUND:
-        name = resource.rpartition("/")[2]
-        return f'repository {reference.partition("@")[0]} not found: name unknown: Repository "{name}" not found'
-    return f"the registry answered {status}"
+def _refusal(error: urllib.error.HTTPError, host: str, reference: str) -> str:
+    """Return docker's message for a registry's refusal.
+
+    Docker shows the registry's own words below 500 and the status only above (distribution/registry/client/errors.go, HandleHTTPResponseError).
+    """
+    if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return f"received unexpected HTTP status: {error.code} {error.reason}"
+    found = json.loads(error.read())["errors"][0]
+    message = found["message"]
+    match found["code"]:
+        case "MANIFEST_UNKNOWN":
+            return f"manifest for {reference} not found: manifest unknown: {message}"
+        case "NAME_UNKNOWN":
+            return f"repository {reference.partition('@')[0]} not found: name unknown: {message}"
+        case "TOOMANYREQUESTS":
+            return f"toomanyrequests: {message}"
+        case _:
+            where = "https://" + host + "/v2/" if error.code == HTTPStatus.UNAUTHORIZED else reference
+            return f'Head "{where}": denied: {message}'
 
 
 def _token(host: str) -> str | None:

@@ -1,10 +1,14 @@
 """`gcloud` for users of the local cloud: tunnels to TPU machines, and tokens.
 
 Commands: `alpha compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`,
-`auth print-identity-token [--audiences=]`, `auth print-access-token`, `version` (as JSON).
+`auth print-identity-token [--audiences=]`, `auth print-access-token`, `config get account`, `version` (as JSON), and what an owner
+does to a project (`gcloud_project`), and the deletions of `gcloud_deletes`.
 
-The first connection to a node adds an SSH key to the node's metadata and waits until the node accepts it, as the real gcloud does
-(googlecloudsdk/command_lib/compute/tpus/tpu_vm/ssh.py of SDK 528: AddSSHKeyIfNeeded, AttemptRunWithRetries).
+Commands run as the local cloud's operator, or as the account of `--account=EMAIL` or CLOUDSDK_CORE_ACCOUNT.
+A tunnel makes the calls of the real gcloud in the same order, so that a missing permission shows at the same step
+(googlecloudsdk/command_lib/compute/tpus/tpu_vm/ssh.py of SDK 528: PrepareNodeForSSH, AddSSHKeyIfNeeded, AttemptRunWithRetries;
+command_lib/util/ssh/ssh.py: GetOsloginState).
+The first connection to a node adds an SSH key to the node's metadata, with OS Login too, and waits until the node accepts it.
 """
 
 import asyncio
@@ -23,7 +27,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in; it knows tunnels to TPU machines and tokens."
+from localcloud.running.shims import OPERATOR_TOKEN, gcloud_deletes, gcloud_project
+
+_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in; it knows tunnels to TPU machines, tokens, deletions, and what mends a project."
 _GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
 """The audience of gcloud's identity tokens for users: gcloud's client id."""
 _TUNNEL: Final = ("compute", "tpus", "tpu-vm", "ssh")
@@ -45,6 +51,8 @@ This command is available in one or more alternate release tracks.  Try:
 """Recorded from gcloud 528.0.0 on 2026-11-20: `gcloud beta compute tpus tpu-vm ssh NODE ...`, exit code 2."""
 _SSH_KEYS: Final = "ssh-keys"
 """The key of a node's metadata in which gcloud keeps public SSH keys, one in each line."""
+_OS_LOGIN: Final = "enable-oslogin"
+_ACCOUNT: Final = "CLOUDSDK_CORE_ACCOUNT"
 _LIMIT_S: Final = 30.0
 _VERSION: Final = {"Google Cloud SDK": "528.0.0", "alpha": "2025.06.20", "beta": "2025.06.20", "core": "2025.06.20"}
 """What `gcloud version --format=json` of the modelled release prints, without components that are not simulated."""
@@ -74,6 +82,8 @@ class TunnelRequest:
     local_host: str
     local_port: int
     remote_port: int
+    account: str = ""
+    """Who opens it; empty for the operator."""
 
 
 def _base_url() -> str:
@@ -94,7 +104,7 @@ def _ask(
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=_LIMIT_S) as response:
-            return json.loads(response.read())
+            return json.loads(response.read() or b"{}")
     except urllib.error.HTTPError as error:
         with error:
             text = error.read().decode(errors="replace")
@@ -135,12 +145,18 @@ def parse_tunnel(words: Sequence[str]) -> TunnelRequest:
         local_host=forward["host"] or "127.0.0.1",
         local_port=int(forward["local"]),
         remote_port=int(forward["remote"]),
+        account=options.get("account") or os.environ.get(_ACCOUNT, ""),
     )
 
 
+def _ask_admin(path: str, *, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Call the admin API with the operator's token."""
+    token = os.environ.get(OPERATOR_TOKEN) or os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
+    return _ask(path, body=body, token=token)
+
+
 async def _run_tunnel(tunnel: TunnelRequest) -> int:
-    token = str(_ask("/admin/tokens", body={})["accessToken"])
-    _await_ssh_key(tunnel.node, token)
+    log_in(tunnel.node, tunnel.account)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -161,14 +177,41 @@ async def _run_tunnel(tunnel: TunnelRequest) -> int:
     return 0 if not stopped.is_set() else 130
 
 
-def _await_ssh_key(node: str, token: str) -> None:
-    """Add this user's key to the node's metadata if it lacks the key, and wait until the node accepts it.
-
-    The wait is the scenario's `tpu.durations_s.ssh_key`. Raises CommandError if the node does not exist or cannot be updated.
-    """
+def log_in(node: str, account: str) -> None:
+    """Make the calls of a connection up to the login. Raises CommandError at the first that is refused."""
+    issued = _ask_admin("/admin/tokens", body={"email": account} if account else {})
+    token, account = str(issued["accessToken"]), str(issued.get("email", account))
     path, user = f"/tpu/v2alpha1/{node}", getpass.getuser()
-    key = f"{user}:ssh-rsa simulated-key-of-{user} {user}@localcloud"
     metadata: dict[str, str] = _ask(path, token=token).get("metadata") or {}
+    _ask(f"{path}:getGuestAttributes", body={}, token=token)
+    public_key, project = f"ssh-rsa simulated-key-of-{user}", node.split("/")[1]
+    shared: dict[str, list[dict[str, str]]] = (
+        _ask(f"/compute/compute/v1/projects/{project}", token=token).get("commonInstanceMetadata") or {}
+    )
+    if metadata.get(_OS_LOGIN, "").upper() == "TRUE":
+        user = _os_login(account, project, public_key, token)
+    key = f"{user}:{public_key} {user}@localcloud"
+    if not any(item["key"] == _SSH_KEYS and key in item["value"] for item in shared.get("items", [])):
+        _await_ssh_key(path, metadata, key, token)
+    _ask_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': account})}")
+
+
+def _os_login(account: str, project: str, public_key: str, token: str) -> str:
+    """Import the key into the account's login profile if it lacks the key. Return the name of its POSIX account."""
+    users, query = f"/oslogin/v1alpha/users/{account}", f"projectId={project}"
+    profile = _ask(f"{users}/loginProfile?{query}", token=token)
+    keys: dict[str, dict[str, str]] = profile.get("sshPublicKeys") or {}
+    if not profile.get("posixAccounts") or all(known["key"] != public_key for known in keys.values()):
+        answer = _ask(f"{users}:importSshPublicKey?{query}", body={"key": public_key}, token=token)
+        profile = answer["loginProfile"]
+    return str(profile["posixAccounts"][0]["username"])
+
+
+def _await_ssh_key(path: str, metadata: dict[str, str], key: str, token: str) -> None:
+    """Add a key to the node's metadata if it lacks the key, and wait until the node accepts it.
+
+    The wait is the scenario's `tpu.durations_s.ssh_key`. Raises CommandError if the node cannot be updated.
+    """
     known = metadata.get(_SSH_KEYS, "")
     if key in known:
         return
@@ -179,16 +222,16 @@ def _await_ssh_key(node: str, token: str) -> None:
         time.sleep(_POLL_S)
         operation = _ask(f"/tpu/v2alpha1/{operation['name']}", token=token)
     print("SSH: Attempting to connect to worker 0...", file=sys.stderr)
-    clock = _ask("/admin/clock")
+    clock = _ask_admin("/admin/clock")
     if not clock["instant"]:
-        time.sleep(_ask("/admin/scenario")["tpu"]["durations_s"]["ssh_key"] / clock["speed"])
+        time.sleep(_ask_admin("/admin/scenario")["tpu"]["durations_s"]["ssh_key"] / clock["speed"])
 
 
 async def _forward(tunnel: TunnelRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Forward one connection. Refuse it if nothing listens on the port, as ssh does."""
     query = urllib.parse.urlencode({"node": tunnel.node, "port": tunnel.remote_port})
     try:
-        where = await asyncio.to_thread(_ask, f"/admin/tunnel?{query}")
+        where = await asyncio.to_thread(_ask_admin, f"/admin/tunnel?{query}")
         far_reader, far_writer = await asyncio.open_connection(where["host"], where["port"])
     except (CommandError, OSError) as error:
         print(f"channel 1: open failed: connect failed: {error}", file=sys.stderr)
@@ -219,19 +262,49 @@ def _ssh(track: str, words: Sequence[str]) -> int:
     return asyncio.run(_run_tunnel(parse_tunnel(words)))
 
 
+def _delete(words: Sequence[str]) -> bool:
+    """Run a deletion and return True; False if the words are another command."""
+    try:
+        wanted = gcloud_deletes.parse(words, os.environ.get("GOOGLE_CLOUD_PROJECT", ""))
+        if wanted is None:
+            return False
+        account = next((word.partition("=")[2] for word in words if word.startswith("--account=")), "")
+        account = account or os.environ.get(_ACCOUNT, "")
+        token = str(_ask_admin("/admin/tokens", body={"email": account} if account else {})["accessToken"])
+        gcloud_deletes.run(wanted, lambda verb, path: _ask(path, token=token, verb=verb))
+    except gcloud_deletes.DeletionError as error:
+        raise CommandError(str(error)) from error
+    print(f"Deleted [{wanted.bucket or wanted.path.rpartition('/')[2]}].", file=sys.stderr)
+    return True
+
+
+def _said(words: Sequence[str]) -> str | None:
+    """Return what a command prints that only says something; None if the words are another command."""
+    if words[:1] == ["version"]:
+        return json.dumps(_VERSION)
+    if words[:3] == ["config", "get", "account"]:
+        return gcloud_project.owner(_ask_admin)[0]
+    if words[:2] == ["auth", "print-access-token"]:
+        return str(_ask_admin("/admin/tokens", body={})["accessToken"])
+    if words[:2] == ["auth", "print-identity-token"]:
+        audience = next((word.partition("=")[2] for word in words if word.startswith("--audiences=")), _GCLOUD_CLIENT)
+        return str(_ask_admin("/admin/tokens", body={"audience": audience})["idToken"])
+    return None
+
+
 def _run(words: Sequence[str]) -> int:
     track, command = (words[0], words[1:]) if words[:1] in (["alpha"], ["beta"]) else ("", words)
     if tuple(command[: len(_TUNNEL)]) == _TUNNEL:
         return _ssh(track, command[len(_TUNNEL) :])
-    if words[:1] == ["version"]:
-        print(json.dumps(_VERSION))
+    if _delete(command):
         return 0
-    if words[:2] == ["auth", "print-access-token"]:
-        print(_ask("/admin/tokens", body={})["accessToken"])
-        return 0
-    if words[:2] == ["auth", "print-identity-token"]:
-        audience = next((word.partition("=")[2] for word in words if word.startswith("--audiences=")), _GCLOUD_CLIENT)
-        print(_ask("/admin/tokens", body={"audience": audience})["idToken"])
+    for command, change in gcloud_project.COMMANDS.items():
+        if tuple(words[: len(command)]) == command:
+            change(gcloud_project.Api(_ask, _ask_admin), gcloud_project.Words.of(words[len(command) :]))
+            return 0
+    said = _said(words)
+    if said is not None:
+        print(said)
         return 0
     raise CommandError(
         f"the stand-in does not know `gcloud {' '.join(words)}`; use the real gcloud with a real project.", 2

@@ -17,6 +17,7 @@ class Machine:
     """A machine's constants, written at its boot. `clock_speed`: simulated seconds per real second."""
 
     folder: Path
+    name: str
     address: str
     accelerator: str
     clock_speed: float
@@ -50,6 +51,7 @@ def this_machine() -> Machine:
         sys.exit(f"{folder} holds no machine: it has been powered off.")
     return Machine(
         folder=Path(folder),
+        name=str(document["name"]),
         address=str(document["address"]),
         accelerator=str(document["accelerator"]),
         clock_speed=float(document["clockSpeed"]),

@@ -25,7 +25,9 @@ def inputs(context, **options):
 
 def with_docker(scenario):
     async def whole():
-        async with engine(Recorder(lambda _: (500, {})), "docker") as attached:
+        async with engine(
+            Recorder(lambda sent: (201 if sent.path.startswith("/registry/") else 500, {})), "docker"
+        ) as attached:
             return await scenario(attached)
 
     return run(whole())

@@ -118,7 +118,7 @@ def test_the_schema_is_part_of_the_distribution():
 
 
 def test_every_type_of_the_schema_has_specifications():
-    assert len(facts.types()) == 80
+    assert len(facts.types()) == 81
     assert set(OVERLAYS) <= set(facts.types())
     for type_name in facts.types():
         assert resource_type(type_name).fields

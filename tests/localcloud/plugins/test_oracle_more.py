@@ -14,6 +14,7 @@ import pytest
 
 from localcloud.plugins.rest import LocalCloudTransport, TransportReply
 from localcloud.server.app import Options, open_cloud
+from localcloud.world.scenario import Images, Scenario
 from tests.localcloud.idle_cloud import idle_runtimes
 from tests.localcloud.plugins.harness import (
     KINDS,
@@ -30,7 +31,7 @@ from tests.localcloud.plugins.harness import (
     run,
     with_property,
 )
-from tests.localcloud.server.test_replay import ALLOWED_MOUNT, DISALLOWED_MOUNT
+from tests.localcloud.server.test_replay import ALLOWED_MOUNT, DISALLOWED_MOUNT, IMAGE
 
 ROWS = oracle("more.jsonl")
 SERVICE = "gcp:cloudrunv2/service:Service"
@@ -95,7 +96,9 @@ def answers() -> list[dict[str, Any]]:
     async def scenario() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         with tempfile.TemporaryDirectory() as folder:
-            cloud = await open_cloud(Path(folder), Options(project="p1"), idle_runtimes)
+            cloud = await open_cloud(
+                Path(folder), Options(project="p1", scenario=Scenario(images=Images(existing=(IMAGE,)))), idle_runtimes
+            )
             try:
                 token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=3600)
                 wire = Wire(LocalCloudTransport(cloud.base_url))

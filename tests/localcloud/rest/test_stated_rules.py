@@ -470,7 +470,7 @@ def test_a_request_id_that_is_no_uuid_is_refused(client, given):
         (
             f"{PROJECT}:setIamPolicy",
             {},
-            policy(bindings=[{**VIEWERS, "condition": CONDITION}], version=3),
+            policy(bindings=[{**VIEWERS, "role": "roles/tpu.viewer", "condition": CONDITION}], version=3),
         ),
         (SECRETS, {"secretId": "stated-alias"}, {**AUTOMATIC, "versionAliases": {"newest": "1"}}),
     ],

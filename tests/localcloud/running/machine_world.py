@@ -13,6 +13,7 @@ from aiohttp import web
 from localcloud.running.machines import SimulatedMachines
 from localcloud.world.clock import Clock
 from localcloud.world.runtime import MachineSpec
+from tests.google_bodies import google_body
 
 NODE = "projects/p/locations/us-east5-a/nodes/n1"
 CANARY = "hf_canary0123456789"
@@ -55,16 +56,42 @@ def document(*args: str, **changes: Any) -> str:
     )
 
 
+HUB = {("vllm/vllm-tpu", "1"), ("library/img", "latest")}
+"""Images of Docker Hub that exist."""
+REPOSITORY = 'on resource "projects/p/locations/us/repositories/repo" (or it may not exist)'
+
+
+def _manifest(request: web.Request, host: str, path: str) -> web.Response:
+    name, _, version = path.partition("/manifests/")
+    if host == "docker.io":
+        known = (name, version) in HUB
+        return web.json_response({}) if known else refusal(404, "MANIFEST_UNKNOWN", "manifest unknown")
+    if "Authorization" not in request.headers:
+        need = 'do not have permission "artifactregistry.repositories.downloadArtifacts"'
+        return refusal(401, "DENIED", f"Unauthenticated request. Unauthenticated requests {need} {REPOSITORY}")
+    if name.startswith("p/repo/broken"):
+        return refusal(502, "UNKNOWN", "Received invalid http status code 429 from external repository")
+    if not name.startswith("p/repo/"):
+        return refusal(404, "NAME_UNKNOWN", f'Repository "{name.split("/")[1]}" not found')
+    return web.json_response({})
+
+
+def refusal(status: int, code: str, message: str) -> web.Response:
+    return web.json_response({"errors": [{"code": code, "message": message}]}, status=status)
+
+
 async def _cloud(request: web.Request) -> web.Response:
+    if request.path.startswith("/registry/"):
+        host, _, path = request.path.removeprefix("/registry/").partition("/v2/")
+        return _manifest(request, host, path)
     if request.headers.get("Authorization") != "Bearer token-of-vm@p.iam.gserviceaccount.com":
         return web.json_response({"error": {"code": 401, "message": "no token"}}, status=401)
-    if "/repositories/repo" in request.path:
-        return web.json_response({"name": request.path})
     if "/secrets/s/versions/3:access" in request.path:
-        return web.json_response({"payload": {"data": base64.b64encode(CANARY.encode()).decode()}})
+        payload = {"payload": {"data": base64.b64encode(CANARY.encode()).decode()}}
+        return web.json_response(google_body("secretmanager.v1", "AccessSecretVersionResponse", payload))
     if request.path == "/storage/storage/v1/b/models/o":
         listed = [{"name": name, "size": str(len(data)), "generation": "1"} for name, data in OBJECTS.items()]
-        return web.json_response({"items": listed})
+        return web.json_response(google_body("storage.v1", "Objects", {"items": listed}))
     name = request.path.removeprefix("/storage/storage/v1/b/models/o/")
     if name in OBJECTS:
         begin, end = (int(text) for text in request.headers["Range"].removeprefix("bytes=").split("-"))

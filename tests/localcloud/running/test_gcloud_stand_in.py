@@ -16,6 +16,7 @@ from aiohttp import web
 
 from localcloud.running.shims import install
 from localcloud.running.shims.gcloud import CommandError, parse_tunnel
+from localcloud.running.shims.gcloud_project import Words
 from stacks.tpu import ssh_tunnel
 from tests.localcloud.running.running_server import ask, environment
 
@@ -41,6 +42,10 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+async def nothing(_: web.Request) -> web.Response:
+    return web.json_response({})
 
 
 @contextlib.asynccontextmanager
@@ -88,6 +93,9 @@ async def cloud(metadata: dict[str, str] | None = None, *, ssh_key_s: float = 0.
             web.get("/health", health),
             web.get("/tpu/{path:.*}", node),
             web.patch("/tpu/{path:.*}", node),
+            web.post("/tpu/{path:.*}", nothing),
+            web.get("/compute/{path:.*}", nothing),
+            web.get("/admin/ssh", nothing),
             web.get("/admin/clock", clock),
             web.get("/admin/scenario", scenario),
         ]
@@ -280,3 +288,8 @@ def test_the_first_tunnel_adds_a_key_to_the_metadata_and_waits_for_it(tmp_path: 
 
     asyncio.run(run())
     assert metadata == {"startup-script": "#!", "ssh-keys": f"somebody:ssh-rsa AAAA\n{USER_KEY}"}
+
+
+def test_options_may_stand_in_one_word_or_in_two():
+    words = Words.of(["a", "--project", "p", "--role=r", "b", "--condition=None"])
+    assert (words.names, words.options) == (["a", "b"], {"project": "p", "role": "r", "condition": "None"})

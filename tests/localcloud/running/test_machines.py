@@ -145,6 +145,7 @@ def test_weights_from_a_bucket_are_copied_to_the_machine_and_served(tmp_path: Pa
 def test_where_a_machine_has_no_view_of_its_own_docker_keeps_its_folders_apart(tmp_path: Path, volume: str, real: str):
     machine = Machine(
         folder=tmp_path,
+        name="n",
         address="127.0.0.1",
         accelerator="v6e-4",
         clock_speed=1,
@@ -179,6 +180,19 @@ def test_a_script_has_its_own_view_and_none_of_the_callers_environment(tmp_path:
     assert "GCE_METADATA_HOST=127." in said
     assert f"{tmp_path}/machines/p-us-east5-a-n1/bin/docker" in said
     assert "True" in said
+
+
+def test_docker_shows_the_status_of_a_broken_registry_only(tmp_path: Path):
+    said = run_script(
+        tmp_path,
+        """
+        echo token-of-vm@p.iam.gserviceaccount.com | docker login -u oauth2accesstoken --password-stdin https://us-docker.pkg.dev
+        docker pull us-docker.pkg.dev/p/repo/broken:1 || echo "failed: $?"
+        """,
+    )
+    assert "received unexpected HTTP status: 502 Bad Gateway" in said
+    assert "external repository" not in said
+    assert "failed: 1" in said
 
 
 def test_docker_speaks_like_docker(tmp_path: Path):

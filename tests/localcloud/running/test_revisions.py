@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from localcloud.running import probes
 from localcloud.running.fronts import DEFAULT_LIMITS
+from localcloud.running.processes import PlannedStart
 from localcloud.running.revisions import SimulatedRevisions, memory_mib
 from localcloud.world.clock import Clock
+from localcloud.world.run_words import LogLine
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 from tests.localcloud.running.running_server import ask
 
@@ -20,6 +23,8 @@ NAME = f"{SERVICE}/revisions/gemma-00001-abc"
 MODEL = "gemma-4-26B-A4B-it-qat-w4a16-ct"
 BUCKETS = {"models": {f"{MODEL}/config.json": 10, f"{MODEL}/model-00001.safetensors": 10}, "empty": {}}
 CANARY = "hf_canary0123456789"
+PROBE_FAILED = "The user-provided container failed the configured startup probe checks. Logs for this revision might contain more information."
+"""What Google says of every container that was not ready, where the template has a startup probe."""
 # The start over FUSE takes 778 simulated seconds: 664 of load, 99 of compiling.
 PASSES = {
     "initialDelaySeconds": 240,
@@ -61,14 +66,26 @@ def template(**changes: Any) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def revisions(state: Path, *, uid: int = 0) -> AsyncIterator[SimulatedRevisions]:
+async def revisions(
+    state: Path, *, uid: int = 0, lines: list[LogLine] | None = None
+) -> AsyncIterator[SimulatedRevisions]:
     def secret(name: str, account: str) -> str:
         if (name, account) != ("projects/p/secrets/token/versions/3", "server@p.iam.gserviceaccount.com"):
             raise RevisionFailedError(f"Permission denied on secret: {name} for Revision service account {account}.")
         return CANARY
 
+    def write_log(revision: str, line: LogLine) -> None:
+        assert revision == NAME
+        if lines is not None:
+            lines.append(line)
+
     running = SimulatedRevisions(
-        clock=Clock(speed=1500), state=state, read_secret=secret, list_objects=BUCKETS.get, user_of=lambda _: uid
+        clock=Clock(speed=1500),
+        state=state,
+        read_secret=secret,
+        list_objects=BUCKETS.get,
+        write_log=write_log,
+        user_of=lambda _: uid,
     )
     try:
         yield running
@@ -76,21 +93,33 @@ async def revisions(state: Path, *, uid: int = 0) -> AsyncIterator[SimulatedRevi
         await asyncio.gather(*(running.stop(name) for name in list(running._instances)))
 
 
-def start(state: Path, given: dict[str, Any], *, uid: int = 0) -> str:
+def start(state: Path, given: dict[str, Any], *, uid: int = 0, lines: list[LogLine] | None = None) -> str:
     """Start one revision, ask it for its models, stop it; returns what it served."""
 
     async def run() -> str:
-        async with revisions(state, uid=uid) as running:
+        async with revisions(state, uid=uid, lines=lines) as running:
             url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
             return (await asyncio.to_thread(ask, f"{url}/v1/models")).json["data"][0]["id"]
 
     return asyncio.run(run())
 
 
-def failure(state: Path, given: dict[str, Any], *, uid: int = 0) -> str:
+def failure(state: Path, given: dict[str, Any], *, uid: int = 0, lines: list[LogLine] | None = None) -> str:
+    """Start a revision that fails and return what the operation says."""
     with pytest.raises(RevisionFailedError) as failed:
-        start(state, given, uid=uid)
+        start(state, given, uid=uid, lines=lines)
     return str(failed.value)
+
+
+def logged(state: Path, given: dict[str, Any], *, uid: int = 0) -> tuple[list[str], list[str]]:
+    """Start a revision that fails; return what the container printed, and what Cloud Run logged as `SEVERITY text`.
+
+    The operation says Google's sentence and no word of the container's.
+    """
+    lines: list[LogLine] = []
+    assert failure(state, given, uid=uid, lines=lines) == PROBE_FAILED
+    own = [line.text for line in lines if line.stream != "varlog/system"]
+    return own, [f"{line.severity} {line.text}".strip() for line in lines if line.stream == "varlog/system"]
 
 
 def test_a_revision_whose_probe_allows_the_measured_start_serves(tmp_path: Path):
@@ -102,9 +131,13 @@ def test_a_revision_whose_probe_allows_the_measured_start_serves(tmp_path: Path)
 
 def test_a_probe_budget_shorter_than_the_start_fails_the_revision_in_cloud_runs_words(tmp_path: Path):
     short = {**PASSES, "failureThreshold": 5}  # 240 + 5 x 60 = 540 s
-    said = failure(tmp_path, template(container={"startupProbe": short}))
-    assert said.startswith("The user-provided container failed the configured startup probe checks.")
-    assert f"Logs URL: file://{tmp_path}" in said
+    own, system = logged(tmp_path, template(container={"startupProbe": short}))
+    assert any("Loading safetensors checkpoint shards" in line for line in own)
+    said = (
+        'ERROR STARTUP HTTP probe failed 5 times consecutively for container "gemma-1" on port 8000 path "/health". '
+        "The instance was not started.\nConnection failed with status ERROR_CONNECTION_FAILED."
+    )
+    assert system == [said]
 
 
 def test_buffered_reads_are_as_slow_as_the_network_unless_direct_vpc_takes_all_traffic(tmp_path: Path):
@@ -117,6 +150,31 @@ def test_buffered_reads_are_as_slow_as_the_network_unless_direct_vpc_takes_all_t
     assert start(tmp_path, template(**buffered, vpcAccess={"egress": "ALL_TRAFFIC"}))
 
 
+@pytest.mark.parametrize(("delay_s", "attempts"), [(0, 78), (240, 1)])
+def test_a_server_is_ready_with_the_first_probe_that_it_answers(
+    monkeypatch: pytest.MonkeyPatch, delay_s: int, attempts: int
+):
+    """180 attempts, 10 s apart: each comes when it is due, and the first that is answered ends the start."""
+    given = {"initialDelaySeconds": delay_s, "periodSeconds": 10, "failureThreshold": 180, "timeoutSeconds": 5}
+    probe = probes.read_probe({**given, "httpGet": {"path": "/health"}}, 8000)
+    pauses: list[float] = []
+    answers = iter([False] * (attempts - 1) + [True])
+
+    async def ask_once(*_arguments: object) -> bool:
+        return next(answers)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(probes, "_ask", ask_once)
+    monkeypatch.setattr(probes.asyncio, "sleep", sleep)
+    planned = PlannedStart(port=8000, start_s=60)
+    assert asyncio.run(probes.passes(probe, clock=Clock(speed=1), port=1, planned=planned))
+    assert len(pauses) == attempts
+    # Time stands still for this probe: each pause is the whole way to its attempt.
+    assert [round(pause, -1) for pause in (pauses[0], pauses[-1])] == [delay_s, delay_s + 10 * (attempts - 1)]
+
+
 def test_a_probe_of_another_port_than_the_server_listens_on_fails(tmp_path: Path):
     other = {"periodSeconds": 60, "failureThreshold": 20, "tcpSocket": {"port": 8080}}
     assert "failed the configured startup probe checks" in failure(
@@ -124,43 +182,73 @@ def test_a_probe_of_another_port_than_the_server_listens_on_fails(tmp_path: Path
     )
 
 
-def test_without_a_probe_the_default_of_240_s_applies(tmp_path: Path):
-    assert "failed the configured startup probe checks" in failure(tmp_path, template(container={"startupProbe": {}}))
+def test_without_a_probe_the_default_of_240_s_applies_and_google_speaks_of_the_port(tmp_path: Path):
+    lines: list[LogLine] = []
+    said = failure(tmp_path, template(container={"startupProbe": {}}), lines=lines)
+    assert said.startswith(
+        "The user-provided container failed to start and listen on the port defined provided by the PORT=8000 environment variable "
+        "within the allocated timeout. This can happen when the container port is misconfigured or if the timeout is too short."
+    )
+    assert lines[-1].text.startswith(
+        'Default STARTUP TCP probe failed 1 time consecutively for container "gemma-1" on port 8000.'
+    )
     quick = {"startupProbe": {}, "args": ["simulated/tiny", "--port=8000"]}
     assert start(tmp_path, template(container=quick)) == "simulated/tiny"
 
 
-def test_a_container_that_exceeds_its_memory_is_killed(tmp_path: Path):
-    said = failure(tmp_path, template(container={"resources": {"limits": {"memory": "16Gi"}}}))
-    assert "failed to start and listen on the port defined provided by the PORT=8000 environment variable" in said
-    assert "Memory limit of 16384 MiB exceeded with 16793 MiB used." in said
+def test_a_container_that_exceeds_its_memory_is_killed_and_only_the_log_says_so(tmp_path: Path):
+    _, system = logged(tmp_path, template(container={"resources": {"limits": {"memory": "16Gi"}}}))
+    assert system[0].startswith("ERROR Memory limit of 16384 MiB exceeded with 16793 MiB used. Consider increasing")
+    assert system[1] == "WARNING Container terminated on signal 9."
+    assert "Connection failed with status CANCELLED." in system[2]
 
 
 @pytest.mark.parametrize(
     ("changes", "uid", "says"),
     [
         ({"bucket": "empty"}, 0, "Invalid repository ID or local directory specified"),
-        ({"bucket": "nobodys"}, 0, "the Cloud Storage bucket 'nobodys' does not exist"),
         ({}, 2000, "Permission denied: '/mnt/models/"),
         ({"container": {"args": ["simulated/tiny", "--prot=8000"]}}, 0, "unrecognized arguments: --prot=8000"),
-        ({"serviceAccount": "other@p"}, 0, "Permission denied on secret"),
-        ({"container": {"resources": {"limits": {"memory": "lots"}}}}, 0, "'lots' is not a quantity"),
     ],
 )
-def test_what_cannot_run_fails_with_the_reason(tmp_path: Path, changes: dict[str, Any], uid: int, says: str):
-    assert says in failure(tmp_path, template(**changes), uid=uid)
+def test_what_the_container_says_stands_in_its_log_alone(tmp_path: Path, changes: dict[str, Any], uid: int, says: str):
+    own, system = logged(tmp_path, template(**changes), uid=uid)
+    assert any(says in line for line in own)
+    assert system[0] in {"WARNING Container called exit(1).", "WARNING Container called exit(2)."}
+
+
+def test_a_bucket_that_cannot_be_mounted_stops_the_instance_before_the_container(tmp_path: Path):
+    own, system = logged(tmp_path, template(bucket="nobodys"))
+    assert own == []
+    assert "code = NotFound desc = The specified bucket does not exist." in system[0]
+    assert system[1:3] == [
+        "WARNING Container called exit(255).",
+        "ERROR terminated: Application failed to run: volume (type: gcs, name: weights): mount operation failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"serviceAccount": "other@p"}, "Permission denied on secret"),
+        ({"container": {"resources": {"limits": {"memory": "lots"}}}}, "'lots' is not a quantity"),
+    ],
+)
+def test_what_is_refused_before_the_start_stands_in_the_condition(tmp_path: Path, changes: dict[str, Any], says: str):
+    assert says in failure(tmp_path, template(**changes))
 
 
 def test_mount_options_with_the_images_uid_make_the_weights_readable(tmp_path: Path):
     assert start(tmp_path, template(options=["implicit-dirs", "uid=2000", "gid=0"]), uid=2000) == f"/mnt/models/{MODEL}"
 
 
-def test_a_secret_reaches_the_server_and_no_file(tmp_path: Path):
-    # The served name is what the server prints most.
+def test_a_secret_reaches_the_server_and_cloud_logging_but_no_file(tmp_path: Path):
+    """Google keeps what a container prints as it is."""
     leaky = {"args": ["simulated/tiny", "--port=8000", f"--served-model-name={CANARY}", f"--nonsense={CANARY}"]}
-    said = failure(tmp_path, template(container=leaky))
-    assert "[removed]" in said
-    assert CANARY not in said
+    lines: list[LogLine] = []
+    assert CANARY not in failure(tmp_path, template(container=leaky), lines=lines)
+    assert any(CANARY in line.text for line in lines)
+    assert any("[removed]" in path.read_text() for path in (tmp_path / "logs").iterdir())
     for path in tmp_path.rglob("*"):
         assert path.is_dir() or CANARY not in path.read_text(), path
 

@@ -12,7 +12,10 @@ AUTOMATIC = {"replication": {"automatic": {}}}
 
 
 def put(client, scenario, **query):
-    return client.session.put(client.base_url + "/admin/scenario", json=scenario, params=query, timeout=10)
+    headers = {"Authorization": f"Bearer {client.token}"}
+    return client.session.put(
+        client.base_url + "/admin/scenario", json=scenario, params=query, headers=headers, timeout=10
+    )
 
 
 class TestFaults:
@@ -75,7 +78,7 @@ class TestScenario:
             scenario=Scenario(services=Services(enabled=()), operations=OperationDurations(instant=True))
         ) as cloud:
             session = requests.Session()
-            session.headers["Authorization"] = "Bearer x"
+            session.headers["Authorization"] = f"Bearer {cloud.token}"
             refused = session.get(cloud.base_url + SECRETS, timeout=10)
             assert refused.status_code == 403
             assert refused.json()["error"]["details"][0]["reason"] == "SERVICE_DISABLED"

@@ -23,14 +23,17 @@ from tests.localcloud.idle_cloud import IdleRevisions
 PROJECT = "local-project"
 PARENT = f"projects/{PROJECT}"
 REGION = f"{PARENT}/locations/us-east4"
-CREDENTIALS = oauth2_credentials.Credentials(token="a-token")
+
+
+def credentials(cloud):
+    return oauth2_credentials.Credentials(token=cloud.token)
 
 
 @pytest.fixture
 def secrets(shared_cloud):
     return secretmanager.SecretManagerServiceClient(
         transport="rest",
-        credentials=CREDENTIALS,
+        credentials=credentials(shared_cloud),
         client_options=ClientOptions(api_endpoint=f"{shared_cloud.base_url}/secretmanager"),
     )
 
@@ -39,7 +42,7 @@ def secrets(shared_cloud):
 def services(shared_cloud):
     return run_v2.ServicesClient(
         transport="rest",
-        credentials=CREDENTIALS,
+        credentials=credentials(shared_cloud),
         client_options=ClientOptions(api_endpoint=f"{shared_cloud.base_url}/run"),
     )
 
@@ -48,7 +51,7 @@ def services(shared_cloud):
 def bucket(shared_cloud, request):
     client = storage.Client(
         project=PROJECT,
-        credentials=CREDENTIALS,
+        credentials=credentials(shared_cloud),
         client_options=ClientOptions(api_endpoint=f"{shared_cloud.base_url}/storage"),
     )
     name = request.node.name.replace("_", "-").replace("[", "-").replace("]", "").lower()[:50].strip("-")
@@ -60,7 +63,7 @@ def tpu(cloud):
     return discovery.build(
         "tpu",
         "v2alpha1",
-        credentials=CREDENTIALS,
+        credentials=credentials(cloud),
         client_options={"api_endpoint": f"{cloud.base_url}/tpu/"},
         static_discovery=True,
     )
@@ -166,13 +169,20 @@ class TestCloudRun:
         )
         changed = services.get_service(name=created.name)
         changed.template.containers[0].image = "docker.io/x:fails"
-        with pytest.raises(Exception, match="is not ready and cannot serve traffic"):
+        with pytest.raises(
+            Exception, match="The user-provided container failed to start and listen on the port"
+        ) as failed:
             services.update_service(service=changed).result(timeout=20)
         after = services.get_service(name=created.name)
         assert after.latest_ready_revision == created.latest_ready_revision
         assert after.latest_created_revision != created.latest_created_revision
         assert after.traffic_statuses[0].revision == created.latest_ready_revision.rpartition("/")[2]
         assert after.terminal_condition.state == run_v2.Condition.State.CONDITION_FAILED
+        assert after.terminal_condition.message in str(failed.value)
+        assert {each.type_: each.state.name for each in after.conditions} == {
+            "ConfigurationsReady": "CONDITION_FAILED",
+            "RoutesReady": "CONDITION_SUCCEEDED",
+        }
         revisions = shared_cloud.cloud.runtimes.revisions
         assert isinstance(revisions, IdleRevisions)
         assert created.latest_ready_revision in revisions.running
@@ -324,7 +334,7 @@ class TestCompute:
         client = discovery.build(
             "compute",
             "v1",
-            credentials=CREDENTIALS,
+            credentials=credentials(shared_cloud),
             client_options={"api_endpoint": f"{shared_cloud.base_url}/compute/compute/v1/"},
             static_discovery=True,
         )

@@ -16,15 +16,15 @@ ZONE = "projects/local-project/locations/us-east5-a"
 
 def test_the_recorded_requests_of_gcloud_are_answered_as_recorded(own_cloud: Started):
     assert len(RECORDED["requests"]) > 80
-    assert replay(own_cloud.base_url, RECORDED["requests"]) == []
+    assert replay(own_cloud.base_url, own_cloud.token, RECORDED["requests"]) == []
 
 
 def test_gcloud_does_what_the_list_says(own_cloud: Started, tmp_path: Path):
     gcloud = installed()
     if gcloud is None:
-        assert replay(own_cloud.base_url, RECORDED["requests"]) == []
+        assert replay(own_cloud.base_url, own_cloud.token, RECORDED["requests"]) == []
         return
-    outcomes = run(gcloud, own_cloud.base_url, tmp_path, prepared(tmp_path))
+    outcomes = run(gcloud, own_cloud.base_url, tmp_path, prepared(tmp_path), token=own_cloud.token)
     pairs = zip(commands(), outcomes, strict=True)
     assert [(command.argv, outcome) for command, outcome in pairs if not command.describes(outcome)] == []
     assert (tmp_path / "large.back").read_bytes() == (tmp_path / "large.bin").read_bytes()
@@ -35,7 +35,7 @@ def test_the_parser_of_gcloud_knows_every_command_that_messages_suggest(own_clou
     if gcloud is None:
         assert [argv for argv in hints if list(argv) not in RECORDED["parsed"]] == []
         return
-    outcomes = run(gcloud, own_cloud.base_url, tmp_path, hints, account=False)
+    outcomes = run(gcloud, own_cloud.base_url, tmp_path, hints, token=None)
     assert all("active account" in outcome.said for outcome in outcomes)
     assert [pair for pair in zip(hints, outcomes, strict=True) if refused_by_parser(pair[1])] == []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from localcloud.world.scenario import OperationDurations, Scenario
+from localcloud.world.scenario import Images, OperationDurations, Scenario
 from tests.localcloud import idle_cloud
 
 ORACLE = Path(__file__).resolve().parents[2] / "fixtures" / "oracle"
@@ -27,8 +27,8 @@ def recorded(name: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def send(base_url: str, request: dict) -> requests.Response:
-    headers = {"Authorization": "Bearer recorded"}
+def send(base_url: str, token: str, request: dict) -> requests.Response:
+    headers = {"Authorization": f"Bearer {token}"}
     if request["path"].startswith("/upload/"):
         headers["Content-Type"] = "multipart/related; boundary=b"
         return requests.post(
@@ -44,23 +44,35 @@ def send(base_url: str, request: dict) -> requests.Response:
     )
 
 
+IMAGE = "docker.io/vllm/vllm-openai@sha256:" + "0" * 64
+"""The image that the recorded services pull through their repository."""
+SCENARIO = Scenario(operations=OperationDurations(instant=True), images=Images(existing=(IMAGE,)))
+
+
 @pytest.fixture(scope="module")
 def replayed():
     """Every recorded exchange with the answer of the local cloud."""
     answers = []
-    with idle_cloud.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
+    with idle_cloud.start(scenario=SCENARIO) as cloud:
+        identity = {"Authorization": f"Bearer {cloud.token}"}
         requests.post(
-            cloud.base_url + "/admin/projects", json={"projectId": "p1", "projectNumber": "1234567890"}, timeout=30
+            cloud.base_url + "/admin/projects",
+            json={"projectId": "p1", "projectNumber": "1234567890"},
+            headers=identity,
+            timeout=30,
         ).raise_for_status()
         for phase in ("create", "update", "delete"):
             for line, exchange in enumerate(recorded(phase), start=1):
                 request = exchange["request"]
                 if request["method"] == "POST" and request["path"] in GIVES_AN_ID:
                     requests.post(
-                        cloud.base_url + "/admin/assign", json=GIVES_AN_ID[request["path"]], timeout=30
+                        cloud.base_url + "/admin/assign",
+                        json=GIVES_AN_ID[request["path"]],
+                        headers=identity,
+                        timeout=30,
                     ).raise_for_status()
-                answers.append((f"{phase}.jsonl:{line}", exchange, send(cloud.base_url, request)))
-        left = requests.get(cloud.base_url + "/admin/resources", timeout=30).json()["resources"]
+                answers.append((f"{phase}.jsonl:{line}", exchange, send(cloud.base_url, cloud.token, request)))
+        left = requests.get(cloud.base_url + "/admin/resources", headers=identity, timeout=30).json()["resources"]
     return answers, left
 
 

@@ -1,5 +1,7 @@
 """Service Usage tells the quotas that the scenario sets, in Google's units."""
 
+import pytest
+
 from localcloud.world.scenario import Run, Scenario, Tpu
 from tests.localcloud.conftest import PROJECT
 
@@ -62,3 +64,62 @@ def test_the_quota_of_a_service_that_is_off_is_refused(own_client):
 def test_a_slash_in_a_metric_has_to_be_encoded(client):
     status, _ = client.error("GET", f"{SERVICES}/tpu.googleapis.com/consumerQuotaMetrics/tpu.googleapis.com/tpu-v6e")
     assert status == 404
+
+
+PREFERENCES = {
+    "tpu": ("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", {"zone": "us-east5-a"}, "tpu-v6e-preemptible"),
+    "chips": ("TPUV6EPerProjectPerZoneForTPUAPI", {"zone": "us-east5-a"}, "tpu-v6e"),
+    "l4": (
+        "NvidiaL4GpuAllocNoZonalRedundancyPerProjectRegion",
+        {"region": "us-east4"},
+        "nvidia_l4_gpu_allocation_no_zonal_redundancy",
+    ),
+    "rtx": (
+        "NvidiaRtxPro6000GpuAllocPerProjectRegion",
+        {"region": "us-central1"},
+        "nvidia_rtx_pro_6000_gpu_allocation",
+    ),
+    "cpu": ("CpuAllocPerProjectRegion", {"region": "us-east4"}, "cpu_allocation"),
+    "memory": ("MemAllocPerProjectRegion", {"region": "us-east4"}, "mem_allocation"),
+}
+GRANTED = 8 * 1000 * 2**30
+
+
+def preference(name, **changes):
+    quota_id, dimensions, metric = PREFERENCES[name]
+    service = "tpu" if metric.startswith("tpu") else "run"
+    body = {
+        "project": PROJECT,
+        "service": f"{service}.googleapis.com",
+        "quotaId": quota_id,
+        "dimensions": dimensions,
+        "preferredValue": str(GRANTED),
+        "contactEmail": "me@example.com",
+        **changes,
+    }
+    return service, metric, body
+
+
+@pytest.mark.parametrize("name", list(PREFERENCES))
+def test_a_preference_is_granted_and_read_in_its_own_unit(own_client, name):
+    service, metric, body = preference(name)
+    answer = own_client.ok("POST", "/admin/quota", body)
+    assert answer["quotaConfig"] == {"preferredValue": str(GRANTED), "grantedValue": str(GRANTED)}
+    (place,) = body["dimensions"].values()
+    assert limits(own_client, service, metric)[place] == str(GRANTED)
+
+
+def test_an_increase_needs_an_email_address_and_a_quota_that_exists(own_client):
+    _, _, body = preference("tpu", contactEmail="")
+    assert own_client.error("POST", "/admin/quota", body) == (
+        400,
+        "When requesting a quota increase, the email address is required.",
+    )
+    for changes in ({"quotaId": "Other"}, {"dimensions": {"zone": "nowhere"}}, {"service": "run.googleapis.com"}):
+        assert own_client.error("POST", "/admin/quota", preference("tpu", **changes)[2])[0] == 404
+
+
+def test_a_preference_needs_the_api_cloud_quotas(own_client):
+    own_client.ok("POST", f"/serviceusage/v1/projects/{PROJECT}/services/cloudquotas.googleapis.com:disable", {})
+    status, message = own_client.error("POST", "/admin/quota", preference("tpu")[2])
+    assert (status, message.startswith("Cloud Quotas API has not been used in project")) == (403, True)

@@ -32,6 +32,7 @@ GPU = {
         "scaling": {"maxInstanceCount": 1},
     }
 }
+MEMORY = "MemAllocPerProjectRegion"
 PLAIN = {"template": {"containers": [{"image": "docker.io/x"}]}}
 
 
@@ -172,6 +173,47 @@ def test_gpus_of_other_services_count_against_the_quota(own_client):
     assert "error" not in deploy(own_client, "second", GPU)
 
 
+@pytest.mark.parametrize(
+    ("instances", "most", "total", "quotas"),
+    [
+        (
+            3,
+            1,
+            "CPU",
+            [
+                "CpuAllocPerProjectRegion requested: 24000 allowed: 20000",
+                f"{MEMORY} requested: 103079215104 allowed: 42949672960",
+            ],
+        ),
+        (2, 1, "memory", [f"{MEMORY} requested: 68719476736 allowed: 42949672960"]),
+        (1, None, "", []),
+    ],
+)
+def test_cpu_and_memory_of_all_instances_must_fit_the_regions_quota(own_client, instances, most, total, quotas):
+    """8 vCPU and 32 GiB each, against the 20 vCPU and 40 GiB of many new projects. Other services of the region do not count."""
+    own_client.ok("PUT", "/admin/scenario?merge=true", {"run": {"cpu_quota": 20, "memory_quota_gib": 40}})
+    deploy(own_client, "other", GPU)
+    body = changed(GPU, "template.scaling.maxInstanceCount", instances)
+    own_client.ok("PUT", "/admin/scenario?merge=true", {"run": {"gpu_quota": 9}})
+    if most is None:
+        assert "error" not in deploy(own_client, "fits", body)
+        return
+    message = own_client.error("POST", SERVICES, body, serviceId="much")[1]
+    assert (
+        f"Max instances must be set to {most} or fewer to set the requested total {total}.\nConsider running" in message
+    )
+    assert message.partition("Quota violated:\n")[2].splitlines() == quotas
+    assert own_client.error("GET", f"{SERVICES}/much")[0] == 404
+
+
+def test_one_instance_beyond_a_quota_is_refused_with_zero_instances(own_client):
+    own_client.ok("PUT", "/admin/scenario?merge=true", {"run": {"cpu_quota": 4}})
+    assert (
+        "must be set to 0 or fewer to set the requested total CPU"
+        in own_client.error("POST", SERVICES, GPU, serviceId="much")[1]
+    )
+
+
 def test_defaults_are_filled_in_as_cloud_run_does(client):
     service = deploy(client, "defaults", PLAIN)["response"]
     container = service["template"]["containers"][0]
@@ -208,7 +250,7 @@ def test_a_missing_service_account_is_refused_at_once(client):
         (
             "template.volumes",
             [{"name": "v", "gcs": {"bucket": "no-such-bucket"}}],
-            "the bucket 'no-such-bucket' does not exist",
+            "The user-provided container failed to start and listen on the port",
         ),
         (
             "template.vpcAccess",
@@ -280,11 +322,7 @@ def test_traffic_can_be_pinned_to_a_revision(own_client, own_cloud):
 
 
 def test_deleting_during_a_deployment_leaves_nothing_running(own_client, own_cloud):
-    own_client.session.put(
-        own_client.base_url + "/admin/scenario?merge=true",
-        json={"operations": {"instant": False, "run_s": 20}},
-        timeout=10,
-    )
+    own_client.ok("PUT", "/admin/scenario", {"operations": {"instant": False, "run_s": 20}}, merge="true")
     operation = own_client.ok("POST", SERVICES, PLAIN, serviceId="short")
     own_client.ok("DELETE", f"{SERVICES}/short")
     assert own_client.ok("POST", f"/run/v2/{operation['name']}:wait", {})["error"]["code"] == 10

@@ -98,3 +98,11 @@ def test_a_wrong_fault_is_named_and_changes_nothing(url: str, fault: dict[str, A
     assert answer.status == 400
     assert says in answer.json["error"]["message"]
     assert ask(f"{url}/_sim/faults").json == {"faults": []}
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example"}]
+)
+def test_a_web_page_switches_no_faults_on(url: str, headers: dict[str, str]):
+    assert ask(f"{url}/_sim/faults", {"faults": [{"kind": "crash"}]}, headers=headers).status == 404
+    assert ask(f"{url}/_sim/faults").json == {"faults": []}

@@ -189,3 +189,24 @@ def test_a_second_start_finds_the_compiled_graphs(tmp_path: Path):
     written[0].touch()
     assert plan(parse(words), around).total_s < cold.total_s - 1400  # 24 minutes were measured
     assert plan(parse([*words, "--max-model-len=8192"]), around).total_s > cold.total_s - 1  # another graph
+
+
+@pytest.mark.parametrize(
+    ("name", "weights_gib"),
+    [
+        ("org/other-8b", 14.9),
+        ("/mnt/models/Other-1.5B-Instruct", 2.79),
+        ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", 12.5),
+        ("RedHatAI/gemma-4-31B-it-NVFP4", 20.6),
+        ("nvidia/Gemma-4-31B-IT-NVFP4", 31.1),
+        ("google/gemma-4-12B-it-qat-q4_0-unquantized", 22.3),
+        ("google/gemma-4-12B", 22.3),
+    ],
+)
+def test_other_checkpoints_weigh_what_their_ids_say(name, weights_gib):
+    assert find_model(name).weights_gib == pytest.approx(weights_gib, rel=0.06)
+
+
+@pytest.mark.parametrize("name", ["nobody/no-such-model", "google/gemma-4-27B-it", "other-8b"])
+def test_ids_that_say_nothing_are_unknown(name):
+    assert find_model(name) is None

@@ -19,7 +19,7 @@ def cloud() -> Iterator[Client]:
     """A new project in a simulation that stands still between two calls."""
     scenario = BUILT_IN["new-project"].model_copy(update={"operations": OperationDurations(instant=True)})
     with idle_cloud.start(scenario=scenario, speed=0.001) as started:
-        yield Client(started.base_url)
+        yield Client(started.base_url, started.token)
 
 
 def enable(cloud, *names, wait_s=0.0):
@@ -107,8 +107,49 @@ def test_a_service_agent_exists_after_the_first_use_of_its_api(cloud):
     assert grant(cloud, "roles/viewer", f"serviceAccount:{agent}")[0] == 200
 
 
+def test_a_service_agent_can_be_asked_for_before_the_first_use(cloud):
+    enable(cloud, "cloudresourcemanager", "artifactregistry", wait_s=120)
+    service = f"/serviceusage/v1beta1/{P}/services/artifactregistry.googleapis.com"
+    operation = cloud.ok("POST", f"{service}:generateServiceIdentity", {})
+    email = operation["response"]["email"]
+    assert email.endswith("@gcp-sa-artifactregistry.iam.gserviceaccount.com")
+    assert grant(cloud, "roles/viewer", f"serviceAccount:{email}")[0] == 200
+    storage = service.replace("artifactregistry.", "storage.")
+    assert cloud.error("POST", f"{storage}:generateServiceIdentity", {})[0] == 400
+
+
 def test_a_scenario_is_found_by_its_name():
     assert load(Path("new-project")) is BUILT_IN["new-project"]
     none = load(Path("new-project-without-quota"))
     assert none.run.gpu_quota == 0
     assert {zone.preemptible_quota_chips for zone in none.tpu.zones.values()} == {0}
+
+
+def test_in_an_empty_project_the_login_has_no_role_and_gclouds_login_is_the_owner():
+    scenario = BUILT_IN["empty-project"].model_copy(update={"operations": OperationDurations(instant=True)})
+    with idle_cloud.start(scenario=scenario, speed=0.001) as started:
+        own = Client(started.base_url, token=started.token)
+        services = f"/serviceusage/v1/{P}/services/cloudresourcemanager.googleapis.com"
+        status, message = own.error("GET", services)
+        assert (status, message.startswith("Permission 'serviceusage.services.get' denied")) == (403, True)
+        known = own.ok("POST", "/admin/tokens", {"owner": True})
+        assert known["email"] == "owner@example.com"
+        owner = Client(started.base_url, token=known["accessToken"])
+        assert owner.ok("POST", f"{services}:enable", {})["done"]
+        pass_time(own, 120)
+        operator = f"serviceAccount:local-operator@{P.rpartition('/')[2]}.iam.gserviceaccount.com"
+        assert grant(owner, "roles/serviceusage.serviceUsageViewer", operator)[0] == 200
+        assert own.error("GET", services)[0] == 403
+        pass_time(own, 120)
+        assert own.ok("GET", services)["state"] == "ENABLED"
+        assert own.error("POST", f"{services}:enable", {})[0] == 403
+
+
+def test_a_use_of_a_new_account_can_be_refused_however_late_it_comes(cloud):
+    """So that a test on a slow machine, whose simulated time has passed, meets the refusal too."""
+    cloud.ok("PUT", "/admin/scenario?merge=true", {"iam": {"new_account_refusals": 1}})
+    enable(cloud, "cloudresourcemanager", "iam", wait_s=120)
+    cloud.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": "server"})
+    pass_time(cloud, 3600)
+    assert grant(cloud, "roles/viewer", f"serviceAccount:{ACCOUNT}")[0] == 400
+    assert grant(cloud, "roles/viewer", f"serviceAccount:{ACCOUNT}")[0] == 200

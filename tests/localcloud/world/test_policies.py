@@ -1,10 +1,11 @@
 """IAM: strict etags, members that exist, permissions of the callers."""
 
 import base64
+from datetime import UTC, datetime
 
 import pytest
 
-from localcloud.world import roles
+from localcloud.world import conditions, roles
 from localcloud.world.policies import etag_of
 
 P = "/projects/local-project"
@@ -12,9 +13,7 @@ PROJECT = f"/cloudresourcemanager/v1{P}"
 
 
 def as_caller(client, email):
-    token = client.session.post(client.base_url + "/admin/tokens", json={"email": email}, timeout=10).json()[
-        "accessToken"
-    ]
+    token = client.ok("POST", "/admin/tokens", {"email": email})["accessToken"]
     return type(client)(client.base_url, token=token)
 
 
@@ -102,3 +101,94 @@ def test_roles_grant_by_pattern():
     assert not roles.grants("roles/run.invoker", "run.services.get")
     assert not roles.grants("roles/unknown", "run.services.get")
     assert roles.permission_of("run.projects.locations.services.setIamPolicy") == "run.services.setIamPolicy"
+
+
+def conditional(role="roles/viewer", **condition):
+    return {
+        "role": role,
+        "members": ["user:a@example.com"],
+        "condition": {"title": "t", "expression": "true", **condition},
+    }
+
+
+def read_policy(client, version=3):
+    return client.ok("POST", f"{PROJECT}:getIamPolicy", {"options": {"requestedPolicyVersion": version}})
+
+
+@pytest.mark.parametrize(
+    ("binding", "says"),
+    [
+        (conditional(), "Conditions can't be set on primitive roles."),
+        (conditional("roles/tpu.viewer", title=""), "needs a title"),
+        (conditional("roles/tpu.viewer", title="t" * 101), "too long"),
+        (conditional("roles/tpu.viewer", description="d" * 257), "too long"),
+        (conditional("roles/tpu.viewer", expression="request.time <"), "compilation failed: unexpected end"),
+        (conditional("roles/tpu.viewer", expression="a.b == 'c' d.e"), "compilation failed: unexpected d.e"),
+        (conditional("roles/tpu.viewer", expression="timestamp('soon') < a.b"), "no timestamp: soon"),
+        (conditional("roles/tpu.viewer", expression=" || ".join(["true"] * 14)), "more than 12 logical operators"),
+        (conditional("roles/tpu.viewer") | {"members": ["allUsers"]}, "allUsers"),
+    ],
+)
+def test_conditions_that_google_refuses_are_refused(own_client, binding, says):
+    policy = read_policy(own_client)
+    status, message = own_client.error(
+        "POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "version": 3, "bindings": [binding]}}
+    )
+    assert (status, says in message) == (400, True), message
+
+
+def test_a_policy_with_conditions_needs_version_3_in_both_directions(own_client):
+    policy = {**read_policy(own_client), "bindings": [conditional("roles/tpu.viewer")]}
+    status, message = own_client.error("POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "version": 1}})
+    assert (status, "must specify version `3`" in message) == (400, True)
+    own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "version": 3}})
+    status, message = own_client.error("POST", f"{PROJECT}:getIamPolicy", {})
+    assert (status, "Requested policy version (0) cannot be less than" in message) == (400, True)
+    kept = read_policy(own_client)
+    assert kept["bindings"] == policy["bindings"]
+    status, message = own_client.error(
+        "POST", f"{PROJECT}:setIamPolicy", {"policy": {**kept, "version": 1, "bindings": []}}
+    )
+    assert (status, "Specified policy version (1) cannot be less than" in message) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "holds"),
+    [
+        ("true", True),
+        ("destination.port == 22", True),
+        ("destination.port != 22", False),
+        ("destination.port >= 22 && destination.port < 23", True),
+        ("destination.port == 21 || destination.port == 22", True),
+        ("!(destination.port == 21)", True),
+        ("destination.ip.startsWith('10.') && destination.ip.endsWith('.2')", True),
+        ("request.time < timestamp('2100-01-01T00:00:00Z')", True),
+        ("request.time > timestamp('2100-01-01T00:00:00Z')", False),
+        ("destination.ip == 22", False),
+        ("resource.name == 'x'", False),
+        ("!(resource.name == 'x')", False),
+        ("resource.type == 'x' || destination.port == 22", False),
+    ],
+)
+def test_a_condition_with_an_attribute_that_the_service_lacks_is_false(expression, holds):
+    attributes = {"destination.port": 22, "destination.ip": "10.0.0.2", "request.time": datetime.now(UTC)}
+    assert conditions.holds({"title": "t", "expression": expression}, attributes) is holds
+
+
+def test_the_grants_of_a_deleted_account_stay_marked_and_grant_nothing(own_client):
+    account = own_client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "shortlived"})
+    member = f"serviceAccount:{account['email']}"
+    policy = read_policy(own_client)
+    binding = {"role": "roles/logging.logWriter", "members": [member, "user:a@example.com"]}
+    own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "bindings": [binding]}})
+    own_client.ok("DELETE", f"/iam/v1{P}/serviceAccounts/{account['email']}")
+    deleted = f"deleted:{member}?uid={account['uniqueId']}"
+    kept = read_policy(own_client)
+    assert kept["bindings"] == [{**binding, "members": [deleted, "user:a@example.com"]}]
+    again = own_client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "shortlived"})
+    assert again["uniqueId"] != account["uniqueId"]
+    both = [{**binding, "members": [deleted, member]}]
+    status, message = own_client.error("POST", f"{PROJECT}:setIamPolicy", {"policy": {**kept, "bindings": both}})
+    assert (status, message) == (400, f"Inconsistent representation of deleted member: '{deleted}' and '{member}'.")
+    only_new = [{**binding, "members": [member]}]
+    own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**kept, "bindings": only_new}})

@@ -7,6 +7,8 @@ import pulumi
 import pulumi_docker as docker
 import pulumi_gcp as gcp
 
+ON_DOCKER_HUB = "vllm/vllm-openai@sha256:61fc8a896b0a4fbbbdc063bc4b0dbc25ce98e02b5050c24aeb7830ac02039b14"
+
 config = pulumi.Config()
 changed = config.get_bool("changed") or False
 project = os.environ["GOOGLE_CLOUD_PROJECT"]
@@ -16,6 +18,7 @@ labels = {"managed-by": "test", **({"changed": "yes"} if changed else {})}
 
 api = gcp.projects.Service("api", service="run.googleapis.com", disable_on_destroy=False, opts=opts)
 after = pulumi.ResourceOptions(provider=provider, depends_on=[api])
+gcp.projects.ServiceIdentity("agent", project=project, service="artifactregistry.googleapis.com", opts=after)
 sa = gcp.serviceaccount.Account(
     "sa", account_id="gemma-server", display_name="Changed" if changed else "Gemma server", opts=after
 )
@@ -83,7 +86,7 @@ repo = gcp.artifactregistry.Repository(
     labels=labels,
     opts=after,
 )
-gcp.artifactregistry.Repository("standard", repository_id="built", format="DOCKER", labels=labels, opts=after)
+built = gcp.artifactregistry.Repository("standard", repository_id="built", format="DOCKER", labels=labels, opts=after)
 gcp.artifactregistry.RepositoryIamMember(
     "repoiam",
     location="us-east4",
@@ -140,7 +143,9 @@ svc = gcp.cloudrunv2.Service(
         containers=[
             gcp.cloudrunv2.ServiceTemplateContainerArgs(
                 name="vllm",
-                image="us-east4-docker.pkg.dev/p/images/vllm/vllm-openai@sha256:" + "0" * 64,
+                image=pulumi.Output.concat(
+                    "us-east4-docker.pkg.dev/", project, "/", repo.repository_id, "/", ON_DOCKER_HUB
+                ),
                 commands=["vllm", "serve"],
                 args=["google/gemma-4-E2B-it", "--port=8000", *(["--max-model-len=8192"] if changed else [])],
                 envs=[
@@ -235,7 +240,7 @@ elsewhere = gcp.artifactregistry.Repository(
 )
 image = docker.Image(
     "image",
-    image_name=pulumi.Output.concat("us-east4-docker.pkg.dev/", project, "/", repo.repository_id, "/vllm:v1"),
+    image_name=pulumi.Output.concat("us-east4-docker.pkg.dev/", project, "/", built.repository_id, "/vllm:v1"),
     build=docker.DockerBuildArgs(context=".", args={"CHANGED": str(changed)}, platform="linux/amd64"),
     registry=docker.RegistryArgs(
         server="us-east4-docker.pkg.dev", username="x", password=pulumi.Output.secret("registry_canary")

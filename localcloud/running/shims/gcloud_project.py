@@ -1,0 +1,99 @@
+"""What an owner does to a project with gcloud: enable APIs, grant roles, ask for quota. Each is the calls that gcloud makes.
+
+The arguments were read off gcloud 528.0.0. Its login is the project's owner, whoever the other credentials of the environment belong to.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+_POLL_S: Final = 0.05
+
+Ask = Callable[..., dict[str, Any]]
+"""`ask(path, body=, token=)`: call the local cloud. Raises the error of its caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """How the local cloud is called: Google's APIs with a token, and the admin API."""
+
+    ask: Ask
+    admin: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of a command line: positional ones, and options, `--name=value` or `--name value`."""
+
+    names: Sequence[str]
+    options: Mapping[str, str]
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> "Words":
+        """Split a command line."""
+        names: list[str] = []
+        options: dict[str, str] = {}
+        rest = iter(words)
+        for word in rest:
+            if not word.startswith("--"):
+                names.append(word)
+                continue
+            name, has_value, value = word.removeprefix("--").partition("=")
+            options[name] = value if has_value else next(rest, "")
+        return cls(names, options)
+
+
+def owner(admin: Ask) -> tuple[str, str]:
+    """Return the e-mail address and an access token of the project's owner."""
+    known = admin("/admin/tokens", body={"owner": True})
+    return str(known["email"]), str(known["accessToken"])
+
+
+def enable_services(api: Api, words: Words) -> None:
+    """`services enable API... --project=P`: return when the operation is done; the API itself may answer later."""
+    _, token = owner(api.admin)
+    for name in words.names:
+        path = f"/serviceusage/v1/projects/{words.options['project']}/services/{name}:enable"
+        operation = api.ask(path, body={}, token=token)
+        while not operation.get("done"):
+            time.sleep(_POLL_S)
+            operation = api.ask(f"/serviceusage/v1/{operation['name']}", token=token)
+        print(f'Operation "{operation["name"]}" finished successfully.', file=sys.stderr)
+
+
+def add_binding(api: Api, words: Words) -> None:
+    """`projects add-iam-policy-binding P --member=M --role=R`: read the policy, add the grant, write it."""
+    _, token = owner(api.admin)
+    (project,) = words.names
+    path = f"/cloudresourcemanager/v1/projects/{project}"
+    policy = api.ask(f"{path}:getIamPolicy", body={}, token=token)
+    grant = {"role": words.options["role"], "members": [words.options["member"]]}
+    policy["bindings"] = [*policy.get("bindings", []), grant]
+    api.ask(f"{path}:setIamPolicy", body={"policy": policy}, token=token)
+    print(f"Updated IAM policy for project [{project}].", file=sys.stderr)
+
+
+def prefer_quota(api: Api, words: Words) -> None:
+    """`beta quotas preferences create --service= --quota-id= --dimensions=KEY=VALUE --preferred-value= --email=`: ask for quota."""
+    options = words.options
+    key, _, place = options["dimensions"].partition("=")
+    preference = {
+        "project": options["project"],
+        "service": options["service"],
+        "quotaId": options["quota-id"],
+        "dimensions": {key: place},
+        "preferredValue": options["preferred-value"],
+        **({"contactEmail": options["email"]} if options.get("email") else {}),
+    }
+    print(json.dumps(api.admin("/admin/quota", body=preference), indent=1))
+
+
+COMMANDS: Final[Mapping[tuple[str, ...], Callable[[Api, Words], None]]] = {
+    ("services", "enable"): enable_services,
+    ("projects", "add-iam-policy-binding"): add_binding,
+    ("beta", "quotas", "preferences", "create"): prefer_quota,
+}
+"""Commands that change a project."""

@@ -1,0 +1,86 @@
+"""Refuses requests that no client of this machine's user sends: from web pages, under a foreign host name, without a token that was issued here."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Middleware
+
+from localcloud.callers import foreign_host, web_page_header
+from localcloud.rest.call import Caller
+from localcloud.rest.errors import CloudError, ErrorStyle
+from localcloud.world.cloud import Cloud
+
+_QUERY_TOKENS: Final = ("access_token", "oauth_token")
+_MISSING: Final = (
+    "Request is missing required authentication credential. Expected OAuth 2 access token, login cookie or other valid authentication credential. "
+    "See https://developers.google.com/identity/sign-in/web/devconsole-project."
+)
+_INVALID: Final = (
+    "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential. "
+    "See https://developers.google.com/identity/sign-in/web/devconsole-project."
+)
+"""Text of https://github.com/googleapis/google-api-php-client/issues/1391."""
+_INVALID_AT_STORAGE: Final = "Invalid Credentials"
+"""Text of https://github.com/ShareX/ShareX/issues/3460."""
+_JSON: Final = "application/json"
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def loopback_only(cloud: Cloud) -> Middleware:
+    """Return a middleware that answers 403 to web pages and to requests under another host name than the loopback address.
+
+    A web page can send a simple request (Fetch Standard, "CORS-safelisted request-header") to any port of this machine, and read the answers
+    of a host name of its own that it resolves to 127.0.0.1.
+    """
+
+    @web.middleware
+    async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        host, _, port = cloud.base_url.removeprefix("http://").rpartition(":")
+        if foreign_host(request.headers.get(hdrs.HOST), address=host, port=int(port)):
+            return _refusal(f"The local cloud answers requests to {host}:{port} and localhost:{port} only.")
+        sent = web_page_header(request.headers)
+        if sent is not None:
+            return _refusal(f"The local cloud answers no web pages: the request has the header {sent}.")
+        return await handler(request)
+
+    return guard
+
+
+def _refusal(message: str) -> web.Response:
+    return web.json_response(CloudError.denied(message).body(ErrorStyle.RPC), status=403)
+
+
+def caller_of(cloud: Cloud, request: web.Request, style: ErrorStyle = ErrorStyle.RPC) -> Caller:
+    """Return who sent the request, by its bearer token. Raises CloudError (401) without a token that this cloud has issued.
+
+    A token in the query is refused, because addresses are logged; Google refuses it too since 2021-06-01
+    (https://github.com/googleapis/google-auth-library-nodejs/pull/991).
+    """
+    scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    if any(name in request.query for name in _QUERY_TOKENS) or not token.strip() or scheme.lower() != "bearer":
+        raise CloudError.unauthenticated(_MISSING)
+    email = cloud.tokens.access_token_email(token.strip())
+    if email is None:
+        raise CloudError.bad_credentials(_INVALID_AT_STORAGE if style is ErrorStyle.STORAGE else _INVALID)
+    return Caller(email=email, operator=cloud.may_do_everything(email))
+
+
+def operator_only(cloud: Cloud, handler: _Handler) -> _Handler:
+    """Return the handler behind a check: the operator's token, and `application/json` for a body. Errors have Google's format."""
+
+    async def checked(request: web.Request) -> web.StreamResponse:
+        try:
+            if caller_of(cloud, request).email != cloud.operator:
+                raise CloudError.denied(f"The admin API takes the operator's token only ({cloud.operator}).")
+        except CloudError as error:
+            return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
+        if request.can_read_body and request.content_type != _JSON:
+            text = f"{request.method} {request.path}: Content-Type is {request.content_type}; {_JSON} is needed."
+            return web.json_response(
+                CloudError(415, "INVALID_ARGUMENT", text, reason="invalid").body(ErrorStyle.RPC), status=415
+            )
+        return await handler(request)
+
+    return checked

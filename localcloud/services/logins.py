@@ -1,0 +1,38 @@
+"""SSH logins to TPU machines through Identity-Aware Proxy: the checks that IAP and OS Login make beside the APIs' own."""
+
+from localcloud.json_values import parts
+from localcloud.rest.errors import CloudError
+from localcloud.services import oslogin, tpu_requests
+from localcloud.services.checks import may_act_as
+from localcloud.services.tpu_nodes import NODES, metadata_of
+from localcloud.world.cloud import Cloud, project_policy
+
+_SSH_PORT = 22
+_OS_LOGIN = "enable-oslogin"
+
+
+def check_login(cloud: Cloud, node: str, email: str) -> None:
+    """Raise 403 if IAP refuses the tunnel to a node's SSH port, or the node refuses the login.
+
+    IAP provides `destination.port` and `destination.ip` to conditions (cloud.google.com/iap/docs/using-tcp-forwarding, 2026-11). With OS Login
+    a login needs `compute.instances.osLogin`, actAs on the machine's account and a key in the user's profile
+    (cloud.google.com/compute/docs/oslogin/set-up-oslogin, 2026-11). That project-level conditions see no attribute of the machine is assumed:
+    Google runs it in a project of its own.
+    """
+    document = cloud.store.get(NODES, node)
+    if document is None:
+        raise CloudError.not_found(f"Resource '{node}' was not found.")
+    if email == cloud.operator:
+        return
+    project = node.split("/")[1]
+    policy = project_policy(project)
+    address = parts(document, "networkEndpoints")[0]["ipAddress"]
+    destination = {"destination.port": _SSH_PORT, "destination.ip": address}
+    if not cloud.policies.allows(email, "iap.tunnelInstances.accessViaIAP", [policy], destination):
+        raise CloudError.denied("Error while connecting [4033: 'not authorized'].")
+    if metadata_of(document).get(_OS_LOGIN, "").upper() != "TRUE":
+        return
+    account = tpu_requests.account_of(cloud, project, document)
+    allowed = cloud.policies.allows(email, "compute.instances.osLogin", [policy])
+    if not (allowed and may_act_as(cloud, email, account, project) and oslogin.has_key(cloud, email)):
+        raise CloudError.denied("Permission denied (publickey).")

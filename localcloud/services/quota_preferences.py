@@ -1,0 +1,68 @@
+"""A request for quota: what `gcloud beta quotas preferences create` sends to Cloud Quotas v1.
+
+google-api-python-client ships no discovery document of that API, so the admin API takes the request. Rules: the field texts of QuotaPreference
+(gcloud 528.0.0, googlecloudsdk/generated_clients/apis/cloudquotas/v1). Google may grant less, or nothing, after hours; here all is granted at once.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from localcloud.json_values import JsonObject, part
+from localcloud.rest.errors import CloudError
+from localcloud.services import serviceusage
+from localcloud.world.cloud import Cloud
+from localcloud.world.scenario import Run, Tpu
+
+_TPU: Final = re.compile(r"TPU(?P<family>V6E|V5sLitepod)(?P<preemptible>Preemptible)?PerProjectPerZoneForTPUAPI")
+_GPU: Final = re.compile(r"Nvidia(?P<kind>L4|RtxPro6000)GpuAlloc(?P<single>NoZonalRedundancy)?PerProjectRegion")
+_GPUS: Final = {"L4": ("nvidia-l4", 1), "RtxPro6000": ("nvidia-rtx-pro-6000", 1000)}
+"""Part of a quota id -> GPU type, and units for one GPU."""
+_GIB: Final = 1024**3
+
+
+def prefer(cloud: Cloud, body: JsonObject) -> JsonObject:
+    """Grant a quota, and return the preference. Raises CloudError as Cloud Quotas would."""
+    project, service, quota_id = (str(body.get(key, "")) for key in ("project", "service", "quotaId"))
+    if not serviceusage.answers(cloud, project, "cloudquotas"):
+        raise CloudError.service_disabled("Cloud Quotas API", "cloudquotas", cloud.project_number(project))
+    value = int(str(body.get("preferredValue", 0)))
+    if not body.get("contactEmail"):
+        raise CloudError.field(
+            "quota_preference.contact_email", "When requesting a quota increase, the email address is required."
+        )
+    dimensions = {str(key): str(place) for key, place in part(body, "dimensions").items()}
+    world = cloud.scenario
+    tpu = _tpu(world.tpu, quota_id, dimensions, value) if service == "tpu.googleapis.com" else None
+    run = _run(world.run, quota_id, dimensions, value) if service == "run.googleapis.com" else None
+    if tpu is None and run is None:
+        raise CloudError.not_found(f"Quota '{quota_id}' of service '{service}' was not found for {dimensions}.")
+    cloud.scenario = world.model_copy(update={"tpu": tpu or world.tpu, "run": run or world.run})
+    granted = {"preferredValue": str(value), "grantedValue": str(value)}
+    return {"quotaId": quota_id, "service": service, "dimensions": dimensions, "quotaConfig": granted}
+
+
+def _tpu(world: Tpu, quota_id: str, dimensions: Mapping[str, str], value: int) -> Tpu | None:
+    """Return the world with a quota of TPU chips; None if there is no such quota."""
+    found, zone = _TPU.fullmatch(quota_id), dimensions.get("zone", "")
+    if found is None or zone not in world.zones:
+        return None
+    key = "preemptible_quota_chips" if found["preemptible"] else "quota_chips"
+    return world.model_copy(update={"zones": {**world.zones, zone: world.zones[zone].model_copy(update={key: value})}})
+
+
+def _run(world: Run, quota_id: str, dimensions: Mapping[str, str], value: int) -> Run | None:
+    """Return the world with a quota of Cloud Run; None if there is no such quota. That of CPU and memory is the same in all regions here."""
+    region = dimensions.get("region", "")
+    if not any(region in regions for regions in world.gpu_regions.values()):
+        return None
+    if quota_id == "CpuAllocPerProjectRegion":
+        return world.model_copy(update={"cpu_quota": value // 1000})
+    if quota_id == "MemAllocPerProjectRegion":
+        return world.model_copy(update={"memory_quota_gib": value // _GIB})
+    found = _GPU.fullmatch(quota_id)
+    if found is None:
+        return None
+    kind, units = _GPUS[found["kind"]]
+    key = f"{region}/{kind}" + ("" if found["single"] else "/zonal")
+    return world.model_copy(update={"gpu_quota_overrides": {**world.gpu_quota_overrides, key: value // units}})

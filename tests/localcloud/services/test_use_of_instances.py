@@ -1,0 +1,82 @@
+"""The one metric of Cloud Monitoring: how long instances of Cloud Run services were billed."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from localcloud.services.use_of_instances import METRIC
+
+PROJECT = "local-project"
+PATH = f"/monitoring/v3/projects/{PROJECT}/timeSeries"
+IMAGE = "us-docker.pkg.dev/cloudrun/container/hello"
+
+
+@pytest.fixture
+def cloud(own_cloud):
+    return own_cloud
+
+
+def query(cloud, **changes):
+    now = cloud.cloud.timeline.now()
+    found = {
+        "filter": f'metric.type="{METRIC}" AND resource.labels.service_name="svc" AND resource.labels.location="us-east4"',
+        "interval.startTime": (now - timedelta(hours=10)).isoformat(),
+        "interval.endTime": now.isoformat(),
+        "aggregation.alignmentPeriod": "3600s",
+        "aggregation.perSeriesAligner": "ALIGN_SUM",
+    }
+    return {key: value for key, value in {**found, **changes}.items() if value is not None}
+
+
+def deploy(cloud, own_client, name="svc"):
+    path = f"/run/v2/projects/{PROJECT}/locations/us-east4/services"
+    own_client.ok("POST", path, {"template": {"containers": [{"image": IMAGE}]}}, serviceId=name)
+    end = time.monotonic() + 20
+    while "latestReadyRevision" not in own_client.ok("GET", f"{path}/{name}"):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def used_s(answer):
+    return [sum(point["value"]["doubleValue"] for point in series["points"]) for series in answer.get("timeSeries", [])]
+
+
+def test_the_time_of_an_instance_adds_up_from_the_first_ready_revision_on(cloud, own_client):
+    deploy(cloud, own_client)
+    deploy(cloud, own_client, "other")
+    cloud.cloud.timeline.advance(2 * 3600 + 210)
+    answer = own_client.ok("GET", PATH, **query(cloud))
+    assert used_s(answer) == [pytest.approx(7200, abs=60)]
+    assert answer["timeSeries"][0]["resource"]["labels"]["service_name"] == "svc"
+    assert len(answer["timeSeries"][0]["points"]) in {2, 3}
+
+
+def test_the_last_minutes_cannot_be_read_yet(cloud, own_client):
+    deploy(cloud, own_client)
+    cloud.cloud.timeline.advance(200)
+    assert used_s(own_client.ok("GET", PATH, **query(cloud))) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"interval.endTime": None}, {"aggregation.alignmentPeriod": "30s"}, {"interval.startTime": "yesterday"}],
+    ids=["no end", "short period", "no time"],
+)
+def test_requests_without_an_end_or_with_a_shorter_period_are_refused(cloud, own_client, changes):
+    assert own_client.error("GET", PATH, **query(cloud, **changes))[0] == 400
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"filter": 'metric.type="compute.googleapis.com/x"'}, {"aggregation.perSeriesAligner": "ALIGN_RATE"}],
+    ids=["another metric", "another aligner"],
+)
+def test_what_is_not_modelled_is_no_empty_answer(cloud, own_client, changes):
+    assert own_client.error("GET", PATH, **query(cloud, **changes))[0] == 501
+
+
+def test_the_answer_is_of_now(cloud, own_client):
+    deploy(cloud, own_client)
+    cloud.cloud.timeline.advance(3600)
+    assert datetime.fromisoformat(query(cloud)["interval.endTime"]) > datetime.now(UTC)
