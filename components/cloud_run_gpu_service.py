@@ -23,14 +23,6 @@ _LIVENESS_TIMEOUT_S = 10
 _LIVENESS_FAILURES = 3
 _IMAGE_PULL_S = 15 * 60
 """For the import of an image of 8.6 GB and for what Cloud Run does around the start; assumed, on the safe side."""
-_PROBE_PERIOD_S = 60
-LONGEST_STARTUP_PROBE = StartupProbe(
-    initial_delay_s=CLOUD_RUN_MAX_INITIAL_DELAY_S,
-    period_s=_PROBE_PERIOD_S,
-    failure_threshold=CLOUD_RUN_MAX_GPU_PROBE_S // _PROBE_PERIOD_S,
-    timeout_s=50,
-)
-"""The most that Cloud Run allows beside a GPU. A shorter probe only ends starts that are slower than somebody expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +55,10 @@ class SecretVariable:
 
     name: str
     secret_id: pulumi.Input[str]
-    """Id of the secret. The service account needs roles/secretmanager.secretAccessor on it, or the revision is refused."""
+    """Id of the secret, or projects/P/secrets/S for one of another project.
+
+    The service account needs roles/secretmanager.secretAccessor on it, or the revision is refused.
+    """
     version: pulumi.Input[str]
     """Number of the version. "latest" would change under a running service."""
 
@@ -154,7 +149,7 @@ class CloudRunGpuServiceArgs:
     scaling: RequestScaling
     access: ServiceAccess
     deletion_protection: bool
-    """Refuse to delete the service. A teardown then fails until it is turned off and deployed."""
+    """Let the engine refuse to delete the service until it is turned off and deployed, or until scripts.teardown clears it."""
     direct_vpc: DirectVpc | None = None
 
 
@@ -233,7 +228,7 @@ class CloudRunGpuService(pulumi.ComponentResource):
             location=args.location,
             # The service is private by IAM, not by its address: callers come from anywhere with an ID token.
             ingress="INGRESS_TRAFFIC_ALL",
-            # pulumi-gcp's default is true, and then a teardown cannot finish.
+            # pulumi-gcp's default is true, and then `pulumi destroy` cannot finish.
             deletion_protection=args.deletion_protection,
             labels={**args.labels, **args.ownership.labels},
             template=_template(args),

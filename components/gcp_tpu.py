@@ -265,6 +265,10 @@ class QueuedResource(pulumi.CustomResource):
     """When the queued resource was created, RFC 3339."""
     deadline: pulumi.Output[str | None] = pulumi.property("deadline")
     """When Google deletes the nodes, RFC 3339. Absent if they have no run limit."""
+    tried_zones: pulumi.Output[Sequence[str] | None] = pulumi.property("triedZones")
+    """Zones in which the provider made or found a request. A deletion looks in all of them, also in those that `zones`
+    no longer lists.
+    """
     document_hash: pulumi.Output[str | None] = pulumi.property("documentHash")
     """SHA-256 (hex) of the document that the machine last reported about."""
     phase: pulumi.Output[str | None] = pulumi.property("phase")

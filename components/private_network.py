@@ -1,5 +1,6 @@
 """A network without external addresses: Private Google Access, SSH through a tunnel, and egress only if the stack needs it."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,16 @@ IAP_RANGE = "35.235.240.0/20"
 SSH_PORT = "22"
 
 
+FIRST_BLOCK, BLOCKS = 65, 63
+"""Subnets lie in 10.65.0.0 to 10.127.255.255: above those of earlier releases, below the ranges of automatic networks (10.128.0.0/9)."""
+
+
+def subnet_range(region: str) -> str:
+    """Return the range of a region's subnet, 256 addresses: always the same for a region, and different for any two regions of Google's."""
+    number = int(hashlib.sha256(region.encode()).hexdigest(), 16) % (BLOCKS * 256)
+    return f"10.{FIRST_BLOCK + number // 256}.{number % 256}.0/24"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateNetworkArgs:
     """A network and its subnets."""
@@ -22,7 +33,7 @@ class PrivateNetworkArgs:
     name: str
     """Name of the network, and of each of its subnets, routers and NATs."""
     regions: Sequence[str]
-    """Regions with a subnet, in a fixed order: the region at position N gets 10.64.N.0/24, so a new order replaces subnets."""
+    """Regions with a subnet. Their order means nothing: a subnet's range follows from its region."""
     ownership: Ownership
     target_tag: str
     """Network tag of the machines that SSH is allowed to."""
@@ -57,7 +68,7 @@ class PrivateNetwork(pulumi.ComponentResource):
         )
         self.network = network.id
         self.subnetwork_name = args.name
-        self.ready = [self._subnet(name, args, network, index, child) for index in range(len(args.regions))]
+        self.ready = [self._subnet(name, args, network, region, child) for region in args.regions]
         if args.allow_iap:
             self.ready.append(self._tunnel_rule(name, args, network, child))
         if args.internet_egress:
@@ -66,20 +77,20 @@ class PrivateNetwork(pulumi.ComponentResource):
 
     @staticmethod
     def _subnet(
-        name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, index: int, child: pulumi.ResourceOptions
+        name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, region: str, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
-        region = args.regions[index]
         return gcp.compute.Subnetwork(
             f"{name}-{region}",
             name=args.name,
             project=args.project,
             region=region,
             network=network.id,
-            ip_cidr_range=f"10.64.{index}.0/24",
+            ip_cidr_range=subnet_range(region),
             # Without it a machine without an external address can pull neither image nor weights.
             private_ip_google_access=True,
             description=args.ownership.description,
-            opts=child,
+            # Earlier releases gave 10.64.N.0/24 to the region at position N. A subnet keeps its range: another would replace it.
+            opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["ipCidrRange"])),
         )
 
     @staticmethod

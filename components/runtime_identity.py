@@ -25,6 +25,8 @@ class RuntimeIdentity(pulumi.ComponentResource):
     """A service account without keys. The components that own a resource make the grants on it."""
 
     email: pulumi.Output[str]
+    name: pulumi.Output[str]
+    """projects/P/serviceAccounts/EMAIL."""
     member: pulumi.Output[str]
     grants: list[pulumi.Resource]
     """Grants on the project. Whatever runs as this account should depend on them."""
@@ -40,7 +42,7 @@ class RuntimeIdentity(pulumi.ComponentResource):
             description=args.ownership.description,
             opts=child,
         )
-        self.email = account.email
+        self.email, self.name = account.email, account.name
         self.member = account.email.apply(lambda email: f"serviceAccount:{email}")
         self.grants = [
             gcp.projects.IAMMember(

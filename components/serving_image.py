@@ -1,6 +1,6 @@
 """The server's image by digest: pulled through an Artifact Registry remote repository, or built on the upstream image."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pulumi
@@ -12,12 +12,22 @@ from contracts.labels import Ownership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamAccount:
+    """An account of Docker Hub. Its token stays in Secret Manager, which only Artifact Registry's service agent reads for it."""
+
+    username: str
+    token_secret: str
+    """projects/P/secrets/S/versions/N."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingImageArgs:
     """An image of Docker Hub, used as it is or as the base of an image that is built here."""
 
     project: str
-    location: str
-    """Region of the repository, best the server's: each start pulls several GiB. A change replaces the repository."""
+    locations: Sequence[str]
+    """Regions in which the server may start, the first one first: each start pulls several GiB, best from its own region. Each region
+    gets a repository; an image that is built lies in the first region only. Another first region replaces the first repository."""
     repository_id: str
     upstream: str
     """Repository on Docker Hub, such as vllm/vllm-openai."""
@@ -27,19 +37,23 @@ class ServingImageArgs:
     labels: Mapping[str, str]
     readers: Mapping[str, pulumi.Input[str]]
     """IAM members that may pull the image, by a short name."""
+    upstream_account: UpstreamAccount | None = None
+    """Account with which Artifact Registry pulls from Docker Hub; None pulls without one."""
     build_context: str | None = None
     """Folder with a Dockerfile that starts from the build argument BASE_IMAGE; None uses the upstream image as it is."""
 
 
 class ServingImage(pulumi.ComponentResource):
-    """A repository of the stack, and the reference to pull from it.
+    """Repositories of the stack, and the reference to pull from them.
 
     A remote repository caches the upstream image close to the server. So a machine without internet access can pull it, and a
-    start does not depend on Docker Hub.
+    start does not depend on Docker Hub. An empty one costs nothing.
     """
 
     ref: pulumi.Output[str]
-    """HOST/PROJECT/REPOSITORY/NAME@sha256:..."""
+    """HOST/PROJECT/REPOSITORY/NAME@sha256:... in the first region."""
+    repositories: Mapping[str, pulumi.Output[str]]
+    """HOST/PROJECT/REPOSITORY of each region that has the image."""
     grants: list[pulumi.Resource]
 
     def __init__(self, name: str, args: ServingImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -51,31 +65,47 @@ class ServingImage(pulumi.ComponentResource):
         super().__init__("gemma-serving:index:ServingImage", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         building = args.build_context is not None
-        repository = gcp.artifactregistry.Repository(
-            name,
-            project=args.project,
-            location=args.location,
-            repository_id=args.repository_id,
-            format="DOCKER",
-            mode="STANDARD_REPOSITORY" if building else "REMOTE_REPOSITORY",
-            remote_repository_config=None if building else _docker_hub(),
-            description=args.ownership.description,
-            labels={**args.labels, **args.ownership.labels},
-            opts=child,
-        )
-        host = f"{args.location}-docker.pkg.dev/{args.project}"
-        if args.build_context is not None:
+        first, *others = args.locations
+        account = args.upstream_account
+        access = [] if account is None else [_upstream_grant(account, args.project, child)]
+        self._options = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=access))
+        self.grants, repositories = [], dict[str, pulumi.Output[str]]()
+        for location in (first,) if building else args.locations:
+            # The first has no region in its names, as in earlier releases. The others do, so that another order makes no two of one name.
+            suffix = f"-{location}" if location in others else ""
+            repositories[location] = self._repository(name, suffix, location, args, child)
+        self.repositories = repositories
+        if building:
             image = self._built(
-                name, args, repository.repository_id.apply(lambda repo: f"{host}/{repo}/{args.upstream}"), child
+                name, args, repositories[first].apply(lambda repository: f"{repository}/{args.upstream}"), child
             )
             self.ref = image.repo_digest
         else:
-            self.ref = repository.repository_id.apply(lambda repo: f"{host}/{repo}/{args.upstream}@{args.digest}")
-        self.grants = [
+            self.ref = repositories[first].apply(lambda repository: f"{repository}/{args.upstream}@{args.digest}")
+        self.register_outputs({"ref": self.ref})
+
+    def _repository(
+        self, name: str, suffix: str, location: str, args: ServingImageArgs, child: pulumi.ResourceOptions
+    ) -> pulumi.Output[str]:
+        """Declare one repository and its readers, and return HOST/PROJECT/REPOSITORY."""
+        building = args.build_context is not None
+        repository = gcp.artifactregistry.Repository(
+            f"{name}{suffix}",
+            project=args.project,
+            location=location,
+            repository_id=f"{args.repository_id}{suffix}",
+            format="DOCKER",
+            mode="STANDARD_REPOSITORY" if building else "REMOTE_REPOSITORY",
+            remote_repository_config=None if building else _docker_hub(args.upstream_account),
+            description=args.ownership.description,
+            labels={**args.labels, **args.ownership.labels},
+            opts=self._options,
+        )
+        self.grants += [
             gcp.artifactregistry.RepositoryIamMember(
-                f"{name}-{reader}",
+                f"{name}{suffix}-{reader}",
                 project=args.project,
-                location=args.location,
+                location=location,
                 repository=repository.name,
                 role="roles/artifactregistry.reader",
                 member=member,
@@ -83,7 +113,8 @@ class ServingImage(pulumi.ComponentResource):
             )
             for reader, member in args.readers.items()
         ]
-        self.register_outputs({"ref": self.ref})
+        host = f"{location}-docker.pkg.dev/{args.project}"
+        return repository.repository_id.apply(lambda repository_id: f"{host}/{repository_id}")
 
     @staticmethod
     def _built(
@@ -102,10 +133,31 @@ class ServingImage(pulumi.ComponentResource):
         )
 
 
-def _docker_hub() -> gcp.artifactregistry.RepositoryRemoteRepositoryConfigArgs:
+def _upstream_grant(account: UpstreamAccount, project: str, child: pulumi.ResourceOptions) -> pulumi.Resource:
+    """Let Artifact Registry's service agent read the token. The grant stays after a teardown: other stacks may use the account."""
+    service = "artifactregistry.googleapis.com"
+    # The agent exists from the first use of the API on, which may be this.
+    agent = gcp.projects.ServiceIdentity("artifact-registry", project=project, service=service, opts=child)
+    return gcp.secretmanager.SecretIamMember(
+        "docker-hub-token",
+        secret_id=account.token_secret.partition("/versions/")[0],
+        role="roles/secretmanager.secretAccessor",
+        member=agent.email.apply(lambda email: f"serviceAccount:{email}"),
+        opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(retain_on_delete=True)),
+    )
+
+
+def _docker_hub(account: UpstreamAccount | None) -> gcp.artifactregistry.RepositoryRemoteRepositoryConfigArgs:
     return gcp.artifactregistry.RepositoryRemoteRepositoryConfigArgs(
         description="Docker Hub",
         docker_repository=gcp.artifactregistry.RepositoryRemoteRepositoryConfigDockerRepositoryArgs(
             public_repository="DOCKER_HUB"
+        ),
+        upstream_credentials=None
+        if account is None
+        else gcp.artifactregistry.RepositoryRemoteRepositoryConfigUpstreamCredentialsArgs(
+            username_password_credentials=gcp.artifactregistry.RepositoryRemoteRepositoryConfigUpstreamCredentialsUsernamePasswordCredentialsArgs(
+                username=account.username, password_secret_version=account.token_secret
+            )
         ),
     )

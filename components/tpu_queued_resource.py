@@ -14,7 +14,12 @@ from components.gcp_tpu import QueuedResource, QueuedResourceArgs, ReadyArgs, Se
 from components.startup_script import startup_script
 from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
 from contracts.labels import Ownership
-from contracts.serving_document import DOCUMENT_METADATA_KEY, SCRIPT_METADATA_KEY
+from contracts.serving_document import (
+    DOCUMENT_METADATA_KEY,
+    REPOSITORIES_METADATA_KEY,
+    SCRIPT_METADATA_KEY,
+    repositories_text,
+)
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -46,6 +51,8 @@ class TpuQueuedResourceArgs:
     """`flex-start`, `spot`, `standard` or `reservation`."""
     document: pulumi.Input[str]
     """Text of the serving document. A change restarts the server in place."""
+    image_repositories: Mapping[str, pulumi.Input[str]]
+    """HOST/PROJECT/REPOSITORY of each region that has the document's image. A machine pulls from its own region if it is one of them."""
     network: pulumi.Input[str]
     """projects/P/global/networks/N."""
     subnetwork: str
@@ -138,7 +145,11 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 metadata={
                     SCRIPT_METADATA_KEY: startup_script(),
                     "enable-guest-attributes": "TRUE",
+                    # Without OS Login every SSH key of the project's metadata is root on the machine. `block-project-ssh-keys` would shut those
+                    # out too, but gcloud adds no key to a machine if the user's key is in the project's metadata: that user would never get in.
+                    "enable-oslogin": "TRUE",
                     DOCUMENT_METADATA_KEY: args.document,
+                    **_repositories(args.image_repositories),
                 },
                 wait_for="ready",
                 ready=ReadyArgs(
@@ -161,6 +172,13 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 "deadline": self.deadline,
             }
         )
+
+
+def _repositories(by_region: Mapping[str, pulumi.Input[str]]) -> Mapping[str, pulumi.Input[str]]:
+    """Return the metadata that names the image's repositories; nothing if there is one, which the document names."""
+    if len(by_region) <= 1:
+        return {}
+    return {REPOSITORIES_METADATA_KEY: pulumi.Output.all(**by_region).apply(repositories_text)}
 
 
 def timeouts(args: TpuQueuedResourceArgs) -> pulumi.CustomTimeouts:

@@ -12,6 +12,9 @@ PROJECT_LABEL: Final = f"{PRODUCT}-project"
 STACK_LABEL: Final = f"{PRODUCT}-stack"
 URN_LABEL: Final = f"{PRODUCT}-urn"
 
+MAX_AGE_LABEL: Final = f"{PRODUCT}-max-age"
+MAX_USD_LABEL: Final = f"{PRODUCT}-max-usd"
+
 URN_DIGITS: Final = 40
 """Hex digits of the URN's SHA-256 in `URN_LABEL`; a label's value has at most 63 characters."""
 
@@ -23,30 +26,105 @@ LABELS: Final[Mapping[str, str]] = {
 """The labels that every resource with labels carries, and what stands in them."""
 
 
+ALWAYS: Final = 'request.time < timestamp("2100-01-01T00:00:00Z")'
+"""A condition's expression that holds for every request to every service: `request.time` is the one attribute that all services provide.
+
+Attributes of resources would be narrower, but Cloud TPU and OS Login on a TPU machine provide none to IAM, and a condition on an attribute that
+is not provided refuses everything (cloud.google.com/iam/docs/conditions-attribute-reference, 2026-11).
+"""
+
+
 def is_reserved(key: str) -> bool:
     """Whether a label key belongs to this project, so that a user cannot set it."""
     return key == MANAGED_BY_LABEL or key.startswith(f"{PRODUCT}-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StackLimits:
+    """How long a stack may run and what it may cost. They stand in labels, so that a guard needs neither state nor settings."""
+
+    max_age_s: int | None = None
+    """Seconds from the creation of what serves: the machine or the service."""
+    max_usd: int | None = None
+    """US dollars at list prices."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The limits that are set. A label's value has no room for units: seconds, and whole dollars."""
+        given = {MAX_AGE_LABEL: self.max_age_s, MAX_USD_LABEL: self.max_usd}
+        return {key: str(value) for key, value in given.items() if value is not None}
+
+    @classmethod
+    def of(cls, labels: Mapping[str, object]) -> "StackLimits":
+        """Return the limits in labels; a value that is no number of digits is no limit."""
+        given = {key: str(labels.get(key, "")) for key in (MAX_AGE_LABEL, MAX_USD_LABEL)}
+        age, usd = (int(text) if text.isdecimal() else None for text in given.values())
+        return cls(max_age_s=age, max_usd=usd)
+
+
+NO_LIMITS: Final = StackLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """The Pulumi project and stack that own a resource."""
+    """The Pulumi project and stack that own a resource, and the limits of that stack."""
 
     project: str
     stack: str
+    limits: StackLimits = NO_LIMITS
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """The labels that say whose a resource is."""
+        return {MANAGED_BY_LABEL: PRODUCT, PROJECT_LABEL: self.project, STACK_LABEL: self.stack}
 
     @property
     def labels(self) -> Mapping[str, str]:
         """The labels of every resource that can carry labels."""
-        return {MANAGED_BY_LABEL: PRODUCT, PROJECT_LABEL: self.project, STACK_LABEL: self.stack}
+        return {**self.identity, **self.limits.labels}
 
     @property
     def description(self) -> str:
-        """The same words for resources that have a description instead of labels."""
-        return " ".join(f"{key}={value}" for key, value in self.labels.items())
+        """The words of the identity, for resources that have a description instead of labels. Most cannot change it in place."""
+        return " ".join(f"{key}={value}" for key, value in self.identity.items())
+
+    def condition(self, expression: str = ALWAYS) -> Mapping[str, str]:
+        """Return the IAM condition of a grant on the project to somebody who is not the stack's. Its description has the words of the labels.
+
+        IAM allows 100 characters for the title and 256 for the description.
+        """
+        return {"title": f"{PRODUCT} {self.stack}"[:100], "description": self.description, "expression": expression}
+
+    def owns_grant(self, *, member: str, condition: Mapping[str, object] | None, account: str) -> bool:
+        """Tell whether a grant on the project is the stack's: its condition has the stack's words, or its member is the stack's service account.
+
+        Args:
+            member: the grant's member; Google writes that of a deleted account as `deleted:serviceAccount:EMAIL?uid=ID`.
+            condition: the condition of the grant's binding, if it has one.
+            account: the e-mail address of the stack's service account.
+        """
+        if self.owns(description=str((condition or {}).get("description", ""))):
+            return True
+        own = f"serviceAccount:{account}"
+        return member == own or member.startswith(f"deleted:{own}?uid=")
 
     def owns(self, *, labels: Mapping[str, object] | None = None, description: str | None = None) -> bool:
         """Whether a resource with these labels, or with this description, belongs to the stack: all words must be there."""
-        if labels and all(labels.get(key) == value for key, value in self.labels.items()):
+        if labels and all(labels.get(key) == value for key, value in self.identity.items()):
             return True
         return set(self.description.split()) <= set((description or "").split())
+
+
+def words_of(description: str) -> Mapping[str, str]:
+    """Return the words `KEY=VALUE` of a description."""
+    pairs = (word.partition("=") for word in description.split())
+    return {key: value for key, equals, value in pairs if equals}
+
+
+def owner_of(*, labels: Mapping[str, object] | None = None, description: str | None = None) -> Ownership | None:
+    """Return the stack that a resource with these labels, or with this description, belongs to; None if it names none."""
+    for marks in (labels or {}, words_of(description or "")):
+        project, stack = marks.get(PROJECT_LABEL), marks.get(STACK_LABEL)
+        if marks.get(MANAGED_BY_LABEL) == PRODUCT and project and stack:
+            return Ownership(project=str(project), stack=str(stack))
+    return None

@@ -83,6 +83,17 @@ class CostSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MarginSummary:
+    """An edge of the memory of one device that is so close that the server may fail."""
+
+    says: Annotated[Literal["may fail"], Doc("`may fail`.")]
+    finding: Annotated[str, Doc("Id of the finding that names the edge, such as `FIT05`.")]
+    has_gib: Annotated[float, Doc("What there is.")]
+    needs_gib: Annotated[float, Doc("Less than this fails.")]
+    enough_gib: Annotated[float, Doc("This much is enough.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSummary:
     """The plan in figures; `scripts.plan --json` prints the same with snake_case keys and the findings in full."""
 
@@ -95,6 +106,9 @@ class PlanSummary:
     startup: Annotated[StartupSummary, Doc("Start-up time.")]
     throughput: Annotated[ThroughputSummary, Doc("Output rates.")]
     cost: Annotated[CostSummary, Doc("Cost.")]
+    margin: Annotated[
+        MarginSummary | None, Doc("How close the edge of the memory is where the server may fail; null elsewhere.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +127,13 @@ class StackOutputs:
     labels: Annotated[Mapping[str, str], Doc("Labels of the stack's resources.")]
     project: Annotated[str, Doc("Google Cloud project.")]
     location: Annotated[str, Doc("Region (Cloud Run) or zone (TPU).")]
+    connect: Annotated[
+        str | None, Doc("Command that reaches the server from your machine and prints lines to paste.")
+    ] = None
+    api_key_secret: Annotated[
+        str | None,
+        Doc("Version in Secret Manager with the API key that callers send; null if the server requires none."),
+    ] = None
     tunnel: Annotated[Tunnel | None, Doc("How to open the tunnel; null where there is none.")] = None
     zone: Annotated[str | None, Doc("TPU: zone that had capacity; null on Cloud Run.")] = None
     state: Annotated[str | None, Doc("TPU: state of the queued resource, such as `ACTIVE`; null on Cloud Run.")] = None

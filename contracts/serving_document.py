@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn, cast
 
 DOCUMENT_METADATA_KEY: Final = "gemma-serving-document"
+REPOSITORIES_METADATA_KEY: Final = "gemma-serving-image-repositories"
+"""Metadata key beside the document: a JSON object, region to HOST/PROJECT/REPOSITORY, of the repositories that have the document's image.
+It is no part of the document: a machine with an older agent, which refuses unknown keys, can still read that."""
 SCRIPT_METADATA_KEY: Final = "startup-script"
 DOCUMENT_SCHEMA: Final = 1
 LAST_PORT: Final = 65535
@@ -77,6 +80,26 @@ class ServingDocument:
             sort_keys=True,
             separators=(",", ":"),
         )
+
+
+def image_in(region: str, image: str, repositories: Mapping[str, str]) -> str:
+    """Return the image's reference in the region's repository; the image as it is if it, or the region, is in none of `repositories`."""
+    near = repositories.get(region)
+    own = next((one for one in repositories.values() if image.startswith(f"{one}/")), None)
+    return image if near is None or own is None else near + image.removeprefix(own)
+
+
+def repositories_text(repositories: Mapping[str, str]) -> str:
+    """Return the metadata value of the image's repositories."""
+    return json.dumps(dict(repositories), sort_keys=True, separators=(",", ":"))
+
+
+def parse_repositories(text: str) -> Mapping[str, str]:
+    """Read the image's repositories by their region. Raises ValueError."""
+    value: object = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"{REPOSITORIES_METADATA_KEY} is not a JSON object")  # noqa: TRY004 - a bad value, like text that is not JSON
+    return {str(region): str(repository) for region, repository in cast("dict[object, object]", value).items()}
 
 
 def document_hash(text: str) -> str:

@@ -11,5 +11,13 @@ COMMON_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager
 def apis_of(settings: Settings) -> Sequence[str]:
     """Return the APIs that a stack uses, those of every stack first."""
     if settings.cloud_run is None:
-        return (*COMMON_APIS, "tpu", "compute", "iap")
-    return (*COMMON_APIS, "run", "compute") if settings.cloud_run.direct_vpc else (*COMMON_APIS, "run")
+        return (*COMMON_APIS, "tpu", "compute", "iap", "oslogin")
+    network = ("compute",) if settings.cloud_run.direct_vpc else ()
+    # What requests have cost is read from Cloud Monitoring.
+    use = ("monitoring",) if settings.max_usd is not None else ()
+    return (*COMMON_APIS, "run", *network, *use)
+
+
+def apis_read_after_failures(settings: Settings) -> Sequence[str]:
+    """Return the APIs that the program reads when something failed. The stack does not enable them: a new project has them."""
+    return () if settings.cloud_run is None else ("logging",)

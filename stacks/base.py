@@ -6,16 +6,24 @@ from dataclasses import dataclass, replace
 import pulumi
 import pulumi_gcp as gcp
 
-from components.hf_token_secret import HfTokenSecret, HfTokenSecretArgs
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
-from components.serving_image import ServingImage, ServingImageArgs
+from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
+from components.stored_secret import (
+    ApiKeySecret,
+    ExistingSecret,
+    ExistingSecretArgs,
+    HfTokenSecret,
+    StoredSecret,
+    StoredSecretArgs,
+)
 from contracts.labels import Ownership
 from planning.types import Plan
 from planning.vllm_args import VllmOptions, vllm_arguments
 from stacks.apis import apis_of
 from stacks.naming import Names
 from stacks.propagation import require_resource_manager, wait_for_google
+from stacks.secrets import KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
 
 PORT = 8000
@@ -24,6 +32,7 @@ MODELS_FOLDER = "/mnt/models"
 """Folder of the container that holds the weights of a bucket."""
 
 _COMMAND = ("vllm", "serve")
+_STORED: Mapping[SecretKey, type[StoredSecret]] = {"hfToken": HfTokenSecret, "apiKey": ApiKeySecret}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +43,8 @@ class Context:
     plan: Plan
     names: Names
     ownership: Ownership
-    token: pulumi.Output[str] | None
-    """The Hugging Face token, a secret output; None if the stack has none."""
+    secrets: Mapping[SecretKey, pulumi.Output[str]]
+    """The secrets that are set by value, as secret outputs."""
 
     @property
     def model_path(self) -> str:
@@ -54,7 +63,9 @@ class Serving:
     """The server that a machine or an instance runs, whichever the target."""
 
     image: pulumi.Output[str]
-    """Reference by digest."""
+    """Reference by digest, in the first region."""
+    image_repositories: Mapping[str, pulumi.Output[str]]
+    """HOST/PROJECT/REPOSITORY of each region that has the image."""
     command: Sequence[str]
     arguments: Sequence[str]
     environment: Mapping[str, str]
@@ -71,7 +82,9 @@ class Foundation:
     serving: Serving
     bucket: ModelBucket | None
     """The bucket of the weights; None if the server gets them elsewhere."""
-    token: HfTokenSecret | None
+    secrets: Mapping[str, StoredSecret | ExistingSecret]
+    """Environment variable of the server, and the secret whose value it holds."""
+
     ready: Sequence[pulumi.Resource]
     """Resources that must exist before the server starts."""
 
@@ -106,7 +119,7 @@ def lay_foundation(context: Context, *, region: str, project_roles: Sequence[str
         "image",
         ServingImageArgs(
             project=settings.project,
-            location=region,
+            locations=settings.regions,
             repository_id=names.base,
             upstream=settings.image.repository,
             digest=settings.image.digest,
@@ -114,27 +127,33 @@ def lay_foundation(context: Context, *, region: str, project_roles: Sequence[str
             labels=settings.labels,
             readers=readers,
             build_context=settings.image.build_context,
+            upstream_account=None
+            if settings.docker_hub is None
+            else UpstreamAccount(username=settings.docker_hub.username, token_secret=settings.docker_hub.token_secret),
         ),
         options,
     )
     bucket = _bucket(context, region, readers, options)
-    token = _token(context, readers, options)
-    grants = [*identity.grants, *image.grants, *(bucket.grants if bucket else []), *(token.grants if token else [])]
+    secrets = {
+        kind.variable: _secret(kind, context, readers, options) for kind in KINDS if settings.has_secret(kind.key)
+    }
+    granted = [identity, image, *([bucket] if bucket else []), *secrets.values()]
     return Foundation(
         options=options,
         identity=identity,
-        serving=_serving(context, image.ref),
+        serving=_serving(context, image),
         bucket=bucket,
-        token=token,
-        ready=grants,
+        secrets=secrets,
+        ready=[grant for part in granted for grant in part.grants],
     )
 
 
-def _serving(context: Context, image: pulumi.Output[str]) -> Serving:
+def _serving(context: Context, image: ServingImage) -> Serving:
     settings = context.settings
     weights = context.model_path if settings.weights == "bucket" else settings.model
     return Serving(
-        image=image,
+        image=image.ref,
+        image_repositories=image.repositories,
         command=_COMMAND,
         arguments=vllm_arguments(context.vllm, model_or_path=weights, port=PORT),
         environment=dict(context.plan.environment),
@@ -178,17 +197,19 @@ def _bucket(
     )
 
 
-def _token(
-    context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
-) -> HfTokenSecret | None:
-    if context.token is None:
-        return None
-    return HfTokenSecret(
-        "hf-token",
-        HfTokenSecretArgs(
+def _secret(
+    kind: SecretKind, context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
+) -> StoredSecret | ExistingSecret:
+    """Return a secret of the stack. Of an existing one it makes only the grants."""
+    existing = context.settings.secret_version(kind.key)
+    if existing is not None:
+        return ExistingSecret(kind.name, ExistingSecretArgs(version_name=existing, readers=readers), options)
+    return _STORED[kind.key](
+        kind.name,
+        StoredSecretArgs(
             project=context.settings.project,
-            secret_id=f"{context.names.base}-hf-token",
-            token=context.token,
+            secret_id=f"{context.names.base}-{kind.name}",
+            value=context.secrets[kind.key],
             ownership=context.ownership,
             readers=readers,
             labels=context.settings.labels,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import pulumi
 
 from components.cloud_run_gpu_service import (
-    LONGEST_STARTUP_PROBE,
     CloudRunGpuService,
     CloudRunGpuServiceArgs,
     DirectVpc,
@@ -18,11 +17,12 @@ from components.cloud_run_gpu_service import (
     ServerContainer,
     ServiceAccess,
 )
-from planning.types import StartupProbe
+from planning.types import Plan, StartupProbe
 from stacks.base import MODELS_FOLDER, Context, Foundation, lay_foundation
 from stacks.outputs import export, stack_outputs
-from stacks.planned import to_probe
+from stacks.run_failures import explain_failures
 from stacks.settings import CloudRunSettings, MountSettings, Settings
+from stacks.staged_weights import require_staged_weights
 
 if TYPE_CHECKING:
     from components.private_network import PrivateNetwork
@@ -38,6 +38,8 @@ def deploy(context: Context) -> None:
         raise ValueError("settings without cloudRun reached the Cloud Run stack")
     foundation = lay_foundation(context, region=run.region, project_roles=())
     network = _network(context, run, foundation) if run.direct_vpc else None
+    explain_failures(context, run, startup_probe(context.plan))
+    require_staged_weights(context)
     service = CloudRunGpuService(
         "vllm",
         _arguments(context, run, foundation, network),
@@ -49,9 +51,9 @@ def deploy(context: Context) -> None:
     export(
         stack_outputs(
             context,
+            foundation,
             endpoint=service.uri,
             auth="none" if run.public else "id-token",
-            image=foundation.serving.image,
             location=run.region,
         )
     )
@@ -114,7 +116,7 @@ def _container(context: Context, run: CloudRunSettings, foundation: Foundation) 
         command=serving.command,
         arguments=serving.arguments,
         port=serving.port,
-        startup_probe=startup_probe(run),
+        startup_probe=startup_probe(context.plan),
         environment=serving.environment,
         secret_variables=_secrets(foundation),
         mount=None
@@ -125,14 +127,18 @@ def _container(context: Context, run: CloudRunSettings, foundation: Foundation) 
 
 
 def _secrets(foundation: Foundation) -> Sequence[SecretVariable]:
-    if foundation.token is None:
-        return ()
-    return (SecretVariable(name="HF_TOKEN", secret_id=foundation.token.secret_id, version=foundation.token.version),)
+    return [
+        SecretVariable(name=name, secret_id=secret.secret_id, version=secret.version)
+        for name, secret in foundation.secrets.items()
+    ]
 
 
-def startup_probe(run: CloudRunSettings) -> StartupProbe:
-    """Return the probe of the settings, else the longest that Cloud Run allows."""
-    return to_probe(run.startup_probe) if run.startup_probe is not None else LONGEST_STARTUP_PROBE
+def startup_probe(plan: Plan) -> StartupProbe:
+    """Return the probe of the settings, else the planner's: it sees the server soon, and ends no start that is slower than planned."""
+    probe = plan.startup.probe
+    if probe is None:
+        raise ValueError("a plan without a startup probe reached the Cloud Run stack")
+    return probe
 
 
 def _network(context: Context, run: CloudRunSettings, foundation: Foundation) -> "PrivateNetwork":

@@ -4,7 +4,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -13,7 +13,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from contracts.labels import PRODUCT
-from stacks.settings import NOT_IN_FILE, TOKEN_KEY, Settings
+from planning.numbers import is_number, read_json
+from stacks.secrets import KINDS, SECRET_KEYS, set_command
+from stacks.settings import NOT_IN_FILE, Settings
 
 T = TypeVar("T")
 
@@ -49,8 +51,12 @@ class _EngineYaml(yaml.SafeLoader):
     }
 
 
-def from_values(values: Mapping[str, object], *, project: str | None, has_token: bool, origin: str) -> Settings:
-    """Return the settings of parsed configuration values (camelCase keys, without namespace). `origin` names the file in messages.
+def from_values(
+    values: Mapping[str, object], *, project: str | None, origin: str, secrets: Sequence[str] = ()
+) -> Settings:
+    """Return the settings of parsed configuration values (camelCase keys, without namespace).
+
+    `origin` names the file in messages; `secrets` are the keys of the secrets that are set by value.
 
     Raises:
         SettingsError: with every mistake that was found, not only the first.
@@ -63,7 +69,11 @@ def from_values(values: Mapping[str, object], *, project: str | None, has_token:
     for key in NOT_IN_FILE:
         if key in values:
             raise SettingsError(f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion([key])}.")
-    complete = {**values, "project": project, "hasHfToken": has_token}
+    # The engine hands every value over as text, and `pulumi config set` writes `maxUsd: "3"` into the file: both mean the number.
+    parsed = {key: _parsed(value) if isinstance(value, str) else value for key, value in values.items()}
+    complete = {**parsed, "project": project, "secrets": list(secrets)}
+    for place, value in _no_numbers(parsed, ()):
+        raise SettingsError(f"{origin}: {PRODUCT}:{_path(place)} = {_shown(value)}: expected a finite number.")
     try:
         # As JSON, because that is what the engine hands to the program: both ways give the same settings.
         return Settings.model_validate_json(json.dumps(complete, default=str))
@@ -83,12 +93,13 @@ def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack
         SettingsError: for every mistake, also for a token that is stored in clear.
     """
     origin = f"Pulumi.{stack}.yaml"
-    values = {key: _parsed(text) for key, text in _own_keys(config).items() if key != TOKEN_KEY}
-    token_key = f"{PRODUCT}:{TOKEN_KEY}"
-    if token_key in config and token_key not in secret_keys:
-        raise _token_in_clear(origin)
+    values = {key: text for key, text in _own_keys(config).items() if key not in SECRET_KEYS}
+    secrets = [key for key in SECRET_KEYS if f"{PRODUCT}:{key}" in config]
+    for key in secrets:
+        if f"{PRODUCT}:{key}" not in secret_keys:
+            raise _secret_in_clear(origin, key)
     project = config.get("gcp:project") or project_from_environment()
-    return from_values(values, project=project, has_token=token_key in config, origin=origin)
+    return from_values(values, project=project, secrets=secrets, origin=origin)
 
 
 def from_file(path: Path, *, project: str | None = None) -> Settings:
@@ -105,16 +116,23 @@ def from_file(path: Path, *, project: str | None = None) -> Settings:
         stacks = sorted(p.name.removeprefix("Pulumi.").removesuffix(".yaml") for p in path.parent.glob("Pulumi.*.yaml"))
         known = ", ".join(stacks) or "none"
         raise SettingsError(f"There is no {path.name}; the stacks with settings here are: {known}.") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            f"{path.name} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; save the file as UTF-8."
+        ) from None
     except yaml.YAMLError as error:
         raise SettingsError(f"{path.name} is not YAML: {str(error).splitlines()[0]}.") from None
+    except ValueError:
+        raise SettingsError(f"{path.name} has a number with more digits than anything here needs.") from None
     config = _mapping(_mapping(document).get("config"))
     values = _own_keys(config)
-    token = values.pop(TOKEN_KEY, None)
-    if token is not None and list(_mapping(token)) != ["secure"]:
-        raise _token_in_clear(path.name)
+    secrets = take_secrets(values)
+    for key, value in secrets.items():
+        if list(_mapping(value)) != ["secure"]:
+            raise _secret_in_clear(path.name, key)
     named = config.get("gcp:project")
     found = named if isinstance(named, str) else project_from_environment() or project
-    return from_values(values, project=found, has_token=token is not None, origin=path.name)
+    return from_values(values, project=found, secrets=list(secrets), origin=path.name)
 
 
 def read_yaml(text: str) -> object:
@@ -127,10 +145,20 @@ def project_from_environment() -> str | None:
     return next((os.environ[name] for name in _PROJECT_VARIABLES if os.environ.get(name)), None)
 
 
-def _token_in_clear(origin: str) -> SettingsError:
-    key = f"{PRODUCT}:{TOKEN_KEY}"
+def take_secrets(values: MutableMapping[str, object]) -> Mapping[str, object]:
+    """Remove the secrets that are set from the values of a file, and return them as they stand there."""
+    found = {key: values.pop(key, None) for key in SECRET_KEYS}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _stack_of(origin: str) -> str:
+    return origin.removeprefix("Pulumi.").removesuffix(".yaml")
+
+
+def _secret_in_clear(origin: str, key: str) -> SettingsError:
+    what = next(kind.what for kind in KINDS if kind.key == key)
     return SettingsError(
-        f"{origin}: {key} is stored in clear; remove it, revoke that token, and set a new one: pulumi config set --secret {key}"
+        f"{origin}: {PRODUCT}:{key} is stored in clear; remove it, revoke that {what}, and set a new one: {set_command(key, _stack_of(origin))}"
     )
 
 
@@ -149,9 +177,21 @@ def _mapping(value: object) -> dict[str, object]:
 def _parsed(text: str) -> object:
     """Return the structured value that the engine made text of; plain words stay words."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return read_json(text)
+    except ValueError:
         return text
+
+
+def _no_numbers(value: object, place: tuple[int | str, ...]) -> Iterator[tuple[tuple[int | str, ...], float]]:
+    """Yield each number that is none, such as .nan and .inf in YAML, with its place."""
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[object, object]", value).items():
+            yield from _no_numbers(item, (*place, str(key)))
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[object]", value)):
+            yield from _no_numbers(item, (*place, index))
+    elif isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
+        yield place, value
 
 
 def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) -> str:

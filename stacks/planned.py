@@ -1,8 +1,17 @@
 """From settings to the planner's question, and from its answer to the program's decision to go on."""
 
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from planning.errors import PlanningError
+from planning.margins import margin_words
+from planning.model import ModelSpec
 from planning.rules import ACCEPTABLE_IDS
 from planning.types import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, WeightsMode
 from planning.wording import Wording, remedy_of, worded
+from stacks.model_files import PROJECT, read_model
+from stacks.price_file import book_of
 from stacks.settings import CloudRunSettings, ProbeSettings, Settings, TpuSettings
 
 
@@ -10,8 +19,19 @@ class BlockedError(ValueError):
     """The plan has findings that stop the stack; the message lists them with their remedies."""
 
 
-def to_deployment(settings: Settings) -> Deployment:
-    """Return the planner's view of the settings; nothing is lost that the planner could judge."""
+def today() -> str:
+    """Return the date by which prices are old, YYYY-MM-DD in UTC: the planner has no clock."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | None = None) -> Deployment:
+    """Return the planner's view of the settings; nothing is lost that the planner could judge.
+
+    `modelConfig` and `draftConfig` are files below `folder`. Without `today` no price is called old.
+
+    Raises:
+        PlanningError: if a file that the settings name cannot be read, or has a mistake.
+    """
     tpu, run = settings.tpu, settings.cloud_run
     return Deployment(
         model=settings.model,
@@ -19,6 +39,8 @@ def to_deployment(settings: Settings) -> Deployment:
         platform="tpu-vm" if tpu else "cloud-run",
         quantization=settings.quantization,
         vllm=settings.vllm,
+        image_version=settings.image.version or "",
+        image_supports=tuple(settings.image.supports),
         weights_mode=_weights_mode(settings),
         host_memory_gib=run.memory_mib / 1024 if run else None,
         vcpu=run.cpu if run else None,
@@ -26,8 +48,15 @@ def to_deployment(settings: Settings) -> Deployment:
         cloud_run=_cloud_run_options(run, settings) if run else CloudRunOptions(),
         public=run.public if run else False,
         endpoint_url=settings.endpoint_url,
+        workload=settings.workload,
         measured_tok_per_s=settings.measured_tok_per_s,
+        max_usd=settings.max_usd,
         accept_findings=tuple(settings.accept_findings),
+        model_spec=_model(settings.architecture_file, folder, settings.model, key="modelConfig"),
+        draft_spec=_model(settings.drafter_file, folder, _drafter_id(settings), key="draftConfig"),
+        prices=book_of(settings.prices),
+        today=today,
+        bucket_region=settings.bucket.region,
     )
 
 
@@ -45,9 +74,11 @@ def headline(plan: Plan) -> str:
     """Return the plan in one line: fits or not, start-up, speed; what it costs is a finding of its own (CST01)."""
     memory, startup = plan.memory, plan.startup
     verdict = {"fits": "fits", "oom": "does not fit", "blocked": "is blocked"}[plan.verdict]
+    if plan.fits and plan.margin:
+        verdict = f"fits, but may fail ({margin_words(plan.margin)}),"
     return (
         f"{plan.model} {verdict} on {plan.accelerator}: weights {memory.weights_gib:.1f} of {memory.usable_gib:.1f} GiB a device, KV cache for "
-        f"{memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} requests of the longest length); starts in {startup.total_s / 60:.0f} min; "
+        f"{memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} requests of the longest length); starts in {startup.ready_s / 60:.0f} min; "
         f"{plan.throughput.decode_tok_per_s:.0f} tok/s for one request."
     )
 
@@ -76,6 +107,20 @@ def finding_text(finding: Finding, wording: Wording) -> str:
     return f"{finding.id}: {worded(finding.message, wording)} {remedy_of(finding, wording)}".rstrip()
 
 
+def _model(file: str | None, folder: Path, name: str | None, *, key: str) -> ModelSpec | None:
+    if file is None:
+        return None
+    try:
+        return read_model(folder / file, name=name)
+    except PlanningError as error:
+        raise PlanningError(f"gemma-serving:{key} = {json.dumps(file)}: {error}") from None
+
+
+def _drafter_id(settings: Settings) -> str | None:
+    named = (settings.vllm.speculative_config or {}).get("model")
+    return named if isinstance(named, str) else None
+
+
 def _weights_mode(settings: Settings) -> WeightsMode:
     if settings.weights == "hub":
         return "hub"
@@ -90,6 +135,7 @@ def _tpu_options(tpu: TpuSettings) -> TpuOptions:
         max_run_duration_s=tpu.max_run_duration_s,
         zones=tuple(tpu.zones),
         compile_cache=tpu.compile_cache,
+        boot_disk_size_gb=tpu.boot_disk_size_gb,
         private_google_access=tpu.existing_network.private_google_access if tpu.existing_network else None,
     )
 

@@ -4,7 +4,7 @@ import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
 from components.errors import ComponentError
-from contracts.labels import Ownership
+from contracts.labels import Ownership, StackLimits
 from planning import PlanningError, plan
 from planning.types import Finding
 from planning.wording import Wording, worded
@@ -12,7 +12,7 @@ from stacks import loading
 from stacks.base import Context
 from stacks.loading import SettingsError
 from stacks.naming import Names, NamingError
-from stacks.planned import BlockedError, finding_text, headline, require_unblocked, to_deployment
+from stacks.planned import BlockedError, finding_text, headline, require_unblocked, to_deployment, today
 from stacks.propagation import ProjectNotReadyError
 from stacks.wording import StackWording
 
@@ -24,7 +24,7 @@ def run() -> None:
     """Declare the stack that is being previewed or deployed. Raises one of `UserError` before any resource is declared."""
     stack = pulumi.get_stack()
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
-    deployment = to_deployment(settings)
+    deployment = to_deployment(settings, today=today())
     wording = StackWording(deployment)
     try:
         planned = plan(deployment)
@@ -38,8 +38,12 @@ def run() -> None:
         settings=settings,
         plan=planned,
         names=Names(project=settings.project, stack=stack),
-        ownership=Ownership(project=pulumi.get_project(), stack=stack),
-        token=pulumi.Config().require_secret(loading.TOKEN_KEY) if settings.has_hf_token else None,
+        ownership=Ownership(
+            project=pulumi.get_project(),
+            stack=stack,
+            limits=StackLimits(max_age_s=settings.max_age_s, max_usd=settings.max_usd),
+        ),
+        secrets={key: pulumi.Config().require_secret(key) for key in settings.secrets},
     )
     _deploy(context)
 

@@ -2,7 +2,7 @@
 
 The provider `gcp` retries none of them (google/transport/error_retry_predicates.go of hashicorp/terraform-provider-google, 2026-11: 429, 500,
 502, 503 and a few texts; its guide "Newly activated service errors" advises a pause). So hooks of the Pulumi engine do it: a resource that
-could not be created is created again, and a grant counts as made when it works.
+could not be created is created again, and a grant counts as made when it works. What exists already is named with the command that helps.
 """
 
 import asyncio
@@ -19,10 +19,15 @@ from stacks.planned import doctor_hint
 
 LIMIT_S: Final = 300.0
 """How long one resource may wait. Google's error text says "a few minutes" for an API, and 60 s is usual for an account."""
-GRANT_S: Final = 120.0
-"""How long a grant usually takes (cloud.google.com/iam/docs/access-change-propagation, 2026-11: "Typically 2 minutes")."""
-SPEED_VARIABLE: Final = "LOCALCLOUD_SPEED"
-"""Simulated seconds in one real second; the local cloud sets it."""
+GRANT_S: Final = 420.0
+"""How long a grant may take (cloud.google.com/iam/docs/access-change-propagation, 2026-11: "Typically 2 minutes, potentially 7 minutes").
+
+A revision that starts before fails for good, and nobody can ask whether a grant of somebody else works already.
+"""
+SPEED_VARIABLE: Final = "CLOUD_CLOCK_SPEED"
+"""How many seconds pass at the cloud in one second here: 1 unless a simulation sets more. No other variable of a simulation is known here."""
+ACCOUNT_S: Final = 120.0
+"""How long one resource may wait if Google does not say whether an account is missing or a permission on it: twice the usual minute."""
 
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 20.0
@@ -32,6 +37,12 @@ _NO_ACCOUNT: Final = re.compile(
     r"(?P<what>Service account \S+) does not exist|denied on (?P<which>service account \S+) \(or it may not exist\)",
     re.IGNORECASE,
 )
+_EXISTS: Final = re.compile(r"Error 409\b|alreadyExists|already exists|has a NAT '[^']*' already", re.IGNORECASE)
+_PERMISSION: Final = re.compile(r"permission '(?P<permission>[^']*)' denied", re.IGNORECASE)
+_NO_UPSTREAM: Final = re.compile(r"(?P<what>service-\d+@gcp-sa-artifactregistry\.iam\.gserviceaccount\.com)")
+"""Artifact Registry's service agent does not exist yet, or may not read the token of Docker Hub's account yet."""
+_UPSTREAM: Final = re.compile(r"[Uu]pstream|gcp-sa-artifactregistry|Secret version|Secret \[?projects/")
+_NO_IMAGE: Final = re.compile(r"Image '[^']*-docker\.pkg\.dev/[^']*' not found")
 _GRANT_TYPE: Final = re.compile(r"gcp:\w+/\w*(?i:iammember):\w+")
 
 
@@ -60,17 +71,67 @@ def require_resource_manager(project: str, provider: gcp.Provider) -> None:
 
 
 def real_s(seconds: float) -> float:
-    """Convert seconds at Google to seconds on this machine: fewer if the cloud is simulated and faster."""
-    return seconds / float(os.environ.get(SPEED_VARIABLE) or 1.0)
+    """Convert seconds at the cloud to seconds on this machine: fewer if its clock is faster. Raises ProjectNotReadyError."""
+    text = os.environ.get(SPEED_VARIABLE) or "1"
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not speed > 0:
+        raise ProjectNotReadyError(
+            f"{SPEED_VARIABLE} is {text!r}; it must be a number above 0, and is left out for a real project."
+        )
+    return seconds / speed
 
 
 def awaited(message: str) -> str | None:
     """Return what an error waits for, such as `Compute Engine API`; None if waiting cannot help."""
-    found = _DISABLED.search(message) or _NO_ACCOUNT.search(message)
+    found = _DISABLED.search(message) or _NO_ACCOUNT.search(message) or _NO_UPSTREAM.search(message)
     if found is None:
         return None
     groups = found.groupdict()
     return str(groups.get("what") or groups.get("which")).strip()
+
+
+def exists_hint(message: str, stack: str) -> str | None:
+    """Return the sentence that names the way out if an error says that a resource exists already; None for other errors."""
+    if _EXISTS.search(message) is None:
+        return None
+    return (
+        "Something that this stack makes exists already. If an earlier run was interrupted, or the state was lost, run "
+        f"`python -m scripts.recover --stack {stack}`: it takes over what carries the labels of this stack, and names what does not."
+    )
+
+
+def patience_s(message: str) -> float:
+    """Return how long to wait for what an error waits for: less if a permission may be missing, which waiting does not mend."""
+    return ACCOUNT_S if _lacked(message) else LIMIT_S
+
+
+def _lacked(message: str) -> str | None:
+    """Return the permission that the caller may lack; None if an error does not say so, or says it of Google's own account."""
+    found = None if _NO_UPSTREAM.search(message) else _PERMISSION.search(message)
+    return None if found is None else found["permission"]
+
+
+def image_advice(name: str, message: str) -> str | None:
+    """Return which setting to look at after an error of an image or its repository; None for other errors.
+
+    Args:
+        name: the resource that failed.
+        message: the error.
+    """
+    if name.startswith(("image", "docker-hub-token")) and _UPSTREAM.search(message):
+        return (
+            "Artifact Registry cannot use the account of gemma-serving:dockerHub: username names it, and tokenSecret names a version of a "
+            "secret that holds its access token, and that is enabled (`gcloud secrets versions describe`)."
+        )
+    if _NO_IMAGE.search(message):
+        return (
+            "Cloud Run says this of an image that does not exist (see gemma-serving:image) and when Docker Hub refuses Artifact Registry: "
+            "beyond its limit for pulls without an account, set gemma-serving:dockerHub."
+        )
+    return None
 
 
 @dataclass(slots=True)
@@ -82,17 +143,34 @@ class _Waits:
 
     async def again(self, args: pulumi.ErrorHookArgs) -> bool:
         """Pause and return True if the failed operation should be tried again."""
-        what = awaited(args.errors[0]) if args.errors else None
+        message = args.errors[0] if args.errors else ""
+        what = awaited(message)
         if what is None:
+            self._hint(args)
             return False
         waited_s = monotonic() - self.since_s.setdefault(args.urn, monotonic())
-        if waited_s > real_s(LIMIT_S):
+        limit_s = patience_s(message)
+        denied = _lacked(message)
+        cause = f"is new, or you lack {denied} on it" if denied else "is new, or missing"
+        if waited_s > real_s(limit_s):
+            self._hint(args)
+            pulumi.log.warn(
+                f"Waited {limit_s / 60:.0f} min for Google: {what} {cause}. {doctor_hint(pulumi.get_stack())}"
+            )
             return False
         if what not in self.said:
             self.said.add(what)
-            pulumi.log.info(f"Waiting for Google, up to {LIMIT_S / 60:.0f} min: {what} is new, or missing.")
+            pulumi.log.info(f"Waiting for Google, up to {limit_s / 60:.0f} min: {what} {cause}.")
         await asyncio.sleep(real_s(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * len(args.errors))))
         return True
+
+    def _hint(self, args: pulumi.ErrorHookArgs) -> None:
+        """Name the command for resources that exist already, or the setting of an image, once a run."""
+        message = args.errors[0] if args.errors else ""
+        for hint in (exists_hint(message, pulumi.get_stack()), image_advice(args.name, message)):
+            if hint is not None and hint not in self.said:
+                self.said.add(hint)
+                pulumi.log.warn(hint)
 
 
 async def _until_granted(_args: pulumi.ResourceHookArgs) -> None:
@@ -105,6 +183,7 @@ def wait_for_google(*, grants: bool) -> None:
     Args:
         grants: whether a grant counts as made only when it works; False where the reader of what is granted tries again itself.
     """
+    real_s(0)  # refuses a wrong speed before any resource is declared
     again = pulumi.ErrorHook("wait-for-google", _Waits().again)
     granted = pulumi.ResourceHook("wait-for-grant", _until_granted)
     retried = pulumi.ResourceHookBinding(on_error=[again])

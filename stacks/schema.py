@@ -14,8 +14,10 @@ from contracts.fields import camel_case, documented
 from contracts.labels import PRODUCT
 from contracts.outputs import SmokeThresholds
 from planning.vllm_args import OPTIONS, VllmOption, VllmOptions
+from planning.workload import Workload
 from stacks import settings
-from stacks.settings import NOT_IN_FILE, TOKEN_KEY, Settings, SmokeSettings
+from stacks.secrets import KINDS, set_command
+from stacks.settings import NOT_IN_FILE, Settings, SmokeSettings
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -37,14 +39,14 @@ def settings_schema() -> Schema:
     schema["required"].remove("project")
     for key in NOT_IN_FILE:
         keys.pop(key)
-    keys[TOKEN_KEY] = {
-        "type": "object",
-        "description": f"Hugging Face token, for checkpoints that need one. Set it with `pulumi config set --secret {TOKEN_KEY}`. "
-        "The stack keeps it in Secret Manager.",
-        "properties": {"secure": {"type": "string"}},
-        "required": ["secure"],
-        "additionalProperties": False,
-    }
+    for kind in KINDS:
+        keys[kind.key] = {
+            "type": "object",
+            "description": f"{kind.what}, {kind.purpose}. Set it with `{set_command(kind.key, 'NAME')}`. The stack keeps it in Secret Manager.",
+            "properties": {"secure": {"type": "string"}},
+            "required": ["secure"],
+            "additionalProperties": False,
+        }
     blocks_by_name: Schema = {"Settings": schema, **schema["$defs"]}
     for (block, key), text in _meanings():
         if key not in NOT_IN_FILE:
@@ -56,6 +58,8 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     """Yield block, key and meaning of each setting: from OPTIONS, the outputs' contract, or the text below the field."""
     for key, option in OPTIONS.items():
         yield (VllmOptions.__name__, key), _described(option)
+    for key, meaning in documented(Workload):
+        yield (Workload.__name__, key), meaning
     thresholds = dict(documented(SmokeThresholds))
     for name, field in SmokeSettings.model_fields.items():
         yield (SmokeSettings.__name__, field.alias or name), thresholds[camel_case(name)]

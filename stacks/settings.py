@@ -25,14 +25,18 @@ from pydantic.alias_generators import to_camel
 
 from contracts.labels import is_reserved
 from contracts.outputs import Target
+from planning.errors import PlanningError
 from planning.images import IMAGES, Image, image_of
 from planning.rules import check_accepted
 from planning.types import ProvisioningModel
 from planning.vllm_args import VllmOptions
+from planning.wording import FieldWording, worded
+from planning.workload import Workload, check_workload
+from stacks.secrets import KINDS, SecretKey
 from stacks.units import DurationS, MemoryMib
+from stacks.wording import settings_key
 
-TOKEN_KEY: Final = "hfToken"  # noqa: S105 - the key, not a token
-NOT_IN_FILE: Final = ("project", "hasHfToken")
+NOT_IN_FILE: Final = ("project", "secrets")
 """Fields of the settings that no key of the file sets."""
 CUDA_13: Final = 13
 
@@ -82,6 +86,7 @@ Subnetwork = Annotated[
 ]
 Repository = Annotated[str, Matching(r"^[a-z0-9._/-]+$", "a repository", "vllm/vllm-openai")]
 Digest = Annotated[str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits")]
+DockerUser = Annotated[str, Matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "the name of an account of Docker Hub", "someone")]
 LabelKey = Annotated[str, Matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 of a-z, 0-9, - and _, a letter first")]
 LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "at most 63 of a-z, 0-9, - and _")]
 _MEMBER = r"^(user|group|serviceAccount|domain):[^\s:]+$"
@@ -90,6 +95,22 @@ Invoker = Annotated[str, Matching(_MEMBER, "a member (for everybody set public: 
 MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]
 BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "the name of a bucket", "my-models")]
 Prefix = Annotated[str, Matching(r"^[A-Za-z0-9._/-]*$", "a folder", "models/gemma-4-E2B-it")]
+ProjectPath = Annotated[
+    str,
+    Matching(
+        r"^(?!/)(?!(.*/)?\.\.(/|$))[A-Za-z0-9._/-]+$",
+        "a path inside the project, without ..",
+        "models/other/config.json",
+    ),
+]
+SecretVersion = Annotated[
+    str,
+    Matching(
+        r"^projects/[^/\s]+/secrets/[A-Za-z0-9_-]{1,255}/versions/[1-9][0-9]*$",
+        "a version in Secret Manager by its number",
+        "projects/my-project/secrets/hf-token/versions/1",
+    ),
+]
 Positive = Annotated[int, Field(gt=0)]
 PositiveNumber = Annotated[float, Field(gt=0)]
 
@@ -117,7 +138,9 @@ class ImageSettings(_Frozen):
     digest: Digest
     """Digest of the image or of its multi-architecture index. A tag can change under a running service, a digest cannot."""
     version: str | None = None
-    """Version in words, for people. It is never used to pull."""
+    """Version of vLLM in the image. It is never used to pull; the planner looks up what this version loads."""
+    supports: Annotated[list[Literal["fp8", "nvfp4", "w4a16"]], Field(default_factory=list)]
+    """Precisions that this image loads although its version does not, such as those of a patch in `buildContext`."""
     build_context: str | None = None
     """Folder with a Dockerfile that starts from this image (build argument BASE_IMAGE). The stack builds it and serves the result."""
     uid: int | None = None
@@ -144,6 +167,15 @@ def _image_block(value: object) -> object:
     if image is None:
         raise ValueError(f"expected {' or '.join(IMAGES)}, or a block with repository and digest")
     return {"repository": image.repository, "digest": image.digest, "version": image.version}
+
+
+class DockerHubSettings(_Frozen):
+    """An account of Docker Hub, with which Artifact Registry pulls the image. Docker Hub limits pulls without one."""
+
+    username: DockerUser
+    """Name of the account."""
+    token_secret: SecretVersion
+    """Version in Secret Manager that holds an access token of the account (Public Repo Read-only). The token itself never passes through Pulumi."""
 
 
 class ExistingNetworkSettings(_Frozen):
@@ -181,11 +213,11 @@ class TpuSettings(_Frozen):
     existing_network: ExistingNetworkSettings | None = None
     """Network to use. The default is a private network of the stack."""
     compile_cache: Literal["memory", "off"] = "memory"
-    """Where vLLM keeps compiled XLA programs. memory survives a restart of the server, so that it takes seconds."""
+    """Where vLLM keeps compiled XLA programs. memory survives a restart of the server, which then takes half the time."""
     allow_replace_active: bool = False
     """Allow a change that gives up running capacity. Without it such a change is refused."""
     tunnel_members: Annotated[list[Member], Field(default_factory=list)]
-    """Who may open a tunnel to the server through Identity-Aware Proxy. Project owners need no entry."""
+    """Who may open a tunnel to the server through Identity-Aware Proxy; each gets all roles that the tunnel needs. Project owners need no entry."""
 
     @property
     def regions(self) -> tuple[str, ...]:
@@ -275,7 +307,7 @@ class CloudRunSettings(_Frozen):
     gpu_quota: Positive | None = None
     """GPUs that the region's quota allows (`nvidia_l4_gpu_allocation_no_zonal_redundancy` for an L4), so that the planner can check it."""
     startup_probe: ProbeSettings | None = None
-    """How long the container may take to answer. The default is the longest that Cloud Run allows: 240 s, then 30 x 60 s."""
+    """How long the container may take to answer. By default it asks every 10 s for 1800 s, after 240 s if the start may take longer."""
     request_timeout_s: DurationS = Field(default="1h", alias="requestTimeout", validate_default=True)
     """Longest time for one request."""
     mount: Annotated[MountSettings, Field(default_factory=lambda: MountSettings.model_validate({}))]
@@ -285,7 +317,7 @@ class CloudRunSettings(_Frozen):
     invokers: Annotated[list[Invoker], Field(default_factory=list)]
     """Who may call the service. Project owners need no entry."""
     deletion_protection: bool = False
-    """Refuse to delete the service. Turn it off and run `pulumi up` before a teardown."""
+    """Let `pulumi destroy` refuse to delete the service. `scripts.teardown` asks you, and then clears it."""
     zonal_redundancy: bool = False
     """Reserve the GPU in more than one zone. It costs more and has its own quota."""
     direct_vpc: bool = False
@@ -305,10 +337,18 @@ class BucketSettings(_Frozen):
 
     existing: BucketName | None = None
     """A bucket that exists already. The stack reads it and never changes or deletes it. By default the stack makes a bucket."""
+    region: Region | None = None
+    """Region of the existing bucket. The planner counts the traffic to zones in other regions. The stack's own bucket is in the first region."""
     prefix: Prefix | None = None
     """Folder of the weights in the bucket. The default is the last part of the model's id."""
     force_destroy: bool = True
     """Delete the staged weights together with the stack. They can be staged again from the hub."""
+
+    @model_validator(mode="after")
+    def _region_of_the_existing(self) -> "BucketSettings":
+        if self.region is not None and self.existing is None:
+            raise ValueError("region is that of an existing bucket; set existing, or remove region")
+        return self
 
 
 class SmokeSettings(_Frozen):
@@ -321,6 +361,17 @@ class SmokeSettings(_Frozen):
     startup_budget_s: DurationS | None = Field(default=None, alias="startupBudget")
 
 
+class _KeyWording(FieldWording):
+    """Fields by their settings keys."""
+
+    def key(self, path: str) -> str:
+        """Return the settings key of a field that both targets have."""
+        return settings_key(path, "tpu")
+
+
+_KEYS: Final = _KeyWording()
+
+
 class Settings(_Frozen):
     """Everything that a stack's file says. The token's value is never part of it."""
 
@@ -329,7 +380,11 @@ class Settings(_Frozen):
     target: Target
     """What the stack runs on."""
     model: ModelId
-    """Hugging Face id of the checkpoint."""
+    """Hugging Face id of the checkpoint. An id that the planner does not know (docs/checkpoints.md) needs `modelConfig`."""
+    architecture_file: ProjectPath | None = Field(default=None, alias="modelConfig")
+    """The checkpoint's config.json, or a folder that has it, inside the project. The planner reads dimensions and size from it."""
+    drafter_file: ProjectPath | None = Field(default=None, alias="draftConfig")
+    """The same for the drafter that `vllm.speculativeConfig` names, if the planner does not know it."""
     quantization: Literal["bf16", "fp8", "w4a16"] | None = None
     """Precision of the weights. The default is what the checkpoint says."""
     weights: Literal["hub", "bucket", "prefetched-image"] = "hub"
@@ -342,6 +397,8 @@ class Settings(_Frozen):
         ),
     ]
     """The server's image: a name from `planning/images.py`, or a block for an image of your own."""
+    docker_hub: DockerHubSettings | None = None
+    """The account of Docker Hub with which the image is pulled. Without it the pulls count for an address that you share with others."""
     vllm: VllmOptions = Field(default_factory=VllmOptions)
     """Options of vLLM. The planner recommends values for those that are left out."""
     tpu: TpuSettings | None = None
@@ -352,16 +409,29 @@ class Settings(_Frozen):
     """The bucket. Used with weights bucket."""
     smoke: Annotated[SmokeSettings, Field(default_factory=lambda: SmokeSettings.model_validate({}))]
     """Thresholds of the smoke checks."""
+    workload: Workload | None = None
+    """What clients will ask. With it the plan says how fast they are answered and at which price, and the smoke checks expect that speed."""
     endpoint_url: str | None = None
     """URL at which clients reach the server, if it is not the one that the stack makes: for example that of a load balancer."""
     measured_tok_per_s: PositiveNumber | None = None
     """Output rate that you measured, in tokens per second, all requests together. The planner uses it for the cost of a million tokens."""
     accept_findings: Annotated[list[str], Field(default_factory=list)]
     """Ids of the planner's findings that you accept. They are shown and do not block."""
+    max_age_s: DurationS | None = Field(default=None, alias="maxAge")
+    """Longest time that the machine or the service may exist. `scripts.teardown --over-limit` takes down a stack that is older."""
+    max_usd: Positive | None = None
+    """Most US dollars that the stack may cost, at list prices. `scripts.teardown --over-limit` takes down a stack that has cost more."""
+    prices: Annotated[str, Field(min_length=1)] | None = None
+    """JSON file with prices of your own, from the folder of `Pulumi.yaml`. The planner uses them instead of the list prices, which have
+    a date; `scripts.teardown --over-limit` counts list prices."""
     labels: Annotated[dict[LabelKey, LabelValue], Field(default_factory=dict)]
     """Labels of your own for every resource that can have labels."""
-    has_hf_token: bool = False
-    """Whether the secret `hfToken` is set. Its value stays with Pulumi."""
+    hf_token_secret: SecretVersion | None = None
+    """An existing version in Secret Manager with the Hugging Face token, instead of `hfToken`. Its value never passes through Pulumi."""
+    api_key_secret: SecretVersion | None = None
+    """An existing version in Secret Manager with the API key, instead of `apiKey`. Its value never passes through Pulumi."""
+    secrets: Annotated[list[SecretKey], Field(default_factory=list)]
+    """The secrets that are set by value. The values stay with Pulumi."""
 
     @field_validator("endpoint_url")
     @classmethod
@@ -380,6 +450,16 @@ class Settings(_Frozen):
         if options.enable_auto_tool_choice and not options.tool_call_parser:
             raise ValueError("enableAutoToolChoice needs toolCallParser; for Gemma 4 set toolCallParser: gemma4")
         return options
+
+    @field_validator("workload")
+    @classmethod
+    def _workload_is_one(cls, workload: Workload | None) -> Workload | None:
+        if workload is not None:
+            try:
+                check_workload(workload)
+            except PlanningError as error:
+                raise ValueError(worded(str(error), _KEYS).removesuffix(".")) from None
+        return workload
 
     @field_validator("accept_findings")
     @classmethod
@@ -411,6 +491,14 @@ class Settings(_Frozen):
         return self
 
     @model_validator(mode="after")
+    def _account_is_used(self) -> "Settings":
+        if self.docker_hub is not None and self.image.build_context is not None:
+            raise ValueError(
+                "dockerHub has no effect with image.buildContext: docker pulls with its own login; remove dockerHub"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _image_runs_on_the_target(self) -> "Settings":
         needed, known = "tpu" if self.target == "tpu" else "cuda", self.image.known
         if known is not None and known.platform != needed:
@@ -420,6 +508,24 @@ class Settings(_Frozen):
                 f"set image: {fitting}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _each_secret_once(self) -> "Settings":
+        for kind in KINDS:
+            if kind.key in self.secrets and self.secret_version(kind.key):
+                raise ValueError(
+                    f"{kind.key} and {kind.reference_key} both give the {kind.what}; keep one of them: "
+                    f"pulumi config rm {kind.key}"
+                )
+        return self
+
+    def secret_version(self, key: SecretKey) -> str | None:
+        """Return the existing version in Secret Manager that holds a secret, or None."""
+        return {"hfToken": self.hf_token_secret, "apiKey": self.api_key_secret}[key]
+
+    def has_secret(self, key: SecretKey) -> bool:
+        """Whether a secret is set, by value or by reference."""
+        return key in self.secrets or self.secret_version(key) is not None
 
     @property
     def weights_prefix(self) -> str:

@@ -1,6 +1,6 @@
 """A stack of target `tpu`: a queued resource in a private network, with the server that its document describes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pulumi
@@ -8,16 +8,29 @@ import pulumi_gcp as gcp
 
 from components.private_network import PrivateNetwork, PrivateNetworkArgs
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
+from contracts.labels import ALWAYS
 from contracts.outputs import Tunnel
 from contracts.serving_document import BucketWeights, ServingDocument
 from stacks.base import PORT, Context, Foundation, lay_foundation
 from stacks.outputs import export, known_after_up, stack_outputs
-from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
+from stacks.settings import ExistingNetworkSettings, TpuSettings
 
 _ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
 _SHM_SIZE_GIB = 16
 """Shared memory of the container: vLLM's workers exchange tensors there, and compiled programs are cached there."""
-_TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
+TUNNEL_ROLES: Mapping[str, str] = {
+    "roles/iap.tunnelResourceAccessor": "destination.port == 22",
+    "roles/compute.osLogin": ALWAYS,
+    "roles/tpu.admin": ALWAYS,
+}
+"""What a member of `tpu.tunnelMembers` needs on the project, with the condition of each role.
+
+The first opens IAP's tunnel, to SSH ports only. The second is the login without root rights, and lets gcloud read the project. With the third gcloud
+reads the node and writes the SSH key into its metadata, which it does on the first connection with OS Login too; no narrower predefined role has
+`tpu.nodes.update` (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11; gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py).
+"""
+TUNNEL_ACCOUNT_ROLE = "roles/iam.serviceAccountUser"
+"""What a member needs on the machine's service account: logins to a machine, and changes of its metadata, act as its account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +50,7 @@ def deploy(context: Context) -> None:
         raise ValueError("settings without tpu reached the TPU stack")
     foundation = lay_foundation(context, region=settings.regions[0], project_roles=_ROLES)
     network = _existing_network(tpu.existing_network) if tpu.existing_network else _own_network(context, foundation)
-    _tunnel_grants(tpu, settings, foundation)
+    _tunnel_grants(context, tpu, foundation)
     queued = TpuQueuedResource(
         "capacity",
         _arguments(context, tpu, foundation, network),
@@ -50,9 +63,9 @@ def deploy(context: Context) -> None:
     )
     outputs = stack_outputs(
         context,
+        foundation,
         endpoint=f"http://127.0.0.1:{PORT}",
         auth="tunnel",
-        image=foundation.serving.image,
         location=queued.zone,
     )
     export(
@@ -99,12 +112,25 @@ def _own_network(context: Context, foundation: Foundation) -> _Network:
     return _Network(network=own.network, subnetwork=own.subnetwork_name, ready=own.ready)
 
 
-def _tunnel_grants(tpu: TpuSettings, settings: Settings, foundation: Foundation) -> None:
+def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -> None:
+    """Give each member all that the tunnel needs.
+
+    A grant's name holds its role, so that a grant of an earlier release stays until those of this one exist.
+    """
     for member in tpu.tunnel_members:
-        gcp.projects.IAMMember(
-            f"tunnel-{member}",
-            project=settings.project,
-            role=_TUNNEL_ROLE,
+        for role, expression in TUNNEL_ROLES.items():
+            gcp.projects.IAMMember(
+                f"tunnel-{role.rpartition('.')[2]}-{member}",
+                project=context.settings.project,
+                role=role,
+                member=member,
+                condition=gcp.projects.IAMMemberConditionArgs(**context.ownership.condition(expression)),
+                opts=foundation.options,
+            )
+        gcp.serviceaccount.IAMMember(
+            f"tunnel-{TUNNEL_ACCOUNT_ROLE.rpartition('.')[2]}-{member}",
+            service_account_id=foundation.identity.name,
+            role=TUNNEL_ACCOUNT_ROLE,
             member=member,
             opts=foundation.options,
         )
@@ -125,6 +151,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         boot_disk_size_gb=tpu.boot_disk_size_gb,
         runtime_version=tpu.runtime_version,
         document=_document(context, foundation),
+        image_repositories=foundation.serving.image_repositories,
         network=network.network,
         subnetwork=network.subnetwork,
         service_account=foundation.identity.email,
@@ -137,21 +164,22 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
 
 def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
     """Return the text of the serving document, once the names of the image, the secret and the bucket are known."""
-    serving, token, bucket = foundation.serving, foundation.token, foundation.bucket
+    serving, bucket = foundation.serving, foundation.bucket
 
-    def text(image: str, token_version: str | None, bucket_name: str | None) -> str:
+    def text(image: str, secrets: Mapping[str, str], bucket_name: str | None) -> str:
         uri = f"gs://{bucket_name}/{context.settings.weights_prefix}"
         return ServingDocument(
             image=image,
             command=serving.command,
             arguments=serving.arguments,
             environment=serving.environment,
-            secret_environment={"HF_TOKEN": token_version} if token_version else {},
+            secret_environment=secrets,
             port=serving.port,
             shm_size_gib=_SHM_SIZE_GIB,
             weights=BucketWeights(uri=uri, path=context.model_path) if bucket_name else None,
         ).text()
 
+    versions = {name: secret.version_name for name, secret in foundation.secrets.items()}
     return pulumi.Output.all(
-        serving.image, token.version_name if token else None, bucket.bucket if bucket else None
+        serving.image, pulumi.Output.from_input(versions), bucket.bucket if bucket else None
     ).apply(lambda known: text(*known))

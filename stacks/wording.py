@@ -38,6 +38,8 @@ _KEYS = {
     "tpu.private_google_access": "tpu.existingNetwork.privateGoogleAccess",
     "cloud_run.mount_uid": "cloudRun.mount.uid",
     "cloud_run.mount_gid": "cloudRun.mount.gid",
+    "image_version": "image.version",
+    "image_supports": "image.supports",
     "cloud_run.image_uid": "image.uid",
     "cloud_run.image_gid": "image.gid",
 }

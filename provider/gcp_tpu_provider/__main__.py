@@ -15,7 +15,8 @@ try:
 except ImportError as error:
     print(
         f"pulumi-resource-gcp-tpu: {sys.executable} cannot import {error.name}; install the provider's requirements "
-        "(`make setup`, or `pip install -r provider/requirements.txt`) into .venv or the active virtual environment.",
+        "(`make setup`, or `pip install --require-hashes -r provider/requirements.txt`) "
+        "into .venv or the active virtual environment.",
         file=sys.stderr,
     )
     sys.exit(1)

@@ -1,6 +1,7 @@
 """TPU capacity: request it in one zone after the other, wait for it, and delete what did not succeed."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from uuid import uuid4
@@ -17,7 +18,7 @@ from gcp_tpu_provider.errors import (
 )
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
 from gcp_tpu_provider.refusals import ADVICE, kind
-from gcp_tpu_provider.resource_record import ResourceRecord
+from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord
 from gcp_tpu_provider.tpu_api import (
     ACCEPTED_OR_LATER,
     ACTIVE,
@@ -33,6 +34,11 @@ PROVISIONING_S = 1800
 """Extra wait, in seconds, for capacity that is already in PROVISIONING when `waitPerZoneS` ends."""
 UNFIT_STATE = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED})
 """Google's answers to a deletion that does not fit the state: it needs `force`, or it changed after the provider read it."""
+ZONES_AT_ONCE = 8
+"""Zones that are searched at the same time."""
+MAY_APPEAR = "It is kept in the state. Run `pulumi up` to look again, or `pulumi destroy` to delete it."
+LIST_ZONES = "locations.list"
+"""Part of the permission that a custom role may lack; the zones in use are searched then."""
 FAILED_PRECONDITION = 9
 """The google.rpc.Code of the same refusal in an operation: "DeleteQueuedResource is not supported when state is ..."."""
 
@@ -83,20 +89,102 @@ def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
 
 
 async def _existing_first(operation: ResourceOperation, zones: Sequence[str]) -> list[str]:
-    """Return the zones, first the one that already has this resource. A creation that was killed leaves one behind."""
-    held: list[str] = []
-    for zone in zones:
-        try:
-            found = await operation.api.find_queued_resource(operation.desired.name(zone))
-        except GoogleError as error:
+    """Return the zones, first the one that already has this resource. A creation that was killed leaves one behind, in any zone."""
+    held = await _held(operation, zones)
+    operation.tried |= dict.fromkeys(found.zone for found in held)
+    usable = [found for found in held if found.zone in zones]
+    kept = next((found for found in usable if found.state == ACTIVE and _fits(operation.desired, found)), None)
+    kept = kept or next(iter(usable), None)
+    for found in held:
+        if found is not kept:
+            _require_expendable(operation.desired, found, zones)
+            operation.record = ResourceRecord(zone=found.zone, name=found.name)
+            operation.record.observe(found)
+            await remove(operation)
+    first = [kept.zone] if kept else []
+    return [*first, *(zone for zone in zones if zone not in first)]
+
+
+async def _held(operation: ResourceOperation, zones: Sequence[str]) -> list[QueuedResourceInfo]:
+    """Return the queued resources of ours in these zones, in zones that were tried before, and in every zone that the API lists."""
+    places = dict.fromkeys([*zones, *operation.tried, *await _listed(operation)])
+    return await _ours_in(operation, list(places))
+
+
+async def _listed(operation: ResourceOperation) -> Sequence[str]:
+    try:
+        return await operation.api.list_zones(operation.desired.project)
+    except GoogleError as error:
+        if LIST_ZONES not in error.message:
             _require_zonal(error)
-            continue  # the request in this zone gets the same error and reports it
-        if found is not None and operation.owns(found):
-            held.append(zone)
-    for zone in held[1:]:
-        operation.record = ResourceRecord(zone=zone, name=operation.desired.name(zone))
-        await remove(operation)
-    return [*held[:1], *(zone for zone in zones if zone not in held[:1])]
+        await operation.report_progress(
+            f"only known zones were searched, because the API does not list its zones: {error}"
+        )
+        return ()
+
+
+async def _ours_in(operation: ResourceOperation, zones: Sequence[str]) -> list[QueuedResourceInfo]:
+    """Return the queued resources of ours in these zones. Raises the first error that cannot be specific to a zone."""
+    gate = asyncio.Semaphore(ZONES_AT_ONCE)
+
+    async def look(zone: str) -> QueuedResourceInfo | None:
+        async with gate:
+            return await operation.api.find_queued_resource(operation.desired.name(zone))
+
+    answers = await asyncio.gather(*(look(zone) for zone in zones), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, GoogleError):
+            _require_zonal(answer)  # otherwise the request in this zone gets the same error and reports it
+        elif isinstance(answer, BaseException):
+            raise answer
+    return [answer for answer in answers if isinstance(answer, QueuedResourceInfo) and operation.owns(answer)]
+
+
+def _require_expendable(desired: DesiredState, found: QueuedResourceInfo, zones: Sequence[str]) -> None:
+    """Raise TpuProviderError if it is running capacity in a zone that is no longer listed, and nothing allows to delete it."""
+    if found.state == ACTIVE and found.zone not in zones and not desired.allow_replace_active:
+        raise TpuProviderError(
+            f"{found.name} is ACTIVE. An interrupted run of Pulumi created it, and `zones` no longer lists its zone. "
+            f"Add {found.zone} to `zones`, or set `allowReplaceActive` to true to delete that capacity."
+        )
+
+
+async def remove_elsewhere(operation: ResourceOperation, zones: Iterable[str]) -> None:
+    """Delete queued resources of ours in these zones, other than the one in `operation.record`: answers that came too late."""
+    kept = operation.record
+    others = [zone for zone in zones if kept is None or zone != kept.zone]
+    try:
+        for found in await _ours_in(operation, others):
+            operation.record = ResourceRecord(zone=found.zone, name=found.name)
+            await remove(operation)
+    finally:
+        operation.record = kept
+
+
+async def find_recorded(operation: ResourceOperation, record: ResourceRecord) -> QueuedResourceInfo | None:
+    """Return the queued resource of a record, else one of ours in another zone that was tried.
+
+    A creation whose answer was lost has time to become visible.
+    """
+    late_s = operation.pacing.late_s if record.state == UNOBSERVED else 0.0
+    found = await _find_within(operation, record.name, late_s)
+    if found is not None:
+        return found
+    others = await _ours_in(operation, [zone for zone in operation.tried if zone != record.zone])
+    return next(iter(others), None)
+
+
+async def _find_within(operation: ResourceOperation, name: str, limit_s: float) -> QueuedResourceInfo | None:
+    """Return the queued resource as soon as it is visible, or None after `limit_s` seconds."""
+    timer = PollTimer(operation.pacing)
+    while True:
+        found = await operation.api.find_queued_resource(name)
+        if found is not None or timer.seconds() >= limit_s:
+            return found
+        await operation.report_progress(
+            f"{name.split('/')[3]}: Google's answer was lost, looking for the request, {for_people(timer.seconds())} of {for_people(limit_s)}"
+        )
+        await timer.pause()
 
 
 async def _ask(operation: ResourceOperation, zone: str) -> Asked | Refused:
@@ -110,6 +198,7 @@ async def _ask(operation: ResourceOperation, zone: str) -> Asked | Refused:
     if existing is not None and await _adopt(operation, existing):
         return Asked(None)
     operation.record = ResourceRecord(zone=zone, name=name)  # from here on something may exist
+    operation.tried[zone] = None
     try:
         return Asked(await operation.api.create_queued_resource(name, operation.desired.body(zone), request_id))
     except GoogleError as error:
@@ -136,17 +225,26 @@ def _require_zonal(error: GoogleError) -> None:
 
 
 async def _resolve(operation: ResourceOperation, zone: str, error: TpuProviderError) -> Asked | Refused:
-    """Look up what exists after an answer that was lost, or that says the name is taken."""
-    timer = PollTimer(operation.pacing)
-    for _ in range(3):
-        found = await operation.api.find_queued_resource(operation.desired.name(zone))
-        if found is not None:
-            if await _adopt(operation, found):
-                return Asked(None)
-            return Refused(zone, f"{error} The provider could not use the existing one and deleted it.")
-        await timer.pause()  # a new request may take a moment to become visible
-    operation.record = None
-    return Refused(zone, f"{error} Nothing was created.")
+    """Look up what exists after an answer that was lost, or that says the name is taken.
+
+    Raises TpuProviderError, with the record kept, if it may still come into being.
+    """
+    found = await _find_within(operation, operation.desired.name(zone), operation.pacing.appear_s)
+    if found is not None:
+        if await _adopt(operation, found):
+            return Asked(None)
+        return Refused(zone, f"{error} The provider could not use the existing one and deleted it.")
+    if (
+        isinstance(error, GoogleError)
+        and error.status == HTTPStatus.CONFLICT
+        and "queuedResources/" not in error.message
+    ):
+        operation.record = None
+        return Refused(zone, f"{error} Nothing was created.")
+    raise TpuProviderError(
+        f"{error} No queued resource is visible in {zone} after {for_people(operation.pacing.appear_s)}, "
+        f"but the request may still take effect. {MAY_APPEAR}"
+    )
 
 
 async def _adopt(operation: ResourceOperation, found: QueuedResourceInfo) -> bool:
@@ -210,14 +308,22 @@ def _wait_is_over(state: str, desired: DesiredState, timer: PollTimer) -> bool:
 
 
 async def _absence(operation: ResourceOperation, long_running: LongRunningOperation | None, timer: PollTimer) -> str:
-    """Return why a requested queued resource will never be visible, or an empty string while it still may be."""
+    """Return why a requested queued resource will never be visible, or an empty string while it still may be.
+
+    Raises CannotWaitError if nobody can tell: it was never seen, and Google reports no error.
+    """
     if long_running is not None and long_running.name:
         current = await operation.api.get_operation(long_running.name)
         if current.error:
             return f"{current.error}."
-    if timer.seconds() > operation.pacing.appear_s:
-        return "Google accepted the request, but it never became visible, or someone else deleted it."
-    return ""
+    if timer.seconds() <= operation.pacing.appear_s:
+        return ""
+    record = operation.owned_record()
+    if record.state != UNOBSERVED:
+        return "Someone else deleted the request."
+    raise CannotWaitError(
+        f"Google accepted the request in {record.zone}, but it is not visible after {for_people(operation.pacing.appear_s)}. {MAY_APPEAR}"
+    )
 
 
 async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -> bool:
@@ -282,12 +388,12 @@ async def _deletion_in_progress(
     return None if current.done and found.state != DELETING else long_running, ""
 
 
-async def delete(operation: ResourceOperation, name: str, create_time: str) -> None:
-    """Delete a queued resource of ours by its full name. One that does not exist counts as deleted.
+async def delete(operation: ResourceOperation, name: str, create_time: str, *, late_s: float = 0.0) -> None:
+    """Delete a queued resource of ours by its full name. One that is not visible within `late_s` seconds counts as deleted.
 
     `create_time` is the creation time in the state. Raises ForeignError if it is not ours.
     """
-    found = await operation.api.find_queued_resource(name)
+    found = await _find_within(operation, name, late_s)
     if found is None:
         return
     names = found.node_names()

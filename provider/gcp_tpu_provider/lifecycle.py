@@ -10,7 +10,7 @@ from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState, urn_hash
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.properties import INPUT_BY_NAME, MIN_BOOT_DISK_GB
-from gcp_tpu_provider.resource_record import ResourceRecord, owner_labels
+from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord, owner_labels
 from gcp_tpu_provider.serving import DeclaredKeys
 from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, PROVISIONING_MODELS, NodeInfo, QueuedResourceInfo
 
@@ -44,6 +44,8 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
     if record.state == ACTIVE and (found is None or found.state in DEAD or found.state == DELETING):
         now = "gone" if found is None else found.state
         raise TpuProviderError(f"{record.name} was ACTIVE and is {now}. Run `pulumi up --refresh` to replace it.")
+    if found is not None:
+        await capacity.remove_elsewhere(operation, operation.tried)
     try:
         await _finish(operation, await _resume(operation, found), old_inputs)
     finally:
@@ -55,8 +57,9 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
 async def _resume(operation: ResourceOperation, found: QueuedResourceInfo | None) -> QueuedResourceInfo:
     record = operation.owned_record()
     others = [zone for zone in operation.desired.zones if zone != record.zone]
-    if found is None:
-        return await capacity.acquire(operation, operation.desired.zones)
+    if found is None:  # the zone of a request that got no answer comes first: there it can still appear
+        lost_first = sorted(operation.desired.zones, key=lambda zone: zone != record.zone)
+        return await capacity.acquire(operation, lost_first if record.state == UNOBSERVED else operation.desired.zones)
     result = await capacity.await_capacity(operation)
     if isinstance(result, QueuedResourceInfo):
         return result
@@ -82,13 +85,16 @@ def _keys(values: Mapping[str, Any], name: str) -> list[str]:
 
 
 async def delete(operation: ResourceOperation, resource_id: str, state: Mapping[str, Any]) -> None:
-    """Delete what the state names. What does not exist counts as deleted."""
+    """Delete what the state names, in every zone that was ever asked. What does not exist counts as deleted."""
     record = ResourceRecord.of_state(state)
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
         return  # an id without a zone and a state without a name: nothing was requested
     created = str(record.observed.get("createTime") or "") if record else ""
-    await capacity.delete(operation, name, created)
+    lost = record is not None and record.state == UNOBSERVED
+    await capacity.delete(operation, name, created, late_s=operation.pacing.late_s if lost else 0.0)
+    if record is not None:
+        await capacity.remove_elsewhere(operation, {**operation.tried, **dict.fromkeys(operation.desired.zones)})
 
 
 async def read(
@@ -101,16 +107,19 @@ async def read(
         raise TpuProviderError(
             f'"{resource_id}" is not the name of a queued resource. Import it by its full name: projects/P/locations/ZONE/queuedResources/ID.'
         )
-    found = await operation.api.find_queued_resource(name)
+    found = await (capacity.find_recorded(operation, record) if record else operation.api.find_queued_resource(name))
     if found is None or (record is not None and _replaced_by_other(operation, found, record)):
         return None
+    fresh = record or ResourceRecord(zone=found.zone, name=found.name)
+    if found.zone != fresh.zone:  # the one in the state is gone, and one of ours is in another zone
+        tried = {"triedZones": list({**operation.tried, fresh.zone: None})}
+        fresh = ResourceRecord(zone=found.zone, name=found.name, observed=tried, history=fresh.history)
     names = found.node_names()
     node = (
         await operation.api.find_node(names[0])
         if names and found.state not in {"ACCEPTED", "WAITING_FOR_RESOURCES"}
         else None
     )
-    fresh = record or ResourceRecord(zone=found.zone, name=name)
     fresh.observe(found)
     fresh.observe_node(node)
     current = _refreshed(inputs, node) if inputs else _imported(found, node)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import monotonic
 
+from gcp_tpu_provider import wire
 from gcp_tpu_provider.desired_state import DesiredState, urn_hash
 from gcp_tpu_provider.errors import CannotWaitError, ForeignError, TpuProviderError
 from gcp_tpu_provider.resource_record import ResourceRecord, owner_labels
@@ -47,6 +48,8 @@ class ResourceOperation:
     committed: bool = False
     owners: frozenset[str] = frozenset()
     """Owner hashes from the state. A resource whose URN changed keeps its old label until its next update."""
+    tried: dict[str, None] = field(default_factory=dict[str, None])
+    """Zones, in order, in which a request was made or found, now or by earlier operations."""
 
     def owns(self, resource: QueuedResourceInfo, node: NodeInfo | None = None) -> bool:
         """Return whether the owner label of the queued resource or its node names this Pulumi resource."""
@@ -71,6 +74,11 @@ class ResourceOperation:
                 f"{resource.name} is not the one in the state, or its labels name another Pulumi resource. The provider does not change it. "
                 "Run `pulumi refresh`."
             )
+
+    def outputs(self, inputs: wire.Properties) -> wire.Properties:
+        """Return what the state keeps: the record, and the zones that were tried."""
+        record = self.owned_record()
+        return {**record.outputs(inputs), "triedZones": list({**self.tried, record.zone: None})}
 
     def owned_record(self) -> ResourceRecord:
         """Return the record. Raises TpuProviderError if there is none, which is a bug in the provider."""

@@ -252,6 +252,11 @@ OUTPUTS: tuple[Property, ...] = (
         {"type": "array", "items": {"$ref": "#/types/gcp-tpu:index:StateChange"}},
         "States that the provider observed, oldest first, at most 50.",
     ),
+    Property(
+        "triedZones",
+        STRINGS,
+        "Zones in which the provider made or found a request. A deletion looks in all of them, also in those that `zones` no longer lists.",
+    ),
     Property("documentHash", STRING, "SHA-256 (hex) of the document that the machine last reported about."),
     Property("phase", STRING, "Phase that the machine last reported."),
     Property("ownerLabels", STRING_MAP, "The owner label on the node. Its value is a hash of this resource's URN."),

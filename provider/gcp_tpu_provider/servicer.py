@@ -191,7 +191,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         message = await self._run(lifecycle.create(operation), request.timeout)
         if message and operation.record is None:
             await fail(context, message)
-        outputs = operation.owned_record().outputs(inputs)
+        outputs = operation.outputs(inputs)
         if message:
             await fail_partially(context, operation.desired.resource_id, outputs, request.properties, message)
         return provider_pb2.CreateResponse(id=operation.desired.resource_id, properties=wire.write(outputs))
@@ -206,7 +206,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         message = await self._run(update, request.timeout)
         if message and (operation.record is None or not operation.committed):
             await fail(context, message)
-        outputs = operation.owned_record().outputs(inputs)
+        outputs = operation.outputs(inputs)
         if message:
             await fail_partially(context, request.id, outputs, request.news, message)
         return provider_pb2.UpdateResponse(properties=wire.write(outputs))
@@ -243,12 +243,14 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     def _operation(self, urn: str, inputs: wire.Properties, state: wire.Properties | None = None) -> ResourceOperation:
         owners = cast("dict[str, str]", wire.reveal((state or {}).get("ownerLabels")) or {})
+        tried = cast("list[str]", wire.reveal((state or {}).get("triedZones")) or [])
         return ResourceOperation(
             api=TpuApi(self.transport),
             pacing=self.pacing,
             desired=DesiredState.of(urn, inputs),
             report_progress=lambda message: self.engine_log.show(urn, message),
             owners=frozenset(owners.values()),
+            tried=dict.fromkeys(tried),
         )
 
     async def _run(self, operation: Coroutine[Any, Any, None], timeout_s: float) -> str:

@@ -127,11 +127,14 @@ async def _require_alive(operation: ResourceOperation) -> None:
     record = operation.owned_record()
     found = await operation.api.find_queued_resource(record.name)
     if found is None:
-        raise CannotWaitError(f"Someone else deleted {record.name} while the provider waited for its machine.")
+        raise CannotWaitError(
+            f"Someone else deleted {record.name} while the provider waited for its machine. Run `pulumi up --refresh` to request it again."
+        )
     record.observe(found)
     node = await operation.api.find_node(str(record.observed["nodeName"]))
     record.observe_node(node)
     if found.state != ACTIVE or node is None or not node.alive:
         raise CannotWaitError(
-            f"{record.name} is {found.state} and its node is {record.observed.get('nodeState') or 'gone'}: Google took the capacity away."
+            f"{record.name} is {found.state} and its node is {record.observed.get('nodeState') or 'gone'}: Google took the capacity away. "
+            "Run `pulumi up --refresh` to replace it."
         )

@@ -128,6 +128,18 @@ class TpuApi:
 
     transport: TpuTransport
 
+    async def list_zones(self, project: str) -> tuple[str, ...]:
+        """Return every zone that the API offers the project."""
+        zones: list[str] = []
+        token = ""
+        while True:
+            query = {"pageToken": token} if token else {}
+            page = await self.transport.call("GET", f"v2alpha1/projects/{project}/locations", query=query)
+            zones += [_text(item, "locationId") for item in _objects(page, "locations")]
+            token = _text(page, "nextPageToken")
+            if not token:
+                return tuple(zone for zone in zones if zone)
+
     async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
         """Request a queued resource of this full name. Sending the same request id again has no further effect."""
         parent, _, identifier = name.rpartition("/queuedResources/")

@@ -45,6 +45,8 @@ class Pacing:
     poll_most_s: float = 15.0
     appear_s: float = 60.0
     """How long an accepted queued resource may stay invisible."""
+    late_s: float = 180.0
+    """How long a deletion or a refresh looks for a queued resource whose creation got no answer."""
     delete_s: float = 1800.0
     """How long a deletion may take."""
     operation_s: float = 600.0

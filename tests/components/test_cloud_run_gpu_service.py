@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from components.cloud_run_gpu_service import (
-    LONGEST_STARTUP_PROBE,
     CloudRunGpuService,
     CloudRunGpuServiceArgs,
     DirectVpc,
@@ -20,6 +19,7 @@ from components.cloud_run_gpu_service import (
 )
 from components.errors import ComponentError
 from contracts.labels import Ownership
+from planning.probes import LONGEST_PROBE
 from planning.types import StartupProbe
 
 PROBE = StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
@@ -129,5 +129,5 @@ def test_less_than_the_gpu_needs_is_refused(declare, change, sentence):
 
 
 def test_the_longest_probe_is_allowed_and_gives_all_that_cloud_run_gives():
-    check_startup_probe(LONGEST_STARTUP_PROBE)
-    assert LONGEST_STARTUP_PROBE.budget_s == 240 + 1800
+    check_startup_probe(LONGEST_PROBE)
+    assert LONGEST_PROBE.budget_s == 240 + 1800

@@ -1,16 +1,63 @@
 """The small components: identity, token, bucket, network, image."""
 
+import ipaddress
+from dataclasses import replace
+
 import pulumi
 import pytest
 
 from components.errors import ComponentError
-from components.hf_token_secret import HfTokenSecret, HfTokenSecretArgs
 from components.model_bucket import ModelBucket, ModelBucketArgs
-from components.private_network import PrivateNetwork, PrivateNetworkArgs
+from components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
-from components.serving_image import ServingImage, ServingImageArgs
+from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
+from components.stored_secret import ExistingSecret, ExistingSecretArgs, HfTokenSecret, StoredSecretArgs
 
 READERS = {"server": "serviceAccount:a@my-project.iam.gserviceaccount.com"}
+REGIONS = [
+    "africa-south1",
+    "asia-east1",
+    "asia-east2",
+    "asia-northeast1",
+    "asia-northeast2",
+    "asia-northeast3",
+    "asia-south1",
+    "asia-south2",
+    "asia-southeast1",
+    "asia-southeast2",
+    "australia-southeast1",
+    "australia-southeast2",
+    "europe-central2",
+    "europe-north1",
+    "europe-north2",
+    "europe-southwest1",
+    "europe-west1",
+    "europe-west2",
+    "europe-west3",
+    "europe-west4",
+    "europe-west6",
+    "europe-west8",
+    "europe-west9",
+    "europe-west10",
+    "europe-west12",
+    "me-central1",
+    "me-central2",
+    "me-west1",
+    "northamerica-northeast1",
+    "northamerica-northeast2",
+    "northamerica-south1",
+    "southamerica-east1",
+    "southamerica-west1",
+    "us-central1",
+    "us-east1",
+    "us-east4",
+    "us-east5",
+    "us-south1",
+    "us-west1",
+    "us-west2",
+    "us-west3",
+    "us-west4",
+]
 DIGEST = "sha256:" + "a" * 64
 
 
@@ -42,7 +89,7 @@ def network_args(ownership, **changes):
 def image_args(ownership, **changes):
     base = {
         "project": "my-project",
-        "location": "us-east4",
+        "locations": ("us-east4",),
         "repository_id": "gemma-x",
         "upstream": "vllm/vllm-openai",
         "digest": DIGEST,
@@ -65,10 +112,10 @@ def test_an_identity_has_only_the_roles_that_it_was_given(declare, ownership):
 
 
 def test_a_token_is_a_secret_whatever_the_caller_passes_and_only_its_readers_may_read_it(declare, ownership):
-    args = HfTokenSecretArgs(
+    args = StoredSecretArgs(
         project="my-project",
         secret_id="gemma-x-hf-token",
-        token=pulumi.Output.from_input("hf_canary"),
+        value=pulumi.Output.from_input("hf_canary"),
         ownership=ownership,
         readers=READERS,
         labels={},
@@ -80,6 +127,15 @@ def test_a_token_is_a_secret_whatever_the_caller_passes_and_only_its_readers_may
     grant = recorder.one("secretIamMember").inputs
     assert (grant["role"], grant["member"]) == ("roles/secretmanager.secretAccessor", READERS["server"])
     assert recorder.one("secretmanager/secret:Secret").inputs["labels"]["managed-by"] == "gemma-serving"
+
+
+def test_an_existing_secret_is_read_and_never_managed(declare):
+    args = ExistingSecretArgs(version_name="projects/theirs/secrets/token/versions/7", readers=READERS)
+    recorder, secret = declare(lambda: ExistingSecret("hf-token", args).secret_id)
+    assert secret == "projects/theirs/secrets/token"
+    assert recorder.all("secretmanager/secret:Secret") == recorder.all("secretVersion") == []
+    grant = recorder.one("secretIamMember").inputs
+    assert (grant["project"], grant["secretId"], grant["member"]) == ("theirs", "token", READERS["server"])
 
 
 def test_a_bucket_is_private_and_ours(declare, ownership):
@@ -103,6 +159,14 @@ def test_every_subnet_has_private_google_access_and_ssh_comes_from_the_proxy_alo
     assert {subnet.inputs["region"] for subnet in subnets} == {"us-east5", "europe-west4"}
     assert all(subnet.inputs["privateIpGoogleAccess"] is True for subnet in subnets)
     assert len({subnet.inputs["ipCidrRange"] for subnet in subnets}) == 2
+    turned, _ = declare(
+        lambda: (
+            PrivateNetwork("network", replace(network_args(ownership), regions=["europe-west4", "us-east5"])).network
+        )
+    )
+    assert {subnet.inputs["region"]: subnet.inputs["ipCidrRange"] for subnet in turned.all("compute/subnetwork")} == {
+        subnet.inputs["region"]: subnet.inputs["ipCidrRange"] for subnet in subnets
+    }
     rule = recorder.one("compute/firewall").inputs
     assert rule["sourceRanges"] == ["35.235.240.0/20"]
     assert rule["allows"] == [{"protocol": "tcp", "ports": ["22"]}]
@@ -122,6 +186,49 @@ def test_an_image_is_pulled_by_digest_through_the_stacks_own_repository(declare,
     repository = recorder.one("artifactregistry/repository:Repository").inputs
     assert repository["mode"] == "REMOTE_REPOSITORY"
     assert recorder.one("repositoryIamMember").inputs["role"] == "roles/artifactregistry.reader"
+
+
+def test_docker_hubs_account_is_given_by_the_name_of_its_secret_alone(declare, ownership):
+    account = UpstreamAccount(username="someone", token_secret="projects/p/secrets/hub/versions/3")
+    args = image_args(ownership, upstream_account=account, locations=("us-east4", "europe-west4"))
+    recorder, _ = declare(lambda: ServingImage("image", args).ref)
+    for repository in recorder.all("artifactregistry/repository:Repository"):
+        credentials = repository.inputs["remoteRepositoryConfig"]["upstreamCredentials"]["usernamePasswordCredentials"]
+        assert credentials == {
+            "username": "someone",
+            "passwordSecretVersion": "projects/p/secrets/hub/versions/3",
+        }
+    assert recorder.one("projects/serviceIdentity").inputs["service"] == "artifactregistry.googleapis.com"
+    grant = recorder.one("secretIamMember").inputs
+    assert (grant["secretId"], grant["role"]) == ("projects/p/secrets/hub", "roles/secretmanager.secretAccessor")
+    assert grant["member"] == "serviceAccount:service-1@gcp-sa-artifactregistry.iam.gserviceaccount.com"
+
+
+def test_each_further_region_has_a_repository_with_names_of_its_own(declare, ownership):
+    args = image_args(ownership, locations=("us-east4", "europe-west4"))
+    recorder, ref = declare(lambda: ServingImage("image", args).ref)
+    assert ref.startswith("us-east4-docker.pkg.dev/my-project/gemma-x/")
+    found = recorder.all("artifactregistry/repository:Repository")
+    first, second = sorted(found, key=lambda item: item.name)
+    assert (first.name, first.inputs["location"], first.inputs["repositoryId"]) == ("image", "us-east4", "gemma-x")
+    assert (second.name, second.inputs["location"]) == ("image-europe-west4", "europe-west4")
+    assert second.inputs["repositoryId"] == "gemma-x-europe-west4"
+    grants = {(grant.name, grant.inputs["location"]) for grant in recorder.all("repositoryIamMember")}
+    assert grants == {("image-server", "us-east4"), ("image-europe-west4-server", "europe-west4")}
+
+
+def test_no_two_regions_have_the_same_range():
+    ranges = {region: ipaddress.ip_network(subnet_range(region)) for region in REGIONS}
+    assert len(ranges) > 30
+    assert len(set(ranges.values())) == len(ranges)
+    for taken in ("10.64.0.0/16", "10.128.0.0/9"):
+        assert not [region for region, found in ranges.items() if found.overlaps(ipaddress.ip_network(taken))]
+
+
+def test_a_built_image_lies_in_the_first_region_alone(declare, ownership):
+    args = image_args(ownership, locations=("us-east4", "europe-west4"), build_context="./image")
+    recorder, _ = declare(lambda: ServingImage("image", args).ref)
+    assert recorder.one("artifactregistry/repository:Repository").inputs["location"] == "us-east4"
 
 
 def test_a_built_image_starts_from_the_pinned_one_and_is_used_by_its_own_digest(declare, ownership):

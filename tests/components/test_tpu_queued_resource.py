@@ -14,7 +14,7 @@ from components.errors import ComponentError
 from components.startup_script import startup_script
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, runtime_version, timeouts
 from contracts.labels import Ownership
-from contracts.serving_document import BucketWeights, ServingDocument
+from contracts.serving_document import BucketWeights, ServingDocument, image_in, parse_repositories
 from localcloud.services import tpu_requests
 from localcloud.services.tpu_queue import Conditions, Queued, State, step
 from localcloud.world.scenario import TpuDurations
@@ -36,6 +36,7 @@ ARGS = TpuQueuedResourceArgs(
     accelerator_type="v6e-4",
     provisioning_model="flex-start",
     document=DOCUMENT.text(),
+    image_repositories={"us": "us-docker.pkg.dev/p/r"},
     network="projects/my-project/global/networks/gemma-x",
     subnetwork="gemma-x",
     service_account="a@my-project.iam.gserviceaccount.com",
@@ -51,6 +52,24 @@ ARGS = TpuQueuedResourceArgs(
 def declared(declare, **changes):
     recorder, node = declare(lambda: TpuQueuedResource("capacity", dataclasses.replace(ARGS, **changes)).node_name)
     return recorder.one("gcp-tpu:index:QueuedResource").inputs, node
+
+
+def test_the_image_of_one_region_is_named_by_the_document_alone(declare):
+    inputs, _ = declared(declare)
+    assert set(inputs["metadata"]) == {
+        "startup-script",
+        "enable-guest-attributes",
+        "enable-oslogin",
+        "gemma-serving-document",
+    }
+
+
+def test_a_machine_is_told_the_repository_of_each_region_beside_the_document(declare):
+    repositories = {"us-east5": "us-east5-docker.pkg.dev/p/r", "europe-west4": "europe-west4-docker.pkg.dev/p/r-2"}
+    one, _ = declared(declare)
+    inputs, _ = declared(declare, image_repositories=repositories)
+    assert parse_repositories(inputs["metadata"].pop("gemma-serving-image-repositories")) == repositories
+    assert inputs == one
 
 
 def test_capacity_and_serving_are_told_apart(declare):
@@ -131,3 +150,20 @@ def test_weights_of_a_bucket_are_named_in_the_document():
     weights = BucketWeights(uri="gs://b/m", path="/mnt/models/m")
     document = json.loads(dataclasses.replace(DOCUMENT, weights=weights).text())
     assert document["weights"] == {"mode": "bucket", "uri": "gs://b/m", "path": "/mnt/models/m"}
+
+
+REPOSITORIES = {"us-east5": "us-east5-docker.pkg.dev/p/r", "europe-west4": "europe-west4-docker.pkg.dev/p/r-2"}
+
+
+@pytest.mark.parametrize(
+    ("region", "image", "near"),
+    [
+        ("us-east5", "us-east5-docker.pkg.dev/p/r/a/b@sha256:1", "us-east5-docker.pkg.dev/p/r/a/b@sha256:1"),
+        ("europe-west4", "us-east5-docker.pkg.dev/p/r/a/b@sha256:1", "europe-west4-docker.pkg.dev/p/r-2/a/b@sha256:1"),
+        ("us-central1", "us-east5-docker.pkg.dev/p/r/a/b@sha256:1", "us-east5-docker.pkg.dev/p/r/a/b@sha256:1"),
+        ("europe-west4", "us-east5-docker.pkg.dev/p/rest/a@sha256:1", "us-east5-docker.pkg.dev/p/rest/a@sha256:1"),
+        ("europe-west4", "docker.io/a/b@sha256:1", "docker.io/a/b@sha256:1"),
+    ],
+)
+def test_an_image_is_taken_from_the_machines_own_region_if_it_lies_there(region, image, near):
+    assert image_in(region, image, REPOSITORIES) == near

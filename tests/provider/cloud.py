@@ -6,11 +6,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError
 
+from tests.google_bodies import google_answer, google_request
+
+LOCATIONS = re.compile(r"v2alpha1/projects/[^/]+/locations")
 NAME = re.compile(
     r"v2alpha1/(projects/[^/]+/locations/([^/]+))/(queuedResources|nodes|operations)(?:/([^:/]+))?(?::(\w+))?"
 )
@@ -37,6 +41,7 @@ class Queued:
     state: str = "CREATING"
     why: str = ""
     created: str = ""
+    visible_at_s: float = 0
 
     def step(self) -> None:
         if self.steps and self.state != "DELETING":
@@ -58,6 +63,10 @@ class FakeTpu:
     faults: deque[tuple[str, Fault]] = field(default_factory=deque)
     """The next call whose "METHOD path" contains the text gets the fault."""
     calls: list[str] = field(default_factory=list)
+    zones: tuple[str, ...] = ("us-east5-a", "us-east5-b")
+    """The zones that the API lists; every other zone works too."""
+    hidden_s: float = 0
+    """How long a queued resource that was just made cannot be seen: a commit that becomes visible late."""
     delete_looks: int = 1
     refuses_in_operation: bool = False
     """A deletion that needs force is refused by its operation, with code 9, instead of by the answer."""
@@ -89,7 +98,10 @@ class FakeTpu:
             raise NoAnswerError(what, "timeout", sent=True)
         if fault == "503":
             raise GoogleError(503, "UNAVAILABLE", "try later")
-        answer = self.handle(method, path, dict(query or {}), deepcopy(dict(body or {})))
+        google_request(method, f"tpu/{path}", body or {})
+        answer = google_answer(
+            method, f"tpu/{path}", self.handle(method, path, dict(query or {}), deepcopy(dict(body or {})))
+        )
         if fault == "lost":
             raise NoAnswerError(what, "connection reset", sent=True)
         return deepcopy(answer)
@@ -97,6 +109,8 @@ class FakeTpu:
     # --- the API ---
 
     def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        if LOCATIONS.fullmatch(path):
+            return self.page(query)
         match = NAME.fullmatch(path)
         assert match, path
         parent, zone, kind, identifier, verb = match.groups()
@@ -111,9 +125,17 @@ class FakeTpu:
         if method == "POST":
             return self.create(parent, zone, query, body)
         found = self.queued.get(name)
+        if found is not None and monotonic() < found.visible_at_s:
+            found = None
         if found is None:
             raise GoogleError(404, "NOT_FOUND", f"{name} was not found.")
         return self.delete(found, query) if method == "DELETE" else self.look(found)
+
+    def page(self, query: dict[str, str]) -> dict[str, Any]:
+        """Return one zone a page: lists of Google's have pages."""
+        index = int(query.get("pageToken") or 0)
+        more = {"nextPageToken": str(index + 1)} if index + 1 < len(self.zones) else {}
+        return {"locations": [{"locationId": zone} for zone in self.zones[index : index + 1]], **more}
 
     def create(self, parent: str, zone: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
         if zone in self.refusals:
@@ -123,7 +145,11 @@ class FakeTpu:
             raise GoogleError(409, "ALREADY_EXISTS", f"{name} already exists.")
         self.created += 1
         self.queued[name] = Queued(
-            name, body, deque(self.scripts.get(zone, QUICK)), created=f"2026-11-20T08:00:{self.created:02d}Z"
+            name,
+            body,
+            deque(self.scripts.get(zone, QUICK)),
+            created=f"2026-11-20T08:00:{self.created:02d}Z",
+            visible_at_s=monotonic() + self.hidden_s,
         )
         return {"name": f"{parent}/operations/create-{self.created}"}
 

@@ -20,6 +20,7 @@ FAST = Pacing(
     poll_first_s=0.0005,
     poll_most_s=0.001,
     appear_s=0.05,
+    late_s=0.1,
     delete_s=0.5,
     operation_s=0.5,
     retry_first_s=0.001,

@@ -23,7 +23,10 @@ def test_the_limits_in_the_text_are_the_codes():
     assert (pacing.first_contact_s, pacing.delete_s, pacing.operation_s) == (10, 1800, 600)
     assert "The provider polls after 0.3 s at first, and later every 15 s at most." in PAGE
     assert "for two minutes per call" in PAGE
-    assert "| a deletion | half an hour |\n| a change of a node | ten minutes |" in PAGE
+    assert "| a deletion | half an hour |" in PAGE
+    assert "| a change of a node | ten minutes |" in PAGE
+    assert (pacing.appear_s, pacing.late_s) == (60, 180)
+    assert "| a request whose answer was lost | one minute; in a deletion or a refresh three |" in PAGE
     delays = Agent.__dataclass_fields__["restart_delays_s"].default
     assert "restarted after {:g}, {:g}, {:g} and {:g} s".format(*delays) in PAGE
 
@@ -32,5 +35,5 @@ def test_the_states_and_calls_in_the_text_are_the_codes():
     sentence = next(line for line in PAGE.splitlines() if line.startswith("The provider first deletes without force"))
     assert set(re.findall(r"[A-Z_]{6,}", sentence)) == TRIED_WITHOUT_FORCE
     calls = [name for name in vars(TpuApi) if not name.startswith("_") and name != "transport"]
-    assert len(calls) == 7
-    assert "seven calls" in PAGE
+    assert len(calls) == 8
+    assert "eight calls" in PAGE

@@ -20,6 +20,8 @@ from components.startup_script import startup_script
 ROOT = Path(__file__).resolve().parents[2]
 PULUMI = Path(sys.executable).with_name("pulumi")
 LIMIT_S = 120
+# An image that the local cloud lists as one that exists.
+IMAGE = "docker.io/vllm/vllm-tpu@sha256:19a1a0526476f902eb83e1057f3d8938f35b457dd7716a30e9ab4f7bee90d507"
 PARENT = "v2alpha1/projects/local-project/locations"
 
 pytestmark = [
@@ -112,10 +114,13 @@ class Project:
     def capacity(self, **free: int) -> None:
         """Set how many v6e-4 are free in each zone."""
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario"
-        zones = requests.get(url, timeout=10).json()["tpu"]["zones"]
+        identity = {"Authorization": f"Bearer {self.environment['LOCALCLOUD_TOKEN']}"}
+        zones = requests.get(url, headers=identity, timeout=10).json()["tpu"]["zones"]
         for zone, count in free.items():
             zones[zone.replace("_", "-")]["capacity"] = {"v6e-4": count}
-        requests.put(f"{url}?merge=true", json={"tpu": {"zones": zones}}, timeout=10).raise_for_status()
+        requests.put(
+            f"{url}?merge=true", json={"tpu": {"zones": zones}}, headers=identity, timeout=10
+        ).raise_for_status()
 
     def until(self, condition: Any, what: str, limit_s: float = 60) -> None:
         deadline = time.monotonic() + limit_s
@@ -135,7 +140,7 @@ def document(max_model_len: int = 8192) -> str:
     return json.dumps(
         {
             "schema": 1,
-            "image": "docker.io/vllm/vllm-tpu@sha256:" + "a" * 64,
+            "image": IMAGE,
             "command": ["vllm", "serve"],
             "args": args,
             "env": {},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from gcp_tpu_provider import wire
-from gcp_tpu_provider.desired_state import urn_hash
+from gcp_tpu_provider.desired_state import DesiredState, urn_hash
 from gcp_tpu_provider.errors import GoogleError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -169,10 +169,49 @@ class TestLostAnswers:
         assert len(cloud.made("POST")) == 1
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
 
-    def test_a_dropped_request_is_known_not_to_exist_and_the_next_zone_serves(self, engine: FakeEngine, cloud: FakeTpu):
+    def test_a_request_that_never_shows_is_kept_in_the_state_and_asked_for_again(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        """Nobody can tell a request that was dropped from one that takes effect after minutes, so no other zone is asked."""
         cloud.faults.append(("POST", "dropped"))
+        with pytest.raises(
+            Aborted, match=r"the request may still take effect\. It is kept in the state\. Run `pulumi up`"
+        ) as ended:
+            engine.up(wanted())
+        assert ended.value.partial
+        assert engine.state
+        assert engine.state.outputs["triedZones"] == ["us-east5-a"]
+        assert engine.up(wanted()) == "update"
+        assert list(cloud.queued) == [cloud.name("us-east5-a")]
+        engine.destroy()
+        assert cloud.queued == {}
+
+    @pytest.mark.parametrize("hidden_s", [0.01, 0.08])
+    def test_a_lost_answer_that_shows_late_is_found_by_the_next_operation(
+        self, engine: FakeEngine, cloud: FakeTpu, hidden_s: float
+    ):
+        cloud.faults.append(("POST", "lost"))
+        cloud.hidden_s = hidden_s
+        with suppress(Aborted):
+            engine.up(wanted())
+        assert engine.state
         engine.up(wanted())
-        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+        assert len(cloud.made("POST")) <= 2
+        assert list(cloud.queued) == [cloud.name("us-east5-a")]
+        assert engine.state.outputs["state"] == "ACTIVE"
+
+    @pytest.mark.parametrize("hidden_s", [0.01, 0.12])
+    def test_a_lost_answer_that_shows_late_is_deleted_by_destroy_and_kept_by_a_refresh(
+        self, engine: FakeEngine, cloud: FakeTpu, hidden_s: float
+    ):
+        cloud.faults.append(("POST", "lost"))
+        cloud.hidden_s = hidden_s
+        with suppress(Aborted):
+            engine.up(wanted())
+        engine.refresh()
+        assert engine.state
+        engine.destroy()
+        assert cloud.queued == {}
 
     def test_a_503_that_lasts_leaves_the_id_in_the_state_when_nobody_can_tell(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.faults.extend([("POST", "lost"), ("GET", "dropped")])
@@ -240,6 +279,93 @@ class TestStrangers:
         assert engine.state is None
 
 
+class TestMovedZones:
+    """A request of a killed run waits in a zone that the settings no longer name."""
+
+    def leave(self, cloud: FakeTpu, zone: str, *script: str) -> None:
+        """Make what a killed run would have made, without a state."""
+        engine = FakeEngine(cloud)
+        desired = DesiredState.of(engine.urn, engine.inputs(wanted()))
+        cloud.scripts[zone] = script
+        cloud.create(f"projects/my-project/locations/{zone}", zone, {"queuedResourceId": "serve"}, desired.body(zone))
+
+    def test_a_creation_without_state_finds_its_own_request_in_any_zone(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.zones = ("asia-northeast1-b", "europe-west4-a", "us-east5-a", "us-east5-b")
+        self.leave(cloud, "europe-west4-a", *WAITING)
+        engine.up(wanted())
+        assert list(cloud.queued) == [cloud.name("us-east5-a")]
+
+    def test_running_capacity_in_a_dropped_zone_is_not_given_up_without_permission(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.zones = ("europe-west4-a", "us-east5-a")
+        self.leave(cloud, "europe-west4-a", "ACTIVE")
+        says = (
+            "An interrupted run of Pulumi created it, and `zones` no longer lists its zone. "
+            "Add europe-west4-a to `zones`, or set `allowReplaceActive` to true"
+        )
+        with pytest.raises(Aborted) as refused:
+            engine.up(wanted())
+        assert says in refused.value.message
+        assert cloud.made("DELETE") == []
+        engine.up(wanted(allowReplaceActive=True))
+        assert list(cloud.queued) == [cloud.name("us-east5-a")]
+
+    def test_running_capacity_is_kept_and_the_waiting_one_deleted(self, engine: FakeEngine, cloud: FakeTpu):
+        self.leave(cloud, "us-east5-a", *WAITING)
+        self.leave(cloud, "us-east5-b", "ACTIVE")
+        engine.up(wanted())
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+
+    def test_an_api_that_lists_no_zones_is_no_obstacle(self, engine: FakeEngine, cloud: FakeTpu):
+        denied = GoogleError(403, "PERMISSION_DENIED", "Permission 'tpu.locations.list' denied on 'projects/p'")
+
+        def refuse(call: str) -> None:
+            if call.endswith("/locations"):
+                raise denied
+
+        cloud.on_call = refuse
+        self.leave(cloud, "us-east5-b", *WAITING, "ACTIVE")
+        engine.up(wanted())
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+        assert any("only known zones were searched" in line for line in engine.lines)
+
+    def test_destroy_looks_in_every_zone_that_was_ever_asked(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("CREATING", "FAILED:no capacity")
+        engine.up(wanted())
+        assert engine.state
+        assert engine.state.outputs["triedZones"] == ["us-east5-a", "us-east5-b"]
+        self.leave(cloud, "us-east5-a", *WAITING)  # an answer that came too late
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_an_update_deletes_what_appeared_in_a_zone_that_was_tried_before(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("CREATING", "FAILED:no capacity")
+        engine.up(wanted())
+        self.leave(cloud, "us-east5-a", *WAITING)
+        engine.up(wanted(tags=["other"]))
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+
+    def test_a_refresh_finds_it_in_another_zone_that_was_tried(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("CREATING", "FAILED:no capacity")
+        engine.up(wanted())
+        cloud.drop(cloud.queued[cloud.name("us-east5-b")])
+        self.leave(cloud, "us-east5-a", *WAITING)
+        engine.refresh()
+        assert engine.state
+        assert engine.state.outputs["zone"] == "us-east5-a"
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_foreign_ones_in_other_zones_are_left_alone(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.zones = ("europe-west4-a", "us-east5-a")
+        TestStrangers().stranger(cloud, "europe-west4-a")
+        engine.up(wanted())
+        engine.destroy()
+        assert list(cloud.queued) == [cloud.name("europe-west4-a")]
+        assert cloud.made("DELETE v2alpha1/" + cloud.name("europe-west4-a")) == []
+
+
 class TestLeftovers:
     def leftover(self, cloud: FakeTpu, zone: str, **changes: Any) -> None:
         FakeEngine(cloud).up(wanted(zones=[zone], **changes))
@@ -252,8 +378,8 @@ class TestLeftovers:
         assert engine.state.outputs["createTime"].endswith("02Z")
 
     def test_two_leftovers_become_one(self, engine: FakeEngine, cloud: FakeTpu):
-        self.leftover(cloud, "us-east5-a")
-        self.leftover(cloud, "us-east5-b")
+        TestMovedZones().leave(cloud, "us-east5-a", "ACTIVE")
+        TestMovedZones().leave(cloud, "us-east5-b", "ACTIVE")
         engine.up(wanted())
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
 

@@ -85,7 +85,7 @@ def _imports(path: Path) -> set[str]:
 
 
 def _pins(path: Path) -> dict[str, str]:
-    lines = (line.partition(" ;")[0] for line in path.read_text().splitlines() if "==" in line)
+    lines = (line.removesuffix(" \\").partition(" ;")[0] for line in path.read_text().splitlines() if "==" in line)
     return dict(line.split("==") for line in lines)
 
 

@@ -15,12 +15,14 @@ from typing import Any
 
 import grpc
 import pytest
+import requests
 from gcp_tpu_provider import TOKEN, VERSION, wire
 from gcp_tpu_provider.properties import INPUTS, OUTPUTS
 from google.protobuf import empty_pb2
 from google.rpc import status_pb2
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, plugin_pb2, provider_pb2, provider_pb2_grpc
 
+from tests.google_bodies import google_body
 from tests.provider.harness import URN, wanted
 
 ROOT = Path(__file__).parents[2]
@@ -138,6 +140,8 @@ def test_the_engine_reads_a_partial_creation_and_its_progress_off_the_wire():
             assert status.details[0].Unpack(partial)
             assert partial.id == "projects/my-project/queuedResources/serve"
             assert wire.read(partial.properties)["state"] == "WAITING_FOR_RESOURCES"
+            answer = requests.get(f"{base}v2alpha1/{partial.id}", timeout=10)
+            google_body("tpu.v2alpha1", "QueuedResource", answer.json())
             assert partial.inputs == checked.inputs
             assert "interrupted" in partial.reasons[0]
     finally:
@@ -158,7 +162,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "POST":
             made.update(json.loads(body))
         found = self.command == "POST" or made
-        answer = {"name": "o"} if self.command == "POST" else {**made, "createTime": "t", "state": {"state": "WAITING_FOR_RESOURCES"}} if made else {}
+        waiting = {**made, "createTime": "2026-11-20T08:00:00Z", "state": {"state": "WAITING_FOR_RESOURCES"}}
+        answer = {"name": "o"} if self.command == "POST" else waiting if made else {}
         text = json.dumps(answer).encode()
         self.send_response(200 if found else 404)
         self.send_header("Content-Length", str(len(text)))

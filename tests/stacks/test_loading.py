@@ -2,6 +2,9 @@
 
 import copy
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 from planning import PlanningError, plan
 from planning.images import IMAGES
 from planning.vllm_args import OPTIONS
+from stacks.cloud_run import startup_probe
 from stacks.loading import SettingsError, from_file, from_pulumi, from_values
 from stacks.planned import to_deployment
 from stacks.settings import Settings
@@ -27,7 +31,7 @@ def values_of(stack):
 
 
 def load(values, project="my-project"):
-    return from_values(values, project=project, has_token=False, origin="Pulumi.x.yaml")
+    return from_values(values, project=project, origin="Pulumi.x.yaml")
 
 
 def changed(stack, path, value):
@@ -67,9 +71,7 @@ def test_the_l4_baseline_allows_the_start_that_was_measured():
     settings = load(values_of("l4-qat"))
     run = settings.cloud_run
     assert run is not None
-    assert run.startup_probe is not None
-    budget_s = run.startup_probe.initial_delay_s + run.startup_probe.period_s * run.startup_probe.failure_threshold
-    assert budget_s > 664 + 99 + 4
+    assert startup_probe(plan(to_deployment(settings))).budget_s > 664 + 99 + 4
     assert (run.gpu, run.memory_mib, settings.weights) == ("nvidia-l4", 32 * 1024, "bucket")
     assert run.concurrency > 4
     assert run.max_instances > 1
@@ -134,6 +136,19 @@ MISTAKES = [
     ),
     (
         "tpu-v6e4",
+        "dockerHub",
+        {"username": "someone", "tokenSecret": "projects/p/secrets/s/versions/latest"},
+        "expected a version in Secret Manager by its number such as projects/my-project/secrets/hf-token/versions/1.",
+    ),
+    ("tpu-v6e4", "dockerHub", {"username": "someone"}, "gemma-serving:dockerHub.tokenSecret is missing; set it."),
+    (
+        "tpu-v6e4",
+        "dockerHub",
+        {"username": "someone", "tokenSecret": "projects/p/secrets/s/versions/1", "token": "dckr_pat_x"},
+        "gemma-serving:dockerHub.token is not a known setting; did you mean tokenSecret.",
+    ),
+    (
+        "tpu-v6e4",
         "vllm.gpuMemoryUtilization",
         40,
         "gemma-serving:vllm.gpuMemoryUtilization = 40: expected less than or equal to 1.",
@@ -164,7 +179,7 @@ MISTAKES = [
     ("tpu-v6e4", "image", 3, "gemma-serving:image = 3: expected vllm-openai or vllm-tpu, or a block"),
     ("tpu-v6e4", "vllm.extraArgs", "--seed=1", 'gemma-serving:vllm.extraArgs = "--seed=1": expected a list.'),
     ("tpu-v6e4", "tpu", "v6e-4", 'gemma-serving:tpu = "v6e-4": expected a block of settings.'),
-    ("tpu-v6e4", "hasHfToken", True, "gemma-serving:hasHfToken is not a known setting"),
+    ("tpu-v6e4", "secrets", ["hfToken"], "gemma-serving:secrets is not a known setting"),
     ("tpu-v6e4", "project", "other-project", "gemma-serving:project is not a known setting"),
     ("l4-qat", "cloudRun.memory", 32, "gemma-serving:cloudRun.memory = 32: a memory size needs its binary unit"),
     (
@@ -245,7 +260,29 @@ def test_a_token_in_clear_in_a_file_is_refused_and_not_repeated(tmp_path, token)
 def test_an_encrypted_token_in_a_file_is_a_token(tmp_path):
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text((ROOT / "Pulumi.tpu-v6e4.yaml").read_text() + "  gemma-serving:hfToken: { secure: v1:abc }\n")
-    assert from_file(path, project="my-project").has_hf_token
+    assert from_file(path, project="my-project").has_secret("hfToken")
+
+
+def test_a_secret_by_value_and_by_reference_is_refused_with_the_way_out():
+    config = {
+        **{f"gemma-serving:{key}": json.dumps(value) for key, value in values_of("tpu-v6e4").items()},
+        "gcp:project": "my-project",
+        "gemma-serving:apiKey": "canary-0123456789",
+        "gemma-serving:apiKeySecret": "projects/p-1/secrets/s/versions/1",
+    }
+    with pytest.raises(SettingsError, match="apiKey and apiKeySecret both give the API key") as caught:
+        from_pulumi(config, frozenset({"gemma-serving:apiKey"}), stack="x")
+    assert "pulumi config rm apiKey" in str(caught.value)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_number_that_pulumi_config_set_wrote_as_text_is_the_number_in_both_ways(tmp_path):
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text((ROOT / "Pulumi.tpu-v6e4.yaml").read_text() + '  gemma-serving:maxUsd: "3"\n')
+    assert from_file(path, project="my-project").max_usd == 3
+    config = {f"gemma-serving:{key}": json.dumps(value) for key, value in values_of("tpu-v6e4").items()}
+    config |= {"gcp:project": "my-project", "gemma-serving:maxUsd": "3"}
+    assert from_pulumi(config, frozenset(), stack="x").max_usd == 3
 
 
 def test_words_that_are_booleans_only_in_old_yaml_are_text(tmp_path):
@@ -343,7 +380,7 @@ def test_the_token_is_a_fact_in_the_settings_and_never_a_value():
         "gemma-serving:hfToken": "hf_canary",
     }
     settings = from_pulumi(config, frozenset({"gemma-serving:hfToken"}), stack="x")
-    assert settings.has_hf_token
+    assert settings.has_secret("hfToken")
     assert "hf_canary" not in repr(settings) + settings.model_dump_json()
 
 
@@ -358,6 +395,39 @@ def test_a_file_that_is_not_yaml_is_one_sentence(tmp_path):
     path.write_text("config: [")
     with pytest.raises(SettingsError, match=r"Pulumi.x.yaml is not YAML"):
         from_file(path)
+
+
+def test_a_file_that_is_not_utf_8_is_one_sentence(tmp_path):
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_bytes("config: {}  # café\n".encode("latin-1"))
+    with pytest.raises(SettingsError) as error:
+        from_file(path)
+    assert str(error.value) == "Pulumi.x.yaml is not UTF-8: byte 17 is 0xe9; save the file as UTF-8."
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("doctor", "--stack", "x", "--json"),
+        ("stage_model", "--stack", "x", "--from", "."),
+    ],
+)
+def test_a_script_refuses_a_file_that_is_not_utf_8(tmp_path, arguments):
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\nruntime: python\n")
+    (tmp_path / "Pulumi.x.yaml").write_bytes(b"config: {}  # caf\xe9\n")
+    name, *others = arguments
+    done = subprocess.run(
+        [sys.executable, "-m", f"scripts.{name}", *others],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == f"{name}: Pulumi.x.yaml is not UTF-8: byte 17 is 0xe9; save the file as UTF-8.\n"
 
 
 JSON = st.recursive(

@@ -9,12 +9,16 @@ import yaml
 
 from contracts.fields import camel_case, from_json
 from contracts.outputs import StackOutputs
-from planning import plan
+from planning import overheads, plan
+from planning.probes import LONGEST_PROBE, PROMPT_PROBE, seen_after_s
+from planning.types import StartupProbe
+from planning.vllm_args import given_options
 from stacks.cloud_run import startup_probe
 from stacks.loading import from_file
-from stacks.outputs import settings_keys, smoke_thresholds
+from stacks.outputs import smoke_thresholds
 from stacks.planned import to_deployment
 from stacks.program import run
+from stacks.settings import ProbeSettings
 from tests.stacks.test_program import ROOT, STACKS, configured
 
 __all__ = ["configured"]
@@ -65,7 +69,7 @@ def test_a_cloud_run_stack_has_no_tunnel_and_no_queue(exported):
     assert (outputs.tunnel, outputs.zone, outputs.state, outputs.phase, outputs.deadline) == (None,) * 5
 
 
-def test_the_options_in_effect_have_their_settings_keys(exported):
+def test_the_options_in_effect_have_their_given_options(exported):
     given = yaml.safe_load((ROOT / "Pulumi.tpu-v6e4.yaml").read_text())["config"]["gemma-serving:vllm"]
     vllm = exported("tpu-v6e4")["vllm"]
     assert {key: vllm[key] for key in given} == given
@@ -80,7 +84,7 @@ def test_a_threshold_of_the_settings_wins_over_the_planners_figure():
     assert derived.min_decode_tok_per_s == round(planned.throughput.decode_tok_per_s / 2, 1)
     given = settings.model_copy(update={"smoke": settings.smoke.model_copy(update={"max_ttft_s": 0.7})})
     assert smoke_thresholds(given, planned) == replace(derived, max_ttft_s=0.7)
-    assert settings_keys(planned.vllm)["maxModelLen"] == derived.max_model_len
+    assert given_options(planned.vllm)["maxModelLen"] == derived.max_model_len
 
 
 @pytest.mark.parametrize(("estimate_s", "threshold_s"), [(3.0, 12.0), (0.01, 2.0)])
@@ -91,11 +95,44 @@ def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floo
     assert smoke_thresholds(settings, planned).max_ttft_s == threshold_s
 
 
-@pytest.mark.parametrize("stack", ["l4-12b-qat", "rtx6000-31b"])
-def test_a_stack_without_a_probe_takes_the_longest_and_its_smoke_check_waits_for_the_first_probe(stack):
-    """A probe that follows from the estimate ended rtx6000-31b after 360 s, and it loads for 310 s."""
+@pytest.mark.parametrize(
+    ("stack", "slower", "delay_s"),
+    [("l4-qat", 1, 0), ("l4-12b-qat", 1, 0), ("rtx6000-31b", 1, 0), ("l4-12b-qat", 2.45, 0), ("l4-12b-qat", 2.55, 240)],
+)
+def test_a_stack_without_a_probe_is_seen_soon_and_has_all_the_time_that_it_may_need(
+    monkeypatch, stack, slower, delay_s
+):
+    """A probe that follows from the estimate ended rtx6000-31b after 360 s, and it loads for 310 s.
+
+    The prompt probe waits 1,800 s. A start that takes more than that with its margin (9.7 min times 2.55) gets the longest, 2,040 s.
+    """
     settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project")
-    probe = startup_probe(settings.cloud_run)
-    assert (probe.initial_delay_s, probe.budget_s) == (240, 2040)
-    thresholds = smoke_thresholds(settings, plan(to_deployment(settings)))
-    assert thresholds.startup_budget_s > probe.initial_delay_s + probe.period_s
+    assert settings.cloud_run.startup_probe is None
+    for name in ("CLOUD_RUN_CONTAINER_START_S", "GPU_PROCESS_START_S", "GPU_COMPILE_BASE_S", "GPU_COMPILE_S_PER_LAYER"):
+        monkeypatch.setattr(overheads, name, getattr(overheads, name) * slower)
+    for name in ("FUSE_BYTES_PER_S", "CLOUD_RUN_NETWORK_BYTES_PER_S"):
+        monkeypatch.setattr(overheads, name, getattr(overheads, name) / slower)
+    planned = plan(to_deployment(settings))
+    probe = startup_probe(planned)
+    assert (probe.initial_delay_s, probe.budget_s) == (delay_s, 1800 + delay_s)
+    assert planned.startup.total_s <= planned.startup.ready_s < planned.startup.total_s + 10
+    assert smoke_thresholds(settings, planned).startup_budget_s > planned.startup.ready_s
+
+
+def test_a_cold_start_ends_with_the_first_probe_that_finds_the_server_ready():
+    assert seen_after_s(PROMPT_PROBE, 61) == 70
+    assert seen_after_s(LONGEST_PROBE, 61) == 240
+    assert seen_after_s(LONGEST_PROBE, 241) == 250
+    slow = StartupProbe(initial_delay_s=30, period_s=60, failure_threshold=20, timeout_s=5)
+    assert seen_after_s(slow, 100) == 150
+
+
+def test_the_probe_of_the_settings_wins():
+    settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
+    given = ProbeSettings.model_validate(
+        {"initialDelay": "240s", "period": "60s", "failureThreshold": 30, "timeout": "50s"}
+    )
+    run = settings.cloud_run.model_copy(update={"startup_probe": given})
+    planned = plan(to_deployment(settings.model_copy(update={"cloud_run": run})))
+    assert startup_probe(planned) == StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
+    assert planned.startup.ready_s == 840

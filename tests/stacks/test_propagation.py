@@ -7,12 +7,14 @@ import pulumi_gcp as gcp
 import pytest
 
 from stacks import propagation
-from stacks.propagation import ProjectNotReadyError, awaited, require_resource_manager
+from stacks.propagation import ProjectNotReadyError, awaited, image_advice, require_resource_manager
 
 DISABLED = (
     "Error creating Network: googleapi: Error 403: Compute Engine API has not been used in project 269 before or it is disabled. "
     "Enable it by visiting https://console.developers.google.com/apis/api/compute.googleapis.com/overview?project=269 then retry."
 )
+
+AGENT = "service-269@gcp-sa-artifactregistry.iam.gserviceaccount.com"
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,10 @@ DISABLED = (
             "service account a@p.iam.gserviceaccount.com",
         ),
         ("Error 403: Permission 'run.services.create' denied on resource 'projects/p' (or it may not exist).", None),
+        (
+            f"Error creating Repository: googleapi: Error 403: Permission 'secretmanager.versions.access' denied for service account {AGENT}",
+            AGENT,
+        ),
         ("Error 409: the bucket exists", None),
         ("Error 404: The specified bucket does not exist.", None),
     ],
@@ -36,8 +42,51 @@ def test_only_what_passes_by_itself_is_waited_for(message, what):
     assert awaited(message) == what
 
 
-def test_a_resource_is_tried_again_for_five_minutes_at_googles_pace(monkeypatch):
-    now, pauses = [0.0], []
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        (
+            "Error creating Subnetwork: googleapi: Error 409: The resource 'projects/p/x' already exists, alreadyExists",
+            True,
+        ),
+        (
+            "googleapi: Error 409: Your previous request to create the named bucket succeeded and you already own it.",
+            True,
+        ),
+        ("Error creating RouterNat: the router 'r' has a NAT 'n' already", True),
+        ("Error 400: Invalid value", False),
+        (DISABLED, False),
+    ],
+)
+def test_what_exists_already_is_named_with_the_command_that_takes_it_over(message, named):
+    hint = propagation.exists_hint(message, "dev")
+    assert (hint is not None) is named
+    assert not named or "`python -m scripts.recover --stack dev`" in hint
+
+
+def test_the_command_is_named_once_a_run(monkeypatch):
+    said = []
+    monkeypatch.setattr(pulumi.log, "warn", said.append)
+    monkeypatch.setattr(pulumi, "get_stack", lambda: "dev")
+    waits = propagation._Waits()
+
+    async def fail(urn):
+        return await waits.again(pulumi.ErrorHookArgs(urn, "", "n", "t", errors=["Error 409: it already exists"]))
+
+    loop = asyncio.new_event_loop()
+    assert [loop.run_until_complete(fail(urn)) for urn in ("a", "b")] == [False, False]
+    assert len(said) == 1
+
+
+DENIED = "Error 403: Permission 'iam.serviceaccounts.actAs' denied on service account a@p.iam.gserviceaccount.com (or it may not exist)."
+
+
+@pytest.mark.parametrize(
+    ("error", "limit_s", "said"),
+    [(DISABLED, 300, "is new, or missing"), (DENIED, 120, "or you lack iam.serviceaccounts.actAs on it")],
+)
+def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch, error, limit_s, said):
+    now, pauses, spoken = [0.0], [], []
 
     async def sleep(seconds):
         pauses.append(seconds)
@@ -45,20 +94,31 @@ def test_a_resource_is_tried_again_for_five_minutes_at_googles_pace(monkeypatch)
 
     monkeypatch.setattr(propagation, "monotonic", lambda: now[0])
     monkeypatch.setattr(propagation.asyncio, "sleep", sleep)
+    monkeypatch.setattr(pulumi.log, "info", spoken.append)
+    monkeypatch.setattr(pulumi.log, "warn", spoken.append)
     monkeypatch.delenv(propagation.SPEED_VARIABLE, raising=False)
     waits = propagation._Waits()
     errors = []
 
     async def all_attempts():
         while True:
-            errors.insert(0, DISABLED)
+            errors.insert(0, error)
             if not await waits.again(pulumi.ErrorHookArgs("urn", "", "n", "t", errors=errors)):
                 return
 
     asyncio.new_event_loop().run_until_complete(all_attempts())
-    assert 300 <= sum(pauses) <= 330
+    assert limit_s <= sum(pauses) <= limit_s + 30
     assert pauses[:3] == [5, 10, 15]
     assert max(pauses) == 20
+    assert [said in text for text in spoken] == [True, True]
+    assert "python -m scripts.doctor --stack" in spoken[-1]
+
+
+@pytest.mark.parametrize("text", ["fast", "0", "-1"])
+def test_a_clock_speed_that_is_no_number_above_0_is_refused_before_anything_is_declared(monkeypatch, text):
+    monkeypatch.setenv(propagation.SPEED_VARIABLE, text)
+    with pytest.raises(ProjectNotReadyError, match="must be a number above 0"):
+        propagation.wait_for_google(grants=True)
 
 
 def test_a_simulated_cloud_is_waited_for_at_its_speed(monkeypatch):
@@ -113,3 +173,25 @@ def test_resources_of_the_provider_are_hooked_and_grants_only_where_nobody_tries
     bound = changed.opts.hooks
     assert (len(bound.on_error or []), len(bound.after_create or [])) == hooks
     assert changed.opts.protect is True
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "words"),
+    [
+        (
+            "image",
+            "Error 400: Upstream credentials are not valid: the upstream answered 401.",
+            "gemma-serving:dockerHub",
+        ),
+        ("image-us-east5", f"Error 403: denied for service account {AGENT}", "tokenSecret names a version"),
+        ("docker-hub-token", "googleapi: Error 404: Secret [projects/1/secrets/s] not found.", "tokenSecret names"),
+        ("vllm", "Image 'us-east4-docker.pkg.dev/p/r/a@sha256:1' not found.", "gemma-serving:image"),
+        ("vllm", "Image 'docker.io/a' not found.", None),
+        ("image", "Error 409: the repository already exists", None),
+        ("hf-token", "googleapi: Error 404: Secret [projects/1/secrets/s] not found.", None),
+    ],
+)
+def test_an_error_of_an_image_names_the_setting_to_look_at(name, message, words):
+    advice = image_advice(name, message)
+    assert (advice is None) == (words is None)
+    assert words is None or words in (advice or "")

@@ -44,6 +44,8 @@ GOOD = {
     "what the engine adds": TPU + "encryptionsalt: v1:abc\nsecretsprovider: passphrase\n",
     "keys of other namespaces": TPU + "  gcp:project: my-project\n  aws:region: us-east-1\n",
     "a secret token": TPU + "  gemma-serving:hfToken:\n    secure: v1:abc\n",
+    "secrets by reference": TPU
+    + "  gemma-serving:hfTokenSecret: projects/p-1/secrets/t/versions/3\n  gemma-serving:apiKey:\n    secure: v1:abc\n",
     "an image of one's own": TPU.replace(
         "image: vllm-tpu", f"image: {{repository: me/mine, digest: 'sha256:{'a' * 64}'}}"
     ),
@@ -63,6 +65,9 @@ WRONG = {
     "an unknown precision": TPU.replace("kvCacheDtype: fp8", "kvCacheDtype: int3"),
     "a missing model": "\n".join(line for line in TPU.splitlines() if "model:" not in line),
     "a token in clear": TPU + "  gemma-serving:hfToken: hf_canary\n",
+    "an API key in clear": TPU + "  gemma-serving:apiKey: canary\n",
+    "a secret that changes under the server": TPU
+    + "  gemma-serving:apiKeySecret: projects/p-1/secrets/t/versions/latest\n",
     "an unknown target": TPU.replace("target: tpu", "target: gpu"),
 }
 

@@ -1,0 +1,118 @@
+"""A secret value of the server in Secret Manager, with grants for its readers only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_gcp as gcp
+
+from contracts.labels import Ownership
+
+_ACCESSOR = "roles/secretmanager.secretAccessor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSecretArgs:
+    """A secret and its readers."""
+
+    project: str
+    secret_id: str
+    """Id of the secret. A change replaces the secret."""
+    value: pulumi.Output[str]
+    """The value. It is marked as a secret, so that the state and the preview never hold it in clear."""
+    ownership: Ownership
+    readers: Mapping[str, pulumi.Input[str]]
+    """IAM members that may read the value, by a short name."""
+    labels: Mapping[str, str]
+
+
+class StoredSecret(pulumi.ComponentResource):
+    """One secret, one version of it, and one grant per reader.
+
+    A new value makes a new version and destroys the old one. `version_name` changes with it, so that whatever refers to the
+    version is rolled out again. Nothing reads "latest", which would change under a running server.
+    """
+
+    secret_id: pulumi.Output[str]
+    version: pulumi.Output[str]
+    """The version's number."""
+    version_name: pulumi.Output[str]
+    """projects/P/secrets/S/versions/N."""
+    grants: list[pulumi.Resource]
+
+    def __init__(self, name: str, args: StoredSecretArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(f"gemma-serving:index:{type(self).__name__}", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        secret = gcp.secretmanager.Secret(
+            name,
+            secret_id=args.secret_id,
+            project=args.project,
+            replication=gcp.secretmanager.SecretReplicationArgs(auto=gcp.secretmanager.SecretReplicationAutoArgs()),
+            labels={**args.labels, **args.ownership.labels},
+            opts=child,
+        )
+        version = gcp.secretmanager.SecretVersion(
+            name,
+            secret=secret.id,
+            # Marked here too: the value must be a secret in the state whatever the caller passes.
+            secret_data=pulumi.Output.secret(args.value),
+            deletion_policy="DELETE",
+            opts=child,
+        )
+        self.grants = _grants(name, args.project, secret.secret_id, args.readers, child)
+        self.secret_id = secret.secret_id
+        self.version = version.version
+        self.version_name = version.name
+        self.register_outputs({"versionName": self.version_name})
+
+
+class HfTokenSecret(StoredSecret):
+    """The Hugging Face token."""
+
+
+class ApiKeySecret(StoredSecret):
+    """The API key that vLLM requires of its callers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingSecretArgs:
+    """A version that exists already, and its readers."""
+
+    version_name: str
+    """projects/P/secrets/S/versions/N. P may be another project."""
+    readers: Mapping[str, pulumi.Input[str]]
+    """IAM members that may read the value, by a short name."""
+
+
+class ExistingSecret(pulumi.ComponentResource):
+    """A version that exists already: only the grants on its secret belong to the stack. Its value never passes through Pulumi."""
+
+    secret_id: pulumi.Output[str]
+    """projects/P/secrets/S: Cloud Run takes the short id only for secrets of its own project."""
+    version: pulumi.Output[str]
+    version_name: pulumi.Output[str]
+    grants: list[pulumi.Resource]
+
+    def __init__(self, name: str, args: ExistingSecretArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("gemma-serving:index:ExistingSecret", name, None, opts)
+        _, project, _, secret, _, version = args.version_name.split("/")
+        self.secret_id = pulumi.Output.from_input(f"projects/{project}/secrets/{secret}")
+        self.version = pulumi.Output.from_input(version)
+        self.version_name = pulumi.Output.from_input(args.version_name)
+        self.grants = _grants(name, project, secret, args.readers, pulumi.ResourceOptions(parent=self))
+        self.register_outputs({"versionName": self.version_name})
+
+
+def _grants(
+    name: str,
+    project: str,
+    secret: pulumi.Input[str],
+    readers: Mapping[str, pulumi.Input[str]],
+    opts: pulumi.ResourceOptions,
+) -> list[pulumi.Resource]:
+    return [
+        gcp.secretmanager.SecretIamMember(
+            f"{name}-{reader}", project=project, secret_id=secret, role=_ACCESSOR, member=member, opts=opts
+        )
+        for reader, member in readers.items()
+    ]

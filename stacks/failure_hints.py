@@ -1,0 +1,192 @@
+"""Why a Cloud Run revision did not start, from the lines of its log and the figures of the plan."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
+from planning.probes import LONGEST_PROBE
+from planning.types import Plan, StartupProbe
+from planning.units import align_to
+from stacks.secrets import HF_TOKEN, set_command
+from stacks.settings import CloudRunSettings, Settings
+
+_MEMORY_STEP_GIB: Final = 4
+_GIB_MIB: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedStart:
+    """What is known of a revision that did not start."""
+
+    stack: str
+    settings: Settings
+    run: CloudRunSettings
+    plan: Plan
+    probe: StartupProbe
+    """The startup probe in effect."""
+    bucket: str
+    """The bucket of the weights, also if the stack reads none."""
+    account: str
+    """E-mail address of the server's account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """The cause of a failure, and the line that shows it."""
+
+    line: str
+    hint: str
+
+
+def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
+    """Return the cause, or None if no line shows one. Of several, the one that explains the others; of several lines, the newest."""
+    for pattern, explain in _CAUSES:
+        for line in reversed(lines):
+            found = pattern.search(line)
+            if found is not None:
+                return Cause(line=line, hint=explain(found, start))
+    return None
+
+
+def _memory(found: re.Match[str], start: FailedStart) -> str:
+    limit_mib, used_mib = int(found["limit"]), int(found["used"])
+    planned_gib = start.plan.memory.load_peak_host_gib
+    limit_gib = limit_mib / _GIB_MIB
+    said = (
+        f"The container ran out of memory: {used_mib} MiB were used when it was killed, {used_mib - limit_mib} MiB more than "
+        f"gemma-serving:cloudRun.memory allows ({limit_gib:g} GiB). The plan expects a peak of {planned_gib:.1f} GiB while the weights load"
+    )
+    cache = start.run.mount.cache_mib
+    said += f"; the file cache (cloudRun.mount.cacheSize, {cache / _GIB_MIB:g} GiB) counts too." if cache else "."
+    return f"{said} {_more_memory(start, max(planned_gib, used_mib / _GIB_MIB))}"
+
+
+def _more_memory(start: FailedStart, need_gib: float) -> str:
+    """Return the setting that gives more than was used, with the vCPU that Cloud Run asks for beside it."""
+    accelerator = find_accelerator(start.run.gpu)
+    most_gib = host_of(accelerator, "cloud-run").max_memory_gib if accelerator else math.inf
+    memory_gib = align_to(math.ceil(need_gib) + 1, _MEMORY_STEP_GIB)
+    cpu = next((cpu for cpu in CLOUD_RUN_VCPU if cpu * CLOUD_RUN_GIB_PER_VCPU >= memory_gib), None)
+    if memory_gib > most_gib or cpu is None:
+        return (
+            f"A {start.run.gpu} has {most_gib:g} GiB at most: choose a smaller checkpoint or another GPU "
+            f"(python -m scripts.plan --stack {start.stack} compares them)."
+        )
+    more_cpu = f" and gemma-serving:cloudRun.cpu to {cpu}" if start.run.cpu < cpu else ""
+    return f"Set gemma-serving:cloudRun.memory to at least {memory_gib}Gi{more_cpu}."
+
+
+def _unmounted(found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"Cloud Run could not mount volume {found['volume']}, so the server was never started: bucket gs://{start.bucket} does not exist, or "
+        f"{start.account} may not list it. Check the bucket with `gcloud storage ls gs://{start.bucket}`; a new grant takes up to two minutes, "
+        f"then run `pulumi up --stack {start.stack}` again."
+    )
+
+
+def _unreadable(found: re.Match[str], start: FailedStart) -> str:
+    mount, image = start.run.mount, start.settings.image
+    owner = mount.uid if mount.uid is not None else image.uid or 0
+    return (
+        f"The server may not read {found['path']}: the mount belongs to uid {owner}, and the container runs as another user. "
+        "Set gemma-serving:image.uid and image.gid to the user of your image (`docker inspect --format '{{.Config.User}}' IMAGE` shows it), and "
+        "leave out cloudRun.mount.uid."
+    )
+
+
+def _gated(_found: re.Match[str], start: FailedStart) -> str:
+    model = start.settings.model
+    token = (
+        f"the token of the stack's secret {HF_TOKEN.key} may not read it, or is not valid"
+        if start.settings.has_secret(HF_TOKEN.key)
+        else f"the stack has no secret {HF_TOKEN.key}"
+    )
+    return (
+        f"The Hugging Face hub refused {model}: {token}. Accept the terms at https://huggingface.co/{model}, then run "
+        f"`{set_command(HF_TOKEN.key, start.stack)}` with a token of that account."
+    )
+
+
+def _no_weights(_found: re.Match[str], start: FailedStart) -> str:
+    settings = start.settings
+    if settings.weights == "bucket":
+        return (
+            f"gs://{start.bucket}/{settings.weights_prefix} holds no whole checkpoint: run "
+            f"`python -m scripts.stage_model --stack {start.stack}`, then `pulumi up --stack {start.stack}` again."
+        )
+    place = "the image" if settings.weights == "prefetched-image" else "the hub"
+    return f"The server found no checkpoint of {settings.model} in {place}: check gemma-serving:model and gemma-serving:image."
+
+
+def _too_long(found: re.Match[str], start: FailedStart) -> str:
+    longest = int(found["longest"])
+    said = (
+        f"The KV cache cannot hold one request of {int(found['length']):,} tokens: it needs {found['needed']} GiB, and {found['available']} GiB are "
+        f"left (the plan expects {start.plan.memory.kv_gib:.2f} GiB)."
+    )
+    if longest < 1:
+        return f"{said} Choose a smaller checkpoint or a larger GPU."
+    return f"{said} Set gemma-serving:vllm.maxModelLen to {longest} at most, or raise vllm.gpuMemoryUtilization."
+
+
+def _no_cache_memory(found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"No GPU memory is left for the KV cache{found['figure'] or ''}; the plan expects {start.plan.memory.kv_gib:.2f} GiB. "
+        "Raise gemma-serving:vllm.gpuMemoryUtilization, or choose a smaller checkpoint or a larger GPU."
+    )
+
+
+def _gpu_memory(found: re.Match[str], start: FailedStart) -> str:
+    memory = start.plan.memory
+    return (
+        f"The GPU ran out of memory: {found['size']} more were asked for. The plan expects {memory.weights_gib:.1f} GiB of weights and "
+        f"{memory.activations_gib:.1f} GiB of activations of {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization to leave "
+        "more to allocations outside the KV cache, or lower vllm.maxNumBatchedTokens."
+    )
+
+
+def _arguments(found: re.Match[str], _start: FailedStart) -> str:
+    return f"vLLM refused its command line: {found['said'].strip()}. Change gemma-serving:vllm."
+
+
+def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
+    allowed, longest, planned = start.probe, LONGEST_PROBE, start.plan.startup
+    said = (
+        f"The server did not answer /health within {allowed.budget_s:,} s ({allowed.initial_delay_s} s, then {allowed.failure_threshold} x "
+        f"{allowed.period_s} s); the plan expects {planned.total_s:,.0f} s ({planned.load_s:,.0f} s of them to load the weights)."
+    )
+    if allowed.budget_s < longest.budget_s:
+        block = (
+            f"{{ initialDelay: {longest.initial_delay_s}s, period: {longest.period_s}s, failureThreshold: {longest.failure_threshold}, "
+            f"timeout: {longest.timeout_s}s }}"
+        )
+        return f"{said} Cloud Run allows {longest.budget_s:,} s: set gemma-serving:cloudRun.startupProbe: {block}."
+    return (
+        f"{said} Cloud Run allows no more. Make the start shorter: gemma-serving:cloudRun.mount.mode fuse-buffered with cloudRun.directVpc: true, "
+        "or weights: prefetched-image."
+    )
+
+
+_CAUSES: Final[Sequence[tuple[re.Pattern[str], Callable[[re.Match[str], FailedStart], str]]]] = (
+    (re.compile(r"Memory limit of (?P<limit>\d+) MiB exceeded with (?P<used>\d+) MiB used"), _memory),
+    (re.compile(r"volume \(type: gcs, name: (?P<volume>[\w-]+)\): mount operation failed"), _unmounted),
+    (re.compile(r"Permission denied: '(?P<path>/mnt/[^']*)'"), _unreadable),
+    (re.compile(r"GatedRepoError|Cannot access gated repo|Access to model \S+ is restricted|401 Client Error"), _gated),
+    (re.compile(r"Invalid repository ID or local directory specified|Cannot find any model weights with"), _no_weights),
+    (
+        re.compile(
+            r"max seq len \((?P<length>\d+)\), \(?(?P<needed>[\d.]+) GiB KV cache is needed, which is larger than the available KV cache memory "
+            r"\((?P<available>[\d.]+) GiB\)\. Based on the available memory, the estimated maximum model length is (?P<longest>\d+)"
+        ),
+        _too_long,
+    ),
+    (re.compile(r"No available memory for the cache blocks(?P<figure> \([^)]*\))?"), _no_cache_memory),
+    (re.compile(r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)"), _gpu_memory),
+    (re.compile(r"vllm(?: serve)?: error: (?P<said>.+)"), _arguments),
+    # CANCELLED: the container had ended before.
+    (re.compile(r"STARTUP \w+ probe failed \d+ times? consecutively(?!.*CANCELLED)"), _too_slow),
+)
+"""What a line looks like, and what it means; the earlier explains the later."""

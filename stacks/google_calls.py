@@ -1,0 +1,126 @@
+"""Calls of the program to Google's REST APIs beside those of the provider: few, without retries, each within a time limit.
+
+Endpoints and credentials come from the environment, as for gcloud and the provider.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
+
+if TYPE_CHECKING:  # slow to load, and few runs need it
+    import requests
+
+T = TypeVar("T")
+
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+
+
+class GoogleCallError(Exception):
+    """A call that gave no answer to work with: the HTTP status (0 if there was none), Google's message and machine-readable reason."""
+
+    def __init__(self, status: int, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+def endpoint(api: str) -> str:
+    """Return an API's root URL with a trailing slash: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, else Google's.
+
+    For Cloud Storage and Compute Engine, gcloud expects `storage/v1/` and `compute/v1/` at the end of the variable; the root is without them.
+    """
+    override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "").rstrip("/")
+    return f"{override.removesuffix(f'/{api}/v1')}/" if override else f"https://{api}.googleapis.com/"
+
+
+async def call(
+    api: str, path: str, *, project: str, limit_s: float, body: Mapping[str, object] | None = None
+) -> Mapping[str, object]:
+    """Return the answer of a GET, or of a POST if there is a body. Raises GoogleCallError, also after `limit_s` seconds.
+
+    A user's login calls on behalf of the project, so that its quota and its enabled APIs count.
+    """
+    try:
+        return await _within(limit_s, partial(_ask, endpoint(api) + path, project, body, limit_s))
+    except TimeoutError:
+        raise GoogleCallError(0, f"no answer within {limit_s:.0f} s") from None
+
+
+def _ask(url: str, project: str, body: Mapping[str, object] | None, limit_s: float) -> Mapping[str, object]:
+    import google.auth.exceptions  # noqa: PLC0415 - slow to load, and few runs need it
+    import requests  # noqa: PLC0415 - as above
+
+    try:
+        session = _session(project)
+        verb = "GET" if body is None else "POST"
+        answer = session.request(verb, url, json=body, timeout=limit_s)
+    except google.auth.exceptions.GoogleAuthError as error:
+        raise GoogleCallError(0, f"the credentials do not work: {str(error).splitlines()[0]}") from None
+    except requests.RequestException as error:
+        raise GoogleCallError(0, f"no connection to {url.partition('?')[0]} ({type(error).__name__})") from None
+    if not answer.ok:
+        raise _refusal(answer)
+    try:
+        return cast("Mapping[str, object]", answer.json())
+    except ValueError:
+        raise GoogleCallError(answer.status_code, "an answer that is not JSON") from None
+
+
+def _session(project: str) -> "requests.Session":
+    """Return a session with the user's credentials; GOOGLE_OAUTH_ACCESS_TOKEN comes first, as in the provider."""
+    import google.auth  # noqa: PLC0415 - slow to load, and few runs need it
+    from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - as above
+    from google.oauth2.credentials import Credentials  # noqa: PLC0415 - as above
+
+    token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
+    if token:
+        return AuthorizedSession(Credentials(token=token))
+    found = cast("tuple[object, object]", google.auth.default(scopes=_SCOPES))[0]  # pyright: ignore[reportUnknownMemberType] - the library is untyped
+    if isinstance(found, Credentials) and getattr(found, "refresh_token", None):
+        found = found.with_quota_project(project)  # pyright: ignore[reportUnknownMemberType] - the library is untyped
+    return AuthorizedSession(cast("Credentials", found))
+
+
+def _refusal(answer: "requests.Response") -> GoogleCallError:
+    message, reason = f"HTTP {answer.status_code}", ""
+    # A body that is not Google's error format says nothing more than the status.
+    with suppress(ValueError, KeyError, TypeError):
+        error = cast("Mapping[str, object]", answer.json()["error"])
+        message = str(error.get("message") or message)
+        details = cast("list[Mapping[str, object]]", error.get("details") or [])
+        reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
+    return GoogleCallError(answer.status_code, message, reason)
+
+
+async def _within(limit_s: float, work: Callable[[], T]) -> T:
+    """Return what `work` returns in a thread that nobody waits for after the limit. Raises TimeoutError.
+
+    A request's own timeout does not end an answer that trickles, and the interpreter waits for threads of an executor.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def finish(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast("T", result))
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - it belongs to who waits
+            failure = error
+        # The loop is closed if nobody waits any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(finish, result, failure)
+
+    threading.Thread(target=run, name="google-call", daemon=True).start()
+    return await asyncio.wait_for(done, limit_s)

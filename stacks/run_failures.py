@@ -1,0 +1,137 @@
+"""What `pulumi up` says when a revision of the Cloud Run service does not start.
+
+Cloud Run's own error gives no reason: the container's words stand in Cloud Logging. So an error hook of the Pulumi engine reads the last lines
+there and adds the planner's hint. It never changes the outcome, and takes no longer than `stacks.container_logs.LIMIT_S`.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import pulumi
+from pulumi.runtime import get_config_env, get_config_secret_keys_env
+
+from planning.types import StartupProbe
+from stacks.base import Context
+from stacks.container_logs import ContainerLine, RevisionLog, last_lines
+from stacks.failure_hints import Cause, FailedStart, cause_of
+from stacks.google_calls import GoogleCallError
+from stacks.masking import masked
+from stacks.settings import CloudRunSettings
+
+SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
+_SHOWN: Final = 20
+_LONGEST_LINE: Final = 400
+_NOT_STARTED: Final = re.compile(
+    r"user-provided container failed|Container failed to start|container exited|HealthCheckContainer|HEALTH_CHECK_CONTAINER_ERROR|ran out of memory",
+    re.IGNORECASE,
+)
+_REVISION: Final = re.compile(r"revision_name%3D%22(?P<linked>[\w-]+)%22|Revision '(?P<named>[\w-]+)' is not ready")
+_CLOCK_SKEW: Final = timedelta(minutes=2)
+_FORBIDDEN: Final = 403
+
+
+def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProbe) -> None:
+    """Let a service that is declared from now on explain why its revision did not start."""
+    start = FailedStart(
+        stack=context.names.stack,
+        settings=context.settings,
+        run=run,
+        plan=context.plan,
+        probe=probe,
+        bucket=context.settings.bucket.existing or context.names.bucket,
+        account=f"{context.names.account_id}@{context.settings.project}.iam.gserviceaccount.com",
+    )
+    report = FailureReport(start=start, service=context.names.base, secrets=_secret_values())
+    hook = pulumi.ErrorHook("explain-failed-revision", report.tell)
+
+    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+        if args.type_ != SERVICE_TYPE:
+            return None
+        hooks = pulumi.ResourceHookBinding(on_error=[hook])
+        return pulumi.ResourceTransformationResult(
+            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
+        )
+
+    pulumi.runtime.register_stack_transformation(transform)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureReport:
+    """Explains the failures of one service."""
+
+    start: FailedStart
+    service: str
+    secrets: Sequence[str]
+    """Values that are never shown."""
+
+    async def tell(self, args: pulumi.ErrorHookArgs) -> bool:
+        """Log why the revision did not start. Return False: the operation is not tried again."""
+        message = args.errors[0] if args.errors else ""
+        if _NOT_STARTED.search(message):
+            try:
+                pulumi.log.error(await self.text(message))
+            except Exception as error:  # noqa: BLE001 - an error of the hook would take the place of Google's
+                pulumi.log.warn(f"The revision's log could not be explained ({type(error).__name__}).")
+        return False
+
+    async def text(self, message: str) -> str:
+        """Return what is known about a failure of which Cloud Run says `message`."""
+        log = self._log(message)
+        name = f"Revision {log.revision}" if log.revision else f"The new revision of {self.service}"
+        try:
+            lines = self._masked(await last_lines(log))
+        except GoogleCallError as error:
+            return f"{name} did not start, and its log could not be read: {self._unread(error)} Read it with:\n  {log.command}"
+        if not lines:
+            return f"{name} did not start, and Cloud Logging has no lines of it yet. Read them with:\n  {log.command}"
+        cause = cause_of([line.text for line in lines], self.start)
+        hint = cause.hint if cause else "No line shows a cause that the planner knows."
+        text = "\n".join(f"  {line[:_LONGEST_LINE]}" for line in _excerpt(lines, cause))
+        return f"{name} did not start. {hint}\nThe last lines of its log:\n{text}\nRead the whole log with:\n  {log.command}"
+
+    def _log(self, message: str) -> RevisionLog:
+        found = _REVISION.search(message)
+        return RevisionLog(
+            project=self.start.settings.project,
+            location=self.start.run.region,
+            service=self.service,
+            revision=found["linked"] or found["named"] if found else None,
+            since=(datetime.now(UTC) - self._longest()).isoformat(),
+        )
+
+    def _longest(self) -> timedelta:
+        """Return how long ago the revision can have started: its probe has just ended."""
+        return timedelta(seconds=self.start.probe.budget_s) + _CLOCK_SKEW
+
+    def _masked(self, lines: Sequence[ContainerLine]) -> Sequence[ContainerLine]:
+        return [ContainerLine(source=line.source, text=masked(line.text, self.secrets)) for line in lines]
+
+    def _unread(self, error: GoogleCallError) -> str:
+        project = self.start.settings.project
+        said = f"{masked(str(error), self.secrets).rstrip('.')}."
+        if error.reason == "SERVICE_DISABLED":
+            return f"the Cloud Logging API is off (gcloud services enable logging.googleapis.com --project={project})."
+        if error.status == _FORBIDDEN:
+            member = '--member="user:$(gcloud config get account)"'
+            grant = f"gcloud projects add-iam-policy-binding {project} {member} --role=roles/logging.viewer --condition=None"
+            return f"Google says: {said} You need logging.logEntries.list ({grant})."
+        return said
+
+
+def _excerpt(lines: Sequence[ContainerLine], cause: Cause | None) -> Iterator[str]:
+    """Yield the last lines, and before them the line that shows the cause if it is older."""
+    shown = lines[-_SHOWN:]
+    if cause is not None and all(line.text != cause.line for line in shown):
+        yield cause.line
+        yield "..."
+    for line in shown:
+        yield f"[{line.source}] {line.text}"
+
+
+def _secret_values() -> Sequence[str]:
+    """Return the values of the stack's secrets, the Hugging Face token among them."""
+    values = get_config_env()
+    return [values[key] for key in get_config_secret_keys_env() if values.get(key)]

@@ -1,0 +1,25 @@
+"""What a test knows of a failed revision: a stack of the repository, its plan, and changes of its settings."""
+
+from planning import plan
+from stacks.cloud_run import startup_probe
+from stacks.failure_hints import FailedStart
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+from tests.stacks.test_program import ROOT
+
+PROJECT = "local-project"
+
+
+def failed_start(stack="l4-12b-qat", *, run=None, **changes):
+    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project=PROJECT).model_copy(update=changes)
+    settings = settings.model_copy(update={"cloud_run": settings.cloud_run.model_copy(update=run or {})})
+    planned = plan(to_deployment(settings))
+    return FailedStart(
+        stack=stack,
+        settings=settings,
+        run=settings.cloud_run,
+        plan=planned,
+        probe=startup_probe(planned),
+        bucket=f"{PROJECT}-gemma-{stack}-models",
+        account=f"gemma-{stack}@{PROJECT}.iam.gserviceaccount.com",
+    )

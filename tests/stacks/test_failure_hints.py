@@ -1,0 +1,140 @@
+"""Each way in which a container fails to start has a hint with a figure and what to change.
+
+The lines are those of public logs, of Cloud Run's system log and of vLLM.
+"""
+
+import pytest
+
+from stacks.failure_hints import cause_of
+from stacks.settings import ProbeSettings
+from tests.stacks.failed_start import failed_start
+
+MEMORY = "Memory limit of 16384 MiB exceeded with 16793 MiB used. Consider increasing the memory limit, see https://cloud.google.com/run/docs/configuring/memory-limits"
+SIGNAL = "Container terminated on signal 9."
+EXIT = "Container called exit(1)."
+PROBE = 'STARTUP HTTP probe failed {} consecutively for container "vllm" on port 8000 path "/health". The instance was not started. '
+CANCELLED = PROBE.format("1 time") + "Connection failed with status CANCELLED."
+SLOW = PROBE.format("30 times") + "Connection failed with status ERROR_CONNECTION_FAILED."
+UNMOUNTED = "terminated: Application failed to run: volume (type: gcs, name: models): mount operation failed"
+DENIED = "PermissionError: [Errno 13] Permission denied: '/mnt/models/gemma-4-12B-it-qat-w4a16-ct/config.json'"
+GATED = "Access to model google/gemma-4-12B-it-qat-w4a16-ct is restricted and you are not in the authorized list."
+NO_WEIGHTS = (
+    "  Value error, Invalid repository ID or local directory specified: '/mnt/models/gemma-4-12B-it-qat-w4a16-ct'."
+)
+TOO_LONG = (
+    "(EngineCore pid=407) ValueError: To serve at least one request with the model's max seq len (262144), (6.13 GiB KV cache is needed, which is "
+    "larger than the available KV cache memory (4.56 GiB). Based on the available memory, the estimated maximum model length is 165120. Try increasing "
+    "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+)
+NO_CACHE = "ValueError: No available memory for the cache blocks (Available KV cache memory: -1.22 GiB). Try increasing `gpu_memory_utilization`."
+CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 22.03 GiB"
+FLAG = "vllm: error: unrecognized arguments: --max-model-length=8192"
+LONGEST = ProbeSettings.model_validate(
+    {"initialDelay": "240s", "period": "60s", "failureThreshold": 30, "timeout": "10s"}
+)
+SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "failureThreshold": 2, "timeout": "10s"})
+
+
+@pytest.mark.parametrize(
+    ("lines", "changes", "says"),
+    [
+        pytest.param(
+            [MEMORY, SIGNAL, CANCELLED],
+            {},
+            [
+                "16793 MiB were used when it was killed, 409 MiB more than",
+                "cloudRun.memory to at least 20Gi and gemma-serving:cloudRun.cpu to 6.",
+            ],
+            id="memory",
+        ),
+        pytest.param(
+            [MEMORY.replace("16384", "32768").replace("16793", "33010"), SIGNAL],
+            {"run": {"memory_mib": 32768, "cpu": 8}},
+            ["242 MiB more than", "A nvidia-l4 has 32 GiB at most", "python -m scripts.plan --stack l4-12b-qat"],
+            id="memory at the limit of the GPU",
+        ),
+        pytest.param(
+            ["Loading safetensors checkpoint shards:  50% Completed | 1/2", SLOW],
+            {"run": {"startup_probe": SHORT}},
+            [
+                "did not answer /health within 180 s (60 s, then 2 x 60 s); the plan expects ",
+                "set gemma-serving:cloudRun.startupProbe: { initialDelay: 240s, period: 10s, failureThreshold: 180, timeout: 5s }.",
+            ],
+            id="probe",
+        ),
+        pytest.param(
+            [SLOW],
+            {"run": {"startup_probe": LONGEST}},
+            ["within 2,040 s", "Cloud Run allows no more", "fuse-buffered with cloudRun.directVpc"],
+            id="longest probe",
+        ),
+        pytest.param(
+            ["Error: ... code = PermissionDenied desc = ...", "Container called exit(255).", UNMOUNTED, CANCELLED],
+            {},
+            [
+                "volume models",
+                "gs://local-project-gemma-l4-12b-qat-models",
+                "gemma-l4-12b-qat@local-project.iam.gserviceaccount.com may not list it",
+            ],
+            id="mount",
+        ),
+        pytest.param([DENIED, EXIT], {}, ["the mount belongs to uid 0", "gemma-serving:image.uid"], id="uid"),
+        pytest.param(
+            [GATED, EXIT],
+            {"weights": "hub"},
+            ["has no secret hfToken", "https://huggingface.co/google/gemma-4-12B-it-qat-w4a16-ct"],
+            id="gated",
+        ),
+        pytest.param(
+            ["401 Client Error: Unauthorized for url: https://huggingface.co/api/models/google/x", EXIT],
+            {"weights": "hub", "secrets": ["hfToken"]},
+            ["hfToken may not read it, or is not valid", "python -m scripts.save_token hfToken --stack l4-12b-qat"],
+            id="token",
+        ),
+        pytest.param(
+            [NO_WEIGHTS, EXIT, CANCELLED],
+            {},
+            [
+                "models/gemma-4-12B-it-qat-w4a16-ct holds no whole checkpoint",
+                "python -m scripts.stage_model --stack l4-12b-qat",
+            ],
+            id="weights",
+        ),
+        pytest.param(
+            [TOO_LONG, EXIT],
+            {},
+            [
+                "one request of 262,144 tokens: it needs 6.13 GiB, and 4.56 GiB are left",
+                "vllm.maxModelLen to 165120 at most",
+            ],
+            id="length",
+        ),
+        pytest.param(
+            [NO_CACHE, EXIT],
+            {},
+            ["(Available KV cache memory: -1.22 GiB)", "gpuMemoryUtilization"],
+            id="no cache memory",
+        ),
+        pytest.param([CUDA, EXIT], {}, ["2.50 GiB more were asked for", "maxNumBatchedTokens"], id="GPU memory"),
+        pytest.param(
+            [FLAG, "Container called exit(2).", CANCELLED],
+            {},
+            ["unrecognized arguments: --max-model-length=8192", "gemma-serving:vllm"],
+            id="flag",
+        ),
+    ],
+)
+def test_a_failure_is_explained_with_its_figure_and_the_way_out(lines, changes, says):
+    cause = cause_of(lines, failed_start(**changes))
+    assert all(part in cause.hint for part in says), cause.hint
+    assert cause.line in lines
+
+
+def test_what_the_planner_does_not_know_has_no_hint():
+    assert cause_of(["Traceback (most recent call last):", "KeyError: 'x'", EXIT, CANCELLED], failed_start()) is None
+
+
+def test_more_memory_is_more_than_the_plan_and_more_than_was_used():
+    start = failed_start("l4-qat", run={"memory_mib": 16384, "cpu": 4})
+    assert start.plan.memory.load_peak_host_gib > 16
+    assert "at least 20Gi" in cause_of([MEMORY], start).hint

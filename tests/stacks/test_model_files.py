@@ -1,0 +1,165 @@
+"""A stack with a model that the planner does not know: its config.json beside the settings is all that it needs."""
+
+import json
+import re
+
+import pytest
+
+from contracts.staged_weights import MANIFEST, config_of, weights_bytes
+from planning import PlanningError, plan
+from stacks.loading import SettingsError, from_file
+from stacks.model_files import read_model
+from stacks.planned import to_deployment
+from stacks.program import run
+from tests.stacks.test_program import ROOT, configured
+
+__all__ = ["configured"]
+
+FOLDER = "tests/fixtures/models/other-8b"
+DRAFTER = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1_024,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "vocab_size": 128_256,
+}
+RTX_STACK = """\
+config:
+  gemma-serving:target: cloud-run
+  gemma-serving:model: org/other-8b
+  gemma-serving:image: vllm-openai
+  gemma-serving:vllm:
+    maxModelLen: 8192
+  gemma-serving:cloudRun:
+    region: us-central1
+    gpu: nvidia-rtx-pro-6000
+    cpu: 20
+    memory: 80Gi
+    concurrency: 16
+    maxInstances: 1
+"""
+
+
+@pytest.fixture
+def stack(tmp_path):
+    """Write a stack's file with further lines, and the config.json beside it; return the settings' deployment."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors.index.json"):
+        (folder / name).write_text((ROOT / FOLDER / name).read_text())
+
+    def written(*lines):
+        path = tmp_path / "Pulumi.other.yaml"
+        path.write_text(RTX_STACK + "".join(f"  gemma-serving:{line}\n" for line in lines))
+        return to_deployment(from_file(path, project="my-project"), tmp_path)
+
+    return written
+
+
+def test_the_program_declares_a_model_of_its_config_and_tells_so(configured, declare):
+    configured("rtx6000-31b", model="org/other-8b", modelConfig=f"{FOLDER}/config.json", weights="hub", vllm={})
+    recorder, _ = declare(run)
+    service = recorder.one("cloudrunv2/service:Service")
+    arguments = json.dumps(service.inputs["template"])
+    assert '"org/other-8b"' in arguments
+    assert "gemma4" not in arguments
+
+
+def test_the_program_refuses_a_model_that_it_does_not_know(configured, declare):
+    configured("rtx6000-31b", model="org/other-8b")
+    with pytest.raises(PlanningError, match="modelConfig in a stack"):
+        declare(run)
+
+
+def test_a_file_and_its_folder_give_the_same_model_with_its_size(stack):
+    for value in ("models/config.json", "models", "models/"):
+        planned = plan(stack(f"modelConfig: {value}"))
+        assert (planned.model, planned.fits) == ("org/other-8b", True)
+        assert planned.memory.checkpoint_gib == pytest.approx(16_060_522_496 / 2**30)
+        assert "MOD01" in {finding.id for finding in planned.findings}
+
+
+def test_the_size_of_weights_without_an_index_is_that_of_their_files(stack, tmp_path):
+    (tmp_path / "models" / "model.safetensors.index.json").unlink()
+    header = b'{"__metadata__": {}, "lm_head.weight": {}}'
+    content = len(header).to_bytes(8, "little") + header + b"\0" * 5_000
+    (tmp_path / "models" / "model.safetensors").write_bytes(content)
+    spec = stack("modelConfig: models").model_spec
+    assert (spec.checkpoint_bytes, spec.head_in_checkpoint) == (5_000, False)
+    tied = {**json.loads((ROOT / FOLDER / "config.json").read_text()), "tie_word_embeddings": True}
+    (tmp_path / "models" / "config.json").write_text(json.dumps(tied))
+    assert stack("modelConfig: models").model_spec.head_in_checkpoint
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version https://git-lfs.github.com/spec/v1", b"\x02" + b"\0" * 7 + b"{]" + b"\0" * 9]
+)
+def test_a_placeholder_of_weights_is_refused(stack, tmp_path, content):
+    (tmp_path / "models" / "model.safetensors.index.json").unlink()
+    (tmp_path / "models" / "model.safetensors").write_bytes(content)
+    with pytest.raises(PlanningError, match="is no safetensors file"):
+        stack("modelConfig: models")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("models/none.json", 'gemma-serving:modelConfig = "models/none.json": .* cannot be read: No such file'),
+        ("models/broken.json", "is not JSON"),
+        ("models/list.json", "must hold one JSON object"),
+        ("models/empty.json", '"num_hidden_layers" is missing'),
+    ],
+)
+def test_a_file_that_gives_no_model_is_refused_with_its_key(stack, tmp_path, value, said):
+    for name, text in {"broken": "{", "list": "[]", "empty": "{}"}.items():
+        (tmp_path / "models" / f"{name}.json").write_text(text)
+    with pytest.raises(PlanningError, match=said):
+        stack(f"modelConfig: {value}")
+
+
+@pytest.mark.parametrize("value", ["/etc/config.json", "../other/config.json", "models/../../x"])
+def test_a_path_outside_the_project_is_refused(stack, value):
+    with pytest.raises(SettingsError, match=re.escape("expected a path inside the project, without ..")):
+        stack(f"modelConfig: {value}")
+
+
+def test_an_unknown_drafter_needs_its_config_and_has_to_fit(stack, tmp_path):
+    named = 'vllm: {maxModelLen: 8192, speculativeConfig: {model: "org/head", num_speculative_tokens: 3}}'
+    path = tmp_path / "models" / "draft.json"
+
+    def planned(*lines):
+        text = RTX_STACK.replace("vllm:\n    maxModelLen: 8192", named)
+        (tmp_path / "Pulumi.other.yaml").write_text(text + "".join(f"  gemma-serving:{line}\n" for line in lines))
+        settings = from_file(tmp_path / "Pulumi.other.yaml", project="my-project")
+        return plan(to_deployment(settings, tmp_path))
+
+    assert "WRK06" in {finding.id for finding in planned("modelConfig: models").findings}
+    path.write_text(json.dumps(DRAFTER))
+    found = {finding.id for finding in planned("modelConfig: models", "draftConfig: models/draft.json").findings}
+    assert not found & {"MOD03", "WRK06"}
+    path.write_text(json.dumps({**DRAFTER, "vocab_size": 32_000}))
+    stopped = planned("modelConfig: models", "draftConfig: models/draft.json").stopping
+    assert [finding.id for finding in stopped] == ["MOD03"]
+    assert "org/head cannot draft for org/other-8b" in stopped[0].message
+
+
+def test_a_config_of_the_hub_s_layout_is_named_by_its_folder():
+    assert read_model(ROOT / FOLDER).name == "other-8b"
+    assert read_model(ROOT / FOLDER / "config.json", name="org/other-8b").name == "org/other-8b"
+
+
+def test_a_manifest_has_the_config_and_the_size_of_the_weights():
+    manifest = {
+        "schema": 1,
+        "config": {"model_type": "llama"},
+        "files": [
+            {"name": "config.json", "size_bytes": 700},
+            {"name": "model-1.safetensors", "size_bytes": 5_000},
+            {"name": "model-2.safetensors", "size_bytes": 2_000},
+        ],
+    }
+    assert config_of(manifest) == {"model_type": "llama"}
+    assert weights_bytes(manifest) == 7_000
+    assert (config_of({"schema": 1, "files": []}), weights_bytes({})) == (None, 0)
+    assert MANIFEST.endswith(".json")

@@ -1,0 +1,70 @@
+"""A stack can name a file with prices of its own."""
+
+import json
+
+import pytest
+import yaml
+
+from planning import PlanningError, plan
+from stacks.loading import SettingsError, from_file
+from stacks.planned import to_deployment
+from tests.planning.test_incidents import ROOT, TODAY
+
+
+def planned(folder, text, name="prices.json"):
+    """Plan l4-qat with a price file of this text."""
+    (folder / "prices.json").write_text(text, encoding="utf-8")
+    document = yaml.safe_load((ROOT / "Pulumi.l4-qat.yaml").read_text(encoding="utf-8"))
+    document["config"]["gemma-serving:prices"] = str(folder / name)
+    path = folder / "Pulumi.l4-qat.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return plan(to_deployment(from_file(path, project="my-project"), today=TODAY))
+
+
+def test_the_file_that_cst04_prints_removes_cst04(tmp_path):
+    before = plan(to_deployment(from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project"), today=TODAY))
+    advice = next(finding.advice for finding in before.findings if finding.id == "CST04")
+    after = planned(tmp_path, advice[advice.index("{") : advice.rindex("}") + 1])
+    assert "CST04" not in {finding.id for finding in after.findings}
+    assert after.cost.prices_as_of == TODAY
+    assert after.cost.usd_per_hour == pytest.approx(before.cost.usd_per_hour)
+
+
+def test_prices_of_the_region_decide(tmp_path):
+    text = json.dumps({"as_of": TODAY, "regions": {"us-east4": {"cloud_run_l4_usd_per_s": 0.001}}})
+    assert planned(tmp_path, text).cost.parts_usd_per_hour[0][1] == pytest.approx(3.6)
+
+
+def test_weights_of_a_bucket_elsewhere_are_in_the_bill(tmp_path):
+    document = yaml.safe_load((ROOT / "Pulumi.l4-qat.yaml").read_text(encoding="utf-8"))
+    document["config"]["gemma-serving:bucket"] = {"existing": "my-bucket", "region": "europe-west4"}
+    path = tmp_path / "Pulumi.l4-qat.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    running = plan(to_deployment(from_file(path, project="my-project"))).running
+    assert "weights from europe-west4 to us-east4" in {part.name for part in running.bill}
+    document["config"]["gemma-serving:bucket"] = {"region": "europe-west4"}
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    with pytest.raises(SettingsError, match="region is that of an existing bucket; set existing, or remove region"):
+        from_file(path, project="my-project")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (
+            "{}",
+            "none.json",
+            "which cannot be read: No such file or directory; paths count from the folder of Pulumi.yaml.",
+        ),
+        ("{", "prices.json", "which is not JSON"),
+        ("[]", "prices.json", "which must hold one JSON object."),
+        ('{"v9": 1}', "prices.json", 'unknown key "v9"'),
+        ('{"gce_h100_usd_per_hour": NaN}', "prices.json", "NaN is no number"),
+        ('{"gce_h100_usd_per_hour": -1}', "prices.json", "must be a number above 0"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused_in_one_sentence(tmp_path, text, name, said):
+    with pytest.raises(PlanningError) as caught:
+        planned(tmp_path, text, name)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,205 @@
+"""What a failed revision's log says, read from the local cloud: Google's refusals, lag, dead and slow endpoints, secrets."""
+
+import asyncio
+import socket
+import threading
+
+import pulumi
+import pytest
+
+from localcloud.world import run_words
+from localcloud.world.run_words import LogLine
+from localcloud.world.scenario import Logging, OperationDurations, Scenario, Services
+from stacks import container_logs, run_failures
+from stacks.masking import MASK
+from stacks.propagation import SPEED_VARIABLE
+from stacks.run_failures import FailureReport
+from tests.localcloud import idle_cloud
+from tests.stacks.failed_start import PROJECT, failed_start
+
+CANARY = "hf_canary0123456789"
+SERVICE = "gemma-l4-12b-qat"
+REVISION = f"projects/{PROJECT}/locations/us-east4/services/{SERVICE}/revisions/{SERVICE}-00002-abc"
+TEMPLATE = {
+    "containers": [
+        {
+            "name": "vllm",
+            "ports": [{"containerPort": 8000}],
+            "startupProbe": {"httpGet": {"path": "/health", "port": 8000}},
+        }
+    ]
+}
+MESSAGE = "Error waiting to update Service: Error code 9, message: " + run_words.with_logs_url(
+    run_words.not_started(TEMPLATE), REVISION
+)
+UNNAMED = "Error code 9, message: The user-provided container failed the configured startup probe checks."
+TRACEBACK = ["Traceback (most recent call last):", *(f"  frame {number}" for number in range(60))]
+
+
+@pytest.fixture
+def report():
+    return FailureReport(start=failed_start(), service=SERVICE, secrets=["stack-secret-canary"])
+
+
+@pytest.fixture
+def project(monkeypatch):
+    """A local cloud whose Cloud Logging the program reads."""
+    with idle_cloud.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
+        use(monkeypatch, cloud.base_url, cloud.token)
+        yield cloud
+
+
+def use(monkeypatch, base_url, token="nobody's"):  # noqa: S107 - no token
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING", f"{base_url}/logging/")
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
+    monkeypatch.setenv(SPEED_VARIABLE, "200")
+
+
+def write(cloud, *lines, revision=REVISION):
+    async def all_lines():
+        for line in lines:
+            cloud.cloud.logs.write(run_words.entry(line, revision))
+
+    asyncio.run_coroutine_threadsafe(all_lines(), cloud.loop).result(10)
+
+
+def printed(*texts):
+    return [LogLine(stream="stderr", text=text) for text in texts]
+
+
+def explained(report, message=MESSAGE):
+    return asyncio.run(report.text(message))
+
+
+def test_the_last_lines_are_shown_with_the_cause_and_the_command(project, report):
+    error = "ValueError: No available memory for the cache blocks (Available KV cache memory: -1.22 GiB)."
+    write(project, *printed(error, *TRACEBACK), *run_words.exited(1, TEMPLATE, service=SERVICE))
+    write(project, *printed("a line of another revision"), revision=REVISION.replace("00002", "00001"))
+    text = explained(report)
+    assert text.startswith(f"Revision {SERVICE}-00002-abc did not start. No GPU memory is left for the KV cache")
+    assert "\n  ValueError: No available memory" in text
+    assert (
+        "[stderr]   frame 59\n  [system] Container called exit(1).\n  [system] STARTUP HTTP probe failed 1 time" in text
+    )
+    assert "  frame 20\n" not in text
+    assert "another revision" not in text
+    assert (
+        f'gcloud logging read \'resource.type="cloud_run_revision" AND resource.labels.service_name="{SERVICE}"' in text
+    )
+    assert f"--project={PROJECT}" in text
+
+
+def test_no_secret_of_the_containers_output_is_shown(project, report):
+    write(
+        project,
+        *printed(
+            f"non-default args: {{'served_model_name': ('{CANARY}',)}}",
+            "HF says stack-secret-canary",
+            f"error near {CANARY}",
+        ),
+        *run_words.exited(1, TEMPLATE, service=SERVICE),
+    )
+    text = explained(report)
+    assert "canary" not in text
+    assert text.count(MASK) == 3
+
+
+def test_an_error_that_does_not_name_the_revision_is_explained_by_the_newest_lines(project, report):
+    write(
+        project, *printed("vllm: error: unrecognized arguments: --x"), *run_words.exited(2, TEMPLATE, service=SERVICE)
+    )
+    assert "The new revision of gemma-l4-12b-qat did not start. vLLM refused its command line" in explained(
+        report, UNNAMED
+    )
+
+
+def test_lines_that_come_late_are_waited_for(monkeypatch, report):
+    with idle_cloud.start(scenario=Scenario(logging=Logging(lag_s=100))) as cloud:
+        use(monkeypatch, cloud.base_url, cloud.token)
+        write(cloud, *printed("late"), *run_words.exited(1, TEMPLATE, service=SERVICE))
+        assert "[stderr] late" in explained(report)
+
+
+def test_a_log_without_lines_is_said(project, report):
+    assert "Cloud Logging has no lines of it yet. Read them with:\n  gcloud logging read" in explained(report)
+
+
+def test_who_may_not_read_the_log_gets_the_grant_and_the_command(project, report, monkeypatch):
+    monkeypatch.setenv(
+        "GOOGLE_OAUTH_ACCESS_TOKEN", project.cloud.tokens.issue_access_token("x@y.iam.gserviceaccount.com")
+    )
+    text = explained(report)
+    assert "Google says: Permission denied for all log views. You need logging.logEntries.list" in text
+    assert "--role=roles/logging.viewer" in text
+    assert "Read it with:\n  gcloud logging read" in text
+
+
+def test_an_api_that_is_off_is_said_with_its_command(monkeypatch, report):
+    with idle_cloud.start(scenario=Scenario(services=Services(enabled=()))) as cloud:
+        use(monkeypatch, cloud.base_url, cloud.token)
+        assert f"gcloud services enable logging.googleapis.com --project={PROJECT}" in explained(report)
+
+
+def test_a_dead_endpoint_is_said(monkeypatch, report):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        use(monkeypatch, f"http://127.0.0.1:{closed.getsockname()[1]}")
+        assert "its log could not be read: no connection to http://127.0.0.1" in explained(report)
+
+
+def test_an_endpoint_that_trickles_delays_nothing_beyond_the_limit(monkeypatch, report):
+    """Each byte comes within a request's own timeout, so that only the limit ends it."""
+    monkeypatch.setattr(container_logs, "LIMIT_S", 0.4)
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        use(monkeypatch, f"http://127.0.0.1:{server.getsockname()[1]}")
+
+        def trickle():
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                while not stop.wait(0.02):
+                    connection.sendall(b" ")
+
+        sender = threading.Thread(target=trickle, daemon=True)
+        sender.start()
+        assert "could not be read: no answer within 0 s" in explained(report)
+        assert sender.is_alive()
+        stop.set()
+        sender.join(10)
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (MESSAGE, True),
+        (UNNAMED, True),
+        ("Error code 5, message: Revision 'x' is not ready and cannot serve traffic. Image 'x' not found.", False),
+        ("googleapi: Error 403: Permission 'run.services.create' denied", False),
+        ("timeout while waiting for state to become 'done: true'", False),
+        ("", False),
+    ],
+)
+def test_only_a_container_that_failed_is_explained_and_nothing_is_tried_again(monkeypatch, report, message, told):
+    said = []
+
+    async def text(_report, _message):
+        return "explained"
+
+    monkeypatch.setattr(FailureReport, "text", text)
+    monkeypatch.setattr(run_failures.pulumi.log, "error", said.append)
+    errors = [message] if message else []
+    assert asyncio.run(report.tell(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=errors))) is False
+    assert said == (["explained"] if told else [])
+
+
+def test_a_fault_of_the_report_does_not_hide_googles_error(monkeypatch, report):
+    said = []
+
+    async def text(_report, _message):
+        raise KeyError("x")
+
+    monkeypatch.setattr(FailureReport, "text", text)
+    monkeypatch.setattr(run_failures.pulumi.log, "warn", said.append)
+    assert asyncio.run(report.tell(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[MESSAGE]))) is False
+    assert said == ["The revision's log could not be explained (KeyError)."]

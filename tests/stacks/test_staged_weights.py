@@ -1,0 +1,135 @@
+"""Weights that are not staged stop `up` before the service is made, and a preview warns."""
+
+import asyncio
+
+import pulumi
+import pytest
+import requests
+
+from contracts.staged_weights import MANIFEST
+from localcloud.world.scenario import OperationDurations, Scenario
+from stacks import staged_weights
+from stacks.base import Context
+from stacks.naming import Names
+from stacks.staged_weights import StagedWeights, WeightsNotStagedError
+from tests.localcloud import idle_cloud
+from tests.stacks.failed_start import failed_start
+
+PROJECT, BUCKET, FOLDER = "local-project", "weights-of-a-stack", "models/gemma"
+REMEDY = "Run `python -m scripts.stage_model --stack x`, then `pulumi up --stack x`."
+
+
+@pytest.fixture
+def cloud(monkeypatch):
+    with idle_cloud.start(scenario=Scenario(operations=OperationDurations(instant=True))) as started:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", f"{started.base_url}/storage/storage/v1/")
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", started.token)
+        yield started
+
+
+@pytest.fixture
+def bucket(cloud):
+    """Return a function that puts empty objects into the bucket, and makes it."""
+    headers = {"Authorization": f"Bearer {cloud.token}"}
+
+    def put(*names):
+        body, project = {"name": BUCKET, "location": "US-EAST4"}, {"project": PROJECT}
+        url = f"{cloud.base_url}/storage/storage/v1/b"
+        requests.post(url, json=body, params=project, headers=headers, timeout=10).raise_for_status()
+        for name in names:
+            target = f"{cloud.base_url}/upload/storage/v1/b/{BUCKET}/o"
+            asked = {"uploadType": "media", "name": name}
+            requests.post(target, data=b"{}", params=asked, headers=headers, timeout=10).raise_for_status()
+
+    return put
+
+
+def weights(*, existing):
+    return StagedWeights(project=PROJECT, bucket=BUCKET, prefix=FOLDER, stack="x", existing=existing)
+
+
+def found(*, existing=False):
+    return asyncio.run(weights(existing=existing).finding())
+
+
+def require(*, existing=False):
+    asyncio.run(weights(existing=existing).require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
+
+
+def test_a_bucket_that_does_not_exist_holds_no_weights(cloud):
+    text = f"No weights are staged in gs://{BUCKET}/{FOLDER}, and the server cannot start without them. {REMEDY}"
+    assert found() == (text, True)
+
+
+def test_only_the_folder_of_the_stack_counts(bucket):
+    bucket(f"models/other/{MANIFEST}", f"{FOLDER}-2/{MANIFEST}", f"{FOLDER}-2/config.json")
+    assert found()[1] is True
+
+
+def test_staged_weights_are_no_finding(bucket):
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors", f"{FOLDER}/{MANIFEST}")
+    assert found() is None
+
+
+@pytest.mark.parametrize(("existing", "blocks"), [(False, True), (True, False)])
+def test_weights_without_a_manifest_stop_the_stack_unless_the_bucket_is_somebody_elses(bucket, existing, blocks):
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")
+    text, stops = found(existing=existing)
+    assert f"have no {MANIFEST}: staging did not end, or another tool copied them." in text
+    assert stops is blocks
+
+
+@pytest.mark.parametrize(
+    ("preview", "existing", "objects"),
+    [(True, False, ()), (False, True, ("config.json",)), (True, False, ("config.json",))],
+)
+def test_a_preview_warns_and_so_does_up_where_the_server_may_start(monkeypatch, bucket, preview, existing, objects):
+    bucket(*(f"{FOLDER}/{name}" for name in objects))
+    warned = []
+    monkeypatch.setattr(pulumi.log, "warn", warned.append)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
+    require(existing=existing)
+    assert len(warned) == 1
+
+
+def test_up_is_stopped_before_the_service(monkeypatch, bucket):
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    with pytest.raises(WeightsNotStagedError, match="No weights are staged"):
+        require()
+    bucket(f"{FOLDER}/{MANIFEST}")
+    require()
+
+
+@pytest.mark.parametrize("preview", [False, True])
+def test_what_cannot_be_told_stops_nothing(monkeypatch, cloud, preview):
+    said = []
+    monkeypatch.setattr(pulumi.log, "info", said.append)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:9/")
+    require()
+    assert len(said) == (not preview)
+    assert all("Could not check whether weights are staged" in text for text in said)
+
+
+@pytest.mark.parametrize(("mode", "hooked"), [("bucket", 1), ("hub", 0)])
+def test_only_a_service_that_reads_a_bucket_is_hooked(monkeypatch, declare, mode, hooked):
+    transforms = []
+    monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
+    start = failed_start(weights=mode)
+    context = Context(
+        settings=start.settings, plan=start.plan, names=Names(project=PROJECT, stack="x"), ownership=None, secrets={}
+    )
+    declare(lambda: staged_weights.require_staged_weights(context))
+    assert len(transforms) == hooked
+    for transform in transforms:
+        given = pulumi.ResourceTransformationArgs(
+            None, "gcp:cloudrunv2/service:Service", "n", {}, pulumi.ResourceOptions(protect=True)
+        )
+        changed = transform(given).opts
+        assert (len(changed.hooks.before_create), len(changed.hooks.before_update), changed.protect) == (1, 1, True)
+        assert (
+            transform(
+                pulumi.ResourceTransformationArgs(None, "gcp:storage/bucket:Bucket", "n", {}, pulumi.ResourceOptions())
+            )
+            is None
+        )
