@@ -1,1 +1,1 @@
-"""How scripts talk to Google Cloud: REST lists, the search for a stack's resources, and the copy of weights into a bucket."""
+"""How scripts talk to Google Cloud: REST calls, the search for resources of this product, and the copy of weights into a bucket."""

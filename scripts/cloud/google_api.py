@@ -1,4 +1,4 @@
-"""Read Google's REST APIs with Application Default Credentials. Endpoints come from the environment as gcloud's do."""
+"""Call Google's REST APIs with Application Default Credentials. Endpoints come from the environment as gcloud's do."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -11,14 +11,23 @@ import requests
 from google.auth.credentials import Credentials as BaseCredentials
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2.credentials import Credentials
+from requests.adapters import HTTPAdapter
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from scripts.errors import CommandRefusedError, ScriptError
+from stacks.google_calls import endpoint
+
+__all__ = ["CALL_LIMIT_S", "GoogleApi", "GoogleListError", "connect", "credentials", "endpoint"]
 
 CALL_LIMIT_S = 60.0
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 4
+CONNECTIONS = 32
+"""Connections to one API at a time."""
+
+
+_Details = list[Mapping[str, object]]
 
 
 class GoogleListError(Exception):
@@ -58,6 +67,14 @@ class GoogleApi:
         """Return the answer of a method that reads and takes a body. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         return self._ask("POST", endpoint(api) + path, {}, body)
 
+    def put(self, api: str, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
+        """Replace something and return the answer. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        return self._ask("PUT", endpoint(api) + path, {}, body)
+
+    def delete(self, api: str, path: str, parameters: Mapping[str, str]) -> Mapping[str, object]:
+        """Delete something and return the answer. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        return self._ask("DELETE", endpoint(api) + path, parameters)
+
     def _ask(
         self, verb: str, url: str, parameters: Mapping[str, str], body: Mapping[str, object] | None = None
     ) -> Mapping[str, object]:
@@ -87,12 +104,15 @@ class GoogleApi:
             raise _TransientError(f"HTTP {answer.status_code}")
         if not answer.ok:
             raise _error(answer)
-        return cast("Mapping[str, object]", answer.json())
+        return cast("Mapping[str, object]", answer.json() if answer.content else {})
 
 
 def connect() -> GoogleApi:
     """Return a session with the user's credentials. Raises CommandRefusedError if there are none."""
-    return GoogleApi(AuthorizedSession(credentials()))
+    session = AuthorizedSession(credentials())
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
+    return GoogleApi(session)
 
 
 def credentials() -> BaseCredentials:
@@ -109,21 +129,13 @@ def credentials() -> BaseCredentials:
     return cast("BaseCredentials", found[0])
 
 
-def endpoint(api: str) -> str:
-    """Return an API's root URL with a trailing slash: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, else Google's.
-
-    For Cloud Storage and Compute Engine, gcloud expects `storage/v1/` and `compute/v1/` at the end of the variable; the root is without them.
-    """
-    override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "").rstrip("/")
-    return f"{override.removesuffix(f'/{api}/v1')}/" if override else f"https://{api}.googleapis.com/"
-
-
 def _error(answer: requests.Response) -> GoogleListError:
     message, reason = f"HTTP {answer.status_code}", ""
     try:
         error = cast("Mapping[str, object]", answer.json()["error"])
         message = str(error.get("message") or message)
-        details = cast("list[Mapping[str, object]]", error.get("details") or [])
+        # Cloud Storage and Compute Engine answer `errors`, the other APIs `details`.
+        details = [*cast("_Details", error.get("details") or []), *cast("_Details", error.get("errors") or [])]
         reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
     except (ValueError, KeyError, TypeError):
         pass  # the body is not Google's error format: only the status is known

@@ -13,8 +13,9 @@ from google.api_core.exceptions import GoogleAPIError
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import storage
 
+from contracts.staged_weights import MANIFEST
 from scripts.cloud import google_api
-from scripts.cloud.manifest import MANIFEST
+from scripts.cloud.hub import hub_errors
 from scripts.errors import CommandRefusedError, ScriptError
 
 _WANTED = (".safetensors", ".json", ".jinja", ".model", ".txt")
@@ -115,20 +116,10 @@ class HubSource:
 
 def hub(model: str, revision: str | None) -> HubSource:
     """Resolve a revision of the hub to a commit. Raises ScriptError if the hub cannot be reached or does not know the model."""
-    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415 - slow to load
 
-    try:
+    with hub_errors(model, "pass --from FOLDER with a downloaded checkpoint"):
         info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=google_api.CALL_LIMIT_S)
-    except HfHubHTTPError as error:
-        raise ScriptError(
-            f"The Hugging Face hub refused {model}: {str(error).splitlines()[0]}; gated checkpoints need HF_TOKEN and accepted terms."
-        ) from None
-    except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
-        raise ScriptError(
-            f"The Hugging Face hub cannot be reached ({type(error).__name__}); pass --from FOLDER with a downloaded checkpoint."
-        ) from None
     files = [
         SourceFile(name=s.rfilename, size_bytes=s.size or 0, sha256=s.lfs.sha256 if s.lfs else None)
         for s in info.siblings or []
@@ -176,11 +167,22 @@ def _stage(
         copied += copying
         on_file(file, copying)
         entries.append({**asdict(file), "sha256": sha256})
-    manifest = json.dumps({"schema": 1, "revision": source.revision, "files": entries}, indent=1)
+    config = _config(source) if any(entry["name"] == "config.json" for entry in entries) else None
+    document = {"schema": 1, "revision": source.revision, "config": config, "files": entries}
+    manifest = json.dumps(document, indent=1)
     target.blob(f"{prefix}/{MANIFEST}").upload_from_string(
         manifest, content_type="application/json", timeout=_CALL_LIMIT_S
     )
     return copied, len(entries) - copied
+
+
+def _config(source: CheckpointSource) -> object:
+    """Return the checkpoint's config.json for the manifest, so that the planner needs no other file; None if it is no JSON."""
+    with source.local("config.json") as path:
+        try:
+            return cast("object", json.loads(path.read_text(encoding="utf-8")))
+        except ValueError:
+            return None
 
 
 def _known(blob: Blob | None, file: SourceFile) -> str | None:

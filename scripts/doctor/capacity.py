@@ -144,8 +144,9 @@ def _in_place(checkup: Checkup, quota: _Quota, place: str, limits: Sequence[Mapp
         detail += _typed(checkup, quota, int(limit))
         return Diagnosis(check=check, state="ok", detail=detail, values=values)
     mend = (
-        f"gcloud beta quotas preferences create --project={checkup.project} --service={quota.service}.googleapis.com "
-        f"--quota-id={quota.quota_id} --dimensions={quota.dimension}={place} --preferred-value={quota.needed}"
+        f"{checkup.enable('cloudquotas')} && gcloud beta quotas preferences create --project={checkup.project} --service={quota.service}.googleapis.com "
+        f"--quota-id={quota.quota_id} --dimensions={quota.dimension}={place} --preferred-value={quota.needed} "
+        '--email="$(gcloud config get account)"'
     )
     return Diagnosis(check=check, state="missing", detail=detail, mend=mend, values=values)
 

@@ -8,13 +8,15 @@ from urllib.parse import quote
 
 import requests
 
+from contracts.staged_weights import MANIFEST
 from scripts.cloud.google_api import GoogleListError
-from scripts.cloud.manifest import MANIFEST
+from scripts.cloud.secret_values import read_secret
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
 from stacks.naming import Names
-from stacks.settings import TOKEN_KEY, Settings
+from stacks.secrets import HF_TOKEN, KINDS, SecretKind, set_command
+from stacks.settings import DockerHubSettings, Settings
 
 REGISTRY: Final = "https://registry-1.docker.io"
 TOKENS: Final = "https://auth.docker.io/token"
@@ -37,8 +39,14 @@ def checks(checkup: Checkup) -> Iterator[Check]:
         return
     if settings.weights == "bucket":
         yield Check(name="weights", run=partial(_weights, checkup, settings))
+    for kind in KINDS:
+        version = settings.secret_version(kind.key)
+        if version is not None:
+            yield Check(name=kind.reference_key, run=partial(_reference, checkup, kind, version))
     if settings.weights != "prefetched-image":
         yield Check(name="hub", run=partial(_hub, checkup, settings), required=False)
+    if settings.docker_hub is not None:
+        yield Check(name="docker hub", run=partial(_docker_hub, checkup, settings.docker_hub))
     yield Check(name="image", run=partial(_image, settings), required=False)
 
 
@@ -87,11 +95,7 @@ def _hub(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
         token, origin = _token(checkup, settings)
     except ScriptError as error:
         return (Diagnosis(check=check, state="cannot be told", detail=str(error)),)
-    login = (
-        "hf auth login"
-        if settings.weights == "bucket"
-        else f"pulumi config set --stack {checkup.stack} --secret {TOKEN_KEY}"
-    )
+    login = "hf auth login" if settings.weights == "bucket" else set_command(HF_TOKEN.key, checkup.stack or "")
     try:
         HfApi(endpoint=os.environ.get("HF_ENDPOINT")).auth_check(model, token=token or False)
     except GatedRepoError:
@@ -128,12 +132,50 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
         from huggingface_hub import get_token  # noqa: PLC0415 - slow to load
 
         return get_token(), "this machine's login"
-    if not settings.has_hf_token:
+    if not settings.has_secret(HF_TOKEN.key):
         return None, ""
-    answer = engine.run("config", "get", TOKEN_KEY, "--stack", checkup.stack or "")
+    version = settings.secret_version(HF_TOKEN.key)
+    if version is not None:
+        return read_secret(version, checkup.google), version
+    answer = engine.run("config", "get", HF_TOKEN.key, "--stack", checkup.stack or "")
     if answer.returncode != 0:
-        raise ScriptError(f"the stack's secret {TOKEN_KEY} cannot be read: {engine.first_error(answer.stderr)}")
-    return answer.stdout.strip(), f"the stack's secret {TOKEN_KEY}"
+        raise ScriptError(f"the stack's secret {HF_TOKEN.key} cannot be read: {engine.first_error(answer.stderr)}")
+    return answer.stdout.strip(), f"the stack's secret {HF_TOKEN.key}"
+
+
+def _reference(checkup: Checkup, kind: SecretKind, version: str) -> Sequence[Diagnosis]:
+    """Return whether a version that the settings name exists and can be read by a server."""
+    mend = f"{set_command(kind.key, checkup.stack or '')} --secret {version.split('/')[3]}"
+    try:
+        state = str(checkup.google.get("secretmanager", f"v1/{version}").get("state"))
+    except GoogleListError as error:
+        if error.status != _NOT_FOUND:
+            return (checkup.refused(kind.reference_key, "secretmanager", "roles/secretmanager.viewer", error),)
+        detail = f"{version} does not exist"
+        return (Diagnosis(check=kind.reference_key, state="missing", detail=detail, mend=mend),)
+    if state != "ENABLED":
+        return (Diagnosis(check=kind.reference_key, state="missing", detail=f"{version} is {state}", mend=mend),)
+    return (Diagnosis(check=kind.reference_key, state="ok", detail=version),)
+
+
+def _docker_hub(checkup: Checkup, account: DockerHubSettings) -> Sequence[Diagnosis]:
+    """Check the secret version of the account's token. The token is never read."""
+    check, version = "docker hub", account.token_secret
+    secret, _, _ = version.partition("/versions/")
+    _, project, _, name = secret.split("/")
+    try:
+        state = str(checkup.google.get("secretmanager", f"v1/{version}").get("state"))
+    except GoogleListError as error:
+        if error.status != _NOT_FOUND:
+            return (checkup.refused(check, "secretmanager", "roles/secretmanager.viewer", error),)
+        state = "missing"
+    if state == "ENABLED":
+        return (Diagnosis(check=check, state="ok", detail=f"pulls as {account.username}, with {version}"),)
+    detail = f"{version}, which dockerHub.tokenSecret names, is {state.lower()}"
+    mend = f"gcloud secrets create {name} --project={project} --replication-policy=automatic --data-file=TOKEN_FILE"
+    if state != "missing":
+        mend = f"gcloud secrets versions add {name} --project={project} --data-file=TOKEN_FILE"
+    return (Diagnosis(check=check, state="missing", detail=detail, mend=mend),)
 
 
 def _image(settings: Settings) -> Sequence[Diagnosis]:
@@ -159,9 +201,12 @@ def _image(settings: Settings) -> Sequence[Diagnosis]:
 
 
 def _ask_registry(repository: str, digest: str) -> requests.Response:
-    """Ask Docker Hub for a manifest's headers, as everybody may."""
+    """Ask Docker Hub, or that of the local cloud, for a manifest's headers, as everybody may."""
+    simulated = os.environ.get("LOCALCLOUD_URL")
+    registry = f"{simulated}/registry/registry-1.docker.io" if simulated else REGISTRY
+    tokens = f"{simulated}/registry/auth.docker.io/token" if simulated else TOKENS
     scope = {"service": "registry.docker.io", "scope": f"repository:{repository}:pull"}
-    granted = requests.get(TOKENS, params=scope, timeout=_LIMIT_S)
+    granted = requests.get(tokens, params=scope, timeout=_LIMIT_S)
     granted.raise_for_status()
     headers = {"Authorization": f"Bearer {granted.json()['token']}", "Accept": ", ".join(_MANIFEST_TYPES)}
-    return requests.head(f"{REGISTRY}/v2/{repository}/manifests/{digest}", headers=headers, timeout=_LIMIT_S)
+    return requests.head(f"{registry}/v2/{repository}/manifests/{digest}", headers=headers, timeout=_LIMIT_S)

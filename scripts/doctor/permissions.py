@@ -7,6 +7,7 @@ TPU nodes apply.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stacks.secrets import KINDS
 from stacks.settings import Settings
 
 
@@ -34,8 +35,32 @@ COMMON: Sequence[RolePermissions] = (
     _of("roles/iam.serviceAccountAdmin", "iam.serviceAccounts", "create", "get", "update", "delete"),
     _of("roles/iam.serviceAccountUser", "iam.serviceAccounts", "actAs"),
     _of("roles/artifactregistry.admin", "artifactregistry.repositories", *_OWN, *_ACCESS),
+    RolePermissions(
+        "roles/viewer",
+        tuple(
+            f"{resource}.list"
+            for resource in (
+                "tpu.locations",
+                "run.locations",
+                "artifactregistry.locations",
+                "tpu.nodes",
+                "run.services",
+                "secretmanager.secrets",
+                "storage.buckets",
+                "artifactregistry.repositories",
+                "iam.serviceAccounts",
+                "compute.networks",
+                "compute.firewalls",
+                "compute.subnetworks",
+                "compute.routers",
+            )
+        ),
+    ),
+    RolePermissions(
+        "roles/iam.securityReviewer", ("storage.buckets.getIamPolicy", "secretmanager.secrets.getIamPolicy")
+    ),
 )
-"""What every stack needs."""
+"""What every stack needs; the lists and policies are those by which a teardown proves that nothing is left, of whatever kind."""
 
 _SECRETS = RolePermissions(
     "roles/secretmanager.admin",
@@ -44,6 +69,7 @@ _SECRETS = RolePermissions(
         *(f"secretmanager.versions.{verb}" for verb in ("add", "get", "access", "destroy")),
     ),
 )
+_REFERENCES = _of("roles/secretmanager.admin", "secretmanager.secrets", *_ACCESS)
 _BUCKETS = RolePermissions(
     "roles/storage.admin",
     (
@@ -52,9 +78,13 @@ _BUCKETS = RolePermissions(
     ),
 )
 _STAGED = _of("roles/storage.objectViewer", "storage.objects", "get", "list")
+_USE = _of("roles/monitoring.viewer", "monitoring.timeSeries", "list")
 _SERVICES = _of("roles/run.admin", "run.services", *_OWN, *_ACCESS)
+_LOGS = _of("roles/logging.viewer", "logging.logEntries", "list")
+"""Without it a failed `up` says only that the container did not start."""
 _NODES = _of("roles/tpu.admin", "tpu.nodes", "create", "get", "list", "update", "delete")
 _TUNNEL = _of("roles/iap.tunnelResourceAccessor", "iap.tunnelInstances", "accessViaIAP")
+_ACCOUNT_ACCESS = _of("roles/iam.serviceAccountAdmin", "iam.serviceAccounts", *_ACCESS)
 _NETWORKS = RolePermissions(
     "roles/compute.networkAdmin",
     (
@@ -71,12 +101,18 @@ def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
     if settings is None:
         return COMMON
     needed = list(COMMON)
-    if settings.has_hf_token:
+    if settings.secrets or settings.docker_hub is not None:
         needed.append(_SECRETS)
+    elif any(settings.has_secret(kind.key) for kind in KINDS):
+        needed.append(_REFERENCES)
+    if settings.max_usd is not None and settings.cloud_run is not None:
+        needed.append(_USE)
     if settings.weights == "bucket":
         needed.append(_STAGED if settings.bucket.existing else _BUCKETS)
+    if settings.tpu is not None and settings.tpu.tunnel_members:
+        needed.append(_ACCOUNT_ACCESS)
     if settings.tpu is not None:
         needed += [_NODES, _TUNNEL] if settings.tpu.existing_network else [_NODES, _TUNNEL, _NETWORKS, _FIREWALLS]
     elif settings.cloud_run is not None:
-        needed += [_SERVICES, _NETWORKS, _FIREWALLS] if settings.cloud_run.direct_vpc else [_SERVICES]
+        needed += [_SERVICES, _LOGS, _NETWORKS, _FIREWALLS] if settings.cloud_run.direct_vpc else [_SERVICES, _LOGS]
     return needed

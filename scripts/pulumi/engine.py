@@ -5,8 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from scripts.errors import CommandRefusedError, ScriptError
 
@@ -14,6 +16,17 @@ QUERY_LIMIT_S = 120.0
 """Time limit of a command that only reads."""
 
 _MAX_WORDS = 600
+_LAST_WORDS_S = 5.0
+"""How long to read on after the engine ended. A plugin that outlives it may keep the pipe open."""
+_LOST_TRACK = re.compile(r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations", re.IGNORECASE)
+
+
+class PulumiFailedError(ScriptError):
+    """The engine ended with an error. `output` is what it printed."""
+
+    def __init__(self, message: str, output: str) -> None:
+        super().__init__(message)
+        self.output = output
 
 
 def project_folder() -> Path:
@@ -39,11 +52,12 @@ def environment() -> Mapping[str, str]:
 
 
 def run(
-    *arguments: str, capture: bool = True, limit_s: float | None = QUERY_LIMIT_S
+    *arguments: str, capture: bool = True, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Run a Pulumi command and wait for its end, also after Ctrl-C: the engine gets the same signal and writes its state first.
 
-    `capture` keeps its output; otherwise all of it goes to stderr. Raises ScriptError after `limit_s` seconds.
+    `capture` keeps its output; otherwise all of it goes to stderr. `stdin` is what it reads, such as a secret, which belongs into
+    no list of arguments. Raises ScriptError after `limit_s` seconds.
     """
     process = subprocess.Popen(
         [pulumi(), *arguments, "--non-interactive"],
@@ -51,11 +65,11 @@ def run(
         env=environment(),
         stdout=subprocess.PIPE if capture else sys.stderr,
         stderr=subprocess.PIPE if capture else None,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
         text=True,
     )
     try:
-        out, err = process.communicate(timeout=limit_s)
+        out, err = process.communicate(stdin, timeout=limit_s)
     except KeyboardInterrupt:
         process.communicate()
         raise
@@ -69,22 +83,63 @@ def run(
 def change(stack: str, *arguments: str, after_failure: str) -> None:
     """Run a Pulumi command that changes a stack, without a time limit and with its progress on stderr.
 
-    Raises ScriptError if it fails; `after_failure` says what that means.
+    Raises PulumiFailedError if it fails; `after_failure` says what that means.
     """
     command = (*arguments, "--yes", "--skip-preview", "--stack", stack)
-    code = run(*command, capture=False, limit_s=None).returncode
+    code, output = _shown(*command)
     if code != 0:
-        raise ScriptError(
+        raise PulumiFailedError(
             f"`pulumi {arguments[0]} --stack {stack}` ended with exit code {code}, see above. {after_failure}"
+            f"{recover_hint(stack, output)}",
+            output,
         )
 
 
-def query(arguments: Sequence[str]) -> str:
-    """Return what a Pulumi command that only reads printed on stdout.
+def recover_hint(stack: str, output: str) -> str:
+    """Return a sentence that names the command for resources which exist and are not in the state, if the output speaks of them."""
+    if _LOST_TRACK.search(output) is None:
+        return ""
+    return f" An interrupted run may have left resources that the state does not know: run `python -m scripts.recover --stack {stack}`."
 
-    Raises CommandRefusedError if the stack does not exist, and ScriptError with the engine's first error.
+
+def _shown(*arguments: str) -> tuple[int, str]:
+    """Run a Pulumi command with its output on stderr, and return its exit code and its output. Ctrl-C is for the engine to handle."""
+    process = subprocess.Popen(
+        [pulumi(), *arguments, "--non-interactive"],
+        cwd=project_folder(),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout is not None  # noqa: S101 - it was asked for above
+    lines: list[str] = []
+    reader = threading.Thread(target=_copy, args=(process.stdout, lines), daemon=True)
+    reader.start()
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        raise
+    finally:
+        reader.join(timeout=_LAST_WORDS_S)
+    return process.returncode, "".join(lines)
+
+
+def _copy(stream: IO[str], lines: list[str]) -> None:
+    for line in stream:
+        lines.append(line)
+        print(line, end="", file=sys.stderr, flush=True)
+
+
+def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
+    """Return what a Pulumi command printed on stdout.
+
+    Raises CommandRefusedError if the stack does not exist, and PulumiFailedError with the engine's first error.
     """
-    answer = run(*arguments)
+    answer = run(*arguments, limit_s=limit_s)
     if answer.returncode == 0:
         return answer.stdout
     error = first_error(answer.stderr or answer.stdout)
@@ -92,9 +147,16 @@ def query(arguments: Sequence[str]) -> str:
     if missing:
         stack = missing[1].rpartition("/")[2]
         raise CommandRefusedError(
-            f"Stack {stack} does not exist; run `pulumi stack init {stack}`, or name another with --stack."
+            f"Stack {stack} does not exist; run `pulumi stack init {stack}`, or name another with --stack.{_lost_hint(stack)}"
         )
-    raise ScriptError(f"`pulumi {arguments[0]}` failed: {error}")
+    raise PulumiFailedError(f"`pulumi {arguments[0]}` failed: {error}", answer.stdout + answer.stderr)
+
+
+def _lost_hint(stack: str) -> str:
+    """Return the sentence about a state that was lost, if the stack has settings that it could have been deployed with."""
+    if not (project_folder() / f"Pulumi.{stack}.yaml").is_file():
+        return ""
+    return f" If it was deployed and its state is lost, run `python -m scripts.recover --stack {stack}`."
 
 
 def first_error(text: str) -> str:

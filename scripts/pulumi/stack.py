@@ -12,11 +12,12 @@ from scripts.pulumi import engine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateResource:
-    """One resource of a stack's state; `id` is empty for components."""
+    """One resource of a stack's state; `id` is empty for components, and `delete` says that an interrupted replacement still has to delete it."""
 
     type: str
     urn: str
     id: str = ""
+    delete: bool = False
 
 
 @dataclass(frozen=True, slots=True)

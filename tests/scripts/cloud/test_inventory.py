@@ -1,63 +1,177 @@
-"""What is left of a stack is found by its labels, and what is not ours is never named."""
+"""A search finds everything of a stack wherever it is, names what it could not read, and never names what is not ours."""
 
 import pytest
 
-from contracts.labels import Ownership
+from contracts.labels import owner_of
+from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
 from scripts.cloud.google_api import GoogleListError
-from scripts.cloud.inventory import KINDS, SearchScope, belongs, search
-from scripts.errors import ScriptError
+from scripts.cloud.inventory import search as searching
+from scripts.cloud.inventory.found import Inventory
+from scripts.cloud.inventory.grants import Accounts, PolicyHolder, account_email, grants_in, without
+from scripts.cloud.inventory.kinds import KINDS, LOCATIONS, by_name
+from scripts.cloud.inventory.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
+from tests.google_bodies import google_answer, google_body
+from tests.scripts.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
 
-OWNER = Ownership(project="gemma-serving", stack="x")
-LABELS = {"managed-by": "gemma-serving", "gemma-serving-project": "gemma-serving", "gemma-serving-stack": "x"}
-SCOPE = SearchScope(
-    project="my-project",
-    regions=["us-east5"],
-    zones=["us-east5-a", "us-east5-b"],
-    owner=OWNER,
-)
+INSTANT = OperationDurations(instant=True)
+LABELS = dict(owner("x").labels)
 
 
-class Cloud:
-    """Answers list methods from a table of path -> pages."""
+def scope(stack="x", **more):
+    return Scope(projects=[PROJECT], stack=stack, **more)
 
-    def __init__(self, answers):
-        self.answers = answers
-        self.asked = []
+
+@pytest.fixture(scope="module")
+def world():
+    """Everything of the stack x, in a zone and a region that no settings name, beside things of others."""
+    with open_world() as opened:
+        opened.everything("x", zone="asia-northeast1-b")
+        opened.strangers("x")
+        yield opened
+
+
+def assert_complete(found: Inventory):
+    """Fail unless the search saw every kind that a stack can make."""
+    assert {item.kind for item in found.found} == ALL_KINDS
+    assert found.untold == ()
+
+
+def test_everything_of_a_stack_is_found_wherever_it_is_and_nothing_else(world):
+    found = search(world.api, scope())
+    assert_complete(found)
+    assert all("theirs" not in item.name for item in found.found)
+    assert {item.owner for item in found.found} == {owner("x")}
+    assert len(found.found) == len(ALL_KINDS)
+
+
+@pytest.mark.parametrize("kind", sorted(ALL_KINDS))
+def test_a_search_that_is_blind_to_a_kind_is_noticed(world, kind, monkeypatch):
+    monkeypatch.setattr(searching, "KINDS", [item for item in KINDS if item.kind != kind])
+    if kind == "IAM grant":
+        monkeypatch.setattr(searching, "grants_in", lambda *_: ())
+    with pytest.raises(AssertionError):
+        assert_complete(search(world.api, scope()))
+
+
+@pytest.mark.parametrize("api", LOCATIONS)
+def test_a_search_that_is_blind_to_the_apis_own_locations_is_noticed(world, api, monkeypatch):
+    monkeypatch.setattr(searching, "LOCATIONS", {name: path for name, path in LOCATIONS.items() if name != api})
+    with pytest.raises((AssertionError, KeyError)):
+        assert_complete(search(world.api, scope()))
+
+
+def test_each_resource_says_where_it_is_since_when_and_how_it_is_deleted(world):
+    found = {item.kind: item for item in search(world.api, scope()).found}
+    queued = found["TPU queued resource"]
+    assert queued.name == f"projects/{PROJECT}/locations/asia-northeast1-b/queuedResources/gemma-x"
+    assert (queued.location, queued.labels["gemma-serving-stack"]) == ("asia-northeast1-b", "x")
+    assert queued.created.endswith("Z")
+    assert queued.command == (
+        f"gcloud alpha compute tpus queued-resources delete gemma-x --project={PROJECT} --zone=asia-northeast1-b --force"
+    )
+    assert found["bucket"].etag == "1"
+    assert found["network"].name == f"projects/{PROJECT}/global/networks/gemma-x"
+    assert found["network"].command == f"gcloud compute networks delete gemma-x --project={PROJECT}"
+
+
+def test_all_stacks_of_the_product_are_found_by_their_labels(world):
+    found = search(world.api, scope(stack=None))
+    assert {item.owner.stack for item in found.found} == {"x", "x-2", "xx"}
+
+
+def test_every_call_is_on_the_record_with_its_count_and_time(world):
+    found = search(world.api, scope())
+    assert {call.api for call in found.calls} >= {kind.api for kind in KINDS}
+    zones = {call.path for call in found.calls if call.kind == "TPU queued resource"}
+    assert len(zones) == len(world.cloud.cloud.scenario.tpu.zones)
+    assert sum(call.items for call in found.calls if call.kind == "TPU queued resource") == 3
+    assert all(call.elapsed_s >= 0 and call.outcome == "read" for call in found.calls)
+
+
+def test_the_calls_go_out_side_by_side():
+    """63 calls of 100 ms each, one after the other, would take more than 6 s."""
+    with open_world(Scenario(operations=INSTANT, latency_ms=100)) as world:
+        found = search(world.api, scope())
+    assert len(found.calls) > 60
+    assert found.elapsed_s < sum(call.elapsed_s for call in found.calls) / 3
+
+
+def test_an_empty_cloud_proves_that_nothing_is_left():
+    with open_world() as world:
+        found = search(world.api, scope(places={"tpu": ["us-nowhere1-a"]}))
+        assert (found.found, found.untold) == ((), ())
+        outcomes = {call.path: call.outcome for call in found.calls}
+        parent = f"v2alpha1/projects/{PROJECT}/locations/us-nowhere1-a"
+        assert outcomes[f"{parent}/queuedResources"] == NO_SUCH_PLACE
+
+
+def test_an_api_that_is_off_holds_nothing():
+    enabled = ("cloudresourcemanager.googleapis.com", "compute.googleapis.com", "iam.googleapis.com")
+    with open_world(Scenario(operations=INSTANT, services=Services(enabled=enabled))) as world:
+        found = search(world.api, scope(places={"tpu": ["us-east5-a"]}))
+    assert (found.found, found.untold) == ((), ())
+    assert {call.outcome for call in found.calls if call.api == "tpu"} == {NOT_ENABLED}
+
+
+def test_what_cannot_be_read_is_not_called_gone():
+    faults = (
+        Fault(method="tpu.*.queuedResources.list", nth=1, count=1, status=403),
+        Fault(method="run.projects.locations.list", nth=1, count=1, status=403),
+        Fault(method="cloudresourcemanager.projects.getIamPolicy", nth=1, count=1, status=403),
+    )
+    with open_world(Scenario(operations=INSTANT, faults=faults)) as world:
+        found = search(world.api, scope())
+    assert len(found.untold) == 3
+    assert any("Could not check whether a TPU queued resource still exists" in line for line in found.untold)
+    assert any("Could not list the locations of run" in line for line in found.untold)
+    assert any(f"Could not check whether projects/{PROJECT} still has an IAM grant" in line for line in found.untold)
+
+
+class Pages:
+    """A session that answers one list by hand; all others are empty. Bodies are checked against Google's documents."""
+
+    def __init__(self, kind, page):
+        path = by_name(kind).path.format(p=PROJECT, l="here")
+        self.path, self.page = path, google_answer("GET", f"{by_name(kind).api}/{path}", page)
 
     def pages(self, api, path):
-        self.asked.append((api, path))
-        answer = self.answers.get((api, path), [{}])
-        if isinstance(answer, Exception):
-            raise answer
-        yield from answer
+        if path.partition("?")[0].endswith("/locations"):
+            yield {"locations": [{"locationId": "us-central1"}]}
+        elif path.replace("us-central1", "here") == self.path:
+            yield self.page
+        else:
+            yield {}
+
+    def get(self, api, path):
+        return {}
+
+    def post(self, api, path, body):
+        return {}
 
 
-QUEUED = ("tpu", "v2alpha1/projects/my-project/locations/us-east5-b/queuedResources")
-NETWORKS = ("compute", "compute/v1/projects/my-project/global/networks")
+@pytest.mark.parametrize(
+    ("kind", "page", "named"),
+    [
+        ("TPU node", {"unreachable": ["projects/p/locations/us-central1"]}, "projects/p/locations/us-central1"),
+        ("Cloud Run service", {"unreachable": ["us-central1"]}, "us-central1"),
+        ("bucket", {"unreachable": ["projects/_/buckets/b"]}, "projects/_/buckets/b"),
+        ("router", {"items": {"regions/us-east5": {"warning": {"code": "UNREACHABLE"}}}}, "regions/us-east5"),
+        ("subnetwork", {"items": {}, "unreachables": ["regions/us-east4"]}, "regions/us-east4"),
+        ("network", {"items": [], "warning": {"code": "UNREACHABLE", "message": "try again"}}, "try again"),
+    ],
+)
+def test_an_answer_that_leaves_something_out_proves_nothing(kind, page, named):
+    path = by_name(kind).path.format(p=PROJECT, l="us-central1").partition("?")[0]
+    sentence = f"Could not check whether a {kind} still exists: {path} answered: {named} could not be reached"
+    assert search(Pages(kind, page), scope()).untold == (sentence,)
 
 
-def queued(name, labels):
-    return {"name": f"projects/my-project/locations/us-east5-b/queuedResources/{name}", "labels": labels}
+def test_a_region_without_results_is_no_warning():
+    page = {"items": {"regions/us-east5": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}}
+    assert search(Pages("router", page), scope()).untold == ()
 
 
-def test_an_empty_cloud_proves_that_nothing_is_left_and_every_zone_was_looked_at():
-    cloud = Cloud({})
-    assert list(search(cloud, SCOPE)) == []
-    assert QUEUED in cloud.asked
-    assert {api for api, _ in cloud.asked} == {kind.api for kind in KINDS}
-
-
-def test_what_carries_our_labels_is_found_on_every_page_with_the_command_that_deletes_it():
-    pages = [
-        {"queuedResources": [queued("theirs", {"managed-by": "hand"})]},
-        {"queuedResources": [queued("ours", LABELS)]},
-    ]
-    (found,) = search(Cloud({QUEUED: pages}), SCOPE)
-    assert found.name.endswith("/queuedResources/ours")
-    assert (
-        found.command
-        == "gcloud alpha compute tpus queued-resources delete ours --project=my-project --zone=us-east5-b --force"
-    )
+# Whose it is
 
 
 @pytest.mark.parametrize(
@@ -72,27 +186,128 @@ def test_what_carries_our_labels_is_found_on_every_page_with_the_command_that_de
     ],
 )
 def test_ours_means_all_three_labels_or_all_three_words(item, ours):
-    assert belongs(item, OWNER) is ours
+    assert (
+        by_name("image repository").owner(google_body("artifactregistry.v1", "Repository", item)) == owner("x")
+    ) is ours
 
 
-def test_a_network_is_found_by_its_description():
-    item = {
-        "name": "gemma-x",
-        "selfLink": "https://x/compute/v1/projects/my-project/global/networks/gemma-x",
-        "description": "managed-by=gemma-serving gemma-serving-project=gemma-serving gemma-serving-stack=x",
-    }
-    (found,) = search(Cloud({NETWORKS: [{"items": [item]}]}), SCOPE)
-    assert found.name == "projects/my-project/global/networks/gemma-x"
-    assert found.command == "gcloud compute networks delete gemma-x --project=my-project"
+def test_a_queued_resource_carries_its_labels_in_its_nodes():
+    def queued(*labels):
+        specs = [{"node": {"labels": item}} for item in labels]
+        return google_body("tpu.v2alpha1", "QueuedResource", {"tpu": {"nodeSpec": specs}})
+
+    kind = by_name("TPU queued resource")
+    assert kind.owner(queued(LABELS, LABELS)) == owner("x")
+    assert kind.owner(queued(LABELS, {**LABELS, "gemma-serving-stack": "y"})) is None
+    assert kind.owner(queued({})) is None
+
+
+def test_labels_of_another_product_are_nobodys():
+    assert owner_of(labels={**LABELS, "managed-by": "hand"}) is None
+
+
+# Grants
+
+
+PROJECT_HOLDER = PolicyHolder(kind="project", project="p", name="projects/p")
+ACCOUNT = "gemma-x@p.iam.gserviceaccount.com"
+OURS = Accounts(owners={ACCOUNT: owner("x")})
+
+
+def policy(*bindings):
+    return google_body("cloudresourcemanager.v1", "Policy", {"bindings": list(bindings), "etag": "BwX=", "version": 3})
+
+
+def binding(role, *members, **condition):
+    return {"role": role, "members": list(members), **({"condition": condition} if condition else {})}
 
 
 @pytest.mark.parametrize(
-    "error", [GoogleListError(403, "disabled", "SERVICE_DISABLED"), GoogleListError(404, "no such location", "")]
+    ("given", "ours"),
+    [
+        (binding("roles/logging.logWriter", f"serviceAccount:{ACCOUNT}"), True),
+        (binding("roles/logging.logWriter", f"deleted:serviceAccount:{ACCOUNT}?uid=42"), True),
+        (binding("roles/logging.logWriter", f"user:{ACCOUNT}"), False),
+        (binding("roles/logging.logWriter", f"serviceAccount:a-{ACCOUNT}"), False),
+        (binding(TUNNEL_ROLE, "user:a@b.com"), False),
+        (binding(TUNNEL_ROLE, "user:a@b.com", title="t", expression="true", description=owner("x").description), True),
+        (binding(TUNNEL_ROLE, "user:a@b.com", title=owner("x").description, expression="true"), True),
+        (
+            binding(TUNNEL_ROLE, "user:a@b.com", title="t", expression="true", description="gemma-serving-stack=x"),
+            False,
+        ),
+    ],
 )
-def test_an_api_that_is_off_or_a_place_that_does_not_exist_holds_nothing(error):
-    assert list(search(Cloud({QUEUED: error}), SCOPE)) == []
+def test_a_grant_is_ours_by_its_account_or_by_its_conditions_words(given, ours):
+    assert [item.owner for item in grants_in(policy(given), PROJECT_HOLDER, OURS)] == [owner("x")] * ours
 
 
-def test_what_cannot_be_read_is_not_called_gone():
-    with pytest.raises(ScriptError, match="Could not check whether a TPU queued resource still exists"):
-        list(search(Cloud({QUEUED: GoogleListError(403, "permission denied", "")}), SCOPE))
+def test_a_removal_takes_our_members_out_and_leaves_everything_else():
+    before = policy(
+        binding("roles/logging.logWriter", f"serviceAccount:{ACCOUNT}", "user:bob@b.com"),
+        binding("roles/viewer", "user:bob@b.com"),
+    )
+    grants = [*grants_in(before, PROJECT_HOLDER, OURS)]
+    renamed = policy(
+        binding("roles/logging.logWriter", f"deleted:serviceAccount:{ACCOUNT}?uid=42", "user:bob@b.com"),
+        binding("roles/viewer", "user:bob@b.com"),
+    )
+    for current in (before, renamed):
+        after, removed = without(current, grants, OURS)
+        assert removed == 1
+        assert after["bindings"] == [binding("roles/logging.logWriter", "user:bob@b.com"), before["bindings"][1]]
+        assert after["etag"] == "BwX="
+
+
+@pytest.mark.parametrize(
+    ("expression", "flag"),
+    [
+        ("true", "--condition=title=t,expression=true"),
+        ("a in [1, 2]", "--condition='^|^title=t|expression=a in [1, 2]'"),
+        ("a in [1, 2] || b", "--condition='^#^title=t#expression=a in [1, 2] || b'"),
+    ],
+)
+def test_a_grant_with_a_condition_has_a_command_that_names_the_condition(expression, flag):
+    command = PROJECT_HOLDER.command(TUNNEL_ROLE, "user:a@b.com", {"title": "t", "expression": expression})
+    assert command == f"gcloud projects remove-iam-policy-binding p --member=user:a@b.com --role={TUNNEL_ROLE} {flag}"
+
+
+def test_the_grants_of_a_deleted_account_stay_on_the_project_and_are_found():
+    with open_world() as world:
+        world.everything("x")
+        email = f"gemma-x@{PROJECT}.iam.gserviceaccount.com"
+        world.call("DELETE", "iam", f"v1/projects/{PROJECT}/serviceAccounts/{email}")
+        (grant,) = [item for item in search(world.api, scope()).found if item.kind == "IAM grant"]
+    assert grant.document["member"].startswith(f"deleted:serviceAccount:{email}?uid=")
+
+
+def test_the_grants_of_an_account_of_somebody_else_with_our_name_are_not_ours():
+    with open_world() as world:
+        email = world.account("gemma-x", "made by hand")
+        world.grant("roles/logging.logWriter", f"serviceAccount:{email}")
+        assert search(world.api, scope()).found == ()
+
+
+def test_a_grant_on_somebody_elses_bucket_is_found():
+    with open_world() as world:
+        world.everything("x")
+        world.bucket("their-weights", {})
+        world.grant_on_bucket("their-weights", f"serviceAccount:gemma-x@{PROJECT}.iam.gserviceaccount.com")
+        names = [item.name for item in search(world.api, scope()).found if item.kind == "IAM grant"]
+    assert len(names) == 2
+    assert names[0].startswith("projects/_/buckets/their-weights roles/storage.objectViewer ")
+
+
+def test_a_project_of_a_domain_has_its_domain_in_the_address():
+    assert account_email("gemma-x", "example.com:p") == "gemma-x@p.example.com.iam.gserviceaccount.com"
+
+
+def test_a_place_that_is_gone_holds_nothing():
+    class Gone(Pages):
+        def pages(self, api, path):
+            if path.endswith("/services"):
+                raise GoogleListError(404, "no such location", "")
+            yield from super().pages(api, path)
+
+    found = search(Gone("bucket", {}), scope())
+    assert (found.found, found.untold) == ((), ())

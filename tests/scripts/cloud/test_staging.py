@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.cloud.manifest import MANIFEST
+from contracts.staged_weights import MANIFEST
 from scripts.cloud.staging import FolderSource, SourceFile, stage
 from scripts.errors import ScriptError
 
@@ -74,6 +74,18 @@ def test_everything_the_server_needs_is_copied_and_listed(checkpoint):
     manifest = json.loads(bucket.blobs[f"m/{MANIFEST}"].content)
     assert [file["name"] for file in manifest["files"]] == ["config.json", "model-1.safetensors", "model-2.safetensors"]
     assert all(len(file["sha256"]) == 64 for file in manifest["files"])
+    assert manifest["config"] == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [('{"model_type": "llama", "vocab_size": 7}', {"model_type": "llama", "vocab_size": 7}), ("no JSON", None)],
+)
+def test_the_manifest_repeats_the_config_so_that_the_planner_can_read_it(checkpoint, content, kept):
+    (checkpoint.folder / "config.json").write_text(content)
+    bucket = StagingBucket()
+    stage(checkpoint, bucket, "m", quiet)
+    assert json.loads(bucket.blobs[f"m/{MANIFEST}"].content)["config"] == kept
 
 
 def test_a_second_run_copies_nothing(checkpoint):

@@ -1,6 +1,7 @@
 """Each check of the doctor is ok, missing, or cannot be told; its commands, followed in order, end in an all-ok project."""
 
 import asyncio
+import base64
 import itertools
 import json
 import re
@@ -17,7 +18,7 @@ from google.oauth2 import service_account
 from google.oauth2.credentials import Credentials
 
 from localcloud.world import oauth
-from localcloud.world.scenario import OperationDurations, Run, Scenario, Tpu
+from localcloud.world.scenario import Images, OperationDurations, Run, Scenario, Tpu
 from scripts.cli.command import run_command
 from scripts.cloud import google_api, staging
 from scripts.doctor import model
@@ -34,7 +35,7 @@ PROJECT = "doctor-project"
 ROOT = Path(__file__).resolve().parents[3]
 CANARY = "hf_canary0123456789"
 INSTANT = OperationDurations(instant=True)
-APIS = ("iam", "artifactregistry", "secretmanager", "storage", "tpu", "compute", "iap", "run")
+APIS = ("iam", "artifactregistry", "secretmanager", "storage", "tpu", "compute", "iap", "run", "logging")
 NO_CHIPS = {
     name: zone.model_copy(update={"preemptible_quota_chips": 0, "quota_chips": 0}) for name, zone in Tpu().zones.items()
 }
@@ -98,7 +99,7 @@ class World:
         self.settings = {path.stem.removeprefix("Pulumi."): path.read_text() for path in ROOT.glob("Pulumi.*.yaml")}
 
     def admin(self, verb, path, body=None):
-        headers = {"Authorization": "Bearer operator"}
+        headers = {"Authorization": f"Bearer {self.cloud.token}"}
         answer = requests.request(verb, self.cloud.base_url + path, json=body, headers=headers, timeout=30)
         assert answer.ok, answer.text
         return answer.json() if answer.content else {}
@@ -184,15 +185,19 @@ class World:
         if name not in {bucket["name"] for bucket in existing}:
             self.admin("POST", f"/storage/storage/v1/b?project={PROJECT}", {"name": name, "location": "us-east4"})
         prefix = re.search(r"model: google/(\S+)", self.settings[stack])[1]
-        self.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "operator")
+        self.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", self.cloud.token)
         bucket = staging.bucket(name, PROJECT)
         staging.stage(staging.FolderSource(folder=checkpoint), bucket, prefix, lambda _file, _copied: None)
         self.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
         if without:
             self.admin("DELETE", f"/storage/storage/v1/b/{name}/o/{prefix}%2F{without}")
 
-    def follow(self, command, stack):  # noqa: C901 - one case for each command
+    def follow(self, command, stack):
         """Have the effect of a printed command."""
+        for part in command.split(" && "):
+            self._follow(part, stack)
+
+    def _follow(self, command, stack):  # noqa: C901 - one case for each command
         words = shlex.split(command)
         options = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
         match words:
@@ -203,6 +208,7 @@ class World:
                 self.grant(options["role"], options["member"])
             case ["gcloud", "beta", "quotas", "preferences", "create", *_]:
                 assert int(options["preferred-value"]) > 0
+                assert options["email"]
                 self.scenario()
             case ["gcloud", "resource-manager", "org-policies", "disable-enforce", constraint, _]:
                 self.policy(constraint, booleanPolicy={"enforced": False})
@@ -217,7 +223,7 @@ class World:
             case ["python", "-m", "scripts.stage_model", "--stack", name]:
                 assert name == stack
                 self.stage(stack)
-            case ["hf", "auth", "login"] | ["pulumi", "config", "set", *_]:
+            case ["hf", "auth", "login"] | ["python", "-m", "scripts.save_token", *_]:
                 self.internet.status["hub"] = (200, "")
             case _:
                 pytest.fail(f"nobody can follow: {command}")
@@ -228,9 +234,9 @@ def world(tmp_path, monkeypatch, capsys):
     """A ready project, asked by its owner on a ready machine."""
     with idle_cloud.start(project=PROJECT, scenario=Scenario(operations=INSTANT)) as cloud:
         world = World(cloud, tmp_path, monkeypatch, capsys)
-        for api in ("serviceusage", "cloudresourcemanager", "storage", "tpu"):
+        for api in ("serviceusage", "cloudresourcemanager", "storage", "tpu", "secretmanager"):
             monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"{cloud.base_url}/{api}/")
-        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "operator")
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", CANARY)
         monkeypatch.setenv("HF_ENDPOINT", world.internet.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path))
@@ -258,7 +264,7 @@ def test_a_ready_project_is_all_ok_for_a_tpu_stack(world):
 
 def test_a_ready_project_is_all_ok_for_a_cloud_run_stack(world):
     world.stage("l4-qat")
-    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "operator")
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
     code, report = world.doctor("l4-qat")
     assert [line for line in report["checks"] if line["state"] != "ok"] == []
     assert code == 0
@@ -311,6 +317,22 @@ def test_an_api_that_is_off_is_missing_with_the_command_that_enables_it(world):
     )
     assert world.state("v6e-4 in us-east5-a", "tpu-v6e4") == "cannot be told"
     assert world.state("quota of chips", "tpu-v6e4") == "cannot be told"
+
+
+def test_a_cloud_run_stack_needs_the_log_of_its_containers(world):
+    """`pulumi up` reads it when a revision does not start."""
+    world.disable("logging")
+    assert (
+        world.line("API logging", "l4-qat")["mend"]
+        == f"gcloud services enable logging.googleapis.com --project={PROJECT}"
+    )
+    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
+    world.log_in_as(f"deployer@{PROJECT}.iam.gserviceaccount.com")
+    line = world.line("permissions of logging.viewer", "l4-qat")
+    assert (line["state"], line["detail"]) == ("missing", "logging.logEntries.list not held")
+    assert "--role=roles/logging.viewer" in line["mend"]
+    _, report = world.doctor("tpu-v6e4")
+    assert not [line for line in report["checks"] if "logging" in line["check"]]
 
 
 def test_apis_that_the_caller_may_not_read_cannot_be_told(world):
@@ -503,11 +525,11 @@ def test_weights_are_missing_until_they_are_staged_whole(world):
     line = world.line("weights", "l4-qat")
     assert (line["state"], line["mend"]) == ("missing", "python -m scripts.stage_model --stack l4-qat")
     world.stage("l4-qat", without="model.safetensors")
-    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "operator")
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
     line = world.line("weights", "l4-qat")
     assert (line["state"], "model.safetensors" in line["detail"]) == ("missing", True)
     world.stage("l4-qat")
-    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "operator")
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
     assert world.state("weights", "l4-qat") == "ok"
     world.scenario(faults=[{"method": "storage.objects.get", "count": 999, "status": 403}])
     assert world.state("weights", "l4-qat") == "cannot be told"
@@ -518,7 +540,7 @@ def test_the_hub_is_asked_with_the_token_that_the_server_will_have(world):
     world.internet.status["hub"] = (401, "GatedRepo")
     line = world.line("hub", "tpu-v6e4")
     assert (line["state"], "gated" in line["detail"]) == ("missing", True)
-    assert line["mend"] == "pulumi config set --stack tpu-v6e4 --secret hfToken"
+    assert line["mend"] == "python -m scripts.save_token hfToken --stack tpu-v6e4"
     world.write("tpu-v6e4", ("config:\n", "config:\n  gemma-serving:hfToken: { secure: v1:abc }\n"))
     world.internet.status["hub"] = (403, "GatedRepo")
     assert "not accepted the terms" in world.line("hub", "tpu-v6e4")["detail"]
@@ -527,6 +549,24 @@ def test_the_hub_is_asked_with_the_token_that_the_server_will_have(world):
     world.internet.status["hub"] = (200, "")
     assert world.state("hub", "tpu-v6e4") == "ok"
     assert world.internet.seen_tokens[-1] == f"Bearer {CANARY}"
+
+
+def test_a_secret_by_reference_is_looked_up_and_the_hub_is_asked_with_its_value(world):
+    version = f"projects/{PROJECT}/secrets/their-token/versions/1"
+    world.write("tpu-v6e4", ("config:\n", f"config:\n  gemma-serving:hfTokenSecret: {version}\n"))
+    line = world.line("hfTokenSecret", "tpu-v6e4")
+    assert (line["state"], line["detail"]) == ("missing", f"{version} does not exist")
+    assert line["mend"] == "python -m scripts.save_token hfToken --stack tpu-v6e4 --secret their-token"
+    assert world.state("hub", "tpu-v6e4") == "cannot be told"
+    path = f"/secretmanager/v1/projects/{PROJECT}/secrets"
+    world.admin("POST", f"{path}?secretId=their-token", {"replication": {"automatic": {}}})
+    data = base64.b64encode(CANARY.encode()).decode()
+    world.admin("POST", f"{path}/their-token:addVersion", {"payload": {"data": data}})
+    assert world.state("hfTokenSecret", "tpu-v6e4") == "ok"
+    assert world.line("hub", "tpu-v6e4")["detail"].endswith(f"(the token of {version})")
+    assert world.internet.seen_tokens[-1] == f"Bearer {CANARY}"
+    world.admin("POST", f"{path}/their-token/versions/1:disable", {})
+    assert world.line("hfTokenSecret", "tpu-v6e4")["detail"] == f"{version} is DISABLED"
 
 
 def test_a_hub_or_registry_that_this_machine_cannot_reach_does_not_fail(world):
@@ -546,6 +586,29 @@ def test_an_image_that_the_registry_does_not_have_is_missing(world):
     assert world.state("image", "l4-qat") == "missing"
     world.internet.status["image"] = (429, "")
     assert world.state("image", "l4-qat") == "cannot be told"
+
+
+def test_the_image_line_agrees_with_the_local_cloud(world):
+    world.environment.setenv("LOCALCLOUD_URL", world.cloud.base_url)
+    assert world.state("image", "l4-qat") == "ok"
+    world.scenario(images=Images(existing=()))
+    assert world.state("image", "l4-qat") == "missing"
+
+
+def test_the_token_of_docker_hubs_account_has_to_lie_where_the_settings_say(world):
+    secret = f"projects/{PROJECT}/secrets/docker-hub"
+    image, account = "  gemma-serving:image: vllm-openai\n", f"{{username: someone, tokenSecret: {secret}/versions/1}}"
+    world.write("l4-qat", (image, f"{image}  gemma-serving:dockerHub: {account}\n"))
+    line = world.line("docker hub", "l4-qat")
+    assert (line["state"], line["mend"].split()[:4]) == ("missing", ["gcloud", "secrets", "create", "docker-hub"])
+    secrets = f"/secretmanager/v1/projects/{PROJECT}/secrets"
+    world.admin("POST", f"{secrets}?secretId=docker-hub", {"replication": {"automatic": {}}})
+    world.admin("POST", f"{secrets}/docker-hub:addVersion", {"payload": {"data": "eA=="}})
+    assert world.state("docker hub", "l4-qat") == "ok"
+    world.admin("POST", f"{secrets}/docker-hub/versions/1:disable", {})
+    line = world.line("docker hub", "l4-qat")
+    assert (line["state"], "is disabled" in line["detail"]) == ("missing", True)
+    assert line["mend"].startswith("gcloud secrets versions add docker-hub")
 
 
 # --- as a whole ----------------------------------------------------------------------------------------------------------------
@@ -587,7 +650,7 @@ def test_the_calls_are_few_and_run_at_the_same_time(world, monkeypatch):
 
     def counted(session, *arguments, **options):
         with lock:
-            calls.append(threading.get_ident())
+            calls.append(threading.current_thread())  # the thread itself: numbers are used again
             if len(set(calls)) >= 18:
                 together.set()
         assert together.wait(10), f"only {len(set(calls))} checks called before one had its answer"

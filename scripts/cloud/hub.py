@@ -1,0 +1,77 @@
+"""What the Hugging Face hub says of a checkpoint, without its weights."""
+
+import json
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, cast
+
+from scripts.errors import ScriptError
+from stacks.model_files import CONFIG, INDEX
+
+_LIMIT_S: Final = 30.0
+_WEIGHTS: Final = ".safetensors"
+_COPIES: Final = ("consolidated", "original")
+"""Beginnings of files that repeat the weights in another layout; vLLM reads the others."""
+
+
+@contextmanager
+def hub_errors(model: str, otherwise: str) -> Generator[None]:
+    """Turn what the hub's client raises into one sentence; `otherwise` says what to do where the hub cannot be reached.
+
+    Raises:
+        ScriptError: if the hub cannot be reached, does not know the model, or keeps it from this user.
+    """
+    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
+    from huggingface_hub.errors import (  # noqa: PLC0415 - slow to load
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
+
+    try:
+        yield
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx2.TransportError) as error:
+        raise ScriptError(f"The Hugging Face hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
+    except HfHubHTTPError as error:
+        raise ScriptError(
+            f"The Hugging Face hub refused {model}: {str(error).splitlines()[0]}; gated checkpoints need HF_TOKEN and accepted terms."
+        ) from None
+    except HFValidationError:
+        raise ScriptError(f'"{model}" is no id of the Hugging Face hub; write ORG/NAME.') from None
+    except OSError as error:
+        raise ScriptError(f"The Hugging Face hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
+
+
+def config_of(model: str) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
+    """Return the config.json of a checkpoint's main branch, and the index of its safetensors files; None if it has no such files.
+
+    Downloads those two files alone; where there is one file of weights and so no index, its size stands for the index. The token comes
+    from HF_TOKEN or the hub client's login.
+
+    Raises:
+        ScriptError: as `hub_errors` does, and if the repository has no usable config.json.
+    """
+    from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType] - slow to load, partly untyped
+
+    def read(name: str) -> Mapping[str, object]:
+        path = Path(hf_hub_download(model, name, revision=info.sha))
+        try:
+            value = cast("object", json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ScriptError(f"The {name} of {model} is not JSON: {error}.") from None
+        if not isinstance(value, dict):
+            raise ScriptError(f"The {name} of {model} must hold one JSON object.")
+        return cast("Mapping[str, object]", value)
+
+    with hub_errors(model, "pass --config FILE with the config.json of the checkpoint"):
+        info = HfApi().model_info(model, files_metadata=True, timeout=_LIMIT_S)
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+        if CONFIG not in sizes:
+            raise ScriptError(f"{model} has no {CONFIG} on the hub; it is no checkpoint that vLLM can load.")
+        config = read(CONFIG)
+        if INDEX in sizes:
+            return config, read(INDEX)
+    weights = {name: size for name, size in sizes.items() if name.endswith(_WEIGHTS) and not name.startswith(_COPIES)}
+    return config, {"metadata": {"total_size": sum(weights.values())}} if sum(weights.values()) else None

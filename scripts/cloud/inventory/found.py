@@ -1,0 +1,66 @@
+"""What a search finds, and what it did to find it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from contracts.labels import Ownership
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundResource:
+    """A resource that carries the marks of a stack."""
+
+    kind: str
+    """Name of its kind, such as `TPU queued resource`; `kinds.by_name` returns the kind."""
+    name: str
+    """Full name, such as projects/P/locations/L/services/S; for a grant the resource, the role and the member."""
+    command: str
+    """The command that deletes it."""
+    project: str = ""
+    location: str = ""
+    """Zone, region or multi-region in lower case; `global` if it has none."""
+    created: str = ""
+    """When it was created (RFC 3339); empty if the API does not say."""
+    owner: Ownership
+    """The stack that its labels, its description or its condition names."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Its labels; for resources without labels, the words of its description."""
+    etag: str = ""
+    """Etag, metageneration or fingerprint of the version that was read; empty if the API has none."""
+    document: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+    """The resource as the API answered it; for a grant `role`, `member` and `condition`."""
+
+    @property
+    def id(self) -> str:
+        """The last part of the name."""
+        return self.name.rpartition("/")[2]
+
+    def age_s(self, now: datetime) -> float | None:
+        """Return the seconds since it was created; None if the API does not say."""
+        return (now - datetime.fromisoformat(self.created)).total_seconds() if self.created else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListCall:
+    """One read of a search: what was asked, how much came back, how long it took."""
+
+    kind: str
+    api: str
+    path: str
+    items: int
+    """Resources in the answer, also those of others."""
+    elapsed_s: float
+    outcome: str = "read"
+    """`read`, `API not enabled`, `no such place`, or why it could not be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """The result of a search. It proves something only if `untold` is empty."""
+
+    found: Sequence[FoundResource]
+    calls: Sequence[ListCall]
+    untold: Sequence[str]
+    """What could not be read, each a sentence."""
+    elapsed_s: float

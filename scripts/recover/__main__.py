@@ -1,0 +1,131 @@
+"""Take over what an interrupted `pulumi up` left, so that the next one goes on.
+
+Resources that exist, carry the stack's labels and stand in no state are put into the state. Operations whose resource never came into being are
+cleared. Resources of others with the same name are named and never touched. Nothing at Google is created, changed or deleted.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command, say
+from scripts.cli.options import JsonSwitch, Option, StackName
+from scripts.errors import CommandRefusedError
+
+if TYPE_CHECKING:
+    from scripts.recover.run import Examined, Recovery
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverOptions:
+    """Options of the command."""
+
+    stack: StackName
+    dry_run: Annotated[bool, Option("Say what would be taken over, and change nothing.")] = False
+    yes: Annotated[bool, Option("Do not ask for confirmation.")] = False
+    as_json: JsonSwitch = False
+
+
+def _recover(options: RecoverOptions) -> ExitCode:
+    from scripts.cloud import google_api
+    from scripts.recover import run
+
+    started_s = time.monotonic()
+    stack, api = options.stack, google_api.connect()
+    if options.dry_run:
+        return _show_findings(options, run.look(stack, api))
+
+    def confirm(findings: "Sequence[Examined]") -> None:
+        if not options.yes:
+            _confirm(stack, findings)
+
+    recovery = run.recover(stack, api, report=lambda text: say("recover", text), confirm=confirm)
+    if options.as_json:
+        print(json.dumps({**_to_json(recovery), "elapsed_s": round(time.monotonic() - started_s, 1)}))
+    else:
+        _show(recovery)
+    return ExitCode.DONE if recovery.clean else ExitCode.FAILED
+
+
+def _confirm(stack: str, findings: "Sequence[Examined]") -> None:
+    """Ask a person. Raises CommandRefusedError unless the answer is yes."""
+    if not sys.stdin.isatty():
+        raise CommandRefusedError(f"The state of stack {stack} has to change and stdin is no terminal; pass --yes.")
+    for finding in findings:
+        print(f"  {finding.noun}  {finding.name}", file=sys.stderr)
+    question = f"Take these {len(findings)} resources into" if findings else "Start a new"
+    print(f"{question} state of stack {stack}? Type yes: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != "yes":
+        raise CommandRefusedError("Nothing was changed; type yes, or pass --yes.")
+
+
+def _show_findings(options: RecoverOptions, findings: "Sequence[Examined]") -> ExitCode:
+    from scripts.recover.kinds import Owner
+
+    named = {
+        "ours": [finding for finding in findings if finding.owner is Owner.OURS],
+        "foreign": [finding for finding in findings if finding.owner is Owner.FOREIGN],
+        "absent": [finding for finding in findings if finding.owner is Owner.NOBODY],
+        "later": [finding for finding in findings if finding.owner is None],
+    }
+    if options.as_json:
+        groups = {key: [finding.to_json() for finding in group] for key, group in named.items()}
+        print(json.dumps({"stack": options.stack, "dry_run": True, **groups}))
+        return ExitCode.DONE
+    meanings = {"ours": "would be taken over", "foreign": "belongs to somebody else", "absent": "does not exist"}
+    for key, meaning in meanings.items():
+        for finding in named[key]:
+            print(f"{meaning}: {finding.noun} {finding.name}")
+    if named["later"]:
+        print(f"{len(named['later'])} more can be looked up when the others are in the state.")
+    if not named["ours"]:
+        print(f"recover: {options.stack}: there is nothing to take over.")
+    return ExitCode.DONE
+
+
+def _to_json(recovery: "Recovery") -> dict[str, object]:
+    return {
+        "stack": recovery.stack,
+        "state_was": recovery.state_was,
+        "taken": [finding.to_json() for finding in recovery.taken],
+        "cleared": list(recovery.cleared),
+        "foreign": [finding.to_json() for finding in recovery.foreign],
+        "open": list(recovery.open),
+        "backups": [str(path) for path in recovery.backups],
+        "clean": recovery.clean,
+        "simulated": "LOCALCLOUD_URL" in os.environ,
+    }
+
+
+def _show(recovery: "Recovery") -> None:
+    stack = recovery.stack
+    for finding in recovery.foreign:
+        print(
+            f"recover: {stack}: the {finding.noun} {finding.name} exists and does not carry the labels of this stack. It was not touched. "
+            "Delete it if it is yours, or give the stack another name."
+        )
+    for text in recovery.open:
+        print(f"recover: {stack}: {text}")
+    again = f"Settle what is named above, then run `python -m scripts.recover --stack {stack}` again."
+    next_step = f"Run `pulumi up --stack {stack}`." if recovery.clean else again
+    print(
+        f"recover: {stack}: {len(recovery.taken)} resources taken over, {len(recovery.cleared)} interrupted operations cleared. {next_step}"
+    )
+
+
+COMMAND: Final = Command(
+    name="recover",
+    help=__doc__,
+    options=RecoverOptions,
+    run=_recover,
+    after_interrupt="The state is whole; run recover again to continue.",
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))

@@ -1,0 +1,370 @@
+"""Every type of resource that a stack makes: its id, where the API shows it, and how to tell whose it is.
+
+Ids are those that the providers write into the state: provider `gcp` 10.2 (pulumi-gcp's schema and recorded states), and our own `gcp-tpu`.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from contracts.labels import URN_DIGITS, URN_LABEL, Ownership
+from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.errors import ScriptError
+from scripts.pulumi.deployment import as_mapping, as_sequence
+
+UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+"""What a preview shows for a value that only the update determines (pulumi/pulumi, sdk, resource/plugin: UnknownStringValue)."""
+QUEUED_RESOURCE: Final = "gcp-tpu:index:QueuedResource"
+
+_ZONES_AT_ONCE: Final = 8
+_ABSENT: Final = frozenset({404, 410})
+_FORBIDDEN: Final = 403
+_NOT_ENABLED: Final = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
+"""Reasons of a disabled API; the second is that of Cloud Storage and Compute Engine."""
+
+Json: TypeAlias = Mapping[str, object]
+
+
+class Owner(Enum):
+    """Whose a resource is."""
+
+    OURS = "ours"
+    FOREIGN = "foreign"
+    NOBODY = "absent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The answer about one resource. `id` is Pulumi's; `outputs` are those that a refresh needs and the inputs do not have."""
+
+    owner: Owner
+    name: str
+    id: str = ""
+    outputs: Json = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Who asks, with which session."""
+
+    api: GoogleApi
+    owner: Ownership
+
+    def get(self, api: str, path: str) -> Json | None:
+        """Return what a GET answers; None if it does not exist, or if its API is off. Raises ScriptError."""
+        try:
+            return self.api.get(api, path)
+        except GoogleListError as error:
+            return _absent(error, path)
+
+    def post(self, api: str, path: str, body: Json) -> Json | None:
+        """Return what a reading POST answers, as `get` does."""
+        try:
+            return self.api.post(api, path, body)
+        except GoogleListError as error:
+            return _absent(error, path)
+
+    def owns(self, body: Json) -> bool:
+        """Return whether labels or description name the stack."""
+        return self.owner.owns(labels=as_mapping(body.get("labels")), description=str(body.get("description") or ""))
+
+    def whose(self, body: Json | None, *, name: str, resource_id: str) -> Found:
+        """Return the finding for a resource with labels or a description."""
+        if body is None:
+            return Found(owner=Owner.NOBODY, name=name)
+        owner = Owner.OURS if self.owns(body) else Owner.FOREIGN
+        return Found(owner=owner, name=name, id=resource_id, outputs=_labels(body))
+
+
+Lookup: TypeAlias = Callable[[Search, str, Json], Found]
+"""Looks one resource up by its URN and its inputs. All inputs of `AdoptableKind.needs` are known."""
+
+
+class AdoptableKind(NamedTuple):
+    """One type of resource. `needs` are the inputs that identify it."""
+
+    noun: str
+    needs: tuple[str, ...]
+    lookup: Lookup
+
+
+def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
+    """Return what the API says about a resource; None if its type is not looked up, or a value that identifies it is not known yet."""
+    kind = KINDS.get(type_)
+    if kind is None or not all(is_known(inputs.get(name)) and inputs.get(name) for name in kind.needs):
+        return None
+    return kind.lookup(search, urn, inputs)
+
+
+def is_known(value: object) -> bool:
+    """Return whether a value of a preview is known, with all that it holds."""
+    if isinstance(value, str):
+        return UNKNOWN not in value
+    if as_mapping(value):
+        return all(is_known(item) for item in as_mapping(value).values())
+    return all(is_known(item) for item in as_sequence(value))
+
+
+def _absent(error: GoogleListError, path: str) -> None:
+    if error.status in _ABSENT or error.reason in _NOT_ENABLED:
+        return
+    raise ScriptError(f"Could not look up {path.partition('?')[0]}: Google answered {error.status}: {error}") from None
+
+
+def _labels(body: Json) -> Json:
+    """Return the provider's record of labels: without it, a refresh takes its own attribution label for somebody else's."""
+    labels = as_mapping(body.get("labels"))
+    return {"effectiveLabels": dict(labels), "pulumiLabels": dict(labels)} if labels else {}
+
+
+def _named(api: str, prefix: str, item: str) -> Lookup:
+    """Return the lookup of a resource whose name is its id."""
+
+    def find(search: Search, _urn: str, inputs: Json) -> Found:
+        name = item.format_map(_Texts(inputs))
+        return search.whose(search.get(api, prefix + name), name=name, resource_id=name)
+
+    return find
+
+
+class _Texts(dict[str, str]):
+    """Inputs for a template; `accountId` and others stand as they are, a path counts as its last segment."""
+
+    def __init__(self, inputs: Json) -> None:
+        super().__init__({key: value.rpartition("/")[2] for key, value in inputs.items() if isinstance(value, str)})
+
+    def __missing__(self, key: str) -> str:
+        raise ScriptError(f"A resource has no input {key}, so it cannot be looked up.")
+
+
+def _bucket(search: Search, _urn: str, inputs: Json) -> Found:
+    name = str(inputs["name"])
+    try:
+        body = search.api.get("storage", f"storage/v1/b/{name}")
+    except GoogleListError as error:
+        if error.status == _FORBIDDEN and error.reason not in _NOT_ENABLED:
+            # Names of buckets are unique in the world: this one belongs to somebody else's project.
+            return Found(owner=Owner.FOREIGN, name=f"gs://{name}")
+        _absent(error, name)
+        body = None
+    return search.whose(body, name=f"gs://{name}", resource_id=name)
+
+
+def _service(search: Search, _urn: str, inputs: Json) -> Found:
+    """Look an API up. Enabled ones belong to the project and stay enabled, so an enabled one is as good as ours."""
+    name = "projects/{project}/services/{service}".format_map(_Texts(inputs))
+    body = search.get("serviceusage", f"v1/{name}")
+    enabled = body is not None and body.get("state") == "ENABLED"
+    found = "{project}/{service}".format_map(_Texts(inputs))
+    return Found(owner=Owner.OURS if enabled else Owner.NOBODY, name=name, id=found)
+
+
+def _nat(search: Search, _urn: str, inputs: Json) -> Found:
+    texts = _Texts(inputs)
+    router = "projects/{project}/regions/{region}/routers/{router}".format_map(texts)
+    name = f"{router}/nats/{texts['name']}"
+    body = search.get("compute", f"compute/v1/{router}")
+    nats = [as_mapping(nat) for nat in as_sequence(body.get("nats"))] if body else []
+    if body is None or not any(nat.get("name") == texts["name"] for nat in nats):
+        return Found(owner=Owner.NOBODY, name=name)
+    owner = Owner.OURS if search.owns(body) else Owner.FOREIGN
+    return Found(owner=owner, name=name, id="{project}/{region}/{router}/{name}".format_map(texts))
+
+
+def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
+    """Look the newest enabled version of a secret up. Its number is the server's choice; it belongs to the owner of the secret."""
+    secret = str(inputs["secret"])
+    body = search.get("secretmanager", f"v1/{secret}")
+    listed = search.get("secretmanager", f"v1/{secret}/versions?pageSize=100") if body else None
+    names = [
+        str(version.get("name"))
+        for version in (as_mapping(item) for item in as_sequence((listed or {}).get("versions")))
+        if version.get("state") == "ENABLED"
+    ]
+    if body is None or not names:
+        return Found(owner=Owner.NOBODY, name=f"{secret}/versions")
+    newest = max(names, key=lambda name: int(name.rpartition("/")[2]))
+    number = newest.rpartition("/")[2]
+    owner = Owner.OURS if search.owns(body) else Owner.FOREIGN
+    outputs = {"name": newest, "version": number}
+    return Found(owner=owner, name=f"{secret}/versions/{number}", id=newest, outputs=outputs)
+
+
+class _PolicyOf(NamedTuple):
+    """A resource whose policy holds a grant: its name, and how its policy is read. `id` is how the state names the resource.
+
+    The name is made of the inputs, of which a path counts as its last segment; the input `subject` may be the whole name.
+    """
+
+    api: str
+    name: str
+    path: str
+    id: str = ""
+    post: bool = False
+    subject: str = ""
+
+
+_PROJECT_POLICY: Final = _PolicyOf("cloudresourcemanager", "{project}", "v1/projects/{name}:getIamPolicy", post=True)
+_ACCOUNT_POLICY: Final = _PolicyOf(
+    "iam",
+    "projects/-/serviceAccounts/{serviceAccountId}",
+    "v1/{name}:getIamPolicy?options.requestedPolicyVersion=3",
+    post=True,
+    subject="serviceAccountId",
+)
+_SECRET_PATH: Final = "projects/{project}/secrets/{secretId}"  # noqa: S105 - a path
+_REPOSITORY: Final = "projects/{project}/locations/{location}/repositories/{repository}"
+_RUN_SERVICE: Final = "projects/{project}/locations/{location}/services/{name}"
+_VERSION: Final = "options.requestedPolicyVersion=3"
+
+
+def _grant(of: _PolicyOf) -> Lookup:
+    """Return the lookup of one member's grant. Its identity is the resource, the role, the member and the condition: it has no other owner."""
+
+    def find(search: Search, _urn: str, inputs: Json) -> Found:
+        given = str(inputs[of.subject]) if of.subject else ""
+        name = given if "/" in given else of.name.format_map(_Texts(inputs))
+        path = of.path.format(name=name)
+        body = {} if "?" in path else {"options": {"requestedPolicyVersion": 3}}
+        policy = search.post(of.api, path, body) if of.post else search.get(of.api, path)
+        role, member, condition = inputs["role"], inputs["member"], as_mapping(inputs.get("condition"))
+        bindings = [as_mapping(binding) for binding in as_sequence((policy or {}).get("bindings"))]
+        granted = any(
+            binding.get("role") == role
+            and member in as_sequence(binding.get("members"))
+            and _same_condition(as_mapping(binding.get("condition")), condition)
+            for binding in bindings
+        )
+        title = f"/{condition['title']}" if condition.get("title") else ""
+        return Found(
+            owner=Owner.OURS if granted else Owner.NOBODY,
+            name=f"{role} for {member} on {name}",
+            id=f"{of.id.format(name=name) or name}/{role}/{member}{title}",
+        )
+
+    return find
+
+
+def _same_condition(found: Json, wanted: Json) -> bool:
+    return all((found.get(key) or "") == (wanted.get(key) or "") for key in ("title", "expression"))
+
+
+def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
+    """Look for a queued resource with this id in every zone that the API lists. It is ours if its node carries the hash of the URN."""
+    project, identifier = str(inputs["project"]), str(inputs["queuedResourceId"])
+    zones = sorted({*_zones(search, project), *(str(zone) for zone in as_sequence(inputs.get("zones")))})
+    names = [f"projects/{project}/locations/{zone}/queuedResources/{identifier}" for zone in zones]
+    with ThreadPoolExecutor(_ZONES_AT_ONCE) as pool:
+        bodies = list(pool.map(partial(_in_zone, search), names))
+    existing = [(name, body) for name, body in zip(names, bodies, strict=True) if body is not None]
+    ours = [name for name, body in existing if _carries(body, urn)]
+    stateless = f"projects/{project}/queuedResources/{identifier}"
+    if ours:
+        zone = ours[0].split("/")[3]
+        outputs = {"name": ours[0], "zone": zone, "state": "UNKNOWN", "stateHistory": list[object]()}
+        return Found(owner=Owner.OURS, name=" and ".join(ours), id=stateless, outputs=outputs)
+    wanted = {str(zone) for zone in as_sequence(inputs.get("zones"))}
+    foreign = [name for name, _ in existing if name.split("/")[3] in wanted]
+    if foreign:
+        return Found(owner=Owner.FOREIGN, name=" and ".join(foreign))
+    return Found(owner=Owner.NOBODY, name=stateless)
+
+
+def _zones(search: Search, project: str) -> Iterable[str]:
+    try:
+        for page in search.api.pages("tpu", f"v2alpha1/projects/{project}/locations"):
+            yield from (str(as_mapping(item).get("locationId")) for item in as_sequence(page.get("locations")))
+    except GoogleListError as error:
+        _absent(error, f"the zones of project {project}")
+
+
+def _in_zone(search: Search, name: str) -> Json | None:
+    """Return the queued resource; None also for a zone that the project may not use: nothing of ours can be there."""
+    try:
+        return search.api.get("tpu", f"v2alpha1/{name}")
+    except GoogleListError as error:
+        if error.status == _FORBIDDEN and "'locations/" in str(error):
+            return None
+        return _absent(error, name)
+
+
+def _carries(body: Json, urn: str) -> bool:
+    digest = hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS]
+    specs = [as_mapping(spec) for spec in as_sequence(as_mapping(body.get("tpu")).get("nodeSpec"))]
+    return any(as_mapping(as_mapping(spec.get("node")).get("labels")).get(URN_LABEL) == digest for spec in specs)
+
+
+_GLOBAL: Final = ("project", "name")
+_REGIONAL: Final = ("project", "region", "name")
+_MEMBER: Final = ("role", "member")
+_ACCOUNT: Final = "projects/{project}/serviceAccounts/{accountId}@{project}.iam.gserviceaccount.com"
+
+
+def _compute(item: str) -> Lookup:
+    return _named("compute", "compute/v1/", f"projects/{{project}}/{item}/{{name}}")
+
+
+KINDS: Final[Mapping[str, AdoptableKind]] = {
+    "gcp:projects/service:Service": AdoptableKind("API", ("project", "service"), _service),
+    "gcp:serviceaccount/account:Account": AdoptableKind(
+        "service account", ("project", "accountId"), _named("iam", "v1/", _ACCOUNT)
+    ),
+    "gcp:compute/network:Network": AdoptableKind("network", _GLOBAL, _compute("global/networks")),
+    "gcp:compute/firewall:Firewall": AdoptableKind("firewall rule", _GLOBAL, _compute("global/firewalls")),
+    "gcp:compute/subnetwork:Subnetwork": AdoptableKind(
+        "subnetwork", _REGIONAL, _compute("regions/{region}/subnetworks")
+    ),
+    "gcp:compute/router:Router": AdoptableKind("router", _REGIONAL, _compute("regions/{region}/routers")),
+    "gcp:compute/routerNat:RouterNat": AdoptableKind("NAT", (*_REGIONAL, "router"), _nat),
+    "gcp:secretmanager/secret:Secret": AdoptableKind(
+        "secret", ("project", "secretId"), _named("secretmanager", "v1/", _SECRET_PATH)
+    ),
+    "gcp:secretmanager/secretVersion:SecretVersion": AdoptableKind("secret version", ("secret",), _secret_version),
+    "gcp:storage/bucket:Bucket": AdoptableKind("bucket", ("name",), _bucket),
+    "gcp:artifactregistry/repository:Repository": AdoptableKind(
+        "image repository",
+        ("project", "location", "repositoryId"),
+        _named("artifactregistry", "v1/", "projects/{project}/locations/{location}/repositories/{repositoryId}"),
+    ),
+    "gcp:cloudrunv2/service:Service": AdoptableKind(
+        "Cloud Run service", ("project", "location", "name"), _named("run", "v2/", _RUN_SERVICE)
+    ),
+    "gcp:projects/iAMMember:IAMMember": AdoptableKind(
+        "grant on the project", ("project", *_MEMBER), _grant(_PROJECT_POLICY)
+    ),
+    "gcp:serviceaccount/iAMMember:IAMMember": AdoptableKind(
+        "grant on a service account", ("serviceAccountId", *_MEMBER), _grant(_ACCOUNT_POLICY)
+    ),
+    "gcp:secretmanager/secretIamMember:SecretIamMember": AdoptableKind(
+        "grant on a secret",
+        ("secretId", *_MEMBER),
+        _grant(_PolicyOf("secretmanager", _SECRET_PATH, f"v1/{{name}}:getIamPolicy?{_VERSION}", subject="secretId")),
+    ),
+    "gcp:storage/bucketIAMMember:BucketIAMMember": AdoptableKind(
+        "grant on a bucket",
+        ("bucket", *_MEMBER),
+        _grant(_PolicyOf("storage", "{bucket}", "storage/v1/b/{name}/iam?optionsRequestedPolicyVersion=3", "b/{name}")),
+    ),
+    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": AdoptableKind(
+        "grant on an image repository",
+        ("project", "location", "repository", *_MEMBER),
+        _grant(_PolicyOf("artifactregistry", _REPOSITORY, f"v1/{{name}}:getIamPolicy?{_VERSION}")),
+    ),
+    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": AdoptableKind(
+        "grant on a Cloud Run service",
+        ("project", "location", "name", *_MEMBER),
+        _grant(_PolicyOf("run", _RUN_SERVICE, f"v2/{{name}}:getIamPolicy?{_VERSION}")),
+    ),
+    QUEUED_RESOURCE: AdoptableKind("queued resource", ("project", "queuedResourceId", "zones"), _queued_resource),
+}
+"""Types that recover takes over."""
+REPEATABLE: Final = frozenset({"docker:index/image:Image", "gcp:projects/serviceIdentity:ServiceIdentity"})
+"""Types whose creation can be done again without a conflict, and of which nothing can be left.
+
+An image is pushed once more under the same digest. A service identity is Google's own account of an API: asking for it again answers the same one
+(discovery: serviceusage.v1beta1, services.generateServiceIdentity), and nobody can delete it.
+"""

@@ -1,0 +1,48 @@
+"""What a preview would create: the program's word about resources that stand in no state."""
+
+import json
+from collections.abc import Mapping
+from typing import Final, cast
+
+from scripts.errors import ScriptError
+from scripts.pulumi import engine
+from scripts.pulumi.deployment import (
+    ResourceState,
+    as_mapping,
+    as_sequence,
+    is_passphrase_error,
+    wrong_passphrase,
+)
+
+PREVIEW_LIMIT_S: Final = 600.0
+
+
+def declared(stack: str) -> Mapping[str, ResourceState]:
+    """Return the resources that `pulumi up` would create, by URN, parents first.
+
+    Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
+    """
+    answer = engine.run("preview", "--json", "--stack", stack, limit_s=PREVIEW_LIMIT_S)
+    try:
+        parsed = as_mapping(cast("object", json.loads(answer.stdout)))
+    except ValueError:
+        parsed = as_mapping(None)
+    if answer.returncode != 0 or not parsed:
+        error = _error(parsed) or engine.first_error(answer.stderr)
+        if is_passphrase_error(error):
+            raise wrong_passphrase(stack)
+        raise ScriptError(f"The preview of stack {stack} failed: {error}")
+    return to_create(parsed)
+
+
+def to_create(preview: Mapping[str, object]) -> Mapping[str, ResourceState]:
+    """Return the new resources of a preview in JSON, by URN."""
+    steps = [as_mapping(step) for step in as_sequence(preview.get("steps"))]
+    states = [ResourceState(as_mapping(step.get("newState"))) for step in steps if step.get("op") == "create"]
+    return {state.urn: state for state in states if state.urn}
+
+
+def _error(preview: Mapping[str, object]) -> str:
+    said = [as_mapping(item) for item in as_sequence(preview.get("diagnostics"))]
+    errors = [str(item.get("message") or "").strip() for item in said if item.get("severity") == "error"]
+    return next((text for text in errors if text), "")

@@ -1,0 +1,1 @@
+"""Destroy a stack, delete what is left by the API, and prove that nothing is."""

@@ -1,0 +1,53 @@
+"""What a state had begun to make, kept beside the receipts until nothing is left.
+
+The engine forgets begun creations when a state is imported. A teardown that is interrupted after that still knows them.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from scripts.teardown.receipt import FOLDER
+from scripts.teardown.state import StackState
+
+_KEYS = ("type", "urn", "inputs")
+
+
+def remember(state: StackState) -> None:
+    """Write down what the state has begun to make; only its owner can read the file, although secrets in it are ciphertext."""
+    if not state.pending:
+        return
+    path = _path(state.stack)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pending = [{key: item[key] for key in _KEYS if key in item} for item in state.pending]
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump({"written": state.written, "projects": list(state.projects), "pending": pending}, file)
+
+
+def remembered(state: StackState) -> StackState:
+    """Return the state with what an interrupted teardown wrote down."""
+    try:
+        noted = cast("Mapping[str, object]", json.loads(_path(state.stack).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return state
+    earlier = cast("Sequence[Mapping[str, object]]", noted.get("pending") or ())
+    known = {item.get("urn") for item in state.pending}
+    projects = cast("Sequence[str]", noted.get("projects") or ())
+    return replace(
+        state,
+        pending=(*state.pending, *(item for item in earlier if item.get("urn") not in known)),
+        written=state.written or str(noted.get("written") or ""),
+        projects=tuple(dict.fromkeys([*state.projects, *projects])),
+    )
+
+
+def forget(stack: str) -> None:
+    """Remove what was written down about a stack."""
+    _path(stack).unlink(missing_ok=True)
+
+
+def _path(stack: str) -> Path:
+    return FOLDER / f"{stack}-begun.json"

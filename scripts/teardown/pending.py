@@ -1,0 +1,198 @@
+"""Creations that a state has begun and not ended: wait until they become visible, and find the grants among them.
+
+After a crash, Google may still be making something that no list shows yet. The wait ends when it appears, when its operation is over,
+or `APPEAR_S` after the state was written.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, cast
+
+from contracts.labels import PRODUCT, Ownership
+from scripts.cloud.deletion import WaitClock
+from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.cloud.inventory.found import FoundResource
+from scripts.cloud.inventory.grants import PolicyHolder
+from scripts.cloud.inventory.kinds import GRANT, by_name
+from scripts.cloud.inventory.search import resource_of
+from scripts.errors import ScriptError
+from scripts.teardown.state import StackState
+
+Item = Mapping[str, object]
+
+APPEAR_S: Final = 120.0
+"""How long after the last write of the state something may become visible. Assumed; the TPU provider allows 60 s."""
+OPERATION_LIMIT_S: Final = 1800.0
+"""How long an operation that still runs is waited for."""
+_PAUSE_S: Final = 2.0
+_NOT_THERE: Final = frozenset({403, 404})
+"""Google answers 403 for a place that does not exist."""
+
+_NAMES: Final[Mapping[str, tuple[str, str]]] = {
+    "gcp:cloudrunv2/service:Service": ("Cloud Run service", "projects/{project}/locations/{location}/services/{name}"),
+    "gcp:compute/network:Network": ("network", "projects/{project}/global/networks/{name}"),
+    "gcp:compute/firewall:Firewall": ("firewall rule", "projects/{project}/global/firewalls/{name}"),
+    "gcp:compute/subnetwork:Subnetwork": ("subnetwork", "projects/{project}/regions/{region}/subnetworks/{name}"),
+    "gcp:compute/router:Router": ("router", "projects/{project}/regions/{region}/routers/{name}"),
+    "gcp:secretmanager/secret:Secret": ("secret", "projects/{project}/secrets/{secretId}"),
+    "gcp:serviceaccount/account:Account": (
+        "service account",
+        "projects/{project}/serviceAccounts/{accountId}@{project}.iam.gserviceaccount.com",
+    ),
+    "gcp:artifactregistry/repository:Repository": (
+        "image repository",
+        "projects/{project}/locations/{location}/repositories/{repositoryId}",
+    ),
+    "gcp:storage/bucket:Bucket": ("bucket", "projects/_/buckets/{name}"),
+}
+"""Type in the state -> kind and full name. What is not here has no name of its own, or carries marks that any search sees."""
+_QUEUED: Final = "gcp-tpu:index:QueuedResource"
+_PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Something whose creation was begun."""
+
+    kind: str
+    names: Sequence[str]
+    """Full names that it can have: a queued resource can be in any of its zones."""
+    project: str = ""
+    """Its project, if the inputs name one."""
+
+
+def expected(state: StackState) -> Sequence[Expected]:
+    """Return what the state has begun to make."""
+    return tuple(found for item in state.pending for found in _expected(item))
+
+
+def begun(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
+    """Yield what the state has begun to make and what exists: a list may show it later than its own address.
+
+    Raises GoogleListError and ScriptError.
+    """
+    for item in expected(state):
+        kind = by_name(item.kind)
+        for name in item.names:
+            try:
+                document = api.get(kind.api, kind.address(name))
+            except GoogleListError as error:
+                if error.status in _NOT_THERE:
+                    continue
+                raise
+            owner = kind.owner(document)
+            if owner is not None and owner.stack == state.stack:
+                project = str(item.project or next(iter(state.projects), ""))
+                yield resource_of(kind, document, project=project, owner=owner)
+    yield from _stated_grants(api, state)
+
+
+def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
+    """Yield the grants on a project that the state has begun to make, and that exist. Raises GoogleListError and ScriptError."""
+    for item in state.pending:
+        if item.get("type") != _PROJECT_GRANT:
+            continue
+        inputs = cast("Item", item.get("inputs") or {})
+        project = str(inputs.get("project"))
+        holder = PolicyHolder(kind="project", project=project, name=f"projects/{project}")
+        role, member = str(inputs.get("role")), str(inputs.get("member"))
+        given = cast("Item", inputs.get("condition") or {})
+        condition = {key: value for key, value in given.items() if key in {"title", "description", "expression"}}
+        for binding in cast("Sequence[Item]", holder.read(api).get("bindings") or ()):
+            same = binding.get("role") == role and cast("Item", binding.get("condition") or {}) == condition
+            if same and member in cast("Sequence[str]", binding.get("members") or ()):
+                yield FoundResource(
+                    kind=GRANT,
+                    name=f"{holder.name} {role} {member}",
+                    command=holder.command(role, member, condition),
+                    project=project,
+                    location="global",
+                    owner=Ownership(project=PRODUCT, stack=state.stack),
+                    document={"holder": holder, "role": role, "member": member, "condition": condition, "stated": True},
+                )
+
+
+def wait(
+    api: GoogleApi,
+    states: Sequence[StackState],
+    *,
+    clock: WaitClock,
+    now: Callable[[], datetime],
+    say: Callable[[str], None],
+) -> None:
+    """Wait until everything that the states have begun to make is visible, or can no longer come."""
+    missing = [(state, item) for state in states for item in expected(state)]
+    end_s = clock.now_s() + OPERATION_LIMIT_S
+    announced = False
+    while True:
+        missing = [(state, item) for state, item in missing if not _visible(api, item)]
+        coming = [item for state, item in missing if _may_come(api, state, item, now())]
+        if not coming or clock.now_s() > end_s:
+            return
+        if not announced:
+            names = ", ".join(item.names[0].rpartition("/")[2] for item in coming)
+            say(f"waiting for what was being made when the state was written: {names}")
+            announced = True
+        clock.sleep(_PAUSE_S)
+
+
+def _expected(item: Item) -> Iterator[Expected]:
+    inputs = cast("Item", item.get("inputs") or {})
+    kind, project = str(item.get("type")), str(inputs.get("project") or "")
+    if kind == _QUEUED:
+        zones = [*cast("Sequence[str]", inputs.get("zones") or ()), *([inputs["zone"]] if inputs.get("zone") else [])]
+        parents = [f"projects/{inputs.get('project')}/locations/{zone}" for zone in zones]
+        if parents and inputs.get("queuedResourceId"):
+            names = [f"{parent}/queuedResources/{inputs['queuedResourceId']}" for parent in parents]
+            yield Expected(kind="TPU queued resource", names=names, project=project)
+    elif kind in _NAMES:
+        found, template = _NAMES[kind]
+        try:
+            yield Expected(kind=found, names=[template.format(**inputs)], project=project)
+        except KeyError:
+            return
+
+
+def _visible(api: GoogleApi, item: Expected) -> bool:
+    kind = by_name(item.kind)
+    for name in item.names:
+        try:
+            api.get(kind.api, kind.address(name))
+        except (GoogleListError, ScriptError):
+            continue
+        return True
+    return False
+
+
+def _may_come(api: GoogleApi, state: StackState, item: Expected, now: datetime) -> bool:
+    """Whether something can still become visible: its time is not over, or an operation on it runs."""
+    written = datetime.fromisoformat(state.written).astimezone(UTC) if state.written else None
+    if written is not None and (now - written).total_seconds() < APPEAR_S:
+        return True
+    return any(_runs(api, item.kind, name) for name in item.names)
+
+
+def _runs(api: GoogleApi, kind_name: str, name: str) -> bool:
+    """Whether an operation on a resource runs. Artifact Registry and the APIs without operations list none."""
+    kind = by_name(kind_name)
+    parent = name.rpartition("/")[0].rpartition("/")[0]
+    if kind.api not in {"compute", "tpu", "run"}:
+        return False
+    try:
+        for page in api.pages(kind.api, f"{kind.version}{parent}/operations"):
+            operations = cast("Sequence[Item]", page.get("items") or page.get("operations") or ())
+            if any(_is_running(operation) and _target(operation).endswith(name) for operation in operations):
+                return True
+    except (GoogleListError, ScriptError):
+        return False
+    return False
+
+
+def _is_running(operation: Item) -> bool:
+    return operation.get("status") not in {None, "DONE"} or ("status" not in operation and not operation.get("done"))
+
+
+def _target(operation: Item) -> str:
+    metadata = cast("Item", operation.get("metadata") or {})
+    return str(operation.get("targetLink") or metadata.get("target") or metadata.get("name") or "")

@@ -1,0 +1,118 @@
+"""The receipt of a teardown: what was read, deleted and kept, and what could not be told, for somebody who was not there."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from scripts.cloud.deletion import DeletedResource
+from scripts.cloud.inventory.found import FoundResource, Inventory
+from scripts.cloud.prices import usd_per_hour, usd_so_far
+
+FOLDER: Final = Path(".work") / "teardown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a teardown did. `clean` is its word that nothing is left."""
+
+    stack: str
+    """Name of the stack; empty for all stacks."""
+    projects: Sequence[str]
+    destroyed: int
+    """Resources that the engine destroyed."""
+    state: Sequence[Mapping[str, object]]
+    """Resources that are still in a state that can be read."""
+    left: Sequence[FoundResource]
+    kept: Sequence[FoundResource]
+    """Buckets that stay because of --keep-bucket."""
+    deletions: Sequence[DeletedResource]
+    """What the API was asked to delete."""
+    untold: Sequence[str]
+    """What could not be read."""
+    remarks: Sequence[str]
+    searches: Sequence[Inventory]
+    started: datetime
+    elapsed_s: float
+    interrupted: bool = False
+    dry_run: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is left, and everything could be read."""
+        return not (self.state or self.left or self.untold or self.interrupted)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the receipt as `--json` prints it and as its file holds it."""
+        return {
+            "stack": self.stack or None,
+            "projects": list(self.projects),
+            "destroyed": self.destroyed,
+            "state": [{"type": item.get("type"), "id": item.get("id") or item.get("urn")} for item in self.state],
+            "left": [described(item, self.started) for item in self.left],
+            "kept": [described(item, self.started) for item in self.kept],
+            "deleted": [
+                {
+                    "kind": item.resource.kind,
+                    "name": item.resource.name,
+                    "outcome": item.outcome,
+                    "detail": item.detail,
+                    "elapsed_s": round(item.elapsed_s, 3),
+                }
+                for item in self.deletions
+            ],
+            "untold": list(self.untold),
+            "remarks": list(self.remarks),
+            "clean": self.clean,
+            "dry_run": self.dry_run,
+            "interrupted": self.interrupted,
+            "simulated": is_simulated(),
+            "started": self.started.astimezone(UTC).isoformat(timespec="seconds"),
+            "elapsed_s": round(self.elapsed_s, 1),
+            "calls": [
+                {
+                    "search": number,
+                    "kind": call.kind,
+                    "api": call.api,
+                    "path": call.path,
+                    "items": call.items,
+                    "outcome": call.outcome,
+                    "elapsed_s": round(call.elapsed_s, 3),
+                }
+                for number, search in enumerate(self.searches, 1)
+                for call in search.calls
+            ],
+        }
+
+    def write(self, path: Path | None) -> Path:
+        """Write the receipt, by default below `.work/teardown`, and return where it is."""
+        stamp = self.started.astimezone(UTC).strftime("%Y%m%dT%H%M%S%fZ")
+        target = path or FOLDER / f"{self.stack or 'all'}-{stamp}.json"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(f"{json.dumps(self.to_json(), indent=2)}\n", encoding="utf-8")
+        return target
+
+
+def described(item: FoundResource, now: datetime) -> dict[str, object]:
+    """Return a found resource as JSON. The prices are list prices."""
+    age_s, rate, so_far = item.age_s(now), usd_per_hour(item), usd_so_far(item, now)
+    return {
+        "kind": item.kind,
+        "name": item.name,
+        "command": item.command,
+        "stack": item.owner.stack,
+        "project": item.project,
+        "location": item.location,
+        "created": item.created,
+        "age_s": None if age_s is None else round(age_s),
+        "usd_per_hour": None if rate is None else round(rate, 4),
+        "usd_so_far": None if so_far is None else round(so_far, 2),
+    }
+
+
+def is_simulated() -> bool:
+    """Whether the cloud is a local one."""
+    return "LOCALCLOUD_URL" in os.environ

@@ -1,0 +1,392 @@
+"""A teardown from its first look to its receipt.
+
+Destroy asks the engine, which needs a stack, a state and a free lock. The search and the deletion by the API need none of them, and
+always come afterwards, whatever destroy said.
+"""
+
+import copy
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, cast
+
+from contracts.labels import PRODUCT
+from scripts.cloud.deletion import DeletedResource, WaitClock, delete_all
+from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.cloud.inventory.found import FoundResource, Inventory
+from scripts.cloud.inventory.search import Scope, search
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.pulumi import engine
+from scripts.pulumi.deployment import (
+    StateUnreadableError,
+    back_up,
+    parse_deployment,
+    read_deployment,
+    write_deployment,
+)
+from scripts.pulumi.locks import StackLock, is_lock_error, parse_locks
+from scripts.pulumi.settings import stack_settings
+from scripts.teardown import locks, memory, pending
+from scripts.teardown import state as states
+from scripts.teardown.receipt import Receipt
+from scripts.teardown.state import StackState
+from scripts.teardown.talk import Talk, counted
+from stacks.loading import project_from_environment
+from stacks.settings import Settings
+
+_ROUNDS: Final = 3
+"""How often the API is asked to delete what a search finds. A later round sees what depended on something of the round before."""
+_BUCKET: Final = "bucket"
+_EMPTY: Final = (
+    '{"version": 3, "deployment": {"manifest": {"time": "0001-01-01T00:00:00Z", "magic": "", "version": ""}}}'
+)
+_PROTECTION: Final = "deletionProtection"
+_NAMELESS: Final = StackLock(place="", user="", host="", pid=0, since="")
+"""A lock of a backend that does not say who holds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeardownRequest:
+    """What to tear down."""
+
+    stack: str | None
+    """None: all stacks of this product in the project."""
+    yes: bool = False
+    keep_bucket: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known before anything is asked of Google: the states, the settings, the projects."""
+
+    states: Sequence[StackState]
+    settings: Mapping[str, Settings]
+    projects: Sequence[str]
+    doubts: Sequence[str]
+    """What could not be read, each a sentence."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Teardown:
+    """One teardown. `run` does all of it; `receipt` says at any time what was done so far."""
+
+    request: TeardownRequest
+    known: Known
+    api: GoogleApi
+    talk: Talk = field(default_factory=Talk)
+    clock: WaitClock = field(default_factory=WaitClock)
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    started_s: float = field(default_factory=time.monotonic)
+    searches: list[Inventory] = field(default_factory=list[Inventory])
+    left: tuple[FoundResource, ...] = ()
+    asked: set[str] = field(default_factory=set[str])
+    deletions: list[DeletedResource] = field(default_factory=list[DeletedResource])
+    destroyed: int = 0
+    state_left: tuple[Mapping[str, object], ...] = ()
+    remarks: list[str] = field(default_factory=list[str])
+    done: bool = False
+
+    def run(self) -> None:
+        """Search, ask, destroy, search again, delete what is left, search again. Raises ScriptError."""
+        self.remarks += self.known.doubts
+        self.look()
+        self._refuse_the_unknown()
+        self.talk.show("Found in the cloud", self.left, datetime.now(UTC))
+        if not self.request.dry_run:
+            for state in self.known.states:
+                self._end_locks(state.stack, locks.in_backend(state.stack))
+            self._confirm()
+            for state in self.known.states:
+                memory.remember(state)
+                self._destroy(state)
+            pending.wait(
+                self.api, self.known.states, clock=self.clock, now=lambda: datetime.now(UTC), say=self.talk.say
+            )
+            self._clear()
+            for state in self.known.states:
+                self._settle(state)
+                if not self.left and not self.searches[-1].untold:
+                    memory.forget(state.stack)
+        self.done = True
+
+    def look(self) -> None:
+        """Search, and remember what is left."""
+        found = search(self.api, self._scope())
+        untold = list(found.untold)
+        stated: list[FoundResource] = []
+        for state in self.known.states:
+            try:
+                stated += pending.begun(self.api, state)
+            except (GoogleListError, ScriptError) as error:
+                untold.append(f"Could not check what the state of {state.stack} began to make: {error}")
+        resources = tuple({(item.kind, item.name): item for item in (*stated, *found.found)}.values())
+        self.searches.append(
+            Inventory(found=resources, calls=found.calls, untold=tuple(untold), elapsed_s=found.elapsed_s)
+        )
+        self.left = tuple(item for item in resources if not self._stays(item))
+
+    def receipt(self) -> Receipt:
+        """Return what was done so far."""
+        last = self.searches[-1] if self.searches else None
+        found = last.found if last else ()
+        return Receipt(
+            stack=self.request.stack or "",
+            projects=self.known.projects,
+            destroyed=self.destroyed,
+            state=self.state_left,
+            left=self.left,
+            kept=[item for item in found if self._stays(item)],
+            deletions=self.deletions,
+            untold=last.untold if last else ["Nothing was searched."],
+            remarks=self.remarks,
+            searches=self.searches,
+            started=self.started,
+            elapsed_s=time.monotonic() - self.started_s,
+            interrupted=not self.done,
+            dry_run=self.request.dry_run,
+        )
+
+    # Search
+
+    def _scope(self) -> Scope:
+        settings = self.known.settings.values()
+        zones = [zone for state in self.known.states for zone in state.zones]
+        zones += [zone for item in settings if item.tpu for zone in item.tpu.zones]
+        regions = [region for item in settings for region in item.regions]
+        buckets = [bucket for state in self.known.states for bucket in state.buckets]
+        buckets += [item.bucket.existing for item in settings if item.bucket.existing]
+        return Scope(
+            projects=self.known.projects,
+            stack=self.request.stack,
+            stacks=[state.stack for state in self.known.states],
+            places={"tpu": zones, "run": regions, "artifactregistry": regions},
+            buckets=buckets,
+            kept=[item.name for item in self._kept()],
+        )
+
+    def _kept(self) -> Iterator[FoundResource]:
+        for found in self.searches[-1].found if self.searches else ():
+            if self._stays(found):
+                yield found
+
+    def _stays(self, item: FoundResource) -> bool:
+        return self.request.keep_bucket and item.kind == _BUCKET
+
+    def _refuse_the_unknown(self) -> None:
+        """Refuse a name that no state, no settings and no resource has: it is most likely a mistake. Raises CommandRefusedError."""
+        stack = self.request.stack
+        nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
+        searched = not self.left and not self.searches[-1].untold
+        if stack is not None and stack not in self.known.settings and nothing and searched:
+            raise CommandRefusedError(
+                f"No stack, no settings and no resource has the name {stack}; name another with --stack, or pass --all."
+            )
+
+    # Question
+
+    def _confirm(self) -> None:
+        """Ask once for everything that is known. Raises CommandRefusedError unless the answer is yes."""
+        count = sum(len(state.resources) for state in self.known.states)
+        self.asked |= {item.name for item in self.left}
+        if self.request.yes or not (count or self.left):
+            return
+        name = f"stack {self.request.stack}" if self.request.stack else "all stacks"
+        what = f"{count} resources of the state and {counted(self.left)} in the cloud"
+        refusal = f"{name[:1].upper()}{name[1:]} has {what}, and stdin is no terminal; pass --yes."
+        self.talk.confirm(f"Destroy {name}: {what}?", refusal=refusal)
+
+    def _confirm_more(self) -> None:
+        """Ask for what the first search did not show."""
+        more = [item for item in self.left if item.name not in self.asked]
+        self.asked |= {item.name for item in more}
+        if more and not self.request.yes:
+            self.talk.show("Found since", more, datetime.now(UTC))
+            refusal = f"{counted(more)} appeared since the question, and stdin is no terminal; pass --yes."
+            self.talk.confirm(f"Delete {counted(more)} too?", refusal=refusal)
+
+    # Engine
+
+    def _destroy(self, state: StackState) -> None:
+        """Let the engine destroy a stack. A failure is a remark: the search afterwards says what it means."""
+        if state.status != "read" or not state.resources:
+            return
+        changed = prepared(state.raw, keep_bucket=self.request.keep_bucket)
+        if changed is not None:
+            self._import(state.stack, changed)
+        self._engine(state.stack, "destroy")
+        after = states.read(state.stack)
+        self.destroyed += max(0, len(state.resources) - len(after.resources)) if after.status == "read" else 0
+
+    def _engine(self, stack: str, *arguments: str) -> None:
+        """Run the engine with its progress on stderr."""
+        after = "The search goes on without it."
+        self._past_locks(stack, lambda: engine.change(stack, *arguments, after_failure=after))
+
+    def _import(self, stack: str, document: Mapping[str, object]) -> None:
+        """Replace the state: nothing in the cloud changes."""
+        deployment = parse_deployment(stack, json.dumps(document))
+        self._past_locks(stack, lambda: write_deployment(stack, deployment))
+
+    def _past_locks(self, stack: str, work: Callable[[], None]) -> None:
+        """Do work of the engine's; if a lock is in the way, end it and do it again. A failure is a remark."""
+        try:
+            try:
+                work()
+            except engine.PulumiFailedError as error:
+                if not is_lock_error(error.output):
+                    raise
+                self._end_locks(stack, parse_locks(error.output) or (_NAMELESS,))
+                engine.query(["cancel", "--yes", "--stack", stack])
+                work()
+        except CommandRefusedError:
+            raise
+        except ScriptError as error:
+            self.remarks.append(str(error))
+
+    def _end_locks(self, stack: str, held: Sequence[StackLock]) -> None:
+        """Say that a dead lock ends, and ask before a live one, even with --yes. Raises CommandRefusedError unless the answer is yes."""
+        for lock in held:
+            if lock.is_dead:
+                self.talk.say(f"the lock of stack {stack} belongs to a process that is gone ({lock.holder}); it ends.")
+                continue
+            who = lock.holder if lock.pid else "an update that the backend does not name"
+            refusal = (
+                f"Stack {stack} is locked by {who}. Wait until it ends, or run this in a terminal and answer yes, or run "
+                f"`pulumi cancel --yes --stack {stack}` if it has ended."
+            )
+            self.talk.confirm(f"Stack {stack} is locked by {who}, which may still run. End the lock?", refusal=refusal)
+        if held:
+            locks.remove_from_backend(stack)
+
+    # What is left
+
+    def _clear(self) -> None:
+        """Search and delete by the API until nothing is left, or nothing changes any more."""
+        for _ in range(_ROUNDS):
+            self.look()
+            if not self.left:
+                return
+            self._confirm_more()
+            done = delete_all(self.api, self.left, report=self.talk.say, clock=self.clock)
+            self.deletions += done
+            if all(item.outcome not in {"deleted", "gone"} for item in done):
+                break
+        self.look()
+
+    def _settle(self, state: StackState) -> None:
+        """Take out of the state what exists no more, and say what a state that cannot be read means."""
+        after = states.read(state.stack)
+        if after.status == "read" and after.resources and not self.left:
+            self._engine(state.stack, "destroy", "--refresh")
+            after = states.read(state.stack)
+        if after.status == "read" and after.pending and not self.left:
+            self._import(state.stack, without_pending(after.raw))
+            after = states.read(state.stack)
+        if after.status == "read":
+            self.state_left += tuple(after.resources)
+            if after.resources and not self.left:
+                self.remarks.append(
+                    f"The engine could not take {len(after.resources)} resources out of the state of stack {state.stack}, although the search "
+                    f"found nothing: `pulumi stack rm --force --preserve-config --yes {state.stack}` removes the state."
+                )
+        elif after.status == "unreadable":
+            self._replace(state.stack)
+        elif after.resources:
+            self.remarks.append(
+                f"The state of stack {state.stack} still names {len(after.resources)} resources, and there is no engine that could take them "
+                f"out: run `make setup`, then `pulumi destroy --refresh --stack {state.stack}`."
+            )
+
+    def _replace(self, stack: str) -> None:
+        """Put an empty state in the place of one that was cut off, once nothing is left that it could name."""
+        try:
+            read_deployment(stack)
+        except StateUnreadableError as error:
+            if error.cut_off and not self.left and not self.searches[-1].untold:
+                text = states.file_text(stack)
+                copied = f" A copy is in {back_up(stack, text)}." if text else ""
+                self._past_locks(stack, lambda: write_deployment(stack, parse_deployment(stack, _EMPTY)))
+                self.remarks.append(f"The state of stack {stack} was cut off; it is empty now.{copied}")
+                return
+            self.remarks.append(str(error))
+        except ScriptError as error:
+            self.remarks.append(str(error))
+
+
+def known(request: TeardownRequest, say: Callable[[str], None]) -> Known:
+    """Return what states, settings and environment say. Raises CommandRefusedError if no project is known."""
+    doubts: list[str] = []
+    found = [states.read(request.stack)] if request.stack else _all_states()
+    settings: dict[str, Settings] = {}
+    for state in found:
+        if state.status != "read" and (request.stack or state.status != "missing"):
+            doubts.append(f"{state.detail} The search goes on without its state.")
+        try:
+            settings[state.stack] = stack_settings(state.stack)
+        except CommandRefusedError as error:
+            doubts.append(f"{error} The search goes on without its settings.")
+    for doubt in doubts:
+        say(doubt)
+    found = [memory.remembered(state) for state in found]
+    projects = [project for state in found for project in state.projects]
+    projects += [item.project for item in settings.values()]
+    environment = project_from_environment()
+    if environment:
+        projects.append(environment)
+    if not projects:
+        raise CommandRefusedError(
+            "No state, no settings and no environment variable names a Google Cloud project; set GOOGLE_CLOUD_PROJECT."
+        )
+    return Known(
+        states=tuple(found),
+        settings=settings,
+        projects=tuple(dict.fromkeys(projects)),
+        doubts=tuple(doubts),
+    )
+
+
+def prepared(exported: Mapping[str, object], *, keep_bucket: bool) -> Mapping[str, object] | None:
+    """Return the state without protection, and with a bucket that stays if wanted; None if nothing has to change."""
+    changed = copy.deepcopy(dict(exported))
+    resources = cast("list[dict[str, object]]", _deployment(changed).get("resources") or [])
+    for item in resources:
+        item.pop("protect", None)
+        for key in ("inputs", "outputs"):
+            properties = cast("dict[str, object]", item.get(key) or {})
+            if properties.get(_PROTECTION) is True:
+                properties[_PROTECTION] = False
+        if keep_bucket and item.get("type") == "gcp:storage/bucket:Bucket":
+            item["retainOnDelete"] = True
+    return None if changed == exported else changed
+
+
+def without_pending(exported: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the state without creations that never ended."""
+    changed = copy.deepcopy(dict(exported))
+    _deployment(changed).pop("pending_operations", None)
+    return changed
+
+
+def _deployment(exported: Mapping[str, object]) -> dict[str, object]:
+    return cast("dict[str, object]", exported.get("deployment") or {})
+
+
+def _all_states() -> list[StackState]:
+    """Return the state of each stack that the backend or a settings file names."""
+    files = engine.project_folder().glob("Pulumi.*.yaml")
+    known_names = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files}
+    try:
+        listed = json.loads(engine.query(["stack", "ls", "--json", "--project", PRODUCT]))
+        deployed = {str(item["name"]).rpartition("/")[2] for item in listed}
+    except ScriptError:
+        backend = states.backend_folder()
+        deployed = {path.stem for path in (backend / "stacks" / PRODUCT).glob("*.json")} if backend else known_names
+    return [
+        states.read(name)
+        if name in deployed
+        else StackState(stack=name, status="missing", detail="It is not deployed.")
+        for name in sorted(known_names | deployed)
+    ]

@@ -1,0 +1,117 @@
+"""What a teardown says and asks: progress on stderr, one question with kind, place, age and cost, and the text of the receipt."""
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from scripts.cli.command import say
+from scripts.cli.tables import console, table
+from scripts.cloud.inventory.found import FoundResource
+from scripts.cloud.inventory.kinds import GRANT, KINDS
+from scripts.cloud.prices import usd_per_hour, usd_so_far
+from scripts.errors import CommandRefusedError
+from scripts.teardown.limits import SERVICE
+from scripts.teardown.receipt import Receipt, is_simulated
+
+_HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far, at most")
+_NUMBERS: Final = ("age", "USD per hour", "USD so far, at most")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _read_line() -> str:
+    return sys.stdin.readline()
+
+
+class Talk:
+    """How a teardown speaks with a person."""
+
+    @staticmethod
+    def say(text: str) -> None:
+        """Print one line of progress on stderr."""
+        say("teardown", text)
+
+    @staticmethod
+    def confirm(question: str, *, refusal: str) -> None:
+        """Ask a person. Raises CommandRefusedError with the refusal if there is no terminal, or unless the answer is yes."""
+        if not _is_terminal():
+            raise CommandRefusedError(refusal)
+        print(f"{question} Type yes: ", end="", file=sys.stderr, flush=True)
+        if _read_line().strip() != "yes":
+            raise CommandRefusedError("The answer was not yes, so nothing more was deleted.")
+
+    @staticmethod
+    def show(title: str, found: Sequence[FoundResource], now: datetime) -> None:
+        """Print resources with place, age and cost on stderr."""
+        if not found:
+            return
+        shown = table(title, _HEADINGS, numbers=_NUMBERS)
+        for item in found:
+            shown.add_row(
+                item.kind,
+                item.name,
+                item.location,
+                _age(item, now),
+                _usd(usd_per_hour(item)),
+                _usd(usd_so_far(item, now)),
+            )
+        console(sys.stderr).print(shown)
+        for item in found:
+            rate = usd_per_hour(item) if item.kind == SERVICE else None
+            if rate:
+                print(
+                    f"{item.name} keeps instances that cost ${rate * 24:,.2f} a day, also when nobody calls.",
+                    file=sys.stderr,
+                )
+        print("Prices are list prices of each resource's place, not your bill.", file=sys.stderr, flush=True)
+
+
+def text_of(receipt: Receipt, path: Path) -> str:
+    """Return the receipt as text."""
+    name = receipt.stack or "all stacks"
+    where = " (local cloud, simulated)" if is_simulated() else ""
+    by_api = sum(item.outcome == "deleted" for item in receipt.deletions)
+    calls = receipt.searches[-1].calls if receipt.searches else ()
+    lines = [
+        f"teardown: {name}{where}: {receipt.destroyed} resources destroyed, {by_api} more deleted by the API, in {receipt.elapsed_s:.0f} s."
+    ]
+    if receipt.clean:
+        kinds = len(KINDS) + 1
+        lines.append(
+            f"Nothing is left: {len(calls)} lists of {kinds} kinds of resources in {', '.join(receipt.projects)} have nothing with its marks."
+        )
+    lines += [f"Kept: {item.kind} {item.name}" for item in receipt.kept]
+    lines += [f"Left in the state: {item.get('id') or item.get('urn')}" for item in receipt.state]
+    lines += [f"Left: {item.kind} {item.name}\n  {item.command}" for item in receipt.left]
+    lines += [
+        f"Not deleted: {item.resource.kind} {item.resource.name}: {item.detail}"
+        for item in receipt.deletions
+        if item.detail
+    ]
+    lines += [f"Not known: {sentence}" for sentence in receipt.untold]
+    lines += receipt.remarks
+    return "\n".join([*lines, f"Receipt: {path}"])
+
+
+def counted(found: Sequence[FoundResource]) -> str:
+    """Return how many resources and grants there are, in words."""
+    grants = sum(item.kind == GRANT for item in found)
+    return f"{len(found) - grants} resources and {grants} IAM grants"
+
+
+def _age(item: FoundResource, now: datetime) -> str:
+    age_s = item.age_s(now)
+    if age_s is None:
+        return "-"
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if age_s >= 2 * seconds:
+            return f"{age_s / seconds:.0f} {unit}"
+    return f"{max(age_s, 0):.0f} s"
+
+
+def _usd(amount: float | None) -> str:
+    return "-" if amount is None else f"{amount:.2f}"

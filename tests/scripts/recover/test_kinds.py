@@ -1,0 +1,258 @@
+"""Whose a resource is, by what the API says: ours by its labels, foreign under the same name, or nobody's. Bodies follow Google's documents."""
+
+import hashlib
+
+import pytest
+
+from contracts.labels import Ownership
+from scripts.cloud.google_api import GoogleListError
+from scripts.errors import ScriptError
+from scripts.recover.kinds import KINDS, UNKNOWN, Owner, Search, lookup
+from tests.google_bodies import google_answer, google_request
+
+OWNER = Ownership(project="gemma-serving", stack="dev")
+URN = "urn:pulumi:dev::gemma-serving::t::n"
+THEIRS = {"managed-by": "somebody", "gemma-serving-project": "gemma-serving", "gemma-serving-stack": "dev"}
+GLOBAL = {"project": "p", "name": "gemma-dev"}
+REGIONAL = {**GLOBAL, "region": "us-east5"}
+MEMBER = "serviceAccount:gemma-dev@p.iam.gserviceaccount.com"
+GRANT = {"role": "roles/x.reader", "member": MEMBER}
+REPOSITORY = "v1/projects/p/locations/l/repositories/gemma-dev"
+ACCOUNT = "projects/p/serviceAccounts/gemma-dev@p.iam.gserviceaccount.com"
+VERSION = "options.requestedPolicyVersion=3"
+
+
+class Api:
+    """Answers reads from a table; everything else does not exist."""
+
+    def __init__(self, answers):
+        self.answers, self.asked = answers, []
+
+    def get(self, api, path):
+        return self._answer("GET", api, path)
+
+    def post(self, api, path, body):
+        google_request("POST", f"{api}/{path}", body)
+        return self._answer("POST", api, path)
+
+    def pages(self, api, path):
+        yield self._answer("GET", api, path)
+
+    def _answer(self, verb, api, path):
+        self.asked.append(path)
+        answer = self.answers.get((api, path.partition("?")[0]))
+        if answer is None:
+            raise GoogleListError(404, "not found", "")
+        if isinstance(answer, Exception):
+            raise answer
+        return google_answer(verb, f"{api}/{path}", answer)
+
+
+def find(type_, inputs, answers):
+    return lookup(Search(api=Api(answers), owner=OWNER), type_, URN, inputs)
+
+
+LABELLED = [
+    (
+        "gcp:secretmanager/secret:Secret",
+        {"project": "p", "secretId": "s"},
+        "secretmanager",
+        "v1/projects/p/secrets/s",
+        "projects/p/secrets/s",
+    ),
+    ("gcp:storage/bucket:Bucket", {"project": "p", "name": "b"}, "storage", "storage/v1/b/b", "b"),
+    (
+        "gcp:artifactregistry/repository:Repository",
+        {"project": "p", "location": "l", "repositoryId": "gemma-dev"},
+        "artifactregistry",
+        REPOSITORY,
+        REPOSITORY.removeprefix("v1/"),
+    ),
+    (
+        "gcp:cloudrunv2/service:Service",
+        {**GLOBAL, "location": "l"},
+        "run",
+        "v2/projects/p/locations/l/services/gemma-dev",
+        "projects/p/locations/l/services/gemma-dev",
+    ),
+]
+DESCRIBED = [
+    ("gcp:serviceaccount/account:Account", {"project": "p", "accountId": "gemma-dev"}, "iam", f"v1/{ACCOUNT}", ACCOUNT),
+    *(
+        (f"gcp:compute/{type_}", inputs, "compute", f"compute/v1/projects/p/{path}", f"projects/p/{path}")
+        for type_, inputs, path in (
+            ("network:Network", GLOBAL, "global/networks/gemma-dev"),
+            ("firewall:Firewall", GLOBAL, "global/firewalls/gemma-dev"),
+            ("subnetwork:Subnetwork", REGIONAL, "regions/us-east5/subnetworks/gemma-dev"),
+            ("router:Router", REGIONAL, "regions/us-east5/routers/gemma-dev"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("type_", "inputs", "api", "path", "expected"), LABELLED)
+def test_labels_tell_ours_from_what_has_our_name(type_, inputs, api, path, expected):
+    ours = find(type_, inputs, {(api, path): {"labels": {**OWNER.labels, "goog-pulumi-provisioned": "true"}}})
+    assert (ours.owner, ours.id) == (Owner.OURS, expected)
+    assert ours.outputs["pulumiLabels"]["goog-pulumi-provisioned"] == "true"
+    for labels in (THEIRS, {}, {**OWNER.labels, "gemma-serving-stack": "other"}):
+        assert find(type_, inputs, {(api, path): {"labels": labels}}).owner is Owner.FOREIGN
+    assert find(type_, inputs, {}).owner is Owner.NOBODY
+
+
+@pytest.mark.parametrize(("type_", "inputs", "api", "path", "expected"), DESCRIBED)
+def test_descriptions_tell_ours_from_what_has_our_name(type_, inputs, api, path, expected):
+    ours = find(type_, inputs, {(api, path): {"description": OWNER.description}})
+    assert (ours.owner, ours.id) == (Owner.OURS, expected)
+    for text in ("", "somebody's", OWNER.description.replace("=dev", "=other")):
+        assert find(type_, inputs, {(api, path): {"description": text}}).owner is Owner.FOREIGN
+    assert find(type_, inputs, {}).owner is Owner.NOBODY
+
+
+def test_a_bucket_of_another_project_is_foreign():
+    refused = GoogleListError(403, "x does not have storage.buckets.get access", "forbidden")
+    found = find("gcp:storage/bucket:Bucket", {"project": "p", "name": "b"}, {("storage", "storage/v1/b/b"): refused})
+    assert (found.owner, found.name) == (Owner.FOREIGN, "gs://b")
+
+
+@pytest.mark.parametrize("reason", ["SERVICE_DISABLED", "accessNotConfigured"])
+def test_an_api_that_is_off_holds_nothing(reason):
+    refused = GoogleListError(403, "it is disabled", reason)
+    for type_, inputs, api, path, _ in (*LABELLED, *DESCRIBED):
+        assert find(type_, inputs, {(api, path): refused}).owner is Owner.NOBODY
+
+
+def test_a_refusal_is_no_absence():
+    refused = GoogleListError(403, "Permission denied", "IAM_PERMISSION_DENIED")
+    with pytest.raises(ScriptError, match=r"Could not look up .*: Google answered 403: Permission denied"):
+        find(
+            "gcp:secretmanager/secret:Secret",
+            {"project": "p", "secretId": "s"},
+            {("secretmanager", "v1/projects/p/secrets/s"): refused},
+        )
+
+
+GRANTS = [
+    ("gcp:projects/iAMMember:IAMMember", {"project": "p"}, "cloudresourcemanager", "v1/projects/p:getIamPolicy", "p"),
+    (
+        "gcp:secretmanager/secretIamMember:SecretIamMember",
+        {"project": "p", "secretId": "s"},
+        "secretmanager",
+        "v1/projects/p/secrets/s:getIamPolicy",
+        "projects/p/secrets/s",
+    ),
+    ("gcp:storage/bucketIAMMember:BucketIAMMember", {"bucket": "b"}, "storage", "storage/v1/b/b/iam", "b/b"),
+    (
+        "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember",
+        {"project": "p", "location": "l", "repository": "gemma-dev"},
+        "artifactregistry",
+        f"{REPOSITORY}:getIamPolicy",
+        REPOSITORY.removeprefix("v1/"),
+    ),
+    (
+        "gcp:cloudrunv2/serviceIamMember:ServiceIamMember",
+        {**GLOBAL, "location": "l"},
+        "run",
+        "v2/projects/p/locations/l/services/gemma-dev:getIamPolicy",
+        "projects/p/locations/l/services/gemma-dev",
+    ),
+    (
+        "gcp:serviceaccount/iAMMember:IAMMember",
+        {"serviceAccountId": ACCOUNT},
+        "iam",
+        f"v1/{ACCOUNT}:getIamPolicy",
+        ACCOUNT,
+    ),
+]
+
+
+@pytest.mark.parametrize(("type_", "inputs", "api", "path", "named"), GRANTS)
+def test_a_grant_is_its_role_its_member_and_its_condition(type_, inputs, api, path, named):
+    condition = {"title": "t", "expression": "true", "description": "d"}
+    plain = {"role": GRANT["role"], "members": ["user:a@example.com", MEMBER]}
+    bound = {**plain, "condition": condition}
+    given = {**inputs, **GRANT}
+    found = find(type_, given, {(api, path): {"bindings": [plain]}})
+    assert (found.owner, found.id) == (Owner.OURS, f"{named}/{GRANT['role']}/{MEMBER}")
+    with_condition = find(type_, {**given, "condition": condition}, {(api, path): {"bindings": [bound]}})
+    assert (with_condition.owner, with_condition.id) == (Owner.OURS, f"{named}/{GRANT['role']}/{MEMBER}/t")
+    others = ([], [bound], [{**plain, "members": ["user:a@example.com"]}], [{**plain, "role": "roles/y"}])
+    for bindings in others:
+        assert find(type_, given, {(api, path): {"bindings": bindings}}).owner is Owner.NOBODY
+    assert find(type_, given, {}).owner is Owner.NOBODY
+
+
+def test_a_secret_by_reference_names_its_project_itself():
+    key = ("secretmanager", "v1/projects/other/secrets/token:getIamPolicy")
+    given = {"secretId": "projects/other/secrets/token", **GRANT}
+    policy = {"bindings": [{"role": GRANT["role"], "members": [MEMBER]}]}
+    found = find("gcp:secretmanager/secretIamMember:SecretIamMember", given, {key: policy})
+    assert (found.owner, found.id) == (Owner.OURS, f"projects/other/secrets/token/{GRANT['role']}/{MEMBER}")
+
+
+def test_an_enabled_api_is_there_and_a_disabled_one_is_not():
+    given = {"project": "p", "service": "tpu.googleapis.com"}
+    key = ("serviceusage", "v1/projects/p/services/tpu.googleapis.com")
+    on = find("gcp:projects/service:Service", given, {key: {"state": "ENABLED"}})
+    assert (on.owner, on.id) == (Owner.OURS, "p/tpu.googleapis.com")
+    assert find("gcp:projects/service:Service", given, {key: {"state": "DISABLED"}}).owner is Owner.NOBODY
+
+
+def test_a_nat_belongs_to_its_router():
+    key = ("compute", "compute/v1/projects/p/regions/us-east5/routers/gemma-dev")
+    given = {**REGIONAL, "router": "gemma-dev"}
+    router = {"description": OWNER.description, "nats": [{"name": "gemma-dev"}]}
+    found = find("gcp:compute/routerNat:RouterNat", given, {key: router})
+    assert (found.owner, found.id) == (Owner.OURS, "p/us-east5/gemma-dev/gemma-dev")
+    assert find("gcp:compute/routerNat:RouterNat", given, {key: {**router, "nats": []}}).owner is Owner.NOBODY
+    assert find("gcp:compute/routerNat:RouterNat", given, {key: {**router, "description": ""}}).owner is Owner.FOREIGN
+
+
+def test_the_newest_enabled_version_of_our_secret_is_ours():
+    secret, base = "projects/p/secrets/s", "v1/projects/p/secrets/s"
+    versions = {
+        "versions": [
+            {"name": "projects/1/secrets/s/versions/11", "state": "DESTROYED"},
+            {"name": "projects/1/secrets/s/versions/10", "state": "ENABLED"},
+            {"name": "projects/1/secrets/s/versions/9", "state": "ENABLED"},
+        ]
+    }
+    answers = {("secretmanager", base): {"labels": dict(OWNER.labels)}, ("secretmanager", f"{base}/versions"): versions}
+    found = find("gcp:secretmanager/secretVersion:SecretVersion", {"secret": secret}, answers)
+    assert (found.owner, found.id) == (Owner.OURS, "projects/1/secrets/s/versions/10")
+    answers["secretmanager", base] = {"labels": THEIRS}
+    assert find("gcp:secretmanager/secretVersion:SecretVersion", {"secret": secret}, answers).owner is Owner.FOREIGN
+
+
+def queued(urn):
+    digest = hashlib.sha256(urn.encode()).hexdigest()[:40]
+    node = {"labels": {"gemma-serving-urn": digest}}
+    return {"tpu": {"nodeSpec": [{"nodeId": "n", "node": node}]}, "state": {"state": "WAITING_FOR_RESOURCES"}}
+
+
+def in_zone(zone):
+    return ("tpu", f"v2alpha1/projects/p/locations/{zone}/queuedResources/gemma-dev")
+
+
+ZONES = {("tpu", "v2alpha1/projects/p/locations"): {"locations": [{"locationId": zone} for zone in ("a", "b", "c")]}}
+WANTED = {"project": "p", "queuedResourceId": "gemma-dev", "zones": ["a"]}
+QUEUED = "gcp-tpu:index:QueuedResource"
+
+
+def test_a_queued_resource_is_found_in_a_zone_that_the_settings_no_longer_name():
+    denied = GoogleListError(403, "Permission denied on 'locations/b' (or it may not exist).", "")
+    found = find(QUEUED, WANTED, {**ZONES, in_zone("b"): denied, in_zone("c"): queued(URN)})
+    assert (found.owner, found.id) == (Owner.OURS, "projects/p/queuedResources/gemma-dev")
+    assert found.outputs["zone"] == "c"
+
+
+def test_a_queued_resource_of_another_program_counts_only_where_it_is_in_the_way():
+    assert find(QUEUED, WANTED, {**ZONES, in_zone("a"): queued("another")}).owner is Owner.FOREIGN
+    assert find(QUEUED, WANTED, {**ZONES, in_zone("c"): queued("another")}).owner is Owner.NOBODY
+
+
+def test_nothing_is_looked_up_by_a_value_that_nobody_knows():
+    for type_, kind in KINDS.items():
+        given = dict.fromkeys(kind.needs, "x") | {kind.needs[-1]: UNKNOWN}
+        assert find(type_, given, {}) is None
+    assert find("gcp:unknown/type:Type", {}, {}) is None

@@ -1,0 +1,268 @@
+"""The rounds: what lies on something waits for it, a foreign one stops nothing else, and a state that somebody changed is never overwritten."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts.cli.command import run_command
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.pulumi import engine
+from scripts.pulumi.deployment import (
+    PendingOperation,
+    ResourceState,
+    StateUnreadableError,
+    parse_deployment,
+    wrong_passphrase,
+)
+from scripts.recover import __main__ as command
+from scripts.recover import run
+from scripts.recover.kinds import Found, Owner
+
+STATE = Path(__file__).parents[2] / "fixtures" / "state" / "l4-qat.json"
+STACK = "l4-qat"
+
+
+class World:
+    """A stack's state and what exists, in place of the engine and of Google."""
+
+    def __init__(self, monkeypatch, tmp_path):
+        self.whole = parse_deployment(STACK, STATE.read_text())
+        self.state = self.whole
+        self.owners, self.calls, self.said, self.asked = {}, [], [], []
+        (tmp_path / f"Pulumi.{STACK}.yaml").write_text("config: {}\n")
+        for name, value in {
+            "read_deployment": lambda _stack: self.read(),
+            "write_deployment": self.write,
+            "declared": lambda _stack: self.declared(),
+            "lookup": self.lookup,
+            "stack_locks": lambda _stack: (),
+            "backend_folder": lambda: None,
+        }.items():
+            monkeypatch.setattr(run, name, value)
+        monkeypatch.setattr(engine, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
+        monkeypatch.setattr(engine, "query", lambda arguments, **_: self.query(arguments))
+        monkeypatch.setattr(engine, "project_folder", lambda: tmp_path)
+
+    def read(self):
+        if isinstance(self.state, Exception):
+            raise self.state
+        return self.state
+
+    def write(self, _stack, deployment):
+        self.calls.append(("write", len(deployment.resources)))
+        self.state = deployment.changed(pending=[])  # as `pulumi stack import` does
+
+    def query(self, arguments):
+        self.calls.append(tuple(arguments))
+        if arguments[:2] == ["stack", "init"]:
+            self.state = parse_deployment(STACK, '{"version": 3, "deployment": {}}')
+
+    def declared(self):
+        """What the program would create. A value of something that is not in the state is unknown, as in a preview."""
+        missing = [each for each in self.whole.resources if each.urn not in self.state.urns]
+        return {each.urn: each.changed(id=None, outputs=None) for each in missing}
+
+    def lookup(self, _search, _type, urn, _inputs):
+        found = next(each for each in self.whole.resources if each.urn == urn)
+        owner = self.owners.get(found.name, Owner.OURS)
+        return Found(owner=owner, name=found.name, id=found.id) if owner else None
+
+    def lose(self, *names):
+        """Forget resources, and begin their creation again."""
+        gone = [each for each in self.whole.resources if each.custom and each.name in names]
+        self.state = self.whole.changed(
+            resources=[each for each in self.whole.resources if each not in gone],
+            pending=[PendingOperation(kind="creating", resource=each.changed(id=None, outputs=None)) for each in gone],
+        )
+
+    def recover(self):
+        return run.recover(STACK, None, report=self.said.append, confirm=self.asked.append)
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    return World(monkeypatch, tmp_path)
+
+
+def test_what_was_begun_and_exists_is_taken_over_and_read(world):
+    world.lose("vllm")
+    recovery = world.recover()
+    assert [each.candidate.resource.name for each in recovery.taken] == ["vllm"]
+    assert recovery.clean
+    assert world.state.urns == world.whole.urns
+    assert [call[0] for call in world.calls] == ["write", "refresh"]
+    assert len(recovery.backups) == 1
+
+
+def test_what_never_came_is_cleared(world):
+    world.lose("vllm")
+    world.owners["vllm"] = Owner.NOBODY
+    recovery = world.recover()
+    (urn,) = world.whole.urns - world.state.urns
+    assert recovery.cleared == (f"creating {urn}",)
+    assert (recovery.taken, recovery.clean, world.state.pending) == ((), True, ())
+    assert world.asked == [], "forgetting what does not exist needs no question"
+
+
+def test_what_is_foreign_is_named_and_the_rest_is_taken_over(world):
+    world.lose("vllm", "models")
+    world.owners["models"] = Owner.FOREIGN
+    recovery = world.recover()
+    assert {each.candidate.resource.name for each in recovery.foreign} == {"models"}
+    assert [each.candidate.resource.name for each in recovery.taken] == ["vllm"]
+    assert not recovery.clean
+
+
+def test_a_whole_state_is_refreshed_only(world):
+    recovery = world.recover()
+    assert (recovery.taken, recovery.cleared, recovery.backups) == ((), (), ())
+    assert world.calls == [("refresh",)]
+
+
+def test_a_lost_state_comes_back_after_one_question(world):
+    world.state = CommandRefusedError(f"Stack {STACK} does not exist; run `pulumi stack init {STACK}`.")
+    recovery = world.recover()
+    assert recovery.state_was == "missing"
+    assert world.state.urns == world.whole.urns
+    assert world.asked[0] == ()
+    assert len(world.asked) == 2
+
+
+def test_a_stack_without_settings_is_no_lost_state(world, tmp_path):
+    (tmp_path / f"Pulumi.{STACK}.yaml").unlink()
+    world.state = CommandRefusedError(f"Stack {STACK} does not exist; run `pulumi stack init {STACK}`.")
+    with pytest.raises(CommandRefusedError, match="does not exist"):
+        world.recover()
+
+
+def test_a_cut_off_side_file_is_removed_and_the_state_kept(world, monkeypatch, tmp_path):
+    """Seen after a SIGKILL of the engine 3.256: STACK.json was whole, STACK.json.attrs empty, and every command failed with EOF."""
+    folder = tmp_path / "stacks" / "gemma-serving"
+    folder.mkdir(parents=True)
+    broken, whole = folder / f"{STACK}.json.attrs", folder / f"{STACK}.json.bak.attrs"
+    broken.write_text("")
+    whole.write_text("{}")
+    monkeypatch.setattr(run, "backend_folder", lambda: tmp_path)
+
+    def read(_stack):
+        if broken.exists():
+            raise StateUnreadableError("The state cannot be read (failed to load checkpoint: EOF).", cut_off=True)
+        return world.state
+
+    monkeypatch.setattr(run, "read_deployment", read)
+    recovery = world.recover()
+    assert recovery.state_was == "whole"
+    assert world.asked == []
+    assert (broken.exists(), whole.exists()) == (False, True)
+    assert any("it was cut off, and the engine makes it again" in text for text in world.said)
+
+
+def test_a_wrong_passphrase_never_starts_a_new_state(world):
+    world.state = StateUnreadableError("The state cannot be decrypted.", cut_off=False)
+    with pytest.raises(StateUnreadableError):
+        world.recover()
+    assert world.calls == []
+
+
+def test_a_wrong_passphrase_in_the_preview_changes_nothing(world, monkeypatch):
+    """The engine exports a state without the passphrase, so only the preview shows that it is wrong."""
+    world.lose("vllm")
+
+    def refuse(stack):
+        raise wrong_passphrase(stack)
+
+    monkeypatch.setattr(run, "declared", refuse)
+    with pytest.raises(StateUnreadableError, match=r"If the passphrase is lost, `python -m scripts.teardown --stack"):
+        world.recover()
+    assert world.calls == []
+
+
+def test_a_state_that_changed_meanwhile_is_not_overwritten(world, monkeypatch):
+    world.lose("vllm")
+
+    def lookup(*_):
+        world.state = world.whole
+        return Found(owner=Owner.OURS, name="n", id="x")
+
+    monkeypatch.setattr(run, "lookup", lookup)
+    with pytest.raises(ScriptError, match=f"Another run has changed the state of stack {STACK} meanwhile"):
+        world.recover()
+    assert world.calls == []
+
+
+def test_without_a_preview_interrupted_operations_are_still_looked_at(world, monkeypatch):
+    world.lose("vllm")
+
+    def declared(_stack):
+        raise ScriptError("The preview failed: a setting is wrong.")
+
+    monkeypatch.setattr(run, "declared", declared)
+    recovery = world.recover()
+    assert [each.candidate.resource.name for each in recovery.taken] == ["vllm"]
+    assert recovery.open == ("The preview failed: a setting is wrong. Only interrupted operations were looked at.",)
+    assert not recovery.clean
+
+
+def test_what_lies_on_another_waits_for_it(world):
+    findings = [
+        run.Examined(
+            candidate=run.Candidate(resource=ResourceState({**each, "type": "t", "custom": True}), pending=False),
+            found=Found(owner=Owner.OURS, name=each["urn"], id="x"),
+        )
+        for each in (
+            {"urn": "router", "inputs": {"network": "04da6b54-80e4-46f7-96ec-b56ff0331ba9"}},
+            {"urn": "nat", "inputs": {}, "dependencies": ["router"]},
+            {"urn": "network", "inputs": {}},
+        )
+    ]
+    rounds = run._rounds(STACK, None, print, print, run.Recovery(stack=STACK))
+    assert [each.name for each in rounds.choose(findings)] == ["network"]
+    assert [each.name for each in rounds.choose(findings[:2])] == ["router", "nat"]
+
+
+def test_an_unknown_type_is_left_to_a_person(world):
+    world.lose("vllm")
+    strange = PendingOperation(
+        kind="creating", resource=ResourceState({"urn": "u::n", "type": "gcp:new/type:Type", "custom": True})
+    )
+    image = PendingOperation(
+        kind="creating", resource=ResourceState({"urn": "u::i", "type": "docker:index/image:Image", "custom": True})
+    )
+    (text,) = run._unknown_kinds([strange, image])
+    assert text.startswith(
+        "The creation of n (gcp:new/type:Type) was interrupted, and recover cannot tell whether it exists"
+    )
+
+
+@pytest.mark.parametrize(("owner", "code"), [(Owner.OURS, 0), (Owner.FOREIGN, 1)])
+def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
+    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda: None)
+    world.lose("vllm")
+    world.owners["vllm"] = owner
+    assert run_command(command.COMMAND, ["--stack", STACK, "--yes", "--json"]) == code
+    report = json.loads(capsys.readouterr().out)
+    assert report["clean"] is (code == 0)
+    assert [each["name"] for each in report["taken"]] == (["vllm"] if owner is Owner.OURS else [])
+    world.lose("vllm")
+    assert run_command(command.COMMAND, ["--stack", STACK, "--yes"]) == code
+    said = capsys.readouterr().out
+    assert ("does not carry the labels of this stack. It was not touched." in said) is bool(code)
+    again = f"Settle what is named above, then run `python -m scripts.recover --stack {STACK}` again."
+    assert said.strip().endswith(again if code else f"Run `pulumi up --stack {STACK}`.")
+
+
+def test_without_yes_and_without_a_terminal_nothing_is_changed(world, monkeypatch, capsys):
+    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda: None)
+    world.lose("vllm")
+    assert run_command(command.COMMAND, ["--stack", STACK]) == 2
+    assert "pass --yes" in capsys.readouterr().err
+    assert world.calls == []
+
+
+def test_a_dry_run_changes_nothing(world, monkeypatch, capsys):
+    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda: None)
+    world.lose("vllm")
+    assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
+    assert "would be taken over: Cloud Run service vllm" in capsys.readouterr().out
+    assert world.calls == []

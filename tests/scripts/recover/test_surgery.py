@@ -1,0 +1,163 @@
+"""What is put into a state is whole: parents and providers first, nothing that nobody knows, and what the state has stays as it was."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts.pulumi.deployment import PendingOperation, ResourceState, is_secret, parse_deployment
+from scripts.recover.kinds import KINDS, REPEATABLE, UNKNOWN, Found, Owner
+from scripts.recover.previewed import to_create
+from scripts.recover.surgery import REDACTED, Candidate, adopted, candidates, without_pending
+
+STATES = Path(__file__).parents[2] / "fixtures" / "state"
+STACKS = ["tpu-v6e4", "l4-qat"]
+
+
+def stored(stack):
+    return parse_deployment(stack, (STATES / f"{stack}.json").read_text())
+
+
+def empty(stack):
+    return stored(stack).changed(resources=[])
+
+
+def found(resource, **outputs):
+    return Found(owner=Owner.OURS, name="n", id=resource.id, outputs=outputs)
+
+
+def assert_whole(deployment):
+    """The engine's own rules of a state (pulumi/pulumi, resource/deploy/snapshot.go, VerifyIntegrity): what a resource refers to comes before it."""
+    seen, providers = set(), set()
+    for resource in deployment.resources:
+        assert resource.urn not in seen
+        assert not resource.parent or resource.parent in seen, resource.urn
+        assert set(resource.dependencies) <= seen, resource.urn
+        for urns in resource.raw.get("propertyDependencies", {}).values():
+            assert set(urns) <= seen
+        assert not resource.provider or resource.provider in providers, resource.urn
+        assert bool(resource.id) is resource.custom, resource.urn
+        seen.add(resource.urn)
+        if resource.type.startswith("pulumi:providers:"):
+            providers.add(f"{resource.urn}::{resource.id}")
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_type_that_a_stack_makes_can_be_looked_up(stack):
+    made = {each.type for each in stored(stack).resources if each.custom and not each.type.startswith("pulumi:")}
+    assert made <= {*KINDS, *REPEATABLE}
+
+
+def test_every_class_that_the_program_uses_can_be_looked_up():
+    folder = Path(__file__).parents[3]
+    used = {
+        match
+        for room in ("components", "stacks")
+        for path in (folder / room).glob("*.py")
+        for match in re.findall(r"\bgcp\.(\w+)\.([A-Z]\w+)\(", path.read_text())
+        if not match[1].endswith("Args")
+    }
+    types = {f"gcp:{module}/{name[0].lower()}{name[1:]}:{name}" for module, name in used}
+    assert len(types) > 15
+    assert types <= {*KINDS, *REPEATABLE}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_whole_state_can_be_made_again_from_what_the_program_declares(stack):
+    whole = stored(stack)
+    program = {each.urn: each.changed(id=None, outputs=None) for each in whole.resources}
+    deployment = empty(stack)
+    for each in whole.resources:
+        if each.custom and not each.type.startswith("pulumi:"):
+            deployment = adopted(deployment, program[each.urn], found(each), program)
+    assert_whole(deployment)
+    assert deployment.urns == whole.urns
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_an_interrupted_creation_comes_back_with_its_inputs_and_its_secrets(stack):
+    whole = stored(stack)
+    last = next(each for each in reversed(whole.resources) if each.custom)
+    begun = PendingOperation(kind="creating", resource=last.changed(id=None, outputs=None))
+    before = whole.changed(resources=[each for each in whole.resources if each.urn != last.urn], pending=[begun])
+    (candidate,) = candidates(before, [])
+    assert (candidate.pending, candidate.resource.urn) == (True, last.urn)
+    changed, dropped = without_pending(before)
+    after = adopted(changed, candidate.resource, found(last, more=1), {})
+    assert_whole(after)
+    assert dropped == (begun,)
+    assert json.loads(after.text())["deployment"].get("pending_operations") is None
+    entry = after.resources[-1]
+    assert (entry.id, entry.provider, entry.inputs) == (last.id, last.provider, last.inputs)
+    assert entry.outputs["more"] == 1
+    assert after.resources[:-1] == before.resources
+
+
+def test_an_interrupted_creation_of_something_in_the_state_is_no_candidate():
+    whole = stored("l4-qat")
+    known = whole.resources[-1]
+    before = whole.changed(pending=[PendingOperation(kind="creating", resource=known)])
+    assert candidates(before, [known]) == ()
+
+
+@pytest.mark.parametrize("kind", ["updating", "deleting", "reading", "importing"])
+def test_other_interrupted_operations_make_no_candidate(kind):
+    whole = stored("l4-qat")
+    gone = whole.resources[-1]
+    before = whole.changed(resources=whole.resources[:-1], pending=[PendingOperation(kind=kind, resource=gone)])
+    assert candidates(before, []) == ()
+
+
+def resource(type_="gcp:secretmanager/secretVersion:SecretVersion", **inputs):
+    urn = f"urn:pulumi:dev::gemma-serving::{type_}::n"
+    provider = f"urn:pulumi:dev::gemma-serving::pulumi:providers:gcp::default::{UNKNOWN}"
+    return ResourceState({"urn": urn, "type": type_, "custom": True, "inputs": inputs, "provider": provider})
+
+
+def test_a_value_that_the_preview_hides_makes_the_refresh_an_import():
+    given = resource(secret="projects/p/secrets/s", secretData=REDACTED, deletionPolicy="DELETE")
+    after = adopted(empty("l4-qat"), given, Found(owner=Owner.OURS, name="n", id="x", outputs={"name": "x"}), {})
+    entry = after.resources[-1]
+    assert entry.inputs == {"secret": "projects/p/secrets/s", "deletionPolicy": "DELETE"}
+    assert entry.raw["outputs"] == {}
+    assert_whole(after)
+
+
+def test_nested_unknowns_never_reach_the_state():
+    given = resource("gcp:cloudrunv2/service:Service", name="n", template={"serviceAccount": UNKNOWN}, labels={})
+    entry = adopted(empty("l4-qat"), given, Found(owner=Owner.OURS, name="n", id="x"), {}).resources[-1]
+    assert UNKNOWN not in json.dumps(entry.raw)
+    assert entry.inputs == {"name": "n", "labels": {}}
+    assert not Candidate(resource=given, pending=False).complete
+
+
+def test_defaults_are_inputs_only():
+    given = resource(name="n", __defaults=["a"], inner=[{"__defaults": [], "b": 1}])
+    entry = adopted(empty("l4-qat"), given, Found(owner=Owner.OURS, name="n", id="x"), {}).resources[-1]
+    assert entry.outputs == {"name": "n", "inner": [{"b": 1}]}
+    assert entry.inputs["__defaults"] == ["a"]
+
+
+def test_a_ciphertext_is_an_output_as_it_is_an_input():
+    secret = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "v1:a"}
+    entry = adopted(
+        empty("l4-qat"), resource(secretData=secret), Found(owner=Owner.OURS, name="n", id="x"), {}
+    ).resources[-1]
+    assert is_secret(entry.outputs["secretData"])
+    assert entry.outputs["secretData"] == secret
+
+
+def test_a_queued_resource_with_unknown_inputs_is_imported_by_its_full_name():
+    given = resource("gcp-tpu:index:QueuedResource", queuedResourceId="q", network=UNKNOWN)
+    answer = Found(owner=Owner.OURS, name="n", id="projects/p/queuedResources/q", outputs={"name": "projects/p/full"})
+    entry = adopted(empty("l4-qat"), given, answer, {}).resources[-1]
+    assert (entry.id, entry.inputs, entry.raw["outputs"]) == ("projects/p/full", {}, {})
+
+
+def test_a_preview_names_what_it_would_create_and_nothing_else():
+    steps = [
+        {"op": op, "urn": op, "newState": {"urn": f"u-{op}", "type": "t"}}
+        for op in ("create", "same", "update", "replace")
+    ]
+    assert list(to_create({"steps": steps})) == ["u-create"]

@@ -1,0 +1,146 @@
+"""A guard takes down what is older or has cost more than its limits, by Google's word, and nothing else."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from contracts.exit_codes import ExitCode
+from contracts.labels import Ownership, StackLimits
+from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
+from scripts.cloud.inventory.search import Scope, search
+from scripts.teardown import guard
+from scripts.teardown.limits import spending
+from tests.scripts.cloud.populated import PROJECT, open_world, owner
+from tests.scripts.teardown.test_teardown import Desk
+
+HOUR = timedelta(hours=1)
+L4_USD_PER_HOUR = 3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002)
+V6E4_USD_PER_HOUR = 4 * 1.35
+
+
+@pytest.fixture
+def world():
+    with open_world() as opened:
+        yield opened
+
+
+@pytest.fixture
+def desk(world, tmp_path, monkeypatch, capsys):
+    return Desk(world, tmp_path, monkeypatch, capsys)
+
+
+def used(world, now=None, stack=None):
+    scope = Scope(projects=[PROJECT], stack=stack, stacks=[stack] if stack else [], places={}, buckets=[], kept=[])
+    return {
+        item.owner.stack: item for item in spending(world.api, search(world.api, scope).found, now or datetime.now(UTC))
+    }
+
+
+def later(hours):
+    return datetime.now(UTC) + hours * HOUR
+
+
+def ready_revision(world):
+    """Wait until the service's revision is ready: its use counts from then on."""
+    end = time.monotonic() + 20
+    while not any("latestReadyRevision" in item for _, item in world.cloud.cloud.store.under("run.services")):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_labels_carry_limits_and_what_is_no_number_is_none():
+    limits = StackLimits(max_age_s=28_800, max_usd=50)
+    assert StackLimits.of(limits.labels) == limits
+    assert StackLimits.of({"gemma-serving-max-usd": "many", "gemma-serving-max-age": ""}) == StackLimits()
+    assert Ownership(project="p", stack="s", limits=limits).owns(labels=Ownership(project="p", stack="s").labels)
+
+
+def test_a_machine_costs_from_the_creation_of_its_node_on(world):
+    limits = StackLimits(max_age_s=4 * 3600, max_usd=11)
+    world.queued("gemma-x", {**owner("x").labels, **limits.labels})
+    item = used(world, later(2))["x"]
+    assert item.limits == limits
+    assert (item.age_s, item.usd) == (pytest.approx(7200, abs=60), pytest.approx(2 * V6E4_USD_PER_HOUR, rel=0.01))
+    assert item.exceeded == []
+    assert used(world, later(2.1))["x"].exceeded == ["maxUsd 11: it has cost $11.34"]
+    assert [text.partition(":")[0] for text in used(world, later(5))["x"].exceeded] == ["maxAge 4 h", "maxUsd 11"]
+
+
+def test_waiting_for_capacity_is_free_and_not_old():
+    zones = dict(Tpu().zones)
+    zones["us-east5-a"] = zones["us-east5-a"].model_copy(update={"capacity": {"v6e-4": 0}})
+    with open_world(Scenario(operations=OperationDurations(instant=True), tpu=Tpu(zones=zones))) as world:
+        world.queued("gemma-x", {**owner("x").labels, "gemma-serving-max-age": "60"}, active=False)
+        item = used(world, later(10))["x"]
+    assert (item.age_s, item.usd, item.exceeded) == (0.0, 0.0, [])
+
+
+def test_a_service_costs_what_monitoring_says_that_it_was_billed_for(world):
+    world.service("gemma-x", {**owner("x").labels, "gemma-serving-max-usd": "3"}, minInstanceCount=0)
+    ready_revision(world)
+    world.cloud.cloud.timeline.advance(2 * 3600 + 210)
+    item = used(world, later(2 + 210 / 3600))["x"]
+    assert item.usd == pytest.approx(2 * L4_USD_PER_HOUR, rel=0.01)
+    assert (item.usd_per_hour, item.exceeded, item.untold) == (0.0, [], ())
+
+
+def test_where_monitoring_is_refused_only_instances_that_always_run_count_and_the_guard_fails(desk):
+    fault = Fault(method="monitoring.projects.timeSeries.list", count=99, status=403)
+    desk.world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
+    desk.world.service("gemma-x", {**owner("x").labels, "gemma-serving-max-usd": "3"})
+    item = used(desk.world, later(2))["x"]
+    assert item.usd == pytest.approx(2 * L4_USD_PER_HOUR, rel=0.01)
+    assert "only instances that always run count" in item.untold[0]
+    code, report, _ = desk.run("--over-limit", "--yes", stack=None)
+    assert (code, report["clean"], report["receipts"]) == (ExitCode.FAILED, False, [])
+
+
+def test_the_guard_takes_down_what_exceeds_its_limits_and_nothing_else(desk):
+    desk.world.strangers("x")
+    theirs, policy = desk.world.resources(), desk.world.policy()
+    desk.world.everything("x", limits=StackLimits(max_usd=10))
+    desk.world.everything("y", limits=StackLimits(max_usd=1000))
+    desk.world.everything("z")
+    kept = desk.world.resources() - theirs
+    desk.monkeypatch.setattr(guard, "datetime", Later)
+    code, report, said = desk.run("--over-limit", "--yes", stack=None)
+    assert (code, report["clean"]) == (ExitCode.DONE, True), said
+    found = {item["stack"]: item for item in report["stacks"]}
+    assert set(found) >= {"x", "y", "z"}
+    assert [len(found[name]["exceeded"]) for name in ("x", "y", "z")] == [1, 0, 0]
+    assert "stack z has no limit" in said
+    assert [receipt["stack"] for receipt in report["receipts"]] == ["x"]
+    left = desk.world.resources()
+    assert theirs <= left
+    assert not [name for name in left - theirs if "gemma-x" in name]
+    assert {name for name in kept if "gemma-y" in name or "gemma-z" in name} <= left
+    assert policy <= desk.world.policy()
+
+
+class Later(datetime):
+    """Ten hours from now."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) + 10 * HOUR
+
+
+def test_without_yes_and_without_a_terminal_nothing_is_taken_down(desk):
+    desk.world.everything("x", limits=StackLimits(max_usd=10))
+    desk.monkeypatch.setattr(guard, "datetime", Later)
+    before = desk.world.resources()
+    code, _, said = desk.run("--over-limit", stack=None)
+    assert code == ExitCode.REFUSED
+    assert "pass --yes" in said
+    assert desk.world.resources() == before
+
+
+def test_a_dry_run_names_what_would_go(desk):
+    desk.world.everything("x", limits=StackLimits(max_age_s=3600))
+    desk.monkeypatch.setattr(guard, "datetime", Later)
+    before = desk.world.resources()
+    code, report, said = desk.run("--over-limit", "--dry-run", stack=None)
+    assert "exceeds maxAge 60 min" in said or "exceeds maxAge 1 h" in said
+    assert (code, desk.world.resources()) == (ExitCode.FAILED, before)
+    assert report["receipts"][0]["left"]

@@ -1,0 +1,470 @@
+"""Without an engine or a state, a teardown still finds everything of a stack, deletes it in order, and touches nothing else."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from contracts.exit_codes import ExitCode
+from localcloud.world.scenario import Fault, OperationDurations, Scenario
+from scripts.cli.command import run_command
+from scripts.cloud.inventory import search as searching
+from scripts.cloud.inventory.kinds import KINDS
+from scripts.errors import CommandRefusedError
+from scripts.pulumi import engine
+from scripts.teardown.__main__ import COMMAND
+from tests.scripts.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
+
+STACK = "x"
+INSTANT = OperationDurations(instant=True)
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Desk:
+    """A folder with settings, a local backend, no engine, and the command."""
+
+    def __init__(self, world, folder, monkeypatch, capsys):
+        self.world, self.folder, self.monkeypatch, self.capsys = world, folder, monkeypatch, capsys
+        self.backend = folder / "backend" / ".pulumi"
+        (folder / "Pulumi.yaml").write_text("name: gemma-serving\nruntime: python\n")
+        (folder / f"Pulumi.{STACK}.yaml").write_text((ROOT / "Pulumi.tpu-v6e4.yaml").read_text())
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{folder / 'backend'}")
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+        self.without_engine()
+
+    def without_engine(self):
+        def missing():
+            raise CommandRefusedError("The Pulumi CLI is not installed; run `make setup`.")
+
+        self.monkeypatch.setattr(engine, "pulumi", missing)
+
+    def state(self, text):
+        path = self.backend / "stacks" / "gemma-serving" / f"{STACK}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text if isinstance(text, str) else json.dumps({"version": 3, "checkpoint": {"latest": text}}))
+
+    def lock(self, pid, host=None, since=None):
+        path = self.backend / "locks" / "organization" / "gemma-serving" / STACK / "a.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        since = since or datetime.now(UTC)
+        holder = {
+            "pid": pid,
+            "hostname": host or socket.gethostname(),
+            "username": "me",
+            "timestamp": since.isoformat(),
+        }
+        path.write_text(json.dumps(holder))
+        return path
+
+    def answer(self, *answers):
+        """Sit at a terminal and answer the questions."""
+        lines = iter(f"{answer}\n" for answer in answers)
+        self.monkeypatch.setattr("scripts.teardown.talk._is_terminal", lambda: True)
+        self.monkeypatch.setattr("scripts.teardown.talk._read_line", lambda: next(lines))
+
+    def run(self, *words, stack=STACK):
+        chosen = ["--stack", stack] if stack else ["--all"]
+        self.capsys.readouterr()
+        code = run_command(COMMAND, [*chosen, "--json", *words])
+        printed = self.capsys.readouterr()
+        return code, json.loads(printed.out) if printed.out else None, printed.err
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, capsys):
+    with open_world() as world:
+        yield Desk(world, tmp_path, monkeypatch, capsys)
+
+
+def test_everything_is_deleted_without_an_engine_and_strangers_stay(desk):
+    desk.world.strangers(STACK)
+    theirs, policy = desk.world.resources(), desk.world.policy()
+    desk.world.everything(STACK, zone="asia-northeast1-b")
+    code, report, said = desk.run("--yes")
+    assert code == ExitCode.DONE, said
+    assert report["clean"] is True
+    assert {item["kind"] for item in report["deleted"]} == ALL_KINDS
+    assert {item["outcome"] for item in report["deleted"]} <= {"deleted", "gone"}
+    assert desk.world.resources() == theirs
+    assert desk.world.policy() == policy
+    assert desk.world.exists("storage", f"storage/v1/b/{PROJECT}-gemma-x-models-theirs/o/precious")
+
+
+@pytest.mark.parametrize("kind", sorted(ALL_KINDS - {"TPU node"}))
+def test_a_teardown_that_is_blind_to_a_kind_leaves_something(desk, kind):
+    """The store of the cloud, not the teardown, says what is left: each kind needs the search."""
+    desk.world.everything(STACK)
+    desk.monkeypatch.setattr(searching, "KINDS", [item for item in KINDS if item.kind != kind])
+    if kind == "IAM grant":
+        desk.monkeypatch.setattr(searching, "grants_in", lambda *_: ())
+        desk.monkeypatch.setattr("scripts.cloud.deletion._ATTEMPTS", 1)
+    desk.monkeypatch.setattr("scripts.cloud.deletion._ATTEMPTS", 1)
+    desk.run("--yes")
+    left = {name.rpartition("/")[2] for name in desk.world.resources()}
+    grants = {member for role, member in desk.world.policy() if role == "roles/logging.logWriter"}
+    assert left or grants
+
+
+def test_nothing_is_asked_and_nothing_is_said_to_be_left_of_a_stack_that_has_nothing(desk):
+    code, report, _ = desk.run()
+    assert (code, report["clean"], report["left"], report["deleted"]) == (ExitCode.DONE, True, [], [])
+
+
+def test_a_name_that_nothing_has_is_refused(desk):
+    code, report, said = desk.run("--yes", stack="tpu-v6e5")
+    assert (code, report) == (ExitCode.REFUSED, None)
+    assert "No stack, no settings and no resource has the name tpu-v6e5" in said
+
+
+def test_the_question_shows_kind_place_age_and_cost_and_no_is_no(desk):
+    desk.world.everything(STACK)
+    before = desk.world.resources()
+    desk.answer("no")
+    code, report, said = desk.run()
+    assert (code, report) == (ExitCode.REFUSED, None)
+    assert "USD so far, at most" in said
+    assert "us-east5-a" in said
+    assert "5.40" in said
+    assert "list prices of" in said
+    assert "11 resources and 1 IAM grants in the cloud?" in said
+    assert desk.world.resources() == before
+
+
+def test_yes_at_the_terminal_is_asked_for_once(desk):
+    desk.world.everything(STACK)
+    desk.answer("yes")
+    assert desk.run()[0] == ExitCode.DONE
+
+
+def test_without_a_terminal_nothing_is_deleted(desk):
+    desk.world.everything(STACK)
+    before = desk.world.resources()
+    desk.monkeypatch.setattr("scripts.teardown.talk._is_terminal", lambda: False)
+    code, _, said = desk.run()
+    assert code == ExitCode.REFUSED
+    assert "stdin is no terminal; pass --yes" in said
+    assert desk.world.resources() == before
+
+
+def test_a_dry_run_changes_nothing(desk):
+    desk.world.everything(STACK)
+    before = desk.world.resources()
+    code, report, _ = desk.run("--dry-run", "--yes")
+    assert (code, report["dry_run"], report["deleted"]) == (ExitCode.DONE, True, [])
+    assert {item["kind"] for item in report["left"]} == ALL_KINDS
+    assert desk.world.resources() == before
+
+
+def test_the_bucket_can_be_kept(desk):
+    desk.world.everything(STACK)
+    desk.world.grant_on_bucket(f"{PROJECT}-gemma-x-models", f"serviceAccount:gemma-x@{PROJECT}.iam.gserviceaccount.com")
+    code, report, _ = desk.run("--yes", "--keep-bucket")
+    assert code == ExitCode.DONE
+    assert [item["name"] for item in report["kept"]] == [f"projects/_/buckets/{PROJECT}-gemma-x-models"]
+    assert desk.world.resources() == {f"{PROJECT}-gemma-x-models"}
+    policy = desk.world.call("GET", "storage", f"storage/v1/b/{PROJECT}-gemma-x-models/iam")
+    assert not policy.get("bindings")
+
+
+def test_all_stacks_of_the_product_go_and_nothing_else(desk):
+    desk.world.everything("x")
+    desk.world.everything("y", zone="us-east5-b")
+    desk.world.secret("theirs", {"managed-by": "hand"})
+    code, report, _ = desk.run("--yes", stack=None)
+    assert (code, report["stack"]) == (ExitCode.DONE, None)
+    assert {name.rpartition("/")[2] for name in desk.world.resources()} == {"theirs"}
+
+
+def test_a_stack_or_all_has_to_be_named(desk):
+    assert run_command(COMMAND, ["--yes"]) == ExitCode.REFUSED
+    assert run_command(COMMAND, ["--yes", "--all", "--stack", "x"]) == ExitCode.REFUSED
+
+
+def test_what_cannot_be_read_is_not_called_gone(tmp_path, monkeypatch, capsys):
+    faults = (Fault(method="storage.buckets.list", count=99, status=403),)
+    with open_world(Scenario(operations=INSTANT, faults=faults)) as world:
+        code, report, _ = Desk(world, tmp_path, monkeypatch, capsys).run("--yes")
+    assert (code, report["clean"]) == (ExitCode.FAILED, False)
+    assert any("Could not check whether a bucket still exists" in line for line in report["untold"])
+
+
+def test_what_cannot_be_deleted_is_left_with_its_command(tmp_path, monkeypatch, capsys):
+    faults = (Fault(method="secretmanager.projects.secrets.delete", count=999, status=403),)
+    with open_world(Scenario(operations=INSTANT, faults=faults)) as world:
+        world.everything(STACK)
+        code, report, _ = Desk(world, tmp_path, monkeypatch, capsys).run("--yes")
+    assert code == ExitCode.FAILED
+    assert [(item["kind"], item["command"]) for item in report["left"]] == [
+        ("secret", f"gcloud secrets delete gemma-x-hf-token --project={PROJECT}")
+    ]
+
+
+def test_the_receipt_lists_every_call_and_every_deletion(desk, tmp_path):
+    desk.world.everything(STACK)
+    path = tmp_path / "receipt.json"
+    _, report, _ = desk.run("--yes", "--receipt", str(path))
+    stored = json.loads(path.read_text())
+    assert {**stored, "receipt": str(path)} == report
+    assert {call["search"] for call in stored["calls"]} == {1, 2, 3}
+    zones = [call for call in stored["calls"] if call["search"] == 3 and call["kind"] == "TPU queued resource"]
+    assert len(zones) == len(desk.world.cloud.cloud.scenario.tpu.zones)
+    assert all(call["items"] == 0 and call["outcome"] == "read" for call in zones)
+
+
+def test_the_receipt_has_a_place_of_its_own(desk):
+    _, report, _ = desk.run("--yes")
+    assert report["receipt"].startswith(".work/teardown/x-")
+    assert (desk.folder / report["receipt"]).is_file()
+
+
+def test_the_receipt_as_text_says_what_was_done_and_read(desk):
+    desk.world.everything(STACK)
+    desk.capsys.readouterr()
+    assert run_command(COMMAND, ["--stack", STACK, "--yes"]) == ExitCode.DONE
+    said = desk.capsys.readouterr().out
+    assert "teardown: x: 0 resources destroyed, " in said
+    assert f"Nothing is left: 62 lists of 12 kinds of resources in {PROJECT} have nothing with its marks." in said
+    assert "Receipt: .work/teardown/x-" in said
+
+
+def test_the_receipt_as_text_names_what_is_left_with_its_command(tmp_path, monkeypatch, capsys):
+    faults = (Fault(method="secretmanager.projects.secrets.delete", count=999, status=403),)
+    with open_world(Scenario(operations=INSTANT, faults=faults)) as world:
+        world.secret("gemma-x-hf-token", owner(STACK).labels)
+        Desk(world, tmp_path, monkeypatch, capsys)
+        assert run_command(COMMAND, ["--stack", STACK, "--yes"]) == ExitCode.FAILED
+    said = capsys.readouterr().out
+    assert "Left: secret projects/" in said
+    assert f"  gcloud secrets delete gemma-x-hf-token --project={PROJECT}" in said
+    assert "Nothing is left" not in said
+
+
+# States
+
+
+def test_a_state_that_is_cut_in_half_still_names_its_project(desk):
+    desk.monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "another-project")
+    desk.world.everything(STACK)
+    desk.state('{"version": 3, "checkpoint": {"latest": {"resources": [{"inputs": {"project": "local-project", "na')
+    _, report, _ = desk.run("--yes")
+    assert report["projects"] == [PROJECT, "another-project"]
+    assert report["left"] == []
+    assert desk.world.resources() == set()
+
+
+def test_projects_of_the_state_of_the_settings_and_of_the_environment_are_all_searched(desk):
+    desk.state({"resources": [{"type": "pulumi:pulumi:Stack", "urn": "u", "outputs": {"project": "first-project"}}]})
+    _, report, _ = desk.run("--yes")
+    assert report["projects"] == ["first-project", PROJECT]
+    assert any("first-project" in call["path"] for call in report["calls"])
+
+
+def pending(kind, **inputs):
+    resource = {"type": kind, "urn": f"urn:{kind}", "inputs": {"project": PROJECT, **inputs}}
+    return {
+        "manifest": {"time": datetime.now(UTC).isoformat()},
+        "resources": [],
+        "pending_operations": [{"resource": resource, "type": "creating"}],
+    }
+
+
+def test_a_grant_that_was_being_made_is_taken_back(desk):
+    """A kill between the change of the policy and the write of the state: no mark says whose the grant is, but the state does."""
+    desk.world.grant(TUNNEL_ROLE, "user:alice@example.com")
+    desk.world.grant(TUNNEL_ROLE, "user:bob@example.com")
+    desk.state(pending("gcp:projects/iAMMember:IAMMember", role=TUNNEL_ROLE, member="user:alice@example.com"))
+    code, report, said = desk.run("--yes")
+    assert code == ExitCode.DONE, (report, said)
+    members = {member for role, member in desk.world.policy() if role == TUNNEL_ROLE}
+    assert members == {"user:bob@example.com"}
+
+
+def test_a_grant_that_was_being_made_is_taken_back_after_an_interrupted_teardown(desk):
+    """The engine forgets begun creations when a state is imported: the second run knows them from the first."""
+    desk.world.grant(TUNNEL_ROLE, "user:alice@example.com")
+    desk.state(pending("gcp:projects/iAMMember:IAMMember", role=TUNNEL_ROLE, member="user:alice@example.com"))
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with desk.monkeypatch.context() as broken:
+        broken.setattr("scripts.teardown.run.delete_all", interrupted)
+        assert desk.run("--yes")[0] == ExitCode.INTERRUPTED
+    note = desk.folder / ".work" / "teardown" / "x-begun.json"
+    assert note.stat().st_mode & 0o777 == 0o600
+    desk.state({"resources": []})
+    assert desk.run("--yes")[0] == ExitCode.DONE
+    assert TUNNEL_ROLE not in {role for role, _ in desk.world.policy()}
+    assert not note.exists()
+
+
+def test_what_becomes_visible_only_later_is_waited_for(desk):
+    desk.state(pending("gcp:secretmanager/secret:Secret", secretId="gemma-x-hf-token"))
+    looks = []
+
+    def later(_s):
+        looks.append(_s)
+        if len(looks) == 3:
+            desk.world.secret("gemma-x-hf-token", owner(STACK).labels)
+
+    desk.monkeypatch.setattr("time.sleep", later)
+    code, report, said = desk.run("--yes")
+    assert code == ExitCode.DONE
+    assert [item["kind"] for item in report["deleted"]] == ["secret"]
+    assert "waiting for what was being made when the state was written: gemma-x-hf-token" in said
+
+
+def test_what_no_list_shows_yet_is_found_by_its_address(desk):
+    desk.world.secret("gemma-x-hf-token", owner(STACK).labels)
+    desk.state(pending("gcp:secretmanager/secret:Secret", secretId="gemma-x-hf-token"))
+    desk.monkeypatch.setattr(searching, "KINDS", [item for item in KINDS if item.kind != "secret"])
+    code, report, _ = desk.run("--yes")
+    assert (code, [item["kind"] for item in report["deleted"]]) == (ExitCode.DONE, ["secret"])
+    assert desk.world.resources() == set()
+
+
+def test_what_was_being_made_under_a_name_that_somebody_else_has_stays(desk):
+    desk.world.secret("gemma-x-hf-token", {"managed-by": "hand"})
+    state = pending("gcp:secretmanager/secret:Secret", secretId="gemma-x-hf-token")
+    desk.state(state)
+    code, report, _ = desk.run("--yes")
+    assert (code, report["deleted"]) == (ExitCode.DONE, [])
+    assert len(desk.world.resources()) == 1
+
+
+def test_what_never_comes_is_not_waited_for_longer_than_google_needs(desk):
+    state = pending("gcp:secretmanager/secret:Secret", secretId="gemma-x-hf-token")
+    state["manifest"]["time"] = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
+    desk.state(state)
+    desk.monkeypatch.setattr("time.sleep", lambda _s: pytest.fail("it waited"))
+    assert desk.run("--yes")[0] == ExitCode.DONE
+
+
+# The engine
+
+
+class FakeEngine:
+    """An engine with a state, whose destroy fails in a way that a test chooses."""
+
+    def __init__(self, desk, *failures, protect=False):
+        self.failures, self.calls = list(failures), []
+        network = {"urn": "urn:network", "type": "gcp:compute/network:Network", "inputs": {"project": PROJECT}}
+        self.resources = [{**network, "protect": True}] if protect else [network]
+        desk.monkeypatch.setattr(engine, "pulumi", lambda: "pulumi")
+        desk.monkeypatch.setattr(engine, "query", self.query)
+        desk.monkeypatch.setattr(engine, "change", self.change)
+
+    def query(self, arguments, **_):
+        self.calls.append(" ".join(arguments[:2]))
+        if arguments[:2] == ["stack", "import"]:
+            self.resources = json.loads(Path(arguments[-1]).read_text())["deployment"]["resources"]
+        return json.dumps({"version": 3, "deployment": {"resources": self.resources}})
+
+    def change(self, _stack, *arguments, after_failure):
+        self.calls.append(" ".join(arguments))
+        if self.failures:
+            raise engine.PulumiFailedError(f"`pulumi destroy` failed. {after_failure}", self.failures.pop(0))
+        assert not any(item.get("protect") for item in self.resources)
+        self.resources = []
+
+
+def test_what_a_failed_destroy_leaves_is_deleted_and_the_state_is_emptied(desk):
+    FakeEngine(desk, "error: in use")
+    desk.world.everything(STACK)
+    code, report, _ = desk.run("--yes")
+    assert (code, report["state"], report["left"]) == (ExitCode.DONE, [], [])
+    assert any("`pulumi destroy` failed" in line for line in report["remarks"])
+    assert desk.world.resources() == set()
+
+
+def test_a_state_that_no_engine_can_empty_is_left_and_says_what_to_do(desk):
+    FakeEngine(desk, "error: incorrect passphrase", "error: incorrect passphrase")
+    desk.world.everything(STACK)
+    code, report, _ = desk.run("--yes")
+    assert (code, report["left"], len(report["state"])) == (ExitCode.FAILED, [], 1)
+    assert any(
+        "although the search found nothing: `pulumi stack rm --force --preserve-config --yes x` removes the state"
+        in line
+        for line in report["remarks"]
+    )
+    assert desk.world.resources() == set()
+
+
+def test_protection_is_taken_out_of_the_state_before_the_destroy(desk):
+    made = FakeEngine(desk, protect=True)
+    assert desk.run("--yes")[0] == ExitCode.DONE
+    assert made.calls.index("stack import") < made.calls.index("destroy")
+
+
+def test_a_lock_that_names_nobody_is_asked_for_and_ends(desk):
+    made = FakeEngine(desk, "error: [409] Conflict: Another update is currently in progress.")
+    desk.monkeypatch.setattr("scripts.teardown.talk._is_terminal", lambda: False)
+    code, _, said = desk.run("--yes")
+    assert code == ExitCode.REFUSED
+    assert "Stack x is locked by an update that the backend does not name" in said
+    assert "cancel --yes" not in made.calls
+    made = FakeEngine(desk, "error: [409] Conflict: Another update is currently in progress.")
+    desk.answer("yes")
+    code, report, _ = desk.run("--yes")
+    assert (code, report["destroyed"]) == (ExitCode.DONE, 1)
+    assert "cancel --yes" in made.calls
+
+
+# Locks
+
+
+def ended_process():
+    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    return int(done.stdout)
+
+
+def test_a_lock_whose_process_is_gone_ends(desk):
+    path = desk.lock(ended_process())
+    code, _, said = desk.run("--yes")
+    assert code == ExitCode.DONE
+    assert "belongs to a process that is gone" in said
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("host", [None, "another-machine"])
+def test_a_lock_that_may_be_in_use_is_asked_for_even_with_yes(desk, host):
+    desk.world.everything(STACK)
+    before = desk.world.resources()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as holder:
+        path = desk.lock(holder.pid, host)
+        desk.monkeypatch.setattr("scripts.teardown.talk._is_terminal", lambda: False)
+        code, _, said = desk.run("--yes")
+        assert code == ExitCode.REFUSED
+        assert f"Stack x is locked by me@{host or socket.gethostname()} (process {holder.pid}" in said
+        assert path.exists()
+        assert desk.world.resources() == before
+        desk.answer("yes")
+        assert desk.run("--yes")[0] == ExitCode.DONE
+        assert not path.exists()
+        holder.communicate(b"\n")
+
+
+def test_a_process_that_got_the_number_of_the_holder_is_no_holder(desk):
+    path = desk.lock(os.getpid(), since=datetime.now(UTC) - timedelta(days=1))
+    assert desk.run("--yes")[0] == ExitCode.DONE
+    assert not path.exists()
+
+
+def test_an_interrupt_leaves_a_receipt_of_what_was_done(desk, tmp_path):
+    desk.world.everything(STACK)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    desk.monkeypatch.setattr("scripts.teardown.run.delete_all", interrupted)
+    path = tmp_path / "receipt.json"
+    code, _, said = desk.run("--yes", "--receipt", str(path))
+    assert code == ExitCode.INTERRUPTED
+    assert "run the same command again" in said
+    assert json.loads(path.read_text())["interrupted"] is True

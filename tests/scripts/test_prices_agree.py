@@ -1,0 +1,90 @@
+"""The plan, the preview, the teardown and the guard name the same price for every stack that is shipped."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from planning import plan
+from planning.prices import LIST_PRICES
+from scripts.cloud import prices
+from scripts.cloud.inventory.kinds import by_name
+from scripts.cloud.inventory.search import resource_of
+from scripts.preview.run import _usd_per_hour as preview_usd_per_hour
+from scripts.teardown.limits import spending
+from scripts.teardown.receipt import described
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+from tests.google_bodies import google_body
+from tests.scripts.cloud.populated import owner
+
+ROOT = Path(__file__).resolve().parents[2]
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+MODELS = {"flex-start": "FLEX_START", "spot": "SPOT", "standard": "STANDARD"}
+
+
+def made(kind, document, schema, place, collection, **body):
+    created = {by_name(kind).created: (NOW - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    name = f"projects/p/locations/{place}/{collection}/gemma-x"
+    return resource_of(
+        by_name(kind), google_body(document, schema, {"name": name, **created, **body}), project="p", owner=owner("x")
+    )
+
+
+def deployed(settings, place):
+    """Return what Google would list of a stack in a place: all that its price follows from."""
+    if settings.tpu is not None:
+        node = {"acceleratorType": settings.tpu.accelerator_type}
+        queued = made(
+            "TPU queued resource",
+            "tpu.v2alpha1",
+            "QueuedResource",
+            place,
+            "queuedResources",
+            state={"state": "ACTIVE"},
+            provisioningModel=MODELS[settings.tpu.provisioning],
+            tpu={"nodeSpec": [{"node": node}]},
+        )
+        of_queue = {**node, "queuedResource": queued.name}
+        return [queued, made("TPU node", "tpu.v2alpha1", "Node", place, "nodes", **of_queue)]
+    run = settings.cloud_run
+    limits = {"cpu": str(run.cpu), "memory": f"{run.memory_mib}Mi", "nvidia.com/gpu": "1"}
+    template = {
+        "containers": [{"resources": {"limits": limits}}],
+        "nodeSelector": {"accelerator": run.gpu},
+        "gpuZonalRedundancyDisabled": not run.zonal_redundancy,
+        "scaling": {"minInstanceCount": 1},
+    }
+    return [made("Cloud Run service", "run.v2", "GoogleCloudRunV2Service", place, "services", template=template)]
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
+    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project")
+    planned = plan(to_deployment(settings))
+    assert preview_usd_per_hour(stack) == planned.cost.usd_per_hour
+    assert planned.summary().cost.usd_per_hour == round(planned.cost.usd_per_hour, 4)
+    monkeypatch.setattr("scripts.teardown.limits._billed_s", lambda *_: 3 * 3600.0)
+    for one in planned.cost.places:
+        found = deployed(settings, one.place)
+        first = found[0]
+        assert prices.usd_per_hour(first) == pytest.approx(one.usd_per_hour)
+        assert described(first, NOW)["usd_per_hour"] == pytest.approx(one.usd_per_hour, abs=1e-4)
+        (spent,) = spending(None, found, NOW)
+        assert spent.usd_per_hour == pytest.approx(one.usd_per_hour)
+        assert spent.usd == pytest.approx(3 * one.usd_per_hour)
+        assert one.usd_per_hour <= planned.cost.usd_per_hour
+
+
+@pytest.mark.parametrize(("zone", "chip_hour"), [("us-east5-a", 2.70), ("europe-west4-a", 2.97)])
+def test_the_granted_zone_decides_what_a_machine_has_cost(zone, chip_hour):
+    settings = from_file(ROOT / "Pulumi.tpu-v6e4.yaml", project="my-project")
+    on_demand = settings.model_copy(
+        update={"tpu": settings.tpu.model_copy(update={"provisioning": "standard", "max_run_duration_s": None})}
+    )
+    assert prices.usd_per_hour(deployed(on_demand, zone)[0]) == pytest.approx(4 * chip_hour)
+    (spent,) = spending(None, deployed(on_demand, zone), NOW)
+    assert spent.usd == pytest.approx(3 * 4 * chip_hour)
+    assert plan(to_deployment(on_demand)).cost.usd_per_hour == pytest.approx(4 * 2.97)
+    assert LIST_PRICES.tpu_chip_hour("v6e", "standard", zone).usd == chip_hour

@@ -1,0 +1,174 @@
+"""A secret reaches Pulumi or Secret Manager through standard input only, and a server's key reaches every script."""
+
+import base64
+import io
+import json
+import subprocess
+
+import pytest
+import requests
+from google.auth.transport.requests import AuthorizedSession
+from google.oauth2.credentials import Credentials
+
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
+from localcloud.world.scenario import OperationDurations, Scenario
+from scripts.cli.command import run_command
+from scripts.client.access import open_stack_access
+from scripts.cloud import google_api
+from scripts.cloud.secret_values import read_secret
+from scripts.errors import ScriptError
+from scripts.pulumi import engine
+from scripts.save_token import COMMAND
+from tests.localcloud import idle_cloud
+from tests.scripts.sample_outputs import sample_outputs
+
+PROJECT = "my-project"
+TOKEN = "hf_canary0123456789"
+KEY = "canary-key-0123456789"
+
+
+class Engine:
+    """`pulumi config`, with what each call got on standard input."""
+
+    def __init__(self):
+        self.calls = []
+        self.code = 0
+
+    def run(self, *arguments, stdin=None, **_):
+        self.calls.append((arguments, stdin))
+        return subprocess.CompletedProcess(arguments, self.code, "", "error: incorrect passphrase\n")
+
+
+@pytest.fixture
+def pulumi(monkeypatch):
+    fake = Engine()
+    monkeypatch.setattr(engine, "run", fake.run)
+    return fake
+
+
+@pytest.fixture
+def cloud(monkeypatch):
+    scenario = Scenario(operations=OperationDurations(instant=True))
+    with idle_cloud.start(project=PROJECT, scenario=scenario) as running:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER", f"{running.base_url}/secretmanager/")
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", running.token)
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+        yield running
+
+
+def save(monkeypatch, capsys, text, *arguments):
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    code = run_command(COMMAND, [*arguments, "--stack", "tpu-v6e4"])
+    said = capsys.readouterr()
+    assert text.strip() == "" or text.strip() not in said.out + said.err
+    return code, said
+
+
+@pytest.mark.parametrize(("key", "value"), [("hfToken", TOKEN), ("apiKey", KEY)])
+def test_a_value_reaches_the_engine_through_standard_input_only(monkeypatch, capsys, pulumi, key, value):
+    code, said = save(monkeypatch, capsys, f"{value}\n", key)
+    assert code == 0
+    assert pulumi.calls == [
+        (("config", "set", "--secret", key, "--stack", "tpu-v6e4"), value),
+        (("config", "rm", f"{key}Secret", "--stack", "tpu-v6e4"), None),
+    ]
+    assert "encrypted in Pulumi.tpu-v6e4.yaml. Next: pulumi up --stack tpu-v6e4" in said.err
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("hfToken", "", "The Hugging Face token is empty"),
+        ("hfToken", "sk-0123456789abcdef", "begins with hf_"),
+        ("hfToken", "hf_one\nhf_two", "one line of printable ASCII"),
+        ("apiKey", "short", "needs 16 characters or more"),
+        ("apiKey", "with blank 0123456789", "without blanks"),
+    ],
+)
+def test_what_can_be_no_secret_is_refused_and_not_repeated(monkeypatch, capsys, pulumi, wrong):
+    key, text, sentence = wrong
+    code, said = save(monkeypatch, capsys, text, key)
+    assert (code, pulumi.calls) == (2, [])
+    assert sentence in said.err
+
+
+def test_only_an_api_key_can_be_made_up(monkeypatch, capsys, pulumi):
+    code, said = save(monkeypatch, capsys, "", "hfToken", "--generate")
+    assert (code, pulumi.calls) == (2, [])
+    assert "comes from its owner" in said.err
+    assert save(monkeypatch, capsys, "", "apiKey", "--generate")[0] == 0
+    value = pulumi.calls[0][1]
+    assert len(value) >= 32
+    assert save(monkeypatch, capsys, "", "apiKey", "--generate")[0] == 0
+    assert pulumi.calls[2][1] != value
+
+
+def test_an_unknown_secret_and_an_engine_that_refuses_are_one_sentence(monkeypatch, capsys, pulumi):
+    code, said = save(monkeypatch, capsys, TOKEN, "token")
+    assert (code, pulumi.calls) == (2, [])
+    assert "it must be hfToken or apiKey" in said.err
+    pulumi.code = 255
+    code, said = save(monkeypatch, capsys, TOKEN, "hfToken")
+    assert code == 1
+    assert said.err.splitlines() == ["save_token: `pulumi config set` failed: incorrect passphrase"]
+
+
+def test_a_value_in_secret_manager_never_passes_through_pulumi(monkeypatch, capsys, pulumi, cloud):
+    for number in (1, 2):
+        pulumi.calls.clear()
+        code, said = save(monkeypatch, capsys, TOKEN, "hfToken", "--secret", "their-token", "--json")
+        assert code == 0
+        place = json.loads(said.out)["place"]
+        assert place.endswith(f"/secrets/their-token/versions/{number}")
+        assert pulumi.calls == [
+            (("config", "set", "--plaintext", "hfTokenSecret", place, "--stack", "tpu-v6e4"), None),
+            (("config", "rm", "hfToken", "--stack", "tpu-v6e4"), None),
+        ]
+        assert read_secret(place) == TOKEN
+    # A teardown finds what carries the stack's labels, and this secret belongs to its owner.
+    found = requests.get(
+        f"{cloud.base_url}/secretmanager/v1/projects/{PROJECT}/secrets/their-token",
+        headers={"Authorization": f"Bearer {cloud.token}"},
+        timeout=10,
+    ).json()
+    assert "labels" not in found
+
+
+def google(cloud):
+    return google_api.GoogleApi(AuthorizedSession(Credentials(cloud.token)))
+
+
+def put_key(cloud):
+    api, name = google(cloud), f"v1/projects/{PROJECT}/secrets/key"
+    api.post("secretmanager", f"v1/projects/{PROJECT}/secrets?secretId=key", {"replication": {"automatic": {}}})
+    data = base64.b64encode(KEY.encode()).decode()
+    return str(api.post("secretmanager", f"{name}:addVersion", {"payload": {"data": data}})["name"])
+
+
+def test_the_stacks_own_key_is_sent_and_not_the_one_of_the_environment(monkeypatch, cloud):
+    monkeypatch.setenv("OPENAI_API_KEY", "for-another-server")
+    with open_stack_access(outputs_with_key(put_key(cloud))) as way:
+        assert way.headers()["Authorization"] == f"Bearer {KEY}"
+        assert KEY not in repr(way)
+
+
+def outputs_with_key(version):
+    return from_json(StackOutputs, sample_outputs(auth="none", apiKeySecret=version))
+
+
+def test_a_key_that_may_not_be_read_names_the_grant_and_the_variable(monkeypatch, cloud):
+    version = put_key(cloud)
+    refusal = {"faults": [{"method": "secretmanager.projects.secrets.versions.access", "count": 99, "status": 403}]}
+    requests.put(
+        f"{cloud.base_url}/admin/scenario?merge=true",
+        json=refusal,
+        headers={"Authorization": f"Bearer {cloud.token}"},
+        timeout=10,
+    ).raise_for_status()
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ScriptError, match=r"add-iam-policy-binding key .*secretAccessor Or set OPENAI_API_KEY"):
+        open_stack_access(outputs_with_key(version))
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with open_stack_access(outputs_with_key(version)) as way:
+        assert way.headers()["Authorization"] == f"Bearer {KEY}"
