@@ -1,0 +1,221 @@
+"""Reach a deployed server from this machine as a plain OpenAI endpoint, and keep the way open.
+
+  python -m scripts.connect --stack NAME                     print lines to paste, and keep running
+  python -m scripts.connect --stack NAME -- CMD ...          run a command with OPENAI_BASE_URL and OPENAI_API_KEY set
+  python -m scripts.connect chat --stack NAME                talk to the model in the terminal
+  python -m scripts.connect chat --stack NAME "Say hello."   ask once
+
+A proxy on 127.0.0.1 adds a fresh identity token (Cloud Run) or goes through the tunnel (TPU), which is opened again if it is lost.
+"""
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command, say
+from scripts.cli.options import JsonSwitch, Option
+from scripts.errors import CommandRefusedError
+
+if TYPE_CHECKING:
+    from scripts.client.access import ServerAccess
+    from scripts.connect.snippets import Endpoint
+
+DEFAULT_PORT: Final = 8000
+DEFAULT_READY_LIMIT_S: Final = 1800.0
+_ANY_KEY: Final = "not-needed"
+"""What clients that insist on a key send; the proxy admits any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionOptions:
+    """Server and port."""
+
+    stack: Annotated[str | None, Option("Connect to the server of this stack.", metavar="NAME")] = None
+    url: Annotated[str | None, Option("Connect to the server at this address.", metavar="URL")] = None
+    port: Annotated[int | None, Option("Port of this machine; 0 takes a free one.", least=0, most=65_535)] = None
+    require_key: Annotated[
+        bool, Option("Admit only clients that send the key which is printed, for machines with other users.")
+    ] = False
+    ready_limit_s: Annotated[
+        float, Option("Longest wait until the server answers, in seconds.", flag="--ready-limit", least=0)
+    ] = DEFAULT_READY_LIMIT_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectOptions:
+    """Options of the command."""
+
+    connection: ConnectionOptions
+    as_json: JsonSwitch = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """Options of `chat`."""
+
+    connection: ConnectionOptions
+    prompt: Annotated[str | None, Option("Ask this once, print the answer and end.", positional=True)] = None
+    max_tokens: Annotated[int | None, Option("Longest answer, in tokens.", least=1)] = None
+    show_thinking: Annotated[bool, Option("Show the thinking instead of folding it.")] = False
+
+
+@contextmanager
+def _connected(options: ConnectionOptions, default_port: int) -> "Generator[Endpoint]":
+    """Open the way to the server and yield the endpoint that programs of this machine can use."""
+    import secrets
+
+    from scripts.connect.proxy import HOST, ConnectProxy
+    from scripts.connect.ready import wait_until_ready
+    from scripts.connect.snippets import Endpoint
+    from scripts.connect.upstream import Upstream
+
+    upstream = Upstream(_opener(options), _say)
+    key = secrets.token_urlsafe(24) if options.require_key else _ANY_KEY
+    proxy = ConnectProxy(upstream, key=key if options.require_key else None)
+    port = default_port if options.port is None else options.port
+    with upstream.running(), proxy.running(port) as bound:
+        base_url = f"http://{HOST}:{bound}/v1"
+        served = wait_until_ready(base_url, key, options.ready_limit_s, _say)
+        if served.is_simulated:
+            _say("the model server is simulated, so its answers mean nothing.")
+        yield Endpoint(base_url=base_url, key=key, model=served.model)
+
+
+def _opener(options: ConnectionOptions) -> "Callable[[], AbstractContextManager[ServerAccess]]":
+    from scripts.client.access import open_stack_access, open_url_access
+    from scripts.pulumi.stack import stack_outputs
+
+    stack, url = options.stack, options.url
+    if stack is not None and url is None:
+        outputs = stack_outputs(stack)
+        _say(
+            f"opening the {'tunnel' if outputs.auth == 'tunnel' else 'way'} to {outputs.served_model} of stack {stack}."
+        )
+        return lambda: open_stack_access(outputs)
+    if url is not None and stack is None:
+        return lambda: open_url_access(url)
+    raise CommandRefusedError("give either --stack NAME or --url URL.")
+
+
+def _connect(options: ConnectOptions, command: Sequence[str]) -> ExitCode | int:
+    with _connected(options.connection, 0 if command else DEFAULT_PORT) as endpoint:
+        if command:
+            return _run(command, endpoint)
+        _print(endpoint, as_json=options.as_json)
+        threading.Event().wait()
+    raise AssertionError("unreachable: the wait ends with Ctrl-C")
+
+
+def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
+    import json
+
+    from scripts.connect.snippets import snippets
+
+    if as_json:
+        fields = {"base_url": endpoint.base_url, "api_key": endpoint.key, "model": endpoint.model}
+        print(json.dumps(fields | {"snippets": dict(snippets(endpoint))}), flush=True)
+    else:
+        print("\n".join(f"# {title}\n{text}\n" for title, text in snippets(endpoint)), flush=True)
+    _say(f"{endpoint.model} answers at {endpoint.base_url}. Ctrl-C closes the way.")
+
+
+def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
+    """Run a command against the endpoint and return its exit code. Ctrl-C reaches the command by itself, and its end is awaited."""
+    import subprocess
+
+    variables = {
+        "OPENAI_BASE_URL": endpoint.base_url,
+        "OPENAI_API_BASE": endpoint.base_url,
+        "OPENAI_API_KEY": endpoint.key,
+        "OPENAI_MODEL": endpoint.model,
+    }
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **variables})
+    except OSError as error:
+        raise CommandRefusedError(f"the command {command[0]!r} cannot be run: {error.strerror}.") from None
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        raise
+
+
+def _chat(options: ChatOptions) -> ExitCode:
+    """Talk to the model in the terminal, or ask once.
+
+    The answer is printed as it comes. Its thinking is folded and its tool calls are shown, both on stderr.
+    """
+    from scripts.connect.chat import Chat, talk
+
+    with _connected(options.connection, 0) as endpoint:
+
+        def conversation(shows_thinking: bool) -> Chat:
+            return Chat(
+                endpoint=endpoint,
+                max_tokens=options.max_tokens,
+                shows_thinking=shows_thinking or options.show_thinking,
+                out=sys.stdout,
+                notes=sys.stderr,
+            )
+
+        if options.prompt is not None:
+            conversation(options.show_thinking).ask(options.prompt)
+        else:
+            talk(conversation, _prompts())
+    return ExitCode.DONE
+
+
+def _prompts() -> "Callable[[], str | None]":
+    """Return a function that reads the next prompt; None at the end of the input."""
+    with suppress(ImportError):
+        importlib.import_module("readline")  # gives input() a history and arrow keys
+
+    def read() -> str | None:
+        try:
+            return input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return None
+
+    return read
+
+
+def _say(text: str) -> None:
+    say("connect", text)
+
+
+def command_of(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the command line before the first `--`, and the command after it."""
+    if "--" not in words:
+        return words, ()
+    at = list(words).index("--")
+    return words[:at], words[at + 1 :]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code, or that of the command after `--`."""
+    words, command = command_of(sys.argv[1:] if arguments is None else arguments)
+    subcommand = Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat)
+    if command and "chat" in words:
+        say("connect", "chat runs no command; leave out what follows --.")
+        return int(ExitCode.REFUSED)
+    connect = Command(
+        name="connect",
+        help=__doc__,
+        options=ConnectOptions,
+        run=lambda options: cast("ExitCode", _connect(options, command)),
+        after_interrupt="The way to the server is closed; the server runs on.",
+        subcommands=(subcommand,),
+    )
+    return run_command(connect, words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Talk to the model in the terminal: the answer as it comes, its thinking folded, its tool calls shown."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import requests
+
+from scripts.client.events import DONE, EventSplitter, as_list, as_mapping, decoded, error_message
+from scripts.errors import ScriptError
+
+if TYPE_CHECKING:
+    from scripts.connect.snippets import Endpoint
+
+_CONNECT_LIMIT_S: Final = 30.0
+_SILENCE_LIMIT_S: Final = 600.0
+_HELP: Final = "/new starts again, /thinking shows or folds the thinking, /exit or Ctrl-D ends; Ctrl-C stops an answer."
+
+
+class ChatError(ScriptError):
+    """The server gave no answer; the message says why."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One answer, as far as it has come."""
+
+    text: str = ""
+    thinking: str = ""
+    tools: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
+    """Name and arguments of each tool call, by its index."""
+    finish_reason: str = ""
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """A conversation. `out` gets the answer and nothing else; `notes` gets everything around it."""
+
+    endpoint: "Endpoint"
+    max_tokens: int | None
+    shows_thinking: bool
+    out: TextIO
+    notes: TextIO
+    messages: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+
+    def ask(self, prompt: str) -> Turn:
+        """Send a prompt, write the answer as it comes, and keep both.
+
+        Raises:
+            ChatError: if the answer breaks off; neither is kept then, so that the prompt can be asked again.
+            KeyboardInterrupt: with the answer kept as far as it came.
+        """
+        turn, start_s = Turn(), time.monotonic()
+        self.messages.append({"role": "user", "content": prompt})
+        try:
+            self._stream(turn)
+        except ChatError:
+            self.messages.pop()
+            raise
+        except KeyboardInterrupt:
+            self._keep(turn)
+            raise
+        finally:
+            if turn.text:
+                print(file=self.out, flush=True)
+        self._keep(turn)
+        self._close(turn, time.monotonic() - start_s)
+        return turn
+
+    def _keep(self, turn: Turn) -> None:
+        self.messages.append({"role": "assistant", "content": turn.text})
+
+    def _stream(self, turn: Turn) -> None:
+        folded = False
+        for event in self._events():
+            choice = as_mapping((as_list(event.get("choices")) or [{}])[0])
+            delta = as_mapping(choice.get("delta"))
+            turn.finish_reason = str(choice.get("finish_reason") or turn.finish_reason)
+            tokens = as_mapping(event.get("usage")).get("completion_tokens")
+            turn.output_tokens = tokens if isinstance(tokens, int) else turn.output_tokens
+            thought = str(delta.get("reasoning") or delta.get("reasoning_content") or "")
+            if thought:
+                turn.thinking += thought
+                if self.shows_thinking:
+                    self._note(thought, end="")
+                elif not folded:
+                    self._note("thinking ...")
+                    folded = True
+            text = str(delta.get("content") or "")
+            if text:
+                if not turn.text and turn.thinking and self.shows_thinking:
+                    self._note("")
+                turn.text += text
+                print(text, end="", file=self.out, flush=True)
+            _add_tools(turn, delta)
+
+    def _events(self) -> Iterator[Mapping[str, object]]:
+        body: dict[str, Any] = {
+            "model": self.endpoint.model,
+            "messages": self.messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self.max_tokens is not None:
+            body["max_tokens"] = self.max_tokens
+        split = EventSplitter()
+        try:
+            with requests.post(
+                f"{self.endpoint.base_url}/chat/completions",
+                json=body,
+                headers={"Authorization": f"Bearer {self.endpoint.key}"},
+                stream=True,
+                timeout=(_CONNECT_LIMIT_S, _SILENCE_LIMIT_S),
+            ) as answer:
+                if answer.status_code != HTTPStatus.OK:
+                    raise ChatError(
+                        f"the server answered {answer.status_code}: {error_message(decoded(answer.content))}"
+                    )
+                for data in answer.iter_content(None):
+                    for payload in split.feed(data):
+                        if payload == DONE:
+                            return
+                        event = as_mapping(decoded(payload))
+                        if "error" in event:
+                            raise ChatError(f"the answer ended in an error: {error_message(event)}")
+                        yield event
+        except requests.RequestException as error:
+            raise ChatError(f"the answer broke off ({type(error).__name__}); ask again.") from None
+        raise ChatError("the answer broke off before its end; ask again.")
+
+    def _close(self, turn: Turn, elapsed_s: float) -> None:
+        for call in turn.tools.values():
+            self._note(f"tool call: {call['name']}({call['arguments']})")
+        tokens = "" if turn.output_tokens is None else f"{turn.output_tokens} tokens, "
+        folded = (
+            f", {len(turn.thinking.split())} words of thinking folded"
+            if turn.thinking and not self.shows_thinking
+            else ""
+        )
+        cut = "; cut off at max-tokens" if turn.finish_reason == "length" else ""
+        self._note(f"({tokens}{elapsed_s:.1f} s{folded}{cut})")
+
+    def _note(self, text: str, end: str = "\n") -> None:
+        dim = ("\033[2m", "\033[0m") if self.notes.isatty() else ("", "")
+        print(f"{dim[0]}{text}{dim[1]}", end=end, file=self.notes, flush=True)
+
+
+def _add_tools(turn: Turn, delta: Mapping[str, object]) -> None:
+    """Add the parts of tool calls that one event carries."""
+    for part in map(as_mapping, as_list(delta.get("tool_calls"))):
+        index = part.get("index")
+        call = turn.tools.setdefault(index if isinstance(index, int) else 0, {"name": "", "arguments": ""})
+        function = as_mapping(part.get("function"))
+        for key in ("name", "arguments"):
+            value = function.get(key)
+            call[key] += value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def talk(chat: Callable[[bool], Chat], read: Callable[[], str | None]) -> None:
+    """Read prompts and answer them until they end. `chat` makes a new conversation with the thinking shown or folded."""
+    is_shown = False
+    current = chat(is_shown)
+    print(_HELP, file=sys.stderr)
+    while (prompt := read()) is not None:
+        words = prompt.strip()
+        if words == "/exit":
+            return
+        if words in {"/new", "/thinking"}:
+            is_shown = is_shown if words == "/new" else not is_shown
+            kept = [] if words == "/new" else current.messages
+            current = chat(is_shown)
+            current.messages.extend(kept)
+        elif words.startswith("/"):
+            print(f"{words.split()[0]} is no command. {_HELP}", file=sys.stderr)
+        elif words:
+            try:
+                current.ask(words)
+            except ChatError as error:
+                print(f"connect: {error}", file=sys.stderr)
+            except KeyboardInterrupt:
+                print("\n(stopped)", file=sys.stderr)

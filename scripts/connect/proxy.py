@@ -1,0 +1,174 @@
+"""A proxy on 127.0.0.1 that adds the credentials of a server to every request.
+
+Clients need no token and no tunnel: they send plain requests to this port. The identity token is renewed before it expires, and once
+more if the server refuses it, because the clock of a machine that slept does not count the sleep. Only programs of this machine can
+connect. Pages of a browser are refused by their Origin and Host headers, because any page may send requests to 127.0.0.1.
+"""
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from scripts.client.access import ServerAccess
+from scripts.connect.upstream import Upstream
+from scripts.errors import CommandRefusedError, ScriptError
+
+HOST: Final = "127.0.0.1"
+MAX_BODY_BYTES: Final = 256 * 2**20
+"""Longest request: bodies are kept until the server answers, so that they can be sent again over a new tunnel."""
+REOPEN_LIMIT_S: Final = 120.0
+"""A request waits this long for a lost tunnel to come back."""
+CONNECT_LIMIT_S: Final = 30.0
+_LOCAL_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers of one connection (RFC 9110, 7.6.1)."""
+_OURS: Final = frozenset({"host", "authorization", "x-serverless-authorization", "content-length", "expect", "cookie"})
+"""Headers of a client's request that are not passed on: credentials are added here, lengths and hosts are the server's."""
+
+
+class ConnectProxy:
+    """The proxy. `key` is what clients must send as a bearer token; None admits every program of this machine."""
+
+    def __init__(self, upstream: Upstream, *, key: str | None) -> None:
+        self._upstream = upstream
+        self._key = key
+        self._session: aiohttp.ClientSession | None = None
+
+    @contextmanager
+    def running(self, port: int) -> Generator[int]:
+        """Listen on a port (0 takes a free one) in a thread of its own, and yield the port. Raises CommandRefusedError if it is taken."""
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        runner = web.AppRunner(self._application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        try:
+            yield asyncio.run_coroutine_threadsafe(self._listen(runner, port), loop).result()
+        finally:
+            asyncio.run_coroutine_threadsafe(self._close(runner), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def _application(self) -> web.Application:
+        application = web.Application(client_max_size=MAX_BODY_BYTES)
+        application.router.add_route("*", "/{path:.*}", self._forward)
+        return application
+
+    async def _listen(self, runner: web.AppRunner, port: int) -> int:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_LIMIT_S),
+            auto_decompress=False,
+            trust_env=True,
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, HOST, port).start()
+        except OSError:
+            raise CommandRefusedError(
+                f"port {port} of this machine is taken; give another with --port, or --port 0 for a free one."
+            ) from None
+        return int(runner.addresses[0][1])
+
+    async def _close(self, runner: web.AppRunner) -> None:
+        await runner.cleanup()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        try:
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            return _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request is longer than {MAX_BODY_BYTES:,} bytes")
+        why = ""
+        for attempt in (0, 1):
+            access = await asyncio.to_thread(self._upstream.access, REOPEN_LIMIT_S)
+            if access is None:
+                return _error(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    "the tunnel is lost and did not come back yet; send the request again",
+                )
+            try:
+                return await self._sent(request, body, access, may_renew=attempt == 0)
+            except (aiohttp.ClientConnectionError, _RefusedTokenError) as error:
+                why = str(error) or type(error).__name__
+            except ScriptError as error:
+                return _error(HTTPStatus.BAD_GATEWAY, str(error))
+        return _error(HTTPStatus.BAD_GATEWAY, f"the server cannot be reached: {why}")
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        host = urlsplit(f"//{request.headers.get('Host', '')}").hostname
+        origin = request.headers.get("Origin")
+        if host not in _LOCAL_NAMES or (origin is not None and urlsplit(origin).hostname not in _LOCAL_NAMES):
+            return _error(
+                HTTPStatus.FORBIDDEN,
+                f"this port serves programs of this machine under {HOST} or localhost, and no pages from elsewhere",
+            )
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self._key is not None and not secrets.compare_digest(given.encode(), self._key.encode()):
+            return _error(HTTPStatus.UNAUTHORIZED, "send the key that `connect` printed as OPENAI_API_KEY")
+        return None
+
+    async def _sent(
+        self, request: web.Request, body: bytes, access: ServerAccess, *, may_renew: bool
+    ) -> web.StreamResponse:
+        """Return the server's answer, passed on as it comes. Errors after its first byte end the client's connection."""
+        assert self._session is not None  # noqa: S101 - requests come after _listen
+        headers = _passed_on(request.headers.items(), _HOP_BY_HOP | _OURS)
+        headers.update(await asyncio.to_thread(access.headers))
+        async with self._session.request(
+            request.method,
+            URL(access.base_url + request.raw_path, encoded=True),
+            headers=headers,
+            data=body or None,
+            allow_redirects=False,
+        ) as answer:
+            if answer.status == HTTPStatus.UNAUTHORIZED and may_renew and access.renew():
+                raise _RefusedTokenError("the server refused the identity token")
+            response = web.StreamResponse(
+                status=answer.status, reason=answer.reason, headers=_passed_on(answer.headers.items(), _HOP_BY_HOP)
+            )
+            await response.prepare(request)
+            async for chunk in answer.content.iter_any():
+                await response.write(chunk)
+            await response.write_eof()
+            return response
+
+
+class _RefusedTokenError(Exception):
+    """The server refused an identity token that was renewed since."""
+
+
+def _passed_on(headers: Iterable[tuple[str, str]], left_out: frozenset[str]) -> CIMultiDict[str]:
+    return CIMultiDict((name, value) for name, value in headers if name.lower() not in left_out)
+
+
+def _error(status: HTTPStatus, message: str) -> web.Response:
+    """Return an error in the form of the OpenAI API, so that clients show its message."""
+    body: Mapping[str, object] = {"error": {"message": f"connect: {message}.", "type": "connect", "code": status.value}}
+    return web.json_response(body, status=status)

@@ -1,0 +1,438 @@
+"""`scripts.connect`: a plain OpenAI endpoint on loopback, in front of a server with tokens, tunnels and failures."""
+
+import http.client
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from scripts.client.access import IdTokenSource, ServerAccess
+from scripts.connect.__main__ import command_of, main
+from scripts.connect.chat import Chat, ChatError
+from scripts.connect.proxy import ConnectProxy
+from scripts.connect.ready import NotReadyError, wait_until_ready
+from scripts.connect.snippets import Endpoint, snippets
+from scripts.connect.upstream import Upstream
+from scripts.errors import CommandRefusedError, ScriptError
+
+ROOT = Path(__file__).parents[3]
+
+
+class Private(BaseHTTPRequestHandler):
+    """A server that admits the identity tokens in `valid` and answers with what it was sent."""
+
+    valid: ClassVar[set[str]] = set()
+    seen: ClassVar[list[dict[str, str]]] = []
+    events: ClassVar[list[object]] = []
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self._answer({"data": [{"id": "gemma"}]})
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.events:
+            self._stream()
+        else:
+            self._answer({"path": self.path, "body": json.loads(body)})
+
+    def _answer(self, value):
+        self.seen.append({name.lower(): text for name, text in self.headers.items()})
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self.valid and token not in self.valid:
+            value, status = {"error": {"message": "The request was not authenticated."}}, 401
+        else:
+            status = 200
+        raw = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def _stream(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for event in self.events:
+            payload = event if isinstance(event, str) else json.dumps(event)
+            self.wfile.write(f"data: {payload}\n\n".encode())
+            self.wfile.flush()
+        self.close_connection = True
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def private():
+    Private.valid, Private.seen, Private.events = set(), [], []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Private)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@contextmanager
+def opened(access):
+    yield access
+
+
+@contextmanager
+def proxied(opener, *, key=None, said=None):
+    upstream = Upstream(opener, (said if said is not None else []).append)
+    with upstream.running(), ConnectProxy(upstream, key=key).running(0) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def call(url, *, body=None, headers=None):
+    """Return status and JSON of a request."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers=headers or {})  # noqa: S310 - our own loopback server
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310 - the same
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def tokens(lives_s):
+    """Return a source of tokens that are valid at the server for a while, and known to the client for longer."""
+
+    count = itertools.count()
+
+    def fetch(_audience):
+        token = f"token-{next(count)}"
+        Private.valid.add(token)
+        threading.Timer(lives_s, Private.valid.discard, [token]).start()
+        return token
+
+    Private.valid.add("none yet")
+    return IdTokenSource("https://audience", fetch)
+
+
+def test_a_request_gets_the_servers_credentials_and_loses_the_clients(private):
+    access = ServerAccess(base_url=private, auth="id-token", id_tokens=tokens(60))
+    with proxied(lambda: opened(access)) as url:
+        status, said = call(
+            f"{url}/v1/chat/completions?x=a%2Fb",
+            body={"n": 1},
+            headers={"Authorization": "Bearer mine", "Cookie": "c=1"},
+        )
+    assert (status, said) == (200, {"path": "/v1/chat/completions?x=a%2Fb", "body": {"n": 1}})
+    (headers,) = Private.seen
+    assert headers["authorization"].startswith("Bearer token-")
+    assert "cookie" not in headers
+
+
+def test_an_api_key_takes_the_authorization_header_and_the_token_that_of_cloud_run(private):
+    access = ServerAccess(base_url=private, auth="id-token", id_tokens=tokens(60), api_key="the-key")
+    Private.valid = set()
+    with proxied(lambda: opened(access)) as url:
+        call(f"{url}/v1/models")
+    assert Private.seen[0]["authorization"] == "Bearer the-key"
+    assert Private.seen[0]["x-serverless-authorization"].startswith("Bearer token-")
+
+
+def test_clients_work_for_longer_than_a_token_lives(private):
+    access = ServerAccess(base_url=private, auth="id-token", id_tokens=tokens(0.3))
+    with proxied(lambda: opened(access)) as url:
+        ends_s, answers = time.monotonic() + 1.5, []
+        while time.monotonic() < ends_s:
+            answers.append(call(f"{url}/v1/models")[0])
+            time.sleep(0.05)
+    assert set(answers) == {200}
+    assert len({headers["authorization"] for headers in Private.seen}) > 3
+
+
+def test_a_refusal_that_no_new_token_changes_is_passed_on(private):
+    access = ServerAccess(base_url=private, auth="id-token", id_tokens=IdTokenSource("a", lambda _: "stale"))
+    Private.valid = {"another"}
+    with proxied(lambda: opened(access)) as url:
+        assert call(f"{url}/v1/models") == (401, {"error": {"message": "The request was not authenticated."}})
+    assert len(Private.seen) == 2
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Host": "rebound.example"}, {"Origin": "https://page.example"}, {"Origin": "null"}]
+)
+def test_pages_of_a_browser_are_refused(private, headers):
+    with proxied(lambda: opened(ServerAccess(base_url=private, auth="none"))) as url:
+        status, said = call(f"{url}/v1/chat/completions", body={}, headers=headers)
+        assert status == 403
+        assert "no pages from elsewhere" in said["error"]["message"]
+        assert call(f"{url}/v1/models", headers={"Origin": "http://localhost:3000"})[0] == 200
+    assert len(Private.seen) == 1
+
+
+def test_a_required_key_keeps_other_users_of_the_machine_out(private):
+    with proxied(lambda: opened(ServerAccess(base_url=private, auth="none")), key="secret") as url:
+        assert call(f"{url}/v1/models")[0] == 401
+        assert call(f"{url}/v1/models", headers={"Authorization": "Bearer wrong"})[0] == 401
+        assert Private.seen == []
+        assert call(f"{url}/v1/models", headers={"Authorization": "Bearer secret"})[0] == 200
+    assert "authorization" not in Private.seen[0]
+
+
+class Tunnels:
+    """Ways that can be cut; each is another address of the same server."""
+
+    def __init__(self, base_url, refusals=0):
+        self.base_url, self.refusals = base_url, refusals
+        self.opened, self.closed = 0, 0
+        self.is_cut = threading.Event()
+
+    @contextmanager
+    def open(self):
+        if self.opened and self.refusals:
+            self.refusals -= 1
+            raise ScriptError("the tunnel ended with exit code 255 before it opened: no route.")
+        self.opened += 1
+        self.is_cut = cut = threading.Event()
+        try:
+            yield ServerAccess(base_url=self.base_url, auth="tunnel", is_open=lambda: not cut.is_set())
+        finally:
+            self.closed += 1
+
+
+def test_a_lost_tunnel_is_opened_again_and_a_waiting_request_is_answered(private, monkeypatch):
+    monkeypatch.setattr("scripts.connect.upstream._PAUSES_S", (0.1,))
+    tunnels, said = Tunnels(private, refusals=2), []
+    with proxied(tunnels.open, said=said) as url:
+        assert call(f"{url}/v1/models")[0] == 200
+        tunnels.is_cut.set()
+        time.sleep(0.6)
+        assert call(f"{url}/v1/models")[0] == 200
+    assert tunnels.opened == tunnels.closed == 2
+    assert said[0] == "the tunnel ended; opening it again."
+    assert sum("Trying again in 0.1 s" in text for text in said) == 2
+    assert said[-1] == "the tunnel is open again."
+
+
+def test_ending_while_a_tunnel_is_lost_ends_at_once(private, monkeypatch):
+    monkeypatch.setattr("scripts.connect.upstream._PAUSES_S", (60.0,))
+    tunnels = Tunnels(private, refusals=1_000)
+    began_s = time.monotonic()
+    with proxied(tunnels.open):
+        tunnels.is_cut.set()
+        time.sleep(0.8)
+    assert time.monotonic() - began_s < 30
+    assert tunnels.closed == tunnels.opened == 1
+
+
+def test_a_way_that_cannot_be_opened_at_first_is_an_error():
+    def never():
+        raise CommandRefusedError("the tunnel's command 'gcloud' cannot be run.")
+
+    with pytest.raises(CommandRefusedError, match="gcloud"), proxied(never):
+        pass
+
+
+def test_a_server_that_is_gone_is_named_and_so_is_a_port_that_is_taken():
+    with proxied(lambda: opened(ServerAccess(base_url="http://127.0.0.1:9", auth="none"))) as url:
+        status, said = call(f"{url}/v1/models")
+        assert status == 502
+        assert "the server cannot be reached" in said["error"]["message"]
+        taken = int(url.rpartition(":")[2])
+        again = ConnectProxy(Upstream(lambda: opened(ServerAccess(base_url=url, auth="none")), print), key=None)
+        with (
+            pytest.raises(
+                CommandRefusedError, match=rf"port {taken} of this machine is taken; give another with --port"
+            ),
+            again.running(taken),
+        ):
+            pass
+
+
+def test_an_answer_streams_event_by_event(start_server):
+    slow = start_server("--ttft-s", "0.01", "--tpot-s", "0.15", "--max-model-len", "64")
+    with proxied(lambda: opened(ServerAccess(base_url=slow, auth="none"))) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+        body = {"model": "timed", "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 8}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        answer, arrivals = connection.getresponse(), []
+        while answer.readline():
+            arrivals.append(time.monotonic())
+    assert arrivals[-1] - arrivals[0] > 0.5
+
+
+def test_the_wait_names_what_the_server_answers_and_ends(private):
+    said = []
+    Private.valid = {"none"}
+    with pytest.raises(
+        NotReadyError, match=r"the server answers 401: The request was not authenticated\. On Cloud Run"
+    ):
+        wait_until_ready(f"{private}/v1", "k", 5, said.append)
+    with pytest.raises(
+        NotReadyError, match=r"not ready within 0 s: no answer \(ConnectionError\)\. Wait longer with --ready-limit"
+    ):
+        wait_until_ready("http://127.0.0.1:9/v1", "k", 0, said.append)
+    Private.valid = set()
+    assert wait_until_ready(f"{private}/v1", "k", 5, said.append).model == "gemma"
+
+
+# --- the command, as it is run -----------------------------------------------------------------------------------------------------
+
+
+def run(*words, **options):
+    command = [sys.executable, "-m", "scripts.connect", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def test_a_command_finds_the_endpoint_in_its_environment_and_gives_its_exit_code(url):
+    code = (
+        "import os, json, sys, urllib.request as u; b = os.environ['OPENAI_BASE_URL'];"
+        "print(json.load(u.urlopen(b + '/models'))['data'][0]['id'], os.environ['OPENAI_MODEL'], bool(os.environ['OPENAI_API_KEY'])); sys.exit(7)"
+    )
+    done = run("--url", url, "--", sys.executable, "-c", code)
+    assert (done.returncode, done.stdout) == (7, "timed timed True\n"), done.stderr
+    assert run("--url", url, "--", "no-such-command").returncode == 2
+
+
+def test_it_prints_lines_that_work_and_ends_with_ctrl_c(url):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scripts.connect", "--url", url, "--port", "0", "--json"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        told = json.loads(process.stdout.readline())
+        curl = told["snippets"]["curl"]
+        done = subprocess.run(["sh", "-c", curl], capture_output=True, text=True, timeout=30, check=True)
+        assert json.loads(done.stdout)["choices"][0]["message"]["content"]
+    finally:
+        process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.endswith("connect: interrupted. The way to the server is closed; the server runs on.\n")
+    assert "Traceback" not in errors
+
+
+def test_one_question_is_answered_on_stdout_alone(url):
+    done = run("chat", "--url", url, "Say hello.", "--max-tokens", "3")
+    assert (done.returncode, done.stdout) == (0, " alpha beta gamma\n"), done.stderr
+    assert "3 tokens" in done.stderr
+
+
+def test_a_conversation_reads_prompts_until_they_end(url):
+    done = run("chat", "--url", url, "--max-tokens", "2", input="one\n/what\n/new\ntwo\n/exit\nthree\n")
+    assert (done.returncode, done.stdout) == (0, " alpha beta\n alpha beta\n")
+    assert "/what is no command. /new starts again" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give either --stack NAME or --url URL."),
+        (("--stack", "x", "--url", "http://127.0.0.1:1"), "give either --stack NAME or --url URL."),
+        (("chat", "--url", "http://127.0.0.1:1", "--", "ls"), "chat runs no command"),
+        (("--url", "ftp://x"), "--url is 'ftp://x'"),
+    ],
+)
+def test_mistakes_are_one_sentence(words, said, capsys):
+    assert main(list(words)) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_follows_two_hyphens_is_the_command():
+    assert command_of(["--stack", "x", "--", "sh", "-c", "a -- b"]) == (["--stack", "x"], ["sh", "-c", "a -- b"])
+    assert command_of(["--stack", "x"]) == (["--stack", "x"], ())
+
+
+# --- chat --------------------------------------------------------------------------------------------------------------------------
+
+
+def delta(**parts):
+    return {"choices": [{"delta": parts, "finish_reason": None}]}
+
+
+def conversation(url, capsys_free, *, shows_thinking=False):
+    out, notes = capsys_free
+    endpoint = Endpoint(base_url=f"{url}/v1", key="k", model="gemma")
+    return Chat(endpoint=endpoint, max_tokens=None, shows_thinking=shows_thinking, out=out, notes=notes)
+
+
+@pytest.fixture
+def streams(tmp_path):
+    with (tmp_path / "out").open("w+") as out, (tmp_path / "notes").open("w+") as notes:
+        yield out, notes
+
+
+def text_of(stream):
+    stream.seek(0)
+    return stream.read()
+
+
+THOUGHTFUL = [
+    delta(role="assistant", content=""),
+    delta(reasoning="First one "),
+    delta(reasoning_content="thing."),
+    delta(content="Hello"),
+    delta(content=" there."),
+    delta(tool_calls=[{"index": 0, "function": {"name": "look", "arguments": '{"a"'}}]),
+    delta(tool_calls=[{"index": 0, "function": {"arguments": ": 1}"}}]),
+    {"choices": [{"delta": {}, "finish_reason": "length"}]},
+    {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 9}},
+    "[DONE]",
+]
+
+
+def test_thinking_is_folded_and_tool_calls_are_shown(private, streams):
+    Private.events = THOUGHTFUL
+    chat = conversation(private, streams)
+    chat.ask("Hi.")
+    assert text_of(streams[0]) == "Hello there.\n"
+    notes = text_of(streams[1])
+    assert notes.startswith('thinking ...\ntool call: look({"a": 1})\n(9 tokens, ')
+    assert "3 words of thinking folded; cut off at max-tokens" in notes
+    assert chat.messages == [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello there."}]
+
+
+def test_thinking_can_be_shown(private, streams):
+    Private.events = THOUGHTFUL
+    conversation(private, streams, shows_thinking=True).ask("Hi.")
+    assert text_of(streams[0]) == "Hello there.\n"
+    assert "First one thing." in text_of(streams[1])
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([delta(content="Half")], "broke off before its end"),
+        ([delta(content="Half"), {"error": {"message": "out of memory"}}], "ended in an error: out of memory"),
+    ],
+)
+def test_an_answer_that_breaks_off_says_so_and_can_be_asked_again(private, streams, events, said):
+    Private.events = events
+    chat = conversation(private, streams)
+    with pytest.raises(ChatError, match=said):
+        chat.ask("Hi.")
+    assert chat.messages == []
+
+
+def test_every_client_has_its_lines_with_address_key_and_model():
+    found = dict(snippets(Endpoint(base_url="http://127.0.0.1:8000/v1", key="k", model="google/gemma-4-E2B-it")))
+    assert set(found) == {
+        "curl",
+        "OpenAI SDK, Python",
+        "OpenAI SDK, JavaScript",
+        "LiteLLM",
+        "Open WebUI",
+        "any OpenAI client",
+    }
+    for title, text in found.items():
+        assert "http://127.0.0.1:8000/v1" in text, title
+        assert "k" in text
+    compile(found["OpenAI SDK, Python"], "snippet", "exec")
+    compile(found["LiteLLM"], "snippet", "exec")
