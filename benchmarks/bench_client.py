@@ -104,7 +104,7 @@ async def read_with_ours(url: str, streams: int, requests: int, tokens: int) -> 
     generator = LoadGenerator(share, asyncio.get_running_loop())
     await generator.prepare()
     result = await generator.run(now_s())
-    return sum(record.error is None and len(record.times_s) == tokens for record in result.records)
+    return sum(record.error is None and record.output_tokens == tokens for record in result.records)
 
 
 def candidate(name: str, url: str, streams: int, requests: int, tokens: int) -> None:

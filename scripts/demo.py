@@ -367,7 +367,11 @@ def _mishaps() -> str:
     """Return what went wrong on purpose, as far as the cloud's own log shows that it happened."""
     import requests
 
-    answer = requests.get(f"{os.environ['LOCALCLOUD_URL']}/admin/requests", timeout=_CALL_LIMIT_S)
+    answer = requests.get(
+        f"{os.environ['LOCALCLOUD_URL']}/admin/requests",
+        headers={"Authorization": f"Bearer {os.environ['GOOGLE_OAUTH_ACCESS_TOKEN']}"},
+        timeout=_CALL_LIMIT_S,
+    )
     answer.raise_for_status()
     calls = cast("list[Mapping[str, object]]", answer.json()["requests"])
     failed = {str(call.get("id")) for call in calls if cast("int", call.get("status") or 0) >= _SERVER_ERROR}

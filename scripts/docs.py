@@ -25,10 +25,11 @@ _MARKED: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(?:(?!<!-- generat
 
 
 def _accuracy_page() -> str:
-    from benchmarks.accuracy.__main__ import page
     from benchmarks.accuracy.measured import load
+    from benchmarks.accuracy.page import page
+    from benchmarks.accuracy.sweeps import load_points
 
-    return page(load())
+    return page(load(), load_points())
 
 
 def _settings_page() -> str:
@@ -68,16 +69,29 @@ def _provider() -> Mapping[str, str]:
     return {"provider-properties": _printed_by("gcp_tpu_provider.reference")}
 
 
+def _checkpoints_page() -> str:
+    from planning.reference import checkpoints_page
+
+    return checkpoints_page()
+
+
 def _rules_page() -> str:
     from planning.reference import rules_page
 
     return rules_page()
 
 
+def _planning() -> Mapping[str, str]:
+    from planning.reference import solve_table, support_table
+
+    return {"support": support_table(), "solve": solve_table()}
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": lambda: _printed_by("gcp_tpu_provider.python_sdk"),
     "docs/accuracy.md": _accuracy_page,
     "docs/assumptions.md": lambda: _printed_by("localcloud.ledger.page"),
+    "docs/checkpoints.md": _checkpoints_page,
     "docs/rules.md": _rules_page,
     "docs/settings.md": _settings_page,
     "docs/settings.schema.json": _settings_schema,
@@ -85,7 +99,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
 }
 """Generated files by their path. To add one, add a line here."""
 
-TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider)
+TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider, _planning)
 """Sources of generated tables, by the names in their markers. To add one, add it here and set its markers in a page."""
 
 

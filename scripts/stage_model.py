@@ -96,8 +96,9 @@ def _create_bucket(stack: str) -> None:
     """Create the bucket alone: the server needs its weights before it starts. Raises ScriptError if `pulumi up` fails."""
     from stacks.planned import doctor_hint
 
-    stack_resources(stack)  # refuses a stack that does not exist
-    targets = [f"--target={target}" for target in _BUCKET_TARGETS]
+    # Refuses a stack that does not exist. The engine first ends an interrupted replacement, and has to be allowed to.
+    replaced = [resource.urn for resource in stack_resources(stack) if resource.delete]
+    targets = [f"--target={target}" for target in (*_BUCKET_TARGETS, *dict.fromkeys(replaced))]
     after_failure = f"The bucket could not be created. {doctor_hint(stack)}"
     engine.change(stack, "up", *targets, after_failure=after_failure)
 

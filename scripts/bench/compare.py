@@ -1,8 +1,10 @@
 """Compare two sweeps: the change of each figure, its confidence interval, and what got worse.
 
-Intervals are for the logarithm of the ratio, from a bootstrap over the requests of a point (over repeats where a point has three or
-more in both sweeps, which also sees what varies from run to run). They are widened for the number of comparisons (Bonferroni), so
-that a grid of a hundred points does not raise an alarm by chance.
+Intervals are for the logarithm of the ratio. A point with three or more repeats in both sweeps has an interval from Student's t over
+the repeats, with the variance of all points of a figure or its own, whichever is larger. A point with fewer repeats has one from a
+block bootstrap over its requests in the order of time (H. R. Kuensch, Annals of Statistics 17, 1989). It shows the noise within a
+run and cannot see what varies from run to run, so that its verdict is never more than "unclear". Intervals are widened for the number
+of comparisons (Bonferroni), so that a grid of a hundred points does not raise an alarm by chance.
 """
 
 import math
@@ -15,8 +17,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from scripts.bench.foreign import aligned, read_foreign
+from scripts.bench.measure import SCHEMA_VERSION
 from scripts.bench.points import SweepError
-from scripts.bench.store import read_results, read_run
+from scripts.bench.sequential import student_t
+from scripts.bench.store import RESULTS, read_results, read_run
 from scripts.bench.table import load_text
 
 RESAMPLES: Final = 400
@@ -62,7 +67,7 @@ class FigureChange:
     verdict: str
     """worse, better, same, or unclear."""
     basis: str
-    """Source of the interval: requests or repeats."""
+    """Source of the interval: requests, repeats, or rounds of `--live`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,8 @@ class Comparison:
     differences: tuple[str, ...]
     """Settings in which the two sweeps differ."""
     simulated: bool
+    ending: str = ""
+    """How a live comparison ended, a sentence."""
 
     @property
     def worse(self) -> bool:
@@ -88,17 +95,27 @@ class Comparison:
         return bool(self.failures) or any(change.verdict == "worse" for change in self.changes)
 
 
-def _point_name(result: dict[str, Any]) -> str:
+def point_name(result: dict[str, Any]) -> str:
     """Return what makes two points the same: load and lengths, without the repeat."""
     point = result["point"]
     asked = point["requested_input_tokens"] or point["input_tokens"]
-    return f"{'concurrency' if point['mode'] == 'closed' else 'rate'} {load_text(result)}, {asked} in, {point['output_tokens']} out"
+    return f"{'concurrency' if point['mode'] == 'closed' else 'rate'} {load_text(result)}, {asked} in, {point['output_tokens']} out{_traffic_name(point)}"
+
+
+def _traffic_name(point: dict[str, Any]) -> str:
+    return f", {point['traffic']}" if point.get("traffic") else ""
+
+
+def results_of(path: Path) -> list[dict[str, Any]]:
+    """Return the results of a sweep's folder, or of a file or folder of `vllm bench serve` or GuideLLM."""
+    foreign = [] if (path / RESULTS).exists() else read_foreign(path)
+    return foreign or read_results(path)
 
 
 def _grouped(folder: Path) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
-    for result in read_results(folder):
-        found.setdefault(_point_name(result), []).append(result)
+    for result in results_of(folder):
+        found.setdefault(point_name(result), []).append(result)
     if not found:
         raise SweepError(f"{folder} has no results to compare.")
     return found
@@ -110,7 +127,8 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
     `threshold` is the share by which a figure may get worse; `confidence` that of all intervals together. Raises SweepError when a
     folder has no results or the two have no point in common.
     """
-    first, second = _grouped(before), _grouped(after)
+    first, second = aligned(_grouped(before), _grouped(after), point_name)
+    _same_definitions(before, after, [*first.values(), *second.values()])
     common = [name for name in first if name in second]
     if not common:
         raise SweepError(f"{before} and {after} have no point in common; measure the same loads and lengths.")
@@ -118,12 +136,13 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
     left_out += [f"{name}: only in {after}" for name in second if name not in first]
     left_out += [f"{name}: invalid" for name in common if not _all_valid(first[name] + second[name])]
     usable = [name for name in common if _all_valid(first[name] + second[name])]
-    level = NormalDist().inv_cdf(1 - (1 - confidence) / (2 * max(1, len(usable) * len(METRICS))))
+    error = (1 - confidence) / max(1, len(usable) * len(METRICS))
     changes = [
         change
-        for name in usable
         for metric in METRICS
-        if (change := _change(name, metric, first[name], second[name], threshold, level)) is not None
+        for spread in [_pooled(metric, [group[name] for name in usable for group in (first, second)])]
+        for name in usable
+        if (change := _change(name, metric, first[name], second[name], _Judge(threshold, error, spread))) is not None
     ]
     return Comparison(
         before=str(before),
@@ -131,7 +150,7 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
         threshold=threshold,
         confidence=confidence,
         changes=tuple(changes),
-        failures=tuple(_failures(common, first, second, threshold)),
+        failures=tuple(grown_failures(common, first, second, threshold)),
         left_out=tuple(left_out),
         differences=tuple(_differences(before, after)),
         simulated=any(result["simulated"] for group in (*first.values(), *second.values()) for result in group),
@@ -144,7 +163,7 @@ def _differences(before: Path, after: Path) -> list[str]:
     return [
         f"{name} is {first.get(name)} before and {second.get(name)} after"
         for name in names
-        if first.get(name) != second.get(name)
+        if name in first and name in second and first[name] != second[name]
     ]
 
 
@@ -152,12 +171,13 @@ def _all_valid(results: Sequence[dict[str, Any]]) -> bool:
     return all(result["valid"] for result in results)
 
 
-def _failures(
+def grown_failures(
     names: Sequence[str],
     first: dict[str, list[dict[str, Any]]],
     second: dict[str, list[dict[str, Any]]],
     threshold: float,
 ) -> list[str]:
+    """Return the points whose share of failed requests grew by more than the threshold."""
     found: list[str] = []
     for name in names:
         shares = [
@@ -169,24 +189,64 @@ def _failures(
     return found
 
 
-def _change(  # noqa: PLR0917 - the two sides and how to judge them
-    name: str, metric: Metric, first: list[dict[str, Any]], second: list[dict[str, Any]], threshold: float, level: float
-) -> FigureChange | None:
-    values = [
-        [float(r[metric.field]) for r in group if r[metric.field] and r["completed"]] for group in (first, second)
-    ]
-    if not values[0] or not values[1]:
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Standard deviation of a figure's logarithm from repeat to repeat, over all points, and its degrees of freedom."""
+
+    deviation: float
+    freedom: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """How to judge one figure of one point."""
+
+    threshold: float
+    error: float
+    """Probability of error of one interval."""
+    spread: _Spread | None
+
+
+def _same_definitions(before: Path, after: Path, groups: Sequence[Sequence[dict[str, Any]]]) -> None:
+    versions = {result.get("schema_version", SCHEMA_VERSION) for group in groups for result in group}
+    if len(versions) > 1:
+        raise SweepError(
+            f"{before} and {after} were measured by different versions of this tool, whose figures have other definitions; measure the older one again."
+        )
+
+
+def _logs(metric: Metric, results: Sequence[dict[str, Any]]) -> list[float]:
+    return [math.log(r[metric.field]) for r in results if r[metric.field] and r["completed"]]
+
+
+def _pooled(metric: Metric, groups: Sequence[Sequence[dict[str, Any]]]) -> _Spread | None:
+    """Return the spread of a figure from repeat to repeat, over all points that have enough repeats; None without any."""
+    logs = [found for group in groups if len(found := _logs(metric, group)) >= REPEATS_WANTED]
+    freedom = sum(len(found) - 1 for found in logs)
+    if not freedom:
         return None
-    before, after = statistics.fmean(values[0]), statistics.fmean(values[1])
+    squares = math.fsum(statistics.variance(found) * (len(found) - 1) for found in logs)
+    return _Spread(math.sqrt(squares / freedom), freedom)
+
+
+def _change(
+    name: str, metric: Metric, first: list[dict[str, Any]], second: list[dict[str, Any]], judge: _Judge
+) -> FigureChange | None:
+    logs = [_logs(metric, group) for group in (first, second)]
+    if not logs[0] or not logs[1]:
+        return None
+    before, after = (statistics.fmean(math.exp(value) for value in found) for found in logs)
     ratio = after / before
-    by_repeats = min(len(values[0]), len(values[1])) >= REPEATS_WANTED
-    spread = (
-        math.hypot(*(_spread_of_repeats(found) for found in values))
+    by_repeats = judge.spread is not None and min(len(logs[0]), len(logs[1])) >= REPEATS_WANTED
+    half = (
+        _half_of_repeats(logs, judge)
         if by_repeats
-        else math.hypot(*(_spread_of_requests(group, metric.field) for group in (first, second)))
+        else NormalDist().inv_cdf(1 - judge.error / 2)
+        * math.hypot(*(_spread_of_requests(group, metric.field) for group in (first, second)))
     )
-    known = math.isfinite(spread)
-    low, high = (ratio * math.exp(-level * spread), ratio * math.exp(level * spread)) if known else (0.0, math.inf)
+    known = math.isfinite(half)
+    low, high = (ratio * math.exp(-half), ratio * math.exp(half)) if known else (0.0, math.inf)
+    verdict = _verdict(metric, ratio, low, high, judge.threshold)
     return FigureChange(
         point=name,
         metric=metric.name,
@@ -196,9 +256,18 @@ def _change(  # noqa: PLR0917 - the two sides and how to judge them
         ratio=ratio,
         low=low,
         high=high,
-        verdict=_verdict(metric, ratio, low, high, threshold),
+        verdict=verdict if by_repeats or verdict == "same" else "unclear",
         basis="repeats" if by_repeats else "requests",
     )
+
+
+def _half_of_repeats(logs: Sequence[Sequence[float]], judge: _Judge) -> float:
+    """Return half the width of the interval. A point that varies more than the others keeps its own spread."""
+    if judge.spread is None:
+        return math.inf
+    own = max(statistics.stdev(found) for found in logs)
+    error_s = max(judge.spread.deviation, own) * math.sqrt(sum(1 / len(found) for found in logs))
+    return student_t(judge.error, judge.spread.freedom) * error_s
 
 
 def _verdict(metric: Metric, ratio: float, low: float, high: float, threshold: float) -> str:
@@ -212,25 +281,25 @@ def _verdict(metric: Metric, ratio: float, low: float, high: float, threshold: f
     return "same"
 
 
-def _spread_of_repeats(values: Sequence[float]) -> float:
-    logs = [math.log(value) for value in values]
-    return statistics.stdev(logs) / math.sqrt(len(logs))
-
-
 def _spread_of_requests(results: Sequence[dict[str, Any]], field: str) -> float:
-    """Return the standard error of a figure's logarithm, from resampled requests of the point."""
-    columns: Columns = {
-        name: np.concatenate([np.asarray(r[name], dtype=float) for r in results])
-        for name in ("ttfts", "e2els", "output_lens")
-    }
+    """Return the standard error of a figure's logarithm, from resampled blocks of neighbouring requests of the point."""
+    names = ("ttfts", "e2els", "output_lens")
+    columns: Columns = {name: np.concatenate([_by_time(r, name) for r in results]) for name in names}
     count = len(columns["ttfts"])
     if count < FEWEST_REQUESTS:
         return math.inf
     random = np.random.default_rng(SEED)
-    picks = random.integers(0, count, size=(RESAMPLES, count), dtype=np.int32)
+    length = max(2, round(count ** (1 / 3)))
+    starts = random.integers(0, count, size=(RESAMPLES, -(-count // length)), dtype=np.int32)
+    picks = ((starts[:, :, None] + np.arange(length)) % count).reshape(RESAMPLES, -1)[:, :count]
     found = _STATISTICS[field](columns, picks)
     positive = found[found > 0]
     return float(np.std(np.log(positive))) if len(positive) > RESAMPLES // 2 else math.inf
+
+
+def _by_time(result: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - a numpy array
+    order = np.argsort(np.asarray(result["start_times"], dtype=float), kind="stable")
+    return np.asarray(result[name], dtype=float)[order]
 
 
 def _throughput(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy and matplotlib objects
@@ -270,6 +339,14 @@ def comparison_markdown(comparison: Comparison) -> str:
         f"{head}; threshold {comparison.threshold:.0%}, intervals of {comparison.confidence:.0%} over all comparisons together.",
         "",
     ]
+    if comparison.ending:
+        lines += [comparison.ending, ""]
+    elif any(change.basis == "requests" for change in comparison.changes):
+        note = (
+            f"> Points with fewer than {REPEATS_WANTED} repeats are at most unclear, because one run cannot show what varies from run to run:"
+            f" measure with --repeats {REPEATS_WANTED} or more, or use compare --live."
+        )
+        lines += [note, ""]
     if comparison.simulated:
         lines += ["> Simulated server: these figures show the tool, not any hardware.", ""]
     lines += [f"> Not the same load: {text}." for text in comparison.differences] + (

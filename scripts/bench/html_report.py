@@ -55,5 +55,10 @@ def html_report(facts: Facts, results: Sequence[Mapping[str, Any]], drawn: Pictu
         f'<h1>{escape(facts.title)}</h1><p class="muted">{escape(subtitle)}</p>{notices}<div class="facts">{tiles}</div>'
         f'<h2>Charts</h2><div class="charts">{charts}</div>{further}'
         f'<h2>Points</h2>{_table(results)}<p class="muted">{escape(facts.legend)}</p>{noted}'
-        f"<h2>The same with vLLM's own benchmark</h2><pre>{escape(facts.vllm_command)}</pre></main></body></html>\n"
+        f"{_command(facts.vllm_command)}</main></body></html>\n"
     )
+
+
+def _command(command: str) -> str:
+    """Return the section with vLLM's command; empty if that tool has no such load."""
+    return f"<h2>The same with vLLM's own benchmark</h2><pre>{escape(command)}</pre>" if command else ""

@@ -1,7 +1,8 @@
-"""Measure the lateness of the load generator's event loop, which adds to every time that it measures."""
+"""Measure the lateness of the load generator's event loop, which adds to every time that it measures, and its cause."""
 
 import asyncio
 from array import array
+from pathlib import Path
 from typing import Final
 
 from scripts.client.wire import now_s
@@ -9,6 +10,17 @@ from scripts.client.wire import now_s
 PERIOD_S: Final = 0.01
 TIMER_STEP_S: Final = 0.001
 """epoll wakes in whole milliseconds, so that a timer of an idle loop is up to 1 ms late. Arriving bytes are not, so this does not count."""
+
+SCHEDSTAT: Final = Path("/proc/self/schedstat")
+"""Time on a core, time ready and waiting for one, and time slices of the main thread, in ns (Linux, Documentation/scheduler/sched-stats)."""
+
+
+def run_queue_s() -> float | None:
+    """Return the time for which this process was ready to run and had no core; None where the system does not say."""
+    try:
+        return int(SCHEDSTAT.read_bytes().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class LagSampler:

@@ -15,7 +15,8 @@ from typing import Any, Final
 from scripts.bench.records import RequestRecord, WorkerResult
 
 PERCENTILES: Final = (90, 99)
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""2: `duration` ends with the last request of any kind; `tpot`, `itl` and `e2el` end with the last event of the choice."""
 
 MAX_LAG_SHARE: Final = 0.10
 """A result is invalid when the client's 99th percentile lag is more than this share of the median time to first token ..."""
@@ -23,6 +24,8 @@ MAX_LAG_FLOOR_S: Final = 0.05
 """... and more than this."""
 MAX_CPU_SHARE: Final = 0.95
 """A result is invalid when a process of the client was busy for this share of the time."""
+MAX_RUN_QUEUE_SHARE: Final = 0.02
+"""A late client that waited for a core for more than this share of the time, and longer than it ran, is on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ def _statistics(name: str, values_s: Iterable[float]) -> dict[str, float | None]
 
 
 def inter_token_s(record: RequestRecord) -> list[float]:
-    """Return the times between a request's events with output. An event may hold several tokens."""
+    """Return the times between a request's events. An event may hold several tokens."""
     times = record.times_s
     return [later - earlier for earlier, later in pairwise(times)]
 
@@ -93,9 +96,9 @@ def load_figures(records: Sequence[RequestRecord], objective: Objective | None) 
     """Return all figures of a point. Failed requests count as failed and in no other figure."""
     done = [record for record in records if record.error is None]
     failed = [record for record in records if record.error is not None]
-    # From the first intended send to the last complete answer, as in vllm bench serve.
+    # Until the last request of any kind is over, as in vllm bench serve: a server that hangs or refuses is not fast.
     begin_s = min((record.intended_s for record in records), default=0.0)
-    duration = max((record.times_s[-1] for record in done), default=begin_s) - begin_s
+    duration = max((record.end_s for record in records), default=begin_s) - begin_s
     tokens_in, tokens_out = sum(r.prompt_tokens for r in done), sum(r.output_tokens for r in done)
 
     def rate(amount: float) -> float:
@@ -129,6 +132,24 @@ def load_figures(records: Sequence[RequestRecord], objective: Objective | None) 
     return figures
 
 
+def failed_share(result: Mapping[str, Any]) -> float:
+    """Return the share of a point's requests that failed."""
+    return result["failed"] / max(1, result["failed"] + result["completed"])
+
+
+def has_too_many_failures(result: Mapping[str, Any], most: float) -> bool:
+    """Return whether more than the share `most` of a point's requests failed."""
+    return failed_share(result) > most
+
+
+def failure_reason(figures: Mapping[str, Any], most: float) -> str | None:
+    """Return why too many failures make a point invalid, or None."""
+    if not has_too_many_failures(figures, most):
+        return None
+    total = figures["failed"] + figures["completed"]
+    return f"{figures['failed']} of {total} requests failed ({failed_share(figures):.1%}), more than --max-failed {most:.3g}"
+
+
 def error_figures(records: Sequence[RequestRecord]) -> dict[str, Any]:
     """Return the failures by kind, with the message of the first of each."""
     kinds: Counter[str] = Counter()
@@ -158,8 +179,27 @@ def client_figures(results: Sequence[WorkerResult]) -> dict[str, Any]:
         "send_late_p99_ms": round(percentile(late, 99) * 1000, 4) if late else 0.0,
         "mean_connect_ms": round(statistics.fmean(connects) * 1000, 4) if connects else None,
         "stale_retries": sum(result.stale_retries for result in results),
+        "retry_after_waits": sum(result.retry_after_waits for result in results),
+        "run_queue_share_max": _run_queue_share(results),
         "shed": sum(result.shed for result in results),
     }
+
+
+def _run_queue_share(results: Sequence[WorkerResult]) -> float | None:
+    """Return the largest share of the time that a process waited for a core; None where the system does not say."""
+    shares = [r.run_queue_s / r.wall_s for r in results if r.run_queue_s is not None and r.wall_s > 0]
+    return round(max(shares), 4) if shares else None
+
+
+def _remedy(client: Mapping[str, Any]) -> str:
+    """Return what to do about a late client. A process that waits for a core is not slow: other processes have its core."""
+    waited, busy = client.get("run_queue_share_max"), client["cpu_share_max"]
+    if waited is not None and waited > MAX_RUN_QUEUE_SHARE and waited > busy:
+        return (
+            f"this machine is busy: a process of the client waited for a core for {waited:.0%} of the time and ran for {busy:.0%};"
+            " use an idler machine"
+        )
+    return "use a faster machine, or more --workers"
 
 
 def invalid_reasons(client: Mapping[str, Any], median_ttft_ms: float | None) -> list[str]:
@@ -172,7 +212,7 @@ def invalid_reasons(client: Mapping[str, Any], median_ttft_ms: float | None) -> 
     ):
         if client[name] > limit_ms:
             reasons.append(
-                f"{what} {client[name]:.0f} ms at the 99th percentile, more than {limit_ms:.0f} ms; use a faster or idler machine, or more --workers"
+                f"{what} {client[name]:.0f} ms at the 99th percentile, more than {limit_ms:.0f} ms; {_remedy(client)}"
             )
     if client["cpu_share_max"] > MAX_CPU_SHARE:
         reasons.append(

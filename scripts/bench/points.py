@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from scripts.bench.traffic.spec import FIXED_LENGTHS, Traffic
 from scripts.errors import CommandRefusedError
 
 Mode = Literal["closed", "open"]
@@ -36,6 +37,8 @@ class Point:
     repeat: int = 0
     requested_input_tokens: int | None = None
     """The length asked for, if it was clamped."""
+    traffic: str = ""
+    """How the load differs from prompts of one length; empty if it does not."""
 
     @property
     def key(self) -> str:
@@ -69,6 +72,7 @@ class Sweep:
     repeats: int = 1
     by_waves: bool = True
     """Whether a closed loop without `requests` ends after WAVES times its concurrency; otherwise `duration_s` alone ends it."""
+    traffic: Traffic = FIXED_LENGTHS
 
 
 _QUICK: Final = Sweep(
@@ -88,6 +92,10 @@ PRESETS: Final = {
         input_tokens=tuple(2**power for power in range(3, 15)),  # 8 to 16,384
         duration_s=120.0,
     ),
+    # Lengths that others publish figures for: long prompts, long answers, and both.
+    "8000/1000": replace(_QUICK, input_tokens=(8000,), output_tokens=(1000,)),
+    "1000/8000": replace(_QUICK, input_tokens=(1000,), output_tokens=(8000,)),
+    "1000/1000": replace(_QUICK, input_tokens=(1000,), output_tokens=(1000,)),
 }
 
 
@@ -151,9 +159,10 @@ def _loads(sweep: Sweep, input_tokens: int, output_tokens: int) -> list[Point]:
             duration_s=sweep.duration_s,
             seed=0,
             repeat=repeat,
+            traffic=sweep.traffic.name,
         )
         for level in sorted(set(sweep.concurrency)):
-            waves = max(LEAST_REQUESTS, WAVES * level) if sweep.by_waves else None
+            waves = max(LEAST_REQUESTS, WAVES * level) * sweep.traffic.turns if sweep.by_waves else None
             points.append(replace(shape, level=level, requests=waves if sweep.requests is None else sweep.requests))
         has_end = sweep.duration_s is not None or sweep.requests is not None
         open_loop = replace(shape, mode="open", duration_s=sweep.duration_s if has_end else OPEN_DURATION_S)

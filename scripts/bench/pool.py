@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from scripts.bench.load import Share
-from scripts.bench.records import FRAME, Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, unpacked
+from scripts.bench.records import FRAME, EndLoad, Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, unpacked
 from scripts.client.wire import now_s
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -25,6 +25,10 @@ STREAMS_PER_WORKER: Final = 512
 
 ShowProgress = Callable[[int, int], None]
 """Receives the number of finished requests and of requests in flight."""
+
+
+Judge = Callable[[Sequence[tuple[int, bool]]], "EndLoad | StopLoad | None"]
+"""Receives new verdicts of requests, and returns how to end the point; None if it goes on."""
 
 
 class WorkerError(Exception):
@@ -111,8 +115,12 @@ class WorkerPool:
             )
             self._workers.append(_Worker(process))
 
-    async def run(self, shares: Sequence[Share], *, limit_s: float, progress: ShowProgress) -> list[WorkerResult]:
+    async def run(
+        self, shares: Sequence[Share], *, limit_s: float, progress: ShowProgress, judge: Judge | None = None
+    ) -> list[WorkerResult]:
         """Run one point with one worker per share. After `limit_s` seconds the remaining requests are ended and reported as aborted.
+
+        `judge` may end the point earlier.
 
         Raises WorkerError when a process died. A cancellation ends all processes: what they know of the point is lost.
         """
@@ -127,20 +135,22 @@ class WorkerPool:
             await self.close()
             raise WorkerError(f"the load generator was not ready within {READY_LIMIT_S:.0f} s") from error
         start_s = now_s() + START_DELAY_S
-        results = asyncio.gather(*(self._result(worker, workers, progress) for worker in workers))
+        results = [asyncio.ensure_future(self._result(worker, workers, progress, judge)) for worker in workers]
         try:
             for worker in workers:
                 await worker.send(StartLoad(start_s))
-            done, _ = await asyncio.wait({results}, timeout=limit_s)
+            done = await _all_done(results, limit_s)
             if not done:
                 for worker in workers:
                     await worker.send(StopLoad())
-                done, _ = await asyncio.wait({results}, timeout=STOP_LIMIT_S)
+                done = await _all_done(results, STOP_LIMIT_S)
             if not done:
                 raise WorkerError(f"the load generator did not stop within {STOP_LIMIT_S:.0f} s")  # noqa: TRY301 - it is cleaned up like the others
-            return results.result()
+            return [result.result() for result in results]
         except (asyncio.CancelledError, WorkerError):
-            results.cancel()
+            for result in results:
+                result.cancel()
+            await asyncio.gather(*results, return_exceptions=True)  # otherwise asyncio prints what nobody has awaited
             await self.close()
             raise
 
@@ -153,9 +163,23 @@ class WorkerPool:
         worker.finished = worker.in_flight = 0
 
     @staticmethod
-    async def _result(worker: _Worker, workers: Sequence[_Worker], progress: ShowProgress) -> WorkerResult:
+    async def _result(
+        worker: _Worker, workers: Sequence[_Worker], progress: ShowProgress, judge: Judge | None
+    ) -> WorkerResult:
         while not isinstance(message := await worker.receive(), WorkerResult):
             if isinstance(message, Progress):
                 worker.finished, worker.in_flight = message.finished, message.in_flight
+                ending = judge(message.verdicts) if judge is not None else None
+                if ending is not None:
+                    for other in workers:
+                        await other.send(ending)
             progress(sum(w.finished for w in workers), sum(w.in_flight for w in workers))
         return message
+
+
+async def _all_done(results: Sequence["asyncio.Future[WorkerResult]"], limit_s: float) -> bool:
+    """Wait until all results are there, or until one has failed, at most `limit_s` seconds. Raises the failure."""
+    done, pending = await asyncio.wait(results, timeout=limit_s, return_when=asyncio.FIRST_EXCEPTION)
+    for result in done:
+        result.result()
+    return not pending

@@ -22,22 +22,31 @@ class RequestRecord:
     """Seconds to open a connection; 0 if one was open."""
     end_s: float
     times_s: "array[float]"
-    """Arrival times of the events with output."""
+    """Arrival times of the events of the choice, with or without output; the role has none."""
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int | None
     error: str | None
     """Kind of failure; None for a complete answer with usage."""
     error_detail: str = ""
+    asked_tokens: int = 0
+    """Output tokens that the server had to generate; 0 if the model may end its answer earlier."""
+    silent: int = 0
+    """Events at the beginning of `times_s` without output."""
+
+    @property
+    def first_s(self) -> float:
+        """Arrival of the first output; of the first event, if none has output."""
+        return self.times_s[self.silent if self.silent < len(self.times_s) else 0]
 
     @property
     def ttft_s(self) -> float:
-        """Seconds to the first token."""
-        return self.times_s[0] - self.intended_s
+        """Seconds to the first output."""
+        return self.first_s - self.intended_s
 
     @property
     def e2e_s(self) -> float:
-        """Seconds to the last output."""
+        """Seconds to the last event of the choice."""
         return self.times_s[-1] - self.intended_s
 
     @property
@@ -45,7 +54,7 @@ class RequestRecord:
         """Seconds per output token after the first, by the server's token count; None for a single token."""
         if self.output_tokens <= 1:
             return None
-        return (self.times_s[-1] - self.times_s[0]) / (self.output_tokens - 1)
+        return (self.times_s[-1] - self.first_s) / (self.output_tokens - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +73,14 @@ class WorkerResult:
     gave_up: str | None
     """Why the worker stopped early."""
     simulated: bool
+    sessions: int = 0
+    """Sessions of several turns that began."""
+    sessions_cut: int = 0
+    """Sessions that ended early, because the conversation had reached max-model-len."""
+    retry_after_waits: int = 0
+    """Requests sent again after the time that the server stated in Retry-After."""
+    run_queue_s: float | None = None
+    """Time that the process was ready to run and waited for a core; None where the system does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +101,18 @@ class StopLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class EndLoad:
+    """Message to a worker: send no more requests, and wait for the answers to those in flight."""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Message of a worker: its requests so far."""
 
     finished: int
     in_flight: int
+    verdicts: tuple[tuple[int, bool], ...] = ()
+    """Requests since the last message, by index, and whether they met the limits of a search (`--find slo`)."""
 
 
 def packed(message: object) -> bytes:

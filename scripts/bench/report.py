@@ -1,11 +1,13 @@
 """Write the reports of a folder from its results: summary.csv, report.md, report.html and charts/*.png."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from scripts.bench.charts import pictures
 from scripts.bench.html_report import html_report
 from scripts.bench.png import write_pngs
 from scripts.bench.points import SweepError
+from scripts.bench.search_chart import search_charts
 from scripts.bench.store import read_results, read_run, write_whole
 from scripts.bench.table import markdown_report, summary_csv, sweep_facts
 
@@ -24,7 +26,9 @@ def write_reports(folder: Path) -> list[Path]:
     )
     if not results:
         raise SweepError(f"{folder} has no complete point yet, so there is nothing to report.")
-    facts, drawn = sweep_facts(read_run(folder), results), pictures(results)
+    run = read_run(folder)
+    facts, drawn = sweep_facts(run, results), pictures(results)
+    drawn = replace(drawn, lines=(*search_charts(run, results), *drawn.lines))
     texts = {
         folder / "summary.csv": summary_csv(results),
         folder / "report.md": markdown_report(facts, results),

@@ -9,13 +9,19 @@ from scripts.bench.measure import (
     SCHEMA_VERSION,
     client_figures,
     error_figures,
+    failure_reason,
     invalid_reasons,
     load_figures,
 )
 from scripts.bench.points import Point
+from scripts.bench.prompts import Calibration
+from scripts.bench.proof import little_reasons, server_reasons
 from scripts.bench.records import WorkerResult
 from scripts.bench.server import ServerInfo, Watch
-from scripts.bench.settings import SweepSettings
+from scripts.bench.settings import SweepSettings, warm_up_requests
+from scripts.bench.steady import saturation_figures, steady_figures, steady_window
+from scripts.bench.traffic.figures import traffic_figures, traffic_notes
+from scripts.bench.traffic.prepare import PreparedTraffic
 from scripts.bench.vllm_command import vllm_command
 
 CACHED_SHARE: Final = 0.05
@@ -25,14 +31,31 @@ OTHERS_SHARE: Final = 0.05
 
 
 def point_result(
-    settings: SweepSettings, info: ServerInfo, point: Point, results: list[WorkerResult], watch: Watch
+    settings: SweepSettings,
+    info: ServerInfo,
+    point: Point,
+    results: list[WorkerResult],
+    watch: Watch,
+    *,
+    prepared: PreparedTraffic,
+    calibration: Calibration,
 ) -> dict[str, Any]:
     """Return one line of results.jsonl."""
     records = sorted((record for result in results for record in result.records), key=lambda record: record.index)
     figures = load_figures(records, settings.objective)
     client, server = client_figures(results), watch.figures()
-    reasons = invalid_reasons(client, figures["median_ttft_ms"])
-    notes = _notes(figures, server, point)
+    failing = failure_reason(figures, settings.max_failed)
+    reasons = ([failing] if failing else []) + invalid_reasons(client, figures["median_ttft_ms"])
+    window = None if prepared.traffic.unsteady else steady_window(records, point)
+    saturation = None if prepared.traffic.unsteady else saturation_figures(records, window, point.request_rate)
+    disagreements, not_compared = server_reasons(records, figures, server)
+    reasons += [*little_reasons(records, figures, point, window), *disagreements]
+    notes = [
+        *_notes(figures, server, client, point, prepared),
+        *traffic_notes(records, results, point, prepared),
+        *_saturation_notes(saturation),
+        *not_compared,
+    ]
     if settings.roofline is not None:
         cached = server["prefix_cache_hits"] or 0.0
         impossible = settings.roofline.impossible(figures, cached_tokens=cached)
@@ -53,37 +76,69 @@ def point_result(
         "max_concurrency": point.concurrency,
         "simulated": info.simulated or ("yes" if any(result.simulated for result in results) else None),
         **figures,
+        "steady": steady_figures(records, window),
+        "saturation": saturation,
         **error_figures(records),
         "usd_per_million_output_tokens": round(price / 3600 / throughput * 1e6, 4)
         if price is not None and throughput > 0
         else None,
         "server": server,
         "client": client,
+        **traffic_figures(records, results, prepared),
         "valid": not reasons,
         "invalid_reasons": reasons,
         "notes": notes,
         "vllm_command": vllm_command(
-            settings.url, info.model, point, requests=len(records), chat=settings.chat, poisson=settings.poisson
+            settings.url,
+            info.model,
+            point,
+            requests=len(records),
+            chat=settings.chat,
+            poisson=settings.poisson,
+            overhead_tokens=calibration.overhead_tokens,
+            tokenizer=settings.tokenizer,
+            warm_ups=warm_up_requests(settings, point),
+            traffic=prepared.traffic,
         ),
     }
 
 
-def _notes(figures: Mapping[str, Any], server: Mapping[str, Any], point: Point) -> list[str]:
+def _saturation_notes(saturation: Mapping[str, Any] | None) -> list[str]:
+    if saturation is None or saturation["over"] is False:
+        return []
+    if saturation["over"] is None:
+        return [f"whether the server kept up with the rate is not known: {saturation['reason']}"]
+    note = (
+        f"over-saturated: requests in flight grew by {saturation['in_flight_growth_per_s']:.3g} a second and TTFT by"
+        f" {saturation['ttft_growth_s_per_s']:.3g} s a second; the server answered {saturation['answered_per_s']:.4g} requests a second"
+    )
+    return [note]
+
+
+def _notes(
+    figures: Mapping[str, Any],
+    server: Mapping[str, Any],
+    client: Mapping[str, Any],
+    point: Point,
+    prepared: PreparedTraffic,
+) -> list[str]:
     """Return notes about one point."""
     notes: list[str] = []
+    if client["retry_after_waits"]:
+        notes.append(
+            f"{client['retry_after_waits']} requests were sent again after the time in Retry-After; their latencies include that time"
+        )
     asked = point.requested_input_tokens
     if asked is not None:
         notes.append(f"LEN01: input clamped from {asked} to {point.input_tokens} tokens")
     rate = server["prefix_cache_hit_rate"]
     if rate is not None and rate > CACHED_SHARE:
-        notes.append(f"{rate:.0%} of the prompt tokens came from the prefix cache: they were not computed")
-    lengths: list[int] = figures["output_lens"]
-    short = sum(length < point.output_tokens for length in lengths)
-    if short:
-        notes.append(f"{short} answers are shorter than {point.output_tokens} tokens")
-    wrong = sum(length != point.input_tokens for length in figures["input_lens"])
+        why = ", as the shared prompts ask for" if prepared.traffic.shares_prompts else ""
+        notes.append(f"{rate:.0%} of the prompt tokens came from the prefix cache{why}: they were not computed")
+    wanted = point.input_tokens + prepared.image_tokens
+    wrong = 0 if prepared.varied else sum(length != wanted for length in figures["input_lens"])
     if wrong:
-        notes.append(f"{wrong} prompts are not {point.input_tokens} tokens long by the server's usage")
+        notes.append(f"{wrong} prompts are not {wanted} tokens long by the server's usage")
     counted = server["generation_tokens"]
     if counted is not None and counted > (1 + OTHERS_SHARE) * figures["total_output_tokens"] and not figures["failed"]:
         notes.append(

@@ -18,8 +18,8 @@ MOST_OF_PEAK: Final = 0.80
 very large batches (Pope et al., Efficiently Scaling Transformer Inference, 2022)."""
 BYTES_PER_PARAM: Final = {"bf16": 2.0, "fp8": 1.0, "w4a16": 0.5}
 """Of the weights that can be quantized; the scales are left out."""
-FP8_GAIN: Final = 2.0
-"""fp8 matrix units run at twice the bf16 rate on the accelerators that have them."""
+PEAK_GAIN: Final = {"fp8": 2.0, "nvfp4": 4.0, "nvfp4-mlp": 4.0}
+"""fp8 matrix units run at twice the bf16 rate on the accelerators that have them, fp4 units at four times."""
 _MATRICES: Final = frozenset({"attention", "mlp", "experts", "router"})
 
 
@@ -83,8 +83,8 @@ def roofline_of(model: str, accelerator: str, quantization: str | None = None) -
     device, model_id = find_accelerator(accelerator), find_id(model)
     if device is None or model_id is None:
         return None
-    precision = quantization or ("w4a16" if "w4a16" in model_id else "bf16")
-    spec = spec_of(model_id, precision)
+    spec = spec_of(model_id, quantization)
+    precision = quantization or spec.native_quantization or "bf16"
     active = {"matrices": 0.0, "head": 0.0}
     step_bytes = 0.0
     for tensor in tensors(spec):
@@ -98,7 +98,7 @@ def roofline_of(model: str, accelerator: str, quantization: str | None = None) -
         step_bytes += read * (BYTES_PER_PARAM.get(precision, 0.5) if tensor.quantizable else 2.0)
     # Layers that share another layer's keys and values skip prompt tokens (vLLM's fast prefill).
     own = sum(group.count for group in spec.groups if group.owns_kv) / spec.layers
-    gain = FP8_GAIN if precision == "fp8" else 1.0
+    gain = PEAK_GAIN.get(precision, 1.0)
     return Roofline(
         model=model_id,
         accelerator=device.name,

@@ -5,13 +5,13 @@ import json
 import shlex
 import sys
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
 from contracts.exit_codes import ExitCode
 from scripts.bench.options import BenchOptions
-from scripts.bench.points import SweepError
+from scripts.bench.points import Sweep, SweepError
 from scripts.bench.progress import reporter_for_stderr
 from scripts.bench.roofline import roofline_of
 from scripts.bench.settings import SweepSettings
@@ -19,6 +19,7 @@ from scripts.bench.store import read_results
 from scripts.bench.sweep import SweepOutcome, run_sweep, seed_of
 from scripts.cli.command import say
 from scripts.client.access import TOKEN_MARGIN_S, ServerAccess, open_stack_access, open_url_access
+from scripts.measured.record import keep_sweep, now
 from scripts.pulumi.stack import stack_outputs
 
 NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times"})
@@ -28,16 +29,48 @@ NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "
 def run_benchmark(options: BenchOptions) -> ExitCode:
     """Measure, write the reports, and return the exit code. Raises CommandRefusedError if the sweep cannot begin."""
     settings = _settings(options)
-    sweep = options.load.sweep(seed_of(settings, options.load.seed))
+    sweep = options.load.sweep(seed_of(settings, options.load.seed), options.traffic.traffic(options.load))
+    if settings.find:
+        sweep = _search_sweep(options, sweep)
+    since = now()
     with open_target(settings, options.server.accelerator) as (access, ready):
         outcome = run_sweep(ready, sweep, access, reporter_for_stderr())
     files = _written_reports(settings, outcome)
     _tell(settings, outcome, has_reports=bool(files))
+    if settings.stack is not None and outcome.measured:
+        keep_sweep(settings.stack, settings.out, since)
     if options.report.as_json:
         print(json.dumps(_as_json(settings, outcome, files)))
     if outcome.ending == "interrupted":
         return ExitCode.INTERRUPTED
-    return ExitCode.FAILED if outcome.ending != "done" or outcome.empty else ExitCode.DONE
+    if outcome.found is not None:
+        return ExitCode.DONE if outcome.found["valid"] else ExitCode.FAILED
+    return ExitCode.FAILED if outcome.ending != "done" or outcome.empty or outcome.failing else ExitCode.DONE
+
+
+def _search_sweep(options: BenchOptions, sweep: Sweep) -> Sweep:
+    """Return the sweep of a search: without a load it is for a rate. Raises SweepError if the options do not allow a search."""
+    load, traffic = options.load, sweep.traffic
+    if options.report.slo is None:
+        raise SweepError("--find slo needs the limits; add --slo, such as --slo ttft=1,tpot=0.05.")
+    given = {
+        "--turns": traffic.turns > 1,
+        "--trace": traffic.trace is not None,
+        "--ramp": traffic.ramp is not None,
+        "--duration": load.duration is not None,
+        "--repeats": load.repeats > 1,
+        "--stop-when-saturated": load.stop_when_saturated,
+    }
+    for option in (option for option, is_given in given.items() if is_given):
+        raise SweepError(f"--find slo and {option} exclude each other; leave one of them out.")
+    if load.concurrency and load.request_rate:
+        raise SweepError("--find slo searches one load; give --concurrency or --request-rate.")
+    for name, lengths in (("--input-tokens", sweep.input_tokens), ("--output-tokens", sweep.output_tokens)):
+        if len(lengths) > 1 and traffic.dataset is None:
+            raise SweepError(f"--find slo searches with one length; give one of {name}, such as {name} {lengths[0]}.")
+    if load.concurrency:
+        return sweep
+    return replace(sweep, concurrency=(), request_rate=load.request_rate or (1.0,))
 
 
 def _settings(options: BenchOptions) -> SweepSettings:
@@ -50,6 +83,8 @@ def _settings(options: BenchOptions) -> SweepSettings:
         url=server.url or "",
         model=server.model,
         stack=server.stack,
+        find=report.find is not None,
+        slo_share=report.slo_share,
         usd_per_hour=server.usd_per_hour,
         out=report.out,
         resume=report.resume,
@@ -61,6 +96,8 @@ def _settings(options: BenchOptions) -> SweepSettings:
         extra_body=load.extra_body or {},
         workers=limits.workers,
         max_in_flight=limits.max_in_flight,
+        max_failed=limits.max_failed,
+        honour_retry_after=limits.honour_retry_after,
         request_limit_s=limits.request_limit,
         stall_limit_s=limits.stall_limit,
         point_limit_s=limits.point_limit,
@@ -93,6 +130,8 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 url=outputs.endpoint,
                 model=settings.model or outputs.served_model,
                 usd_per_hour=outputs.plan.cost.usd_per_hour if given_usd_per_hour is None else given_usd_per_hour,
+                tokenizer=outputs.model,
+                forecast=asdict(outputs.plan.throughput),
                 roofline=roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
             ),
         )
@@ -107,6 +146,11 @@ def _written_reports(settings: SweepSettings, outcome: SweepOutcome) -> Sequence
 def _tell(settings: SweepSettings, outcome: SweepOutcome, *, has_reports: bool) -> None:
     """Tell on stderr how the sweep ended and how to continue it."""
     of_all = f"of {outcome.stored} points"
+    if outcome.failing:
+        say(
+            "bench",
+            f"{outcome.failing} {of_all} FAILED: more than {settings.max_failed:.3g} of their requests had no complete answer (--max-failed); see the report.",
+        )
     if outcome.simulated is not None:
         say("bench", "the server is SIMULATED: its figures say nothing about real hardware.")
     if outcome.invalid:
@@ -114,6 +158,8 @@ def _tell(settings: SweepSettings, outcome: SweepOutcome, *, has_reports: bool) 
             "bench",
             f"{outcome.invalid} {of_all} are INVALID: the client was the limit, or the figures cannot be true; see the report.",
         )
+    if outcome.found is not None:
+        say("bench", f"{outcome.found['sentence']}.")
     if outcome.empty:
         say("bench", f"{outcome.empty} {of_all} have no complete answer; --resume measures them again.")
     if outcome.ending != "done":
@@ -121,7 +167,9 @@ def _tell(settings: SweepSettings, outcome: SweepOutcome, *, has_reports: bool) 
         say("bench", f"{outcome.detail}; {kept}. Continue with: {_continuation(settings)}")
     elif has_reports:
         say("bench", f"{outcome.stored} points in {settings.out}; the report is {settings.out / 'report.html'}.")
-        say("bench", f"the last point with vLLM's own tool: {read_results(settings.out)[-1]['vllm_command']}")
+        command = read_results(settings.out)[-1]["vllm_command"]
+        if command:
+            say("bench", f"the last point with vLLM's own tool: {command}")
 
 
 def _continuation(settings: SweepSettings) -> str:
@@ -141,6 +189,9 @@ def _as_json(settings: SweepSettings, outcome: SweepOutcome, files: Sequence[Pat
         "planned": outcome.planned,
         "stored": outcome.stored,
         "invalid": outcome.invalid,
+        "failing": outcome.failing,
+        "found": outcome.found,
+        "left_out": [dict(row) for row in outcome.left_out],
         "files": [str(file) for file in files],
         "points": [{key: value for key, value in row.items() if key not in NOT_IN_JSON} for row in results],
     }

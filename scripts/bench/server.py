@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import statistics
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -11,6 +12,7 @@ from typing import Any, Final
 from scripts.bench.points import SweepError
 from scripts.client.events import as_mapping, served_models
 from scripts.client.metrics import (
+    GAPS_SUM,
     GENERATION_TOKENS,
     KV_USAGE,
     PREEMPTIONS,
@@ -18,12 +20,15 @@ from scripts.client.metrics import (
     PREFIX_QUERIES,
     PROMPT_TOKENS,
     RUNNING,
+    TTFT_COUNT,
+    TTFT_SUM,
     WAITING,
     Scrape,
     parse_metrics,
 )
 from scripts.client.openai import OpenAIClient, ServerAnswer, ServerError, UnreachableError
 
+now_s: Final = time.perf_counter
 SAMPLE_PERIOD_S: Final = 1.0
 FIRST_SAMPLE_S: Final = 0.1
 """A point may end in less than a second, so that the first samples are closer together."""
@@ -122,6 +127,8 @@ class Watch:
     waiting: list[float] = field(default_factory=list[float])
     before: Scrape | None = None
     after: Scrape | None = None
+    scrapes_s: list[float] = field(default_factory=list[float])
+    """Seconds that each scrape took."""
 
     def take(self, scrape: Scrape) -> None:
         """Keep the gauges of one scrape."""
@@ -144,12 +151,21 @@ class Watch:
             figures[f"{name}_mean"] = round(statistics.fmean(values), 4) if values else None
             figures[f"{name}_max"] = round(max(values), 4) if values else None
         for name, names in COUNTERS.items():
-            first = self.before.total(names) if self.before else None
-            last = self.after.total(names) if self.after else None
-            figures[name] = round(last - first, 1) if first is not None and last is not None else None
+            grown = self._growth(names)
+            figures[name] = None if grown is None else round(grown, 1)
+        begun, ttft_s, decode_s = self._growth(TTFT_COUNT), self._growth(TTFT_SUM), self._growth(GAPS_SUM)
+        figures["requests_begun"] = None if begun is None else round(begun)
+        figures["mean_ttft_ms"] = round(ttft_s / begun * 1000, 4) if ttft_s is not None and begun else None
+        figures["decode_s"] = None if decode_s is None else round(decode_s, 4)
+        figures["round_trip_ms"] = round(min(self.scrapes_s) * 1000, 3) if self.scrapes_s else None
         queries, hits = figures["prefix_cache_queries"], figures["prefix_cache_hits"]
         figures["prefix_cache_hit_rate"] = round(hits / queries, 4) if queries and hits is not None else None
         return figures
+
+    def _growth(self, names: tuple[str, ...]) -> float | None:
+        first = self.before.total(names) if self.before else None
+        last = self.after.total(names) if self.after else None
+        return last - first if first is not None and last is not None else None
 
 
 @contextlib.asynccontextmanager
@@ -165,7 +181,9 @@ async def watching(client: OpenAIClient, *, enabled: bool) -> AsyncGenerator[Wat
         while True:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, SAMPLE_PERIOD_S)
+            began_s = now_s()
             found = await client.scrape(limit_s=5.0)
+            watch.scrapes_s.append(now_s() - began_s)
             if found is not None:
                 watch.take(found)
 

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from scripts.bench.measure import Objective
+from scripts.bench.points import Point
 from scripts.bench.roofline import Roofline
+
+WARM_UP_REQUESTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +26,30 @@ class SweepSettings:
     """Requests before each point that are not counted. None: the concurrency, at most 16."""
     workers: int | None = None
     max_in_flight: int = 4096
+    max_failed: float = 0.01
+    """Share of failed requests above which a point is invalid and the run fails."""
+    honour_retry_after: bool = False
     poisson: bool = True
     stop_when_saturated: bool = False
     request_limit_s: float = 600.0
-    stall_limit_s: float = 60.0
+    stall_limit_s: float = 120.0
     point_limit_s: float = 1800.0
     usd_per_hour: float | None = None
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
     roofline: Roofline | None = None
     stack: str | None = None
+    find: bool = False
+    """Whether to search for the highest load that keeps `objective`."""
+    slo_share: float = 0.99
+    """Share of the requests that have to keep `objective` in a search."""
+    forecast: Mapping[str, float] | None = None
+    """The planner's figures for this deployment: `decode_tok_per_s` and `saturated_tok_per_s`; None without a plan."""
+    tokenizer: str | None = None
+    """Name of the model at Hugging Face; None if the server serves the model by that name."""
+
+
+def warm_up_requests(settings: SweepSettings, point: Point) -> int:
+    """Return the requests before a point that are not counted."""
+    if settings.warm_up is not None:
+        return settings.warm_up
+    return min(point.concurrency or WARM_UP_REQUESTS, WARM_UP_REQUESTS)

@@ -28,6 +28,8 @@ FIXED: Final = (
     "seed",
     "slo",
     "poisson",
+    "traffic",
+    "find",
 )
 """Settings that a continued sweep cannot change. Loads may be added."""
 
@@ -74,6 +76,8 @@ class ResultStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._path = folder / RESULTS
+        self.run: dict[str, Any] = {}
+        """The settings as they were written last."""
 
     def done(self) -> dict[str, dict[str, Any]]:
         """Return the points that are measured: those with at least one complete answer."""
@@ -91,6 +95,7 @@ class ResultStore:
 
     def write_run(self, run: Mapping[str, Any]) -> None:
         """Write the settings atomically."""
+        self.run = dict(run)
         write_whole(self.folder / RUN, json.dumps(run, indent=2) + "\n")
 
     def mend(self) -> None:
@@ -142,6 +147,10 @@ def open_store(folder: Path, run: Mapping[str, Any], *, resume: bool) -> Generat
 
 def _same_sweep(folder: Path, run: Mapping[str, Any]) -> None:
     before = read_run(folder)
+    if before.get("schema_version") != run.get("schema_version"):
+        raise SweepError(
+            f"--resume: {folder} was measured by another version of this tool, whose figures have other definitions; give another folder."
+        )
     for name in FIXED:
         if name in before and before[name] != run.get(name):
             raise SweepError(

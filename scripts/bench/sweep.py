@@ -9,26 +9,41 @@ from typing import Any, Final, Literal
 
 from scripts.bench.limits import open_files_limit
 from scripts.bench.load import Share
-from scripts.bench.measure import SCHEMA_VERSION
+from scripts.bench.measure import SCHEMA_VERSION, Objective, has_too_many_failures
 from scripts.bench.points import Point, Sweep, SweepError, plan_points, point_seed
 from scripts.bench.pool import WorkerError, WorkerPool, usable_cores, workers_for
 from scripts.bench.progress import Reporter
 from scripts.bench.prompts import Calibration, Recipe, calibrate, fit_recipe
+from scripts.bench.records import WorkerResult
 from scripts.bench.results import point_result
 from scripts.bench.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
-from scripts.bench.settings import SweepSettings
+from scripts.bench.settings import SweepSettings, warm_up_requests
+from scripts.bench.slo_search import (
+    MOST_REQUESTS,
+    MOST_STEPS,
+    Bisection,
+    SequentialTest,
+    StepTest,
+    bisection_for,
+    found_json,
+    skipped_requests,
+)
+from scripts.bench.steady import steady_output
 from scripts.bench.store import ResultStore, open_store, read_run
+from scripts.bench.traffic.makers import SyntheticSource
+from scripts.bench.traffic.prepare import PreparedTraffic, prepare_traffic
 from scripts.client.access import ServerAccess
+from scripts.client.events import as_mapping
 from scripts.client.openai import OpenAIClient, ServerError
+from scripts.client.proxy import HttpProxy, proxy_of
 
 RECOVERY_LIMIT_S: Final = 30.0
 """Time limit for a server that stopped answering to come back."""
-WARM_UP_REQUESTS: Final = 16
 WARM_UP_TOKENS: Final = 16
 WARM_UP_INDEX: Final = 1 << 40
 """First index of warm-up prompts, so that no measured prompt is in the cache."""
 SATURATED_GAIN: Final = 1.05
-"""The server is saturated if two consecutive loads gain less than this factor in throughput, or if an open loop misses its rate by it."""
+"""Closed loops: the server is saturated if two consecutive loads gain less than this factor in throughput."""
 FILES_BESIDE: Final = 64
 """Open files of a process besides its streams: pipes, modules, the event loop."""
 
@@ -50,7 +65,13 @@ class SweepOutcome:
     """Stored points without one complete answer."""
     invalid: int
     """Stored points whose figures are invalid."""
+    failing: int
+    """Stored points with more failures than `--max-failed` allows."""
+    left_out: tuple[Mapping[str, str], ...]
+    """Points that were not measured: `key` and `reason`."""
     simulated: str | None
+    found: Mapping[str, Any] | None = None
+    """What a search found (`--find slo`); None without one."""
 
 
 class _GoneError(Exception):
@@ -68,6 +89,10 @@ class _Run:
     info: ServerInfo
     calibration: Calibration
     reporter: Reporter
+    prepared: PreparedTraffic
+    keys: tuple[str, ...]
+    """All points in their order."""
+    proxy: HttpProxy | None = None
     ignore_eos: bool = True
 
 
@@ -90,9 +115,14 @@ def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
         "seed": sweep.seed,
         "slo": asdict(settings.objective) if settings.objective else None,
         "poisson": settings.poisson,
+        "max_failed": settings.max_failed,
+        "honour_retry_after": settings.honour_retry_after,
         "usd_per_hour": settings.usd_per_hour,
         "extra_body": dict(settings.extra_body),
         "roofline": asdict(settings.roofline) if settings.roofline else None,
+        "traffic": sweep.traffic.as_json(),
+        "find": {"slo_share": settings.slo_share} if settings.find else None,
+        "forecast": dict(settings.forecast) if settings.forecast else None,
     }
 
 
@@ -109,7 +139,7 @@ def run_sweep(settings: SweepSettings, sweep: Sweep, access: ServerAccess, repor
 
     Raises SweepError if it cannot begin: the server is not reachable, the model is wrong, or the folder is in use.
     """
-    state = _State()
+    state = _State(max_failed=settings.max_failed)
     try:
         return asyncio.run(_sweep(settings, sweep, access, reporter, state))
     except KeyboardInterrupt:
@@ -123,7 +153,10 @@ class _State:
     measured: int = 0
     planned: int = 0
     simulated: str | None = None
+    found: dict[str, Any] | None = None
+    max_failed: float = 0.0
     results: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    left_out: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
 
     def outcome(self, ending: Ending, detail: str) -> SweepOutcome:
         return SweepOutcome(
@@ -134,19 +167,31 @@ class _State:
             planned=self.planned,
             empty=sum(result["completed"] == 0 for result in self.results.values()),
             invalid=sum(not result["valid"] for result in self.results.values()),
+            failing=sum(has_too_many_failures(result, self.max_failed) for result in self.results.values()),
+            left_out=tuple(self.left_out),
             simulated=self.simulated,
+            found=self.found,
         )
 
 
 async def _sweep(
     settings: SweepSettings, sweep: Sweep, access: ServerAccess, reporter: Reporter, state: _State
 ) -> SweepOutcome:
+    proxy = _proxy(access.base_url)
     async with OpenAIClient(access.base_url, access.headers) as client, WorkerPool() as pool:
         info = await inspect_server(client, settings.model, chat=settings.chat)
         state.simulated = info.simulated
         config = run_config(replace(settings, model=info.model), sweep)
         with open_store(settings.out, config, resume=settings.resume) as store:
-            points, notes = plan_points(sweep, info.max_model_len)
+            calibration = await _calibration(client, info, chat=settings.chat)
+            prepared = await prepare_traffic(sweep, info, client, calibration, chat=settings.chat)
+            first = _step_sweep(prepared.sweep, settings, _bisection(sweep).first) if settings.find else prepared.sweep
+            points, planned_notes = plan_points(first, prepared.max_model_len)
+            notes = [*prepared.notes, *planned_notes]
+            if proxy is not None:
+                notes.append(
+                    f"all requests went through the proxy {proxy.name} of the environment, whose time is in the figures"
+                )
             state.planned, state.results = len(points), store.done()
             _check_open_file_limit(points, settings)
             store.write_run(config | {"server": asdict(info), "notes": notes})
@@ -155,7 +200,6 @@ async def _sweep(
             todo = [point for point in points if point.key not in state.results]
             if len(todo) < len(points):
                 reporter.line(f"{len(points) - len(todo)} of {len(points)} points are measured already.")
-            calibration = await _calibration(client, info, chat=settings.chat)
             run = _Run(
                 settings=settings,
                 access=access,
@@ -164,8 +208,77 @@ async def _sweep(
                 info=info,
                 calibration=calibration,
                 reporter=reporter,
+                prepared=prepared,
+                keys=tuple(point.key for point in points),
+                proxy=proxy,
             )
+            if settings.find:
+                return await _find(run, store, state, _bisection(sweep))
             return await _all_points(run, store, todo, state)
+
+
+def _bisection(sweep: Sweep) -> Bisection:
+    return bisection_for(sweep.concurrency, sweep.request_rate)
+
+
+def _step_sweep(sweep: Sweep, settings: SweepSettings, level: float) -> Sweep:
+    """Return the sweep of one step of a search: one load, and as many requests as the test may need."""
+    most = sweep.requests or MOST_REQUESTS
+    loads = (int(max(1, round(level))),) if sweep.concurrency else ()
+    users, rate = (loads[0], None) if loads else (None, level)
+    skipped = skipped_requests(settings.objective, users=users, rate_per_s=rate) if settings.objective else 0
+    return replace(
+        sweep,
+        concurrency=loads,
+        request_rate=() if loads else (level,),
+        requests=skipped + most,
+        duration_s=None,
+        repeats=1,
+    )
+
+
+async def _find(run: _Run, store: ResultStore, state: _State, search: Bisection) -> SweepOutcome:
+    """Measure the steps of a search. The steps of an earlier run are taken as they are."""
+    run.reporter.begin(MOST_STEPS)
+    try:
+        while (level := search.next_level()) is not None:
+            sweep = _step_sweep(run.prepared.sweep, run.settings, level)
+            (point,), _ = plan_points(sweep, run.prepared.max_model_len)
+            result = state.results.get(point.key)
+            if result is None:
+                run.reporter.start(point)
+                result = await _measured(run, point)
+                store.append(result)
+                state.results[point.key] = result
+                state.measured += 1
+                run.reporter.done(point, result)
+            search.learn(point.level, result["search"]["verdict"])
+            run.reporter.line(f"{point.key}: {result['search']['verdict']} the limits")
+    except _GoneError as error:
+        return state.outcome("server gone", str(error))
+    except WorkerError as error:
+        return state.outcome("client failed", str(error))
+    finally:
+        run.reporter.end()
+        state.planned = len(state.results)
+    if run.settings.objective is not None:
+        state.found = found_json(
+            list(state.results.values()),
+            name=run.settings.stack or run.info.model,
+            objective=run.settings.objective,
+            share=run.settings.slo_share,
+            whole=search.whole,
+        )
+        store.write_run(store.run | {"found": state.found})
+    return state.outcome("done", "")
+
+
+def _proxy(url: str) -> HttpProxy | None:
+    """Return the proxy that all requests use, those of the load too. Raises SweepError if it cannot be used."""
+    try:
+        return proxy_of(url)
+    except ValueError as error:
+        raise SweepError(str(error)) from None
 
 
 def _check_open_file_limit(points: list[Point], settings: SweepSettings) -> None:
@@ -190,11 +303,16 @@ async def _calibration(client: OpenAIClient, info: ServerInfo, *, chat: bool) ->
 
 async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _State) -> SweepOutcome:
     saturation = _Saturation(enabled=run.settings.stop_when_saturated)
+    for result in state.results.values():
+        saturation.learn(_point_of(result), result)
     run.reporter.begin(len(todo))
     try:
         for point in todo:
             if saturation.over(point):
-                run.reporter.skipped(point, "the server is saturated at a lower load")
+                reason = "the server is saturated at a lower load"
+                run.reporter.skipped(point, reason)
+                state.left_out.append({"key": point.key, "reason": reason})
+                store.write_run(store.run | {"left_out": state.left_out})
                 continue
             run.reporter.start(point)
             result = await _measured(run, point)
@@ -210,6 +328,11 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
     finally:
         run.reporter.end()
     return state.outcome("done", "")
+
+
+def _point_of(result: Mapping[str, Any]) -> Point:
+    """Return the point of a stored result."""
+    return Point(**{name: value for name, value in result["point"].items() if name != "key"})
 
 
 class _Saturation:
@@ -228,9 +351,10 @@ class _Saturation:
         return self._enabled and self._flat.get(self._series(point), 0) >= 2  # noqa: PLR2004 - twice in a row
 
     def learn(self, point: Point, result: Mapping[str, Any]) -> None:
-        series, speed = self._series(point), float(result["output_throughput"])
+        series, speed = self._series(point), steady_output(result)
         if point.request_rate is not None:
-            flat = result["request_throughput"] * SATURATED_GAIN < point.request_rate
+            # The throughput of a short open loop is below its rate whatever the server does, because the last answers come late.
+            flat = bool(as_mapping(result.get("saturation")).get("over"))
         else:
             flat = speed < self._best.get(series, 0.0) * SATURATED_GAIN
         self._best[series] = max(speed, self._best.get(series, 0.0))
@@ -275,17 +399,52 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
     if not await _warm_up(run, point, recipe):
         return {}, True
     shares = _shares(run, point, recipe)
+    test = _step_test(run.settings, point)
     async with watching(run.client, enabled=run.info.has_metrics) as watch:
-        results = await run.pool.run(shares, limit_s=run.settings.point_limit_s, progress=run.reporter.progress)
+        results = await run.pool.run(
+            shares,
+            limit_s=run.settings.point_limit_s,
+            progress=run.reporter.progress,
+            judge=test.take if test is not None else None,
+        )
+    step: dict[str, Any] = {}
+    if test is not None and run.settings.objective is not None:
+        results, step = _judged(test, results, run.settings.objective)
     if any(result.gave_up for result in results):
         return {}, True
-    result = point_result(run.settings, run.info, point, results, watch)
+    result = point_result(
+        run.settings, run.info, point, results, watch, prepared=run.prepared, calibration=run.calibration
+    )
     result["input_lens_source"] = run.calibration.source
-    if counted != point.input_tokens:
+    result.update(step)
+    if counted != point.input_tokens and not run.prepared.varied:
         result["notes"].append(f"{point.input_tokens} input tokens cannot be made exactly: the server counts {counted}")
     if result["completed"] == 0 and not await _came_back(run):
         return {}, True
     return result, False
+
+
+def _step_test(settings: SweepSettings, point: Point) -> StepTest | None:
+    if not settings.find or settings.objective is None:
+        return None
+    skipped = skipped_requests(settings.objective, users=point.concurrency, rate_per_s=point.request_rate)
+    return StepTest(test=SequentialTest(share=settings.slo_share), skipped=skipped)
+
+
+def _judged(
+    test: StepTest, results: list[WorkerResult], objective: Objective
+) -> tuple[list[WorkerResult], dict[str, Any]]:
+    """Return the results without the requests that the search itself ended, and the fields of the step."""
+    records = [record for result in results for record in result.records]
+    verdict = test.finish(records, objective)
+    ended = sum(record.error == "aborted" for record in records) if test.ended == "misses" else 0
+    if ended:
+        results = [
+            replace(result, records=tuple(record for record in result.records if record.error != "aborted"))
+            for result in results
+        ]
+    search = {"verdict": verdict, "kept": test.test.kept, "missed": test.test.missed, "ended_in_flight": ended}
+    return results, {"search": search}
 
 
 async def _recipe(run: _Run, point: Point) -> tuple[Recipe, int]:
@@ -306,8 +465,7 @@ async def _recipe(run: _Run, point: Point) -> tuple[Recipe, int]:
 
 async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
     """Send requests that are not counted, and find out whether the server supports `ignore_eos`. Return False if it does not answer."""
-    wanted = run.settings.warm_up
-    count = min(point.concurrency or WARM_UP_REQUESTS, WARM_UP_REQUESTS) if wanted is None else wanted
+    count = warm_up_requests(run.settings, point)
     if count == 0:
         return True
     short = replace(
@@ -318,7 +476,20 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
         mode="closed",
         level=count,
     )
-    share = replace(_shares(run, short, recipe)[0], first_index=WARM_UP_INDEX, worker=0, workers=1, concurrency=count)
+    share = replace(
+        _shares(run, short, recipe)[0],
+        first_index=WARM_UP_INDEX,
+        worker=0,
+        workers=1,
+        concurrency=count,
+        turns=1,
+        ramp=None,
+    )
+    if run.prepared.dataset is not None or run.prepared.trace is not None:
+        share = replace(share, source=None, times_s=None)  # a row of the file would be in the cache when it is measured
+    elif isinstance(share.source, SyntheticSource):
+        limit = share.source.output_tokens if share.source.output_lengths is None else WARM_UP_TOKENS
+        share = replace(share, source=replace(share.source, output_tokens=limit, output_lengths=None))
     (result,) = await run.pool.run([share], limit_s=run.settings.point_limit_s, progress=lambda _done, _open: None)
     refused = [
         record for record in result.records if record.error == "http_400" and "ignore_eos" in record.error_detail
@@ -331,11 +502,13 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
 
 
 def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
-    settings = run.settings
+    settings, traffic, trace = run.settings, run.prepared.traffic, run.prepared.trace
     streams = point.concurrency or settings.max_in_flight
     expected = point.concurrency or int(min(settings.max_in_flight, 16 * point.level))
     workers = settings.workers or workers_for(expected, usable_cores())
     workers = max(1, min(workers, streams))
+    part = run.keys.index(point.key) / len(run.keys) if point.key in run.keys else 0.0
+    source = run.prepared.source(point, recipe, run.calibration, part=part)
     body: dict[str, object] = {
         "model": run.info.model,
         "max_tokens": point.output_tokens,
@@ -358,10 +531,19 @@ def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
             concurrency=streams // workers + (worker < streams % workers),
             rate_per_s=point.request_rate,
             poisson=settings.poisson,
-            requests=point.requests,
+            requests=None if point.requests is None else -(-point.requests // traffic.turns),
             duration_s=point.duration_s,
             request_limit_s=settings.request_limit_s,
             stall_limit_s=settings.stall_limit_s,
+            source=source,
+            times_s=trace.times_s if trace is not None else None,
+            ramp=traffic.ramp,
+            turns=traffic.turns,
+            think_time_s=traffic.think_time_s,
+            max_model_len=run.info.max_model_len,
+            objective=settings.objective if settings.find else None,
+            proxy=run.proxy,
+            honour_retry_after=settings.honour_retry_after,
         )
         for worker in range(workers)
     ]

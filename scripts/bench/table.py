@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scripts.bench.charts import NOTHING, Result
+from scripts.bench.measure import failed_share, has_too_many_failures
+from scripts.bench.steady import steady_output
 from scripts.client.events import as_list, as_mapping
 
 CSV_FIELDS: Final = (
@@ -15,6 +17,7 @@ CSV_FIELDS: Final = (
     *(f"{key}_{name}_ms" for name in ("ttft", "tpot", "itl", "e2el") for key in ("mean", "median", "std", "p90", "p99")),
     "usd_per_million_output_tokens", "valid", "simulated", "date",
 )  # fmt: skip
+STEADY_FIELDS: Final = ("requests", "output_throughput", "mean_in_flight", "median_ttft_ms", "mean_tpot_ms")
 SERVER_FIELDS: Final = (
     "kv_cache_usage_max",
     "requests_running_max",
@@ -25,7 +28,8 @@ SERVER_FIELDS: Final = (
 CLIENT_FIELDS: Final = ("workers", "cpu_share_max", "lag_p99_ms", "send_late_p99_ms")
 LEGEND: Final = (
     "TTFT: time to first token. TPOT: time per output token after the first, by the server's own token count. ITL: time between events of a"
-    " stream. E2E: until the last output. KV and queue: the most that was seen. Failed requests count in no latency."
+    " stream. E2E: until the last event of the answer. Steady: without the first wave and the last answers."
+    " KV and queue: the most that was seen. Failed requests count in no latency."
     " Hollow marks and dashed cells are invalid points."
 )
 
@@ -76,6 +80,9 @@ COLUMNS: Final = (
     Column(title="req/s", text=_number("request_throughput", ",.2f")),
     Column(title="goodput/s", text=_number("request_goodput", ",.2f")),
     Column(title="out tok/s", text=_number("output_throughput", ",.1f")),
+    Column(
+        title="steady tok/s", text=lambda r: f"{r['steady']['output_throughput']:,.1f}" if r.get("steady") else NOTHING
+    ),
     Column(title="all tok/s", text=_number("total_token_throughput", ",.1f")),
     Column(title="TTFT p50 ms", text=_number("median_ttft_ms", ",.1f")),
     Column(title="p99", text=_number("p99_ttft_ms", ",.1f")),
@@ -97,12 +104,15 @@ def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
     server = as_mapping(run.get("server"))
     simulated = server.get("simulated") or next((r["simulated"] for r in results if r["simulated"]), None)
     done = [r for r in results if r["completed"]]
-    best = max((r for r in done if r["valid"]), key=lambda r: r["output_throughput"], default=None)
+    best = max((r for r in done if r["valid"]), key=steady_output, default=None)
     price = run.get("usd_per_hour")
     headline = [("points", f"{len(results)}"), ("requests answered", f"{sum(r['completed'] for r in results):,}")]
     if best is not None:
         headline += [
-            (f"highest output rate in tokens per second (load {load_text(best)})", f"{best['output_throughput']:,.0f}"),
+            (
+                f"highest output rate in tokens per second {'in the steady window ' if best.get('steady') else ''}(load {load_text(best)})",
+                f"{steady_output(best):,.0f}",
+            ),
             ("fastest median TTFT", f"{min(r['median_ttft_ms'] for r in done):,.1f} ms"),
         ]
         if best["usd_per_million_output_tokens"] is not None:
@@ -112,8 +122,11 @@ def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
                     f"{best['usd_per_million_output_tokens']:,.3g}",
                 )
             )
+    found = as_mapping(run.get("found"))
+    if isinstance(found.get("level"), int | float):
+        headline.append((f"highest load in {found['unit']} that keeps the limits", f"{found['level']:g}"))
     headline.append(("requests failed", f"{sum(r['failed'] for r in results):,}"))
-    notices: list[str] = []
+    notices = _failure_notices(run, results)
     if simulated:
         notices.append("Simulated server: these figures show the tool, not any hardware.")
     invalid = sum(not r["valid"] for r in results)
@@ -139,8 +152,32 @@ def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
     )
 
 
+def _failure_notices(run: Mapping[str, Any], results: Sequence[Result]) -> list[str]:
+    """Return what the report says first: points whose requests failed, points that were not measured, old definitions."""
+    notices: list[str] = []
+    most = float(run.get("max_failed", 1.0))
+    failing = [r for r in results if has_too_many_failures(r, most)]
+    if failing:
+        worst = max(failing, key=failed_share)
+        notices.append(
+            f"{len(failing)} of {len(results)} points failed: more than {most:.3g} of their requests had no complete answer,"
+            f" {failed_share(worst):.1%} at load {load_text(worst)}. Their figures are not valid."
+        )
+    left_out = as_list(run.get("left_out"))
+    if left_out:
+        names = "; ".join(f"{as_mapping(row).get('key')}: {as_mapping(row).get('reason')}" for row in left_out)
+        notices.append(f"{len(left_out)} points were not measured: {names}.")
+    if any(r.get("schema_version") == 1 for r in results):
+        notices.append(
+            "Some points are from an older version of this tool: their duration, TPOT and E2E end with the last text, and failures do not count in them."
+        )
+    return notices
+
+
 def _notes(run: Mapping[str, Any], results: Sequence[Result]) -> list[str]:
     notes = list(dict.fromkeys(str(note) for note in as_list(run.get("notes"))))
+    found = as_mapping(run.get("found"))
+    notes = [*([f"{found['sentence']}."] if found else []), *notes]
     for result in results:
         errors = ", ".join(
             f"{count} x {kind} ({result['error_examples'].get(kind, '')})"
@@ -162,7 +199,8 @@ def markdown_report(facts: Facts, results: Sequence[Result]) -> str:
     lines += ["", facts.legend, ""]
     if facts.notes:
         lines += ["## Notes", "", *(f"- {note}" for note in facts.notes), ""]
-    lines += ["## The same with vLLM's own benchmark", "", "```", facts.vllm_command, "```", ""]
+    if facts.vllm_command:
+        lines += ["## The same with vLLM's own benchmark", "", "```", facts.vllm_command, "```", ""]
     return "\n".join(lines)
 
 
@@ -171,13 +209,24 @@ def summary_csv(results: Sequence[Result]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     point_fields = ("key", "mode", "level", "input_tokens", "output_tokens", "repeat", "seed")
-    writer.writerow([*point_fields, *CSV_FIELDS, *SERVER_FIELDS, *CLIENT_FIELDS, "errors", "notes"])
+    writer.writerow(
+        [
+            *point_fields,
+            *CSV_FIELDS,
+            *(f"steady_{name}" for name in STEADY_FIELDS),
+            *SERVER_FIELDS,
+            *CLIENT_FIELDS,
+            "errors",
+            "notes",
+        ]
+    )
     for result in results:
         errors = " ".join(f"{kind}={count}" for kind, count in result["errors_by_kind"].items())
         notes = "; ".join([*result["invalid_reasons"], *result["notes"]])
         values = [
             *(result["point"][name] for name in point_fields),
             *(result.get(name) for name in CSV_FIELDS),
+            *(as_mapping(result.get("steady")).get(name) for name in STEADY_FIELDS),
             *(result["server"].get(name) for name in SERVER_FIELDS),
             *(result["client"].get(name) for name in CLIENT_FIELDS),
             errors,

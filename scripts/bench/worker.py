@@ -1,6 +1,6 @@
 """One process of the load generator: `python -m scripts.bench.worker`, driven through its standard input and output.
 
-Messages in: a `Share`, `StartLoad` with the start time, `StopLoad`, and the end of the input, which ends the process. Messages out: `Ready`,
+Messages in: a `Share`, `StartLoad` with the start time, `EndLoad`, `StopLoad`, and the end of the input, which ends the process. Messages out: `Ready`,
 `Progress` twice a second, and one `WorkerResult` a point. Interrupts are the parent's business: it decides what is kept.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 
 from scripts.bench.limits import raise_open_files_limit
 from scripts.bench.load import LoadGenerator, Share
-from scripts.bench.records import Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, read_message
+from scripts.bench.records import EndLoad, Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, read_message
 
 PROGRESS_PERIOD_S: Final = 0.5
 
@@ -27,7 +27,7 @@ async def _serve(inbox: asyncio.Queue[object]) -> None:
     loop = asyncio.get_running_loop()
     while (share := await inbox.get()) is not None:
         if not isinstance(share, Share):
-            continue  # a `StopLoad` that was sent before the last result arrived
+            continue  # a `StopLoad` or `EndLoad` that was sent before the last result arrived
         generator = LoadGenerator(share, loop)
         await generator.prepare()
         _send(Ready())
@@ -48,7 +48,10 @@ async def _attend(run: asyncio.Task[WorkerResult], generator: LoadGenerator, inb
     try:
         while not run.done():
             await asyncio.wait({run, order}, timeout=PROGRESS_PERIOD_S, return_when=asyncio.FIRST_COMPLETED)
-            if order.done():
+            if order.done() and isinstance(order.result(), EndLoad):
+                generator.end()
+                order = asyncio.create_task(inbox.get())
+            elif order.done():
                 generator.stop()
                 if order.result() is None:
                     run.cancel()
@@ -57,7 +60,7 @@ async def _attend(run: asyncio.Task[WorkerResult], generator: LoadGenerator, inb
                     return False
                 order = asyncio.create_task(inbox.get())
             elif not run.done():
-                _send(Progress(generator.finished, generator.in_flight))
+                _send(Progress(generator.finished, generator.in_flight, generator.new_verdicts()))
     finally:
         order.cancel()
     return True
@@ -81,7 +84,8 @@ async def _main() -> None:
 
 def main() -> None:
     """Run the worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the parent ends its workers by closing their input
     raise_open_files_limit()
     with contextlib.suppress(BrokenPipeError):
         asyncio.run(_main())

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, TypeVar, cast
 
+from planning.numbers import number, whole_number
 from scripts.errors import CommandRefusedError
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ class Option:
     """Left out, it is the field's name: `--max-in-flight` for `max_in_flight`."""
     metavar: str | None = None
     least: float | None = None
+    above: float | None = None
     most: float | None = None
     parse: Callable[[str], object] | None = None
     """Reads the text. A ValueError's message completes the sentence "it must be ..."."""
@@ -42,6 +44,8 @@ class Option:
     """The option may be given several times; the field is a tuple."""
     negatable: bool = False
     """A switch that also has a `--no-` form."""
+    bare: str | None = None
+    """The value when the option is given without one; None if it needs one."""
     variable: str = ""
     """Environment variable that stands in for the option."""
 
@@ -116,8 +120,10 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
             "type": _reader(flag, hint, option),
             "metavar": option.metavar or (field.name.upper() if option.positional else _METAVARS.get(hint, "TEXT")),
         }
+    if option.bare is not None:
+        words |= {"nargs": "?", "const": option.bare}
     if option.positional:
-        add(field.name, **words)
+        add(field.name, **words if required else words | {"nargs": "?"})
         return
     if option.variable in os.environ:
         words["default"], required = os.environ[option.variable], False
@@ -139,16 +145,21 @@ def _reader(flag: str, hint: type[object], option: Option) -> Callable[[str], ob
 
 
 def _number(text: str, hint: type[object], option: Option) -> float:
-    least, most = (
-        (-math.inf if option.least is None else option.least),
-        (math.inf if option.most is None else option.most),
-    )
+    least, above, most = option.least, option.above, option.most
     try:
-        value = cast("float", cast("Any", hint)(text))
+        value = whole_number(text) if hint is int else number(text)
     except ValueError:
         value = math.nan
-    if not least <= value <= most:
-        limits = [f"{least:g} or more"] * (option.least is not None) + [f"{most:g} or less"] * (option.most is not None)
+    allowed = (
+        not math.isnan(value)
+        and (least is None or value >= least)
+        and (above is None or value > above)
+        and (most is None or value <= most)
+    )
+    if not allowed:
+        limits = [f"{least:g} or more"] if least is not None else []
+        limits += [f"more than {above:g}"] if above is not None else []
+        limits += [f"{most:g} or less"] if most is not None else []
         kind = "a whole number" if hint is int else "a number"
         raise ValueError(f"{kind} of {' and '.join(limits)}" if limits else kind)
     return value

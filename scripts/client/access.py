@@ -1,7 +1,8 @@
 """Access to a deployed server: identity tokens for Cloud Run, a tunnel for TPU machines, API keys.
 
-- `id-token`: an identity token from `google.oauth2.id_token` (a service account's file or the metadata server), else from
-  `gcloud auth print-identity-token` (a person's login). It is renewed before it expires.
+- `id-token`: an identity token from `google.oauth2.id_token` (a service account's file or the metadata server), from the service account
+  that a workload identity federation stands for (GitHub Actions), else from `gcloud auth print-identity-token` (a person's login). It is
+  renewed before it expires.
 - `tunnel`: the stack's own command with a free local port. The tunnel and its child processes are closed at the end.
 - `none`: no credentials.
 
@@ -22,14 +23,17 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from contracts.outputs import Auth, StackOutputs, Tunnel
 from scripts.client.events import as_mapping
-from scripts.errors import CommandRefusedError
+from scripts.errors import CommandRefusedError, ScriptError
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
+_IAM_CREDENTIALS: Final = "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAMCREDENTIALS"
+_CLOUD_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 TUNNEL_OPEN_LIMIT_S: Final = 180.0
 """`gcloud alpha ... ssh --tunnel-through-iap` takes 5 to 20 s.
 
@@ -79,6 +83,12 @@ class IdTokenSource:
                 self._renew_at_s = time.monotonic() + max(left_s - TOKEN_MARGIN_S, left_s / 2)
             return self._token
 
+    def discard(self, token: str) -> None:
+        """Forget a token that the server refused. The clock that counts its life stands still while a machine sleeps."""
+        with self._lock:
+            if self._token == token:
+                self._token = None
+
 
 def _seconds_left(token: str) -> float:
     """Return the seconds until a token expires, from its `exp`; TOKEN_LIFE_S if it cannot be read."""
@@ -98,7 +108,11 @@ def fetch_id_token(audience: str) -> str:
     token, google_says = _google_token(audience)
     if token is not None:
         return token
-    token, gcloud_says = _gcloud_token()
+    token, federation_says = _federated_token(audience)
+    if token is not None:
+        return token
+    google_says = federation_says or google_says
+    token, gcloud_says = _gcloud_token(audience)
     if token is not None:
         return token
     raise AccessError(
@@ -124,10 +138,50 @@ def _google_token(audience: str) -> tuple[str | None, str]:
     return str(credentials.token), ""
 
 
-def _gcloud_token() -> tuple[str | None, str]:
+def _federated_token(audience: str) -> tuple[str | None, str]:
+    """Return the token of the service account behind a workload identity federation; an empty text if there is no federation.
+
+    google.oauth2.id_token knows no federation; IAM Credentials' generateIdToken does what it does for other accounts.
+    """
+    path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if not path:
+        return None, ""
+    import functools  # noqa: PLC0415 - google-auth takes 0.25 s to load
+
+    import google.auth.exceptions  # noqa: PLC0415 - the same
+    import google.auth.transport.requests  # noqa: PLC0415 - the same
+    from google.auth import identity_pool  # noqa: PLC0415 - the same
+
+    library: Any = identity_pool
+    try:
+        known = as_mapping(json.loads(Path(path).read_text(encoding="utf-8")))
+        if known.get("type") != "external_account":
+            return None, ""
+        credentials: Any = library.Credentials.from_info(known, scopes=[_CLOUD_SCOPE])
+        account: str | None = credentials.service_account_email
+        if account is None:
+            return None, "the federation stands for no service account, and only an account has identity tokens"
+        request: Any = functools.partial(google.auth.transport.requests.Request(), timeout=TOKEN_LIMIT_S)
+        session: Any = google.auth.transport.requests.AuthorizedSession(credentials, auth_request=request)
+        endpoint = os.environ.get(_IAM_CREDENTIALS) or "https://iamcredentials.googleapis.com/"
+        url = f"{endpoint}v1/projects/-/serviceAccounts/{account}:generateIdToken"
+        answer = session.post(url, json={"audience": audience, "includeEmail": True}, timeout=TOKEN_LIMIT_S)
+        said = f"generateIdToken of {account}: HTTP {answer.status_code}, it needs roles/iam.serviceAccountTokenCreator on itself"
+        return (str(answer.json()["token"]), "") if answer.ok else (None, said)
+    except (google.auth.exceptions.GoogleAuthError, KeyError, ValueError, OSError) as error:
+        return None, _first_line(str(error))
+
+
+def _gcloud_token(audience: str) -> tuple[str | None, str]:
+    """Return gcloud's token: a service account's needs the audience, and a person's login refuses it."""
+    token, said = _ask_gcloud(f"--audiences={audience}")
+    return (token, said) if token is not None else _ask_gcloud()
+
+
+def _ask_gcloud(*options: str) -> tuple[str | None, str]:
     try:
         done = subprocess.run(
-            ["gcloud", "auth", "print-identity-token", "--quiet"],
+            ["gcloud", "auth", "print-identity-token", "--quiet", *options],
             capture_output=True,
             text=True,
             timeout=TOKEN_LIMIT_S,
@@ -157,6 +211,8 @@ class ServerAccess:
     auth: Auth
     id_tokens: IdTokenSource | None = None
     api_key: str | None = field(default=None, repr=False)
+    is_open: Callable[[], bool] = field(default=lambda: True, repr=False)
+    """Whether the way is still there: False once a tunnel has ended."""
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers of the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source; do not call it in an event loop."""
@@ -167,6 +223,13 @@ class ServerAccess:
             name = "Authorization" if self.api_key is None else "X-Serverless-Authorization"
             found[name] = f"Bearer {self.id_tokens.token()}"
         return found
+
+    def renew(self) -> bool:
+        """Forget the identity token, because the server refused it. Returns whether there is one to renew."""
+        if self.id_tokens is None:
+            return False
+        self.id_tokens.discard(self.id_tokens.token())
+        return True
 
     @property
     def private(self) -> bool:
@@ -194,18 +257,40 @@ def open_access(
                 "the stack's output auth is tunnel, but its output tunnel is null; run `pulumi up` again."
             )
         free_port = _free_port()
-        with _running_tunnel(_with_local_port(tunnel.argv, tunnel.local_port, free_port), free_port):
-            yield ServerAccess(base_url=f"http://127.0.0.1:{free_port}", auth=auth, api_key=api_key)
+        with _running_tunnel(_with_local_port(tunnel.argv, tunnel.local_port, free_port), free_port) as process:
+            yield ServerAccess(
+                base_url=f"http://127.0.0.1:{free_port}",
+                auth=auth,
+                api_key=api_key,
+                is_open=lambda: process.poll() is None,
+            )
 
 
 def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAccess]:
-    """Open access to a stack's server, with the API key of the environment if there is one."""
-    return open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel, api_key=_api_key())
+    """Open access to a stack's server, with the stack's API key, else that of the environment if there is one.
+
+    Raises ScriptError if the stack has a key that neither Secret Manager nor the environment gives.
+    """
+    api_key = _stack_api_key(outputs.api_key_secret) if outputs.api_key_secret else _api_key()
+    return open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel, api_key=api_key)
 
 
 def open_url_access(url: str) -> AbstractContextManager[ServerAccess]:
     """Open access to the server at `--url`, with the API key of the environment if there is one."""
     return open_access(endpoint=server_root(url), auth="none", api_key=_api_key())
+
+
+def _stack_api_key(version: str) -> str:
+    """Return the key that Secret Manager holds; the environment's if the caller may not read it."""
+    from scripts.cloud.secret_values import read_secret  # noqa: PLC0415 - most servers have no key
+
+    try:
+        return read_secret(version)
+    except ScriptError as error:
+        given = _api_key()
+        if given is None:
+            raise ScriptError(f"{error} Or set {API_KEY_VARIABLE}.") from None
+        return given
 
 
 def _api_key() -> str | None:
@@ -239,7 +324,7 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def _running_tunnel(argv: Sequence[str], port: int) -> Generator[None]:
+def _running_tunnel(argv: Sequence[str], port: int) -> "Generator[subprocess.Popen[bytes]]":
     with tempfile.TemporaryFile() as log:
         try:
             # A new session: gcloud starts ssh, and both have to end.
@@ -250,7 +335,7 @@ def _running_tunnel(argv: Sequence[str], port: int) -> Generator[None]:
             ) from error
         try:
             _await_port(process, port, log)
-            yield
+            yield process
         finally:
             _end_group(process)
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 DONE: Final = b"[DONE]"
+ABORT: Final = "abort"
+"""The finish reason of a request that vLLM ended before its answer was complete."""
 SIMULATED_HEADER: Final = "x-simulated"
 MESSAGE_LIMIT: Final = 300
 """Characters of a server's message that are kept in reports."""
@@ -80,6 +82,10 @@ class Delta:
     reasoning: str = ""
     """New characters of the reasoning (`reasoning`, or `reasoning_content` of older servers)."""
     tool_call: bool = False
+    role: bool = False
+    """Whether the event names the role, as the first event of a chat does."""
+    has_choice: bool = False
+    """Whether the event belongs to a choice; usage and errors do not."""
     finish_reason: str | None = None
     usage: Usage | None = None
     error: str | None = None
@@ -88,6 +94,11 @@ class Delta:
     def generated(self) -> bool:
         """Whether the event has output. The time to first token ends with the first such event, not with the role."""
         return bool(self.text or self.reasoning or self.tool_call)
+
+    @property
+    def opens(self) -> bool:
+        """Whether the event is the one that only names the role. It has no time when it comes first."""
+        return self.role and not self.generated and self.finish_reason is None
 
 
 def _int(value: object) -> int | None:
@@ -141,9 +152,8 @@ def parse_event(payload: bytes | str) -> Delta:
         return Delta(usage=usage)
     choice = as_mapping(choices[0])
     finish = choice.get("finish_reason")
-    delta = choice.get("delta")
-    if isinstance(delta, dict):
-        parts = cast("Mapping[str, object]", delta)
+    parts = as_mapping(choice.get("delta"))
+    if "delta" in choice:
         text = _text(parts, "content")
         reasoning = _text(parts, "reasoning") or _text(parts, "reasoning_content")
         tool_call = bool(parts.get("tool_calls"))
@@ -153,6 +163,8 @@ def parse_event(payload: bytes | str) -> Delta:
         text=text,
         reasoning=reasoning,
         tool_call=tool_call,
+        role="role" in parts,
+        has_choice=True,
         finish_reason=finish if isinstance(finish, str) else None,
         usage=usage,
     )
@@ -184,6 +196,11 @@ class EventSplitter:
                 found.append(b"\n".join(self._lines))
                 self._lines = []
         return found
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has been kept for later, so that an event begins with the next byte."""
+        return not self._rest and not self._lines
 
     @property
     def pending(self) -> bool:

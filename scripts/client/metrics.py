@@ -21,7 +21,13 @@ PREFIX_QUERIES: Final = (
     "vllm:prefix_cache_queries",
 )
 PREFIX_HITS: Final = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total", "vllm:prefix_cache_hits")
+TTFT_SUM: Final = ("vllm:time_to_first_token_seconds_sum",)
+TTFT_COUNT: Final = ("vllm:time_to_first_token_seconds_count",)
+GAPS_SUM: Final = ("vllm:inter_token_latency_seconds_sum", "vllm:time_per_output_token_seconds_sum")
+"""Seconds between tokens, over all requests. vLLM renamed the histogram; the old name is deprecated."""
 CACHE_CONFIG: Final = ("vllm:cache_config_info",)
+PROCESS_START: Final = ("process_start_time_seconds",)
+"""Seconds since the epoch, of the Prometheus client in the API server."""
 
 _SAMPLE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?$")
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Self, TypeAlias
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -28,11 +28,10 @@ from scripts.client.events import (
     parse_usage,
 )
 from scripts.client.metrics import Scrape, parse_metrics
+from scripts.client.proxy import LOOPBACK
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Returns the headers of the next request, so that tokens are renewed in time."""
-
-LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class ServerError(Exception):
@@ -86,7 +85,7 @@ class Streamed:
     simulated: str | None
     ttft_s: float | None
     last_s: float | None
-    """Arrival of the last output."""
+    """Arrival of the last event of the choice, with or without output. Special tokens have events without output."""
     end_s: float
     started_at_s: float
     """Monotonic clock when the request was sent; for spans over several requests."""
@@ -265,6 +264,7 @@ class _StreamReader:
             if delta.generated:
                 self.events += 1
                 self._first_s = now_s if self._first_s is None else self._first_s
+            if delta.has_choice and not (self._last_s is None and delta.opens):
                 self._last_s = now_s
             self._text.append(delta.text)
             self._reasoning.append(delta.reasoning)

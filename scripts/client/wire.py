@@ -4,7 +4,8 @@ A connection has one request at a time and stays open for the next. Callbacks of
 without a task, a stream buffer or a queue in between. At a thousand streams these make a general HTTP client the bottleneck
 (benchmarks/bench_client.py measures both).
 
-It supports chunked bodies, bodies with a length, keep-alive and TLS. It follows no redirects and sends no cookies.
+It supports chunked bodies, bodies with a length, keep-alive, TLS, and the proxy of the environment (`scripts.client.proxy`).
+It follows no redirects and sends no cookies.
 """
 
 import asyncio
@@ -14,16 +15,20 @@ import time
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from scripts.client.events import DONE, EventSplitter, Usage, decoded, error_message, parse_event
+from scripts.client.events import ABORT, DONE, EventSplitter, Usage, decoded, error_message, parse_event
+from scripts.client.proxy import HttpProxy
 
 State: TypeAlias = Callable[["Exchange", bytes, float], None]
 
 HEAD_LIMIT: Final = 65_536
 READ_SIZE: Final = 65_536
+NOT_READ: Final = frozenset({"compressed", "html", "no_stream"})
+"""Failures whose body is not read as events."""
 ERROR_BODY_LIMIT: Final = 16_384
 CRLF: Final = b"\r\n"
 
@@ -39,7 +44,9 @@ class Exchange:
     end_s: float = 0.0
     status: int = 0
     times_s: "array[float]" = field(default_factory=lambda: array("d"))
-    """One reading per event with output."""
+    """One reading per event of the choice, with or without output; the event that only names the role has none."""
+    silent: int = 0
+    """Events at the beginning of `times_s` without output, such as special tokens. The first output is at this index."""
     usage: Usage | None = None
     finished: bool = False
     """Whether the stream had a finish reason or [DONE]."""
@@ -48,6 +55,15 @@ class Exchange:
     error_detail: str = ""
     any_bytes: bool = False
     simulated: bool = False
+    payloads: list[bytes] | None = None
+    """The payloads of all events, if the caller wants the text of the answer; None keeps none."""
+    retry_after_s: float | None = None
+    """Wait that a 429 or 503 asks for in Retry-After; None without one."""
+
+    @property
+    def text(self) -> str:
+        """The answer's text, from the payloads that were kept."""
+        return "".join(_text_of(payload) for payload in self.payloads or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +95,18 @@ class Origin:
         )
 
 
-def request_head(origin: Origin, path: str, headers: Mapping[str, str]) -> bytes:
-    """Return the head of a POST without its length, which `request_bytes` adds."""
+def request_head(origin: Origin, path: str, headers: Mapping[str, str], proxy: HttpProxy | None = None) -> bytes:
+    """Return the head of a POST without its length, which `request_bytes` adds. A proxy reads plain HTTP itself, and TLS not at all."""
+    asked = None if origin.tls else proxy
+    whole = "" if asked is None else f"http://{origin.authority}"
+    if asked is not None and asked.authorization is not None:
+        headers = {**headers, "Proxy-Authorization": asked.authorization}
     lines = [
-        f"POST {origin.prefix}{path} HTTP/1.1",
+        f"POST {whole}{origin.prefix}{path} HTTP/1.1",
         f"Host: {origin.authority}",
         "Content-Type: application/json",
         "Accept: text/event-stream",
+        "Accept-Encoding: identity",
         "User-Agent: gemma-serving-bench",
         *(f"{name}: {value}" for name, value in headers.items()),
     ]
@@ -173,12 +194,12 @@ class WireConnection(asyncio.BufferedProtocol):
         else:
             self._fail("closed", "the server closed the connection before the answer was complete")
 
-    def exchange(self, request: bytes) -> tuple[Exchange, asyncio.Future[None]]:
+    def exchange(self, request: bytes, *, keep_text: bool = False) -> tuple[Exchange, asyncio.Future[None]]:
         """Send a request. The future is done when the exchange is complete or has failed; it never raises."""
         if self._transport is None or self._current is not None:
             raise RuntimeError("the connection is closed or busy")
         self._reset()
-        current = Exchange()
+        current = Exchange(payloads=[] if keep_text else None)
         done = asyncio.get_running_loop().create_future()
         self._current, self._done = current, done
         current.sent_s = self.last_byte_s = now_s()
@@ -264,6 +285,12 @@ class WireConnection(asyncio.BufferedProtocol):
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
         current.status = int(code)
         current.simulated = b"x-simulated" in headers
+        if current.status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
+            current.retry_after_s = retry_after_s(
+                headers.get(b"retry-after", b"").decode("latin-1"), headers.get(b"date", b"").decode("latin-1")
+            )
+        elif current.status == HTTPStatus.OK:
+            current.error, current.error_detail = _not_a_stream(headers)
         self._keep = version != b"HTTP/1.0" and headers.get(b"connection", b"").lower() != b"close"
         self._begin_body(current, headers, rest, at_s)
 
@@ -290,6 +317,13 @@ class WireConnection(asyncio.BufferedProtocol):
         self._body(current, data, at_s)
 
     def _chunks(self, current: Exchange, data: bytes, at_s: float) -> None:
+        if self._left == 0 and current.error is None and self._split.is_idle:
+            payload = _single_event(data)
+            if payload is not None and current.status == HTTPStatus.OK and _plain_token(payload):
+                current.times_s.append(at_s)
+                if current.payloads is not None:
+                    current.payloads.append(payload)
+                return
         position, length = 0, len(data)
         while position < length:
             if self._left == 0:
@@ -335,15 +369,62 @@ class WireConnection(asyncio.BufferedProtocol):
         if current.status != HTTPStatus.OK:
             self._error_body = (self._error_body + data)[:ERROR_BODY_LIMIT]
             return
-        for payload in self._split.feed(data):
+        if current.error is not None and current.error in NOT_READ:
+            return
+        payloads = self._split.feed(data)
+        if current.payloads is not None:
+            current.payloads += payloads
+        for payload in payloads:
             if _plain_token(payload):
                 current.times_s.append(at_s)
             else:
                 _read_event(current, payload, at_s)
 
 
+def retry_after_s(value: str, date: str) -> float | None:
+    """Return the seconds of a Retry-After header; None if it has none.
+
+    It has a number or a date (RFC 9110, section 10.2.3). A date counts from the answer's own Date header, because this machine's
+    clock may differ from the server's.
+    """
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(date)).total_seconds())
+    except (ValueError, TypeError):  # no date, or one with a time zone and one without
+        return None
+
+
+def _not_a_stream(headers: Mapping[bytes, bytes]) -> tuple[str | None, str]:
+    """Return the kind of failure and its message if a body with status 200 is no stream of events; None and nothing if it is."""
+    encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
+    if encoding not in {"", "identity"}:
+        return "compressed", f"the answer has content-encoding {encoding}, which delays events; ask the proxy for none"
+    content_type = headers.get(b"content-type", b"").decode("latin-1")
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "text/html":
+        return "html", f"the answer is an HTML page ({content_type}): a login page or a proxy answered, not the server"
+    if kind not in {"", "text/event-stream"}:
+        return (
+            "no_stream",
+            f"the answer has content-type {content_type}, not text/event-stream: the server did not stream",
+        )
+    return None, ""
+
+
 class _ProtocolError(Exception):
     """The server's bytes are not HTTP/1.1."""
+
+
+def _single_event(data: bytes) -> bytes | None:
+    """Return the payload if the bytes are exactly one chunk with exactly one event of one line, as servers write a token; else None."""
+    line_end = data.find(CRLF, 0, 10)
+    if line_end < 1 or not data.startswith(b"data: ", line_end + 2) or not data.endswith(b"\n\n\r\n"):
+        return None
+    if _chunk_size(data[:line_end]) != len(data) - line_end - 4:
+        return None
+    payload = data[line_end + 8 : -4]
+    return None if b"\n" in payload else payload
 
 
 def _chunk_size(line: bytes) -> int:
@@ -374,6 +455,14 @@ def _plain_token(payload: bytes) -> bool:
     )
 
 
+def _text_of(payload: bytes) -> str:
+    """Return the text of an event; empty if it has none."""
+    try:
+        return "" if payload == DONE else parse_event(payload).text
+    except ValueError:
+        return ""
+
+
 def _read_event(current: Exchange, payload: bytes, at_s: float) -> None:
     if payload == DONE:
         current.finished = True
@@ -388,7 +477,11 @@ def _read_event(current: Exchange, payload: bytes, at_s: float) -> None:
         if current.error is None:
             current.error, current.error_detail = "error_event", delta.error
         return
-    if delta.generated:
+    if delta.has_choice and (current.times_s or not delta.opens):
+        if not delta.generated and current.silent == len(current.times_s):
+            current.silent += 1
         current.times_s.append(at_s)
+    if delta.finish_reason == ABORT and current.error is None:
+        current.error, current.error_detail = "abort", "the server ended the answer with finish_reason abort"
     current.usage = delta.usage or current.usage
     current.finished = current.finished or delta.finish_reason is not None

@@ -39,7 +39,7 @@ class CommentOptions:
     repository: Annotated[
         str, Option("Repository; by default GITHUB_REPOSITORY.", metavar="OWNER/NAME", variable="GITHUB_REPOSITORY")
     ]
-    pull_request: Annotated[int, Option("Number of the pull request.")]
+    pull_request: Annotated[int, Option("Number of the pull request.", least=1)]
 
 
 @dataclass(frozen=True, kw_only=True)

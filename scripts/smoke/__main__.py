@@ -39,9 +39,9 @@ class ThresholdOptions:
     ready_budget_s: Annotated[float, Option("Longest wait until the server is ready, in seconds.", least=0.1)] = (
         DEFAULT_READY_BUDGET_S
     )
-    max_ttft_s: Annotated[float | None, Option("Longest time to the first token, in seconds.")] = None
-    min_decode_tok_per_s: Annotated[float | None, Option("Lowest output rate of one stream.")] = None
-    min_burst_tok_per_s: Annotated[float | None, Option("Lowest output rate of the burst.")] = None
+    max_ttft_s: Annotated[float | None, Option("Longest time to the first token, in seconds.", above=0)] = None
+    min_decode_tok_per_s: Annotated[float | None, Option("Lowest output rate of one stream.", above=0)] = None
+    min_burst_tok_per_s: Annotated[float | None, Option("Lowest output rate of the burst.", above=0)] = None
     burst_requests: Annotated[int, Option("Streams in the burst.", least=1, most=256)] = DEFAULT_BURST_REQUESTS
     max_model_len: Annotated[int | None, Option("Length that the server has to state, in tokens.", least=1)] = None
     expect_reasoning: Annotated[bool, Option("The server has a reasoning parser.", negatable=True)] = False
@@ -60,7 +60,9 @@ class SmokeOptions:
 
 def _smoke(options: SmokeOptions) -> ExitCode:
     from scripts.client.access import open_stack_access, open_url_access
+    from scripts.measured.planned import deployed_plan
     from scripts.pulumi.stack import stack_outputs
+    from scripts.smoke.keep import SmokeRecorder
     from scripts.smoke.render import publish
     from scripts.smoke.run import run_smoke
     from scripts.smoke.target import SmokeTarget, stack_target
@@ -68,9 +70,11 @@ def _smoke(options: SmokeOptions) -> ExitCode:
     server = options.server
     if (server.stack is None) == (server.url is None):
         raise CommandRefusedError("give either --stack NAME or --url URL --model ID.")
+    recorder = None
     if server.stack is not None:
         outputs = stack_outputs(server.stack)
-        way, target = open_stack_access(outputs), stack_target(server.stack, outputs)
+        recorder = SmokeRecorder(stack=server.stack, outputs=outputs, plan=deployed_plan(server.stack, outputs))
+        way, target = open_stack_access(outputs), stack_target(server.stack, outputs, recorder.plan.smoke)
     elif server.url is not None and server.model:
         way = open_url_access(server.url)
         target = SmokeTarget(model=server.model, thresholds=_thresholds(options.thresholds))
@@ -80,6 +84,8 @@ def _smoke(options: SmokeOptions) -> ExitCode:
         report = run_smoke(access, target, _progress)
     _clear_progress()
     publish(report, as_json=options.as_json, junit=options.junit)
+    if recorder is not None:
+        recorder.keep(report)
     return report.exit_code
 
 

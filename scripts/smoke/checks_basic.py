@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Final
 
 from scripts.client.events import as_mapping, first_message, parse_usage, served_models
+from scripts.client.metrics import PROCESS_START, Scrape
 from scripts.client.openai import ServerAnswer, UnreachableError, chat_body
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed
@@ -70,9 +71,19 @@ async def _is_ready(context: CheckContext, answer: ServerAnswer, ready_s: float)
     context.simulated = answer.simulated
     context.scrape_before = await context.client.scrape(limit_s=PROBE_LIMIT_S)
     budget_s = context.target.thresholds.startup_budget_s
+    start_s = _start_s(context.scrape_before, ready_s)
     return passed(
-        f"{ready_s:.1f} s", wanted=f"<= {budget_s:.0f} s", values={"ready_s": round(ready_s, 3), "budget_s": budget_s}
+        f"{ready_s:.1f} s",
+        wanted=f"<= {budget_s:.0f} s",
+        values={"ready_s": round(ready_s, 3), "budget_s": budget_s, "start_s": start_s},
     )
+
+
+def _start_s(scrape: Scrape | None, ready_s: float) -> float | None:
+    """Return the seconds from the start of the server's process until it was ready, if it started while this run waited for it."""
+    began_s = scrape.highest(PROCESS_START) if scrape is not None else None
+    start_s = time.time() - began_s if began_s is not None else 0.0
+    return round(start_s, 1) if 0 < start_s <= ready_s else None
 
 
 async def health(context: CheckContext) -> Outcome:

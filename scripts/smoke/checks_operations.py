@@ -5,6 +5,7 @@ from http import HTTPStatus
 from typing import Final
 
 from contracts.outputs import MemorySummary
+from planning.residuals import KV_TOLERANCE
 from scripts.client.metrics import (
     CACHE_CONFIG,
     GENERATION_TOKENS,
@@ -20,8 +21,6 @@ from scripts.smoke.results import Outcome, Verdict, failed, passed, skipped, war
 
 CALL_LIMIT_S: Final = 30.0
 ROUNDING: Final = 1e-6
-KV_TOLERANCE: Final = 0.10
-"""The planner is accurate to 5 % of KV tokens. Driver and image versions may differ by as much again."""
 GUARDED_PATHS: Final = ("/v1/models", "/metrics", "/invocations", "/tokenize")
 """vLLM's `--api-key` protects /v1 only; the other paths need an identity check in front (vllm-project/vllm#58144)."""
 
@@ -109,7 +108,12 @@ async def options(context: CheckContext) -> Outcome:
     blocks, block_size = _whole(found.get("num_gpu_blocks")), _whole(found.get("block_size"))
     wanted = [f"{memory.kv_blocks} blocks ± {KV_TOLERANCE:.0%}"] if memory is not None else []
     verdict, detail = _judged(found, blocks, planned, memory)
-    values: dict[str, float | int | str | bool | None] = {"num_gpu_blocks": blocks, "block_size": block_size}
+    values: dict[str, float | int | str | bool | None] = {
+        "num_gpu_blocks": blocks,
+        "block_size": block_size,
+        "gpu_memory_utilization": _fraction(found.get("gpu_memory_utilization")),
+        "cache_dtype": found.get("cache_dtype"),
+    }
     if memory is not None and blocks is not None:
         values["planned_blocks"] = memory.kv_blocks
     return Outcome(
@@ -156,6 +160,13 @@ def _same(actual: str, wanted: str) -> bool:
     except ValueError:
         # vLLM reports fp8 as what it resolved it to on this hardware, such as fp8_e4m3.
         return actual == wanted or actual.startswith(f"{wanted}_")
+
+
+def _fraction(value: str | None) -> float | None:
+    try:
+        return float(value) if value is not None else None
+    except ValueError:
+        return None
 
 
 def _whole(value: str | None) -> int | None:

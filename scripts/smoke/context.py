@@ -1,13 +1,13 @@
 """State of one run of the checks."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scripts.client.access import ServerAccess
 from scripts.client.events import Usage
 from scripts.client.metrics import Scrape
 from scripts.client.openai import OpenAIClient
-from scripts.smoke.results import Outcome
+from scripts.smoke.results import Outcome, Values
 from scripts.smoke.target import SmokeTarget
 
 Say = Callable[[str], None]
@@ -31,6 +31,9 @@ class CheckContext:
     """Whether the server supports `ignore_eos`, which keeps answers at full length."""
     generated_tokens: int = 0
     """Output tokens that the server's answers have stated so far."""
+
+    values: dict[str, Values] = field(default_factory=dict[str, Values])
+    """Values of the checks that have ended, by name."""
 
     def count(self, usage: Usage | None) -> None:
         """Add the output tokens of an answer."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from scripts.client.access import AccessError, ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError
-from scripts.smoke import checks_basic, checks_features, checks_operations, checks_speed
+from scripts.smoke import checks_basic, checks_features, checks_operations, checks_plan, checks_speed
 from scripts.smoke.context import Check, CheckContext, Say
 from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed
 from scripts.smoke.target import SmokeTarget
@@ -43,6 +43,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(name="single stream", limit_s=checks_speed.single_limit_s, run=checks_speed.single_stream),
     Check(name="burst", limit_s=checks_speed.stream_limit_s, run=checks_speed.burst),
 )
+PLAN_CHECK: Final = Check(name="plan", limit_s=_fixed(10), run=checks_plan.plan)
+"""Compares what the other checks measured with the plan; it is the last one of a server that has a plan."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,8 @@ def run_smoke(
 
     A run takes at most the sum of the checks' limits. The start-up budget is most of it.
     """
+    if target.planned is not None:
+        checks = (*checks, PLAN_CHECK)
     known = _Known()
     start_s = time.monotonic()
     interrupted = False
@@ -94,6 +98,7 @@ async def _run_all(
             say(f"{check.name} …")
             result = await _run_one(check, context)
             known.results.append(result)
+            context.values[check.name] = result.outcome.values
             known.simulated = context.simulated
             if check.needed and result.outcome.verdict == "failed":
                 return

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
+from planning.residuals import SmokeFigures
 
 CACHE_CONFIG_LABELS: Final = {
     "blockSize": "block_size",
@@ -26,10 +27,12 @@ class SmokeTarget:
     cache_options: Mapping[str, str] = field(default_factory=dict[str, str])
     """Options in effect, by the labels of `cache_config_info`."""
     stack: str | None = None
+    planned: SmokeFigures | None = None
+    """Planned speed of the checks' requests; None without a stack."""
 
 
-def stack_target(stack: str, outputs: StackOutputs) -> SmokeTarget:
-    """Return the target that a stack's outputs describe."""
+def stack_target(stack: str, outputs: StackOutputs, planned: SmokeFigures | None = None) -> SmokeTarget:
+    """Return the target that a stack's outputs and its plan describe."""
     options = {
         CACHE_CONFIG_LABELS[key]: str(value) for key, value in outputs.vllm.items() if key in CACHE_CONFIG_LABELS
     }
@@ -39,4 +42,5 @@ def stack_target(stack: str, outputs: StackOutputs) -> SmokeTarget:
         thresholds=outputs.smoke,
         memory=outputs.plan.memory,
         cache_options=options,
+        planned=planned,
     )

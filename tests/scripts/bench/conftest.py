@@ -25,6 +25,16 @@ class TimedServer:
         with urllib.request.urlopen(f"{self.url}/control", data=data, timeout=10) as answer:  # noqa: S310 - our own loopback server
             return json.load(answer)
 
+    def received(self) -> list[dict[str, Any]]:
+        """The streamed requests with the server's own times, in the order of their arrival (`--keep-requests`)."""
+        with urllib.request.urlopen(f"{self.url}/received", timeout=10) as answer:  # noqa: S310 - our own loopback server
+            return json.load(answer)
+
+    def truth(self) -> list[dict[str, Any]]:
+        """What the server itself saw of every stream that has ended, by its own clock."""
+        with urllib.request.urlopen(f"{self.url}/truth", timeout=10) as answer:  # noqa: S310 - our own loopback server
+            return json.load(answer)
+
 
 @contextlib.contextmanager
 def timed_server(*options: str) -> Generator[TimedServer]:

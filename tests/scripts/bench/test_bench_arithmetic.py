@@ -1,8 +1,10 @@
 import io
 from array import array
+from dataclasses import replace
 
 import pytest
 
+from scripts.bench.lag import run_queue_s
 from scripts.bench.measure import (
     Objective,
     client_figures,
@@ -43,13 +45,13 @@ TRACE = [
 
 def test_a_trace_worked_by_hand_gives_the_figures_of_the_hand():
     figures = load_figures(TRACE, Objective(ttft_s=0.3, tpot_s=0.1))
-    # From the first send at 0 to the last output at 2.1; 12 output tokens, 30 input tokens, three requests.
-    assert figures["duration"] == pytest.approx(2.1)
+    # From the first send at 0 to the end of the last request at 2.11; 12 output tokens, 30 input tokens, three requests.
+    assert figures["duration"] == pytest.approx(2.11)
     assert (figures["completed"], figures["failed"]) == (3, 1)
     assert (figures["total_input_tokens"], figures["total_output_tokens"]) == (30, 12)
-    assert figures["request_throughput"] == pytest.approx(3 / 2.1, abs=1e-4)
-    assert figures["output_throughput"] == pytest.approx(12 / 2.1, abs=1e-4)
-    assert figures["total_token_throughput"] == pytest.approx(42 / 2.1, abs=1e-4)
+    assert figures["request_throughput"] == pytest.approx(3 / 2.11, abs=1e-4)
+    assert figures["output_throughput"] == pytest.approx(12 / 2.11, abs=1e-4)
+    assert figures["total_token_throughput"] == pytest.approx(42 / 2.11, abs=1e-4)
     assert figures["mean_ttft_ms"] == pytest.approx((200 + 400 + 100) / 3, abs=1e-3)
     assert figures["median_ttft_ms"] == pytest.approx(200)
     assert figures["p90_ttft_ms"] == pytest.approx(360)  # 200 + 0.8 x (400 - 200)
@@ -61,10 +63,10 @@ def test_a_trace_worked_by_hand_gives_the_figures_of_the_hand():
 
 
 def test_goodput_counts_requests_that_keep_every_objective():
-    assert load_figures(TRACE, Objective(ttft_s=0.3))["request_goodput"] == pytest.approx(2 / 2.1, abs=1e-4)
-    assert load_figures(TRACE, Objective(ttft_s=0.3, e2e_s=0.2))["request_goodput"] == pytest.approx(1 / 2.1, abs=1e-4)
+    assert load_figures(TRACE, Objective(ttft_s=0.3))["request_goodput"] == pytest.approx(2 / 2.11, abs=1e-4)
+    assert load_figures(TRACE, Objective(ttft_s=0.3, e2e_s=0.2))["request_goodput"] == pytest.approx(1 / 2.11, abs=1e-4)
     assert load_figures(TRACE, Objective(tpot_s=0.09))["request_goodput"] == pytest.approx(
-        1 / 2.1, abs=1e-4
+        1 / 2.11, abs=1e-4
     )  # C has no TPOT
     assert load_figures(TRACE, None)["request_goodput"] is None
 
@@ -131,3 +133,18 @@ def test_a_result_is_invalid_when_the_client_was_the_limit_and_says_why():
 def test_a_lag_that_is_small_beside_the_time_to_first_token_invalidates_nothing():
     lagging = client_figures([worker(TRACE, lags=[0.2] * 100)])
     assert invalid_reasons(lagging, 5000.0) == []
+
+
+def test_a_late_client_says_whether_the_machine_or_the_workers_are_the_limit():
+    late = worker(TRACE, lags=[0.2] * 100, cpu=1.0)
+    (busy,) = invalid_reasons(client_figures([replace(late, run_queue_s=9.0)]), 200.0)
+    assert "this machine is busy: a process of the client waited for a core for 90% of the time and ran for 10%" in busy
+    (slow,) = invalid_reasons(client_figures([replace(late, cpu_s=9.0, run_queue_s=0.1)]), 200.0)
+    assert slow.endswith("use a faster machine, or more --workers")
+    (unknown,) = invalid_reasons(client_figures([late]), 200.0)
+    assert "--workers" in unknown
+
+
+def test_this_process_knows_how_long_it_waited_for_a_core():
+    waited_s = run_queue_s()
+    assert waited_s is None or waited_s >= 0

@@ -250,8 +250,9 @@ def test_the_same_sweep_twice_shows_no_change(tmp_path):
 
 
 def test_a_slower_server_is_worse_with_an_interval_around_what_happened(tmp_path):
-    slow = [result(level, 256, slower=1.2) for level in (1, 8, 64)]
-    fast = [result(level, 256) for level in (1, 8, 64)]
+    runs = [(level, repeat) for level in (1, 8, 64) for repeat in range(3)]
+    slow = [result(level, 256, slower=1.2 * (1 + (n - 1) / 100), repeat=n) for level, n in runs]
+    fast = [result(level, 256, slower=1 + (n - 1) / 100, repeat=n) for level, n in runs]
     comparison = compare_folders(
         folder(tmp_path / "a", fast), folder(tmp_path / "b", slow), threshold=0.05, confidence=0.95
     )
@@ -394,3 +395,16 @@ def test_what_the_planner_does_not_know_has_no_roofline():
     assert roofline_of("org/other", "L4") is None
     assert roofline_of("google/gemma-4-E2B-it", "abacus") is None
     assert 0.76 < MOST_OF_PEAK < 1
+
+
+def test_failures_points_that_were_left_out_and_old_definitions_are_said_first(tmp_path):
+    results = [{**result(1, 16, failed=2), "schema_version": 1}, result(8, 16)]
+    left_out = [{"key": "closed-c64-i16-o32-n0", "reason": "the server is saturated at a lower load"}]
+    path = folder(tmp_path / "r", results, run={"max_failed": 0.01, "left_out": left_out})
+    write_reports(path)
+    notices = [line for line in (path / "report.md").read_text().splitlines() if line.startswith("> ")]
+    assert notices[0].startswith(
+        "> **1 of 2 points failed: more than 0.01 of their requests had no complete answer, 3.0% at load 1."
+    )
+    assert "1 points were not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[1]
+    assert "older version of this tool" in notices[2]

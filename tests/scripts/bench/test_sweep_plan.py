@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.load import arrivals
+from scripts.bench.load import arrival_count, arrivals
 from scripts.bench.options import BenchOptions
 from scripts.bench.points import PRESETS, Sweep, SweepError, plan_points
 from scripts.bench.pool import workers_for
@@ -141,16 +141,13 @@ def test_a_prompt_shorter_than_the_template_is_one_word_and_known_to_be_longer()
 
 
 def test_poisson_arrivals_have_the_rate_and_spread_that_they_should_and_even_ones_none():
-    def take(generator, n):
-        return [next(generator) for _ in range(n)]
-
-    poisson = take(arrivals(50.0, seed=1, poisson=True), 4000)
+    poisson = list(arrivals(50.0, 4000, seed=1, poisson=True))
     gaps = [b - a for a, b in pairwise(poisson)]
     mean = sum(gaps) / len(gaps)
     assert mean == pytest.approx(0.02, rel=0.06)
     assert (sum((g - mean) ** 2 for g in gaps) / len(gaps)) ** 0.5 == pytest.approx(mean, rel=0.1)
-    assert take(arrivals(4.0, seed=1, poisson=False), 4) == pytest.approx([0, 0.25, 0.5, 0.75])
-    assert take(arrivals(50.0, seed=1, poisson=True), 9) == take(arrivals(50.0, seed=1, poisson=True), 9)
+    assert list(arrivals(4.0, 4, seed=1, poisson=False)) == pytest.approx([0, 0.25, 0.5, 0.75])
+    assert list(arrivals(50.0, 9, seed=1, poisson=True)) == list(arrivals(50.0, 9, seed=1, poisson=True))
 
 
 def test_one_process_serves_some_streams_and_more_never_outnumber_the_cores():
@@ -239,6 +236,20 @@ def test_the_equivalent_vllm_command_names_the_same_load():
     assert pairs["--max-concurrency"] == "8"
     assert (pairs["--random-input-len"], pairs["--random-output-len"], pairs["--num-prompts"]) == ("16", "32", "32")
     assert pairs["--endpoint"] == "/v1/chat/completions"
+    served = vllm_command(
+        "http://h",
+        "served",
+        closed,
+        requests=32,
+        chat=True,
+        poisson=True,
+        overhead_tokens=9,
+        tokenizer="org/m",
+        warm_ups=8,
+    )
+    pairs = dict(pairwise(served.split()))
+    assert (pairs["--model"], pairs["--served-model-name"], pairs["--tokenizer"]) == ("org/m", "served", "org/m")
+    assert (pairs["--random-input-len"], pairs["--temperature"], pairs["--num-warmups"]) == ("7", "0", "8")
     open_loop = plan_points(replace(SWEEP, concurrency=(), request_rate=(2.5,), duration_s=8.0), None)[0][0]
     command = vllm_command("http://h", "m", open_loop, requests=20, chat=False, poisson=True)
     assert "--num-prompts 20" in command
@@ -246,14 +257,20 @@ def test_the_equivalent_vllm_command_names_the_same_load():
 
 
 def test_no_measurement_reads_a_clock_that_can_be_set():
-    """A clock that is put right in the middle of a sweep changes no duration: only the date of a result is wall time."""
+    """A clock that is put right in the middle of a sweep changes no duration.
+
+    Wall time are the date of a result, and the start of the server, which `/metrics` states in wall time only.
+    """
     root = Path(__file__).parents[3] / "scripts"
     files = [f for room in ("bench", "client", "smoke") for f in (root / room).glob("*.py") if f.name != "access.py"]
     assert len(files) > 20
     readings = [
         (f.name, text) for f in files for text in f.read_text().splitlines() if "time.time(" in text or ".now(" in text
     ]
-    assert readings == [("results.py", '        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),')]
+    assert sorted(readings) == [
+        ("checks_basic.py", "    start_s = time.time() - began_s if began_s is not None else 0.0"),
+        ("results.py", '        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),'),
+    ]
 
 
 def test_random_is_never_shared_between_points():
@@ -261,3 +278,14 @@ def test_random_is_never_shared_between_points():
     first = PromptMaker(Recipe(words=POOL, count=30, seed=9)).prompt(4)
     random.seed(2)
     assert PromptMaker(Recipe(words=POOL, count=30, seed=9)).prompt(4) == first
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_draw_of_arrivals_changes_the_pattern_and_never_the_rate(seed):
+    assert arrival_count(0.5, None, 30.0) == 15
+    assert arrival_count(6.0, 50, 12.0) == 50
+    times = arrivals(0.5, 15, seed, poisson=True)
+    assert len(times) == 15
+    assert times[0] == 0.0
+    assert list(times) == sorted(times)
+    assert times[-1] < 30.0

@@ -16,11 +16,11 @@ import pytest
 
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
-from scripts.bench.points import Sweep, SweepError
+from scripts.bench.points import Point, Sweep, SweepError
 from scripts.bench.run import open_target
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results, read_run
-from scripts.bench.sweep import run_sweep, seed_of
+from scripts.bench.sweep import _Saturation, run_sweep, seed_of
 from scripts.client.access import ServerAccess
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -52,7 +52,8 @@ class Quiet:
 
 
 def bench(url, out, sweep=SWEEP, reporter=None, **options):
-    settings = SweepSettings(url=url, model=None, out=out, warm_up=0, workers=1, stall_limit_s=0.6, **options)
+    options = {"stall_limit_s": 0.6, **options}
+    settings = SweepSettings(url=url, model=None, out=out, warm_up=0, workers=1, **options)
     outcome = run_sweep(settings, sweep, ServerAccess(base_url=url, auth="none"), reporter or Quiet())
     return outcome, {result["point"]["key"]: result for result in read_results(out)} if outcome.stored else {}
 
@@ -198,7 +199,7 @@ def test_failures_stand_apart_by_kind_and_spoil_no_latency(calm, tmp_path, fault
 
 def test_a_request_that_takes_too_long_is_ended(start_server, tmp_path):
     slow = start_server("--ttft-s", "30")
-    outcome, results = bench(slow.url, tmp_path, replace(SWEEP, requests=2), request_limit_s=1.0)
+    outcome, results = bench(slow.url, tmp_path, replace(SWEEP, requests=2), request_limit_s=1.0, stall_limit_s=60.0)
     assert only(results)["errors_by_kind"] == {"timeout": 2}
     assert outcome.empty == 1
 
@@ -351,14 +352,37 @@ def test_text_completions_can_be_measured_too(calm, tmp_path):
     assert set(only(results)["input_lens"]) == {32}
 
 
-def test_loads_beyond_saturation_are_left_out_when_asked(calm, tmp_path):
-    # More slots than requests: throughput cannot rise any more.
+def test_loads_beyond_saturation_are_left_out_when_asked(calm, tmp_path, monkeypatch):
+    # No load gains a thousandfold, however busy this machine is: two loads after the first are flat.
+    monkeypatch.setattr("scripts.bench.sweep.SATURATED_GAIN", 1000.0)
     sweep = replace(SWEEP, concurrency=(12, 13, 14, 15, 16))
     reporter = Quiet()
     outcome, results = bench(calm.url, tmp_path, sweep, reporter, stop_when_saturated=True)
     assert outcome.ending == "done"
-    assert 3 <= len(results) < 5
-    assert any("saturated at a lower load" in text for text in reporter.lines)
+    assert len(results) == 3
+    assert sum("saturated at a lower load" in text for text in reporter.lines) == 2
+    everything = bench(calm.url, tmp_path / "all", sweep, stop_when_saturated=False)[1]
+    assert len(everything) == 5
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_s", "measured"),
+    [
+        ((100.0, 200.0, 400.0, 800.0, 1600.0), 5),
+        ((100.0, 101.0, 102.0, 300.0, 400.0), 3),
+        ((100.0, 200.0, 202.0, 400.0, 410.0), 5),
+        ((100.0, 200.0, 190.0, 180.0, 900.0), 4),
+    ],
+)
+def test_two_loads_in_a_row_that_gain_nothing_are_saturation(tokens_per_s, measured):
+    saturation, seen = _Saturation(enabled=True), 0
+    for level, throughput in enumerate(tokens_per_s, start=1):
+        point = Point(mode="closed", level=level, input_tokens=8, output_tokens=8, requests=1, duration_s=None, seed=1)
+        if saturation.over(point):
+            continue
+        saturation.learn(point, {"output_throughput": throughput, "request_throughput": 1.0})
+        seen += 1
+    assert seen == measured
 
 
 def run_cli(*words, **options):
@@ -373,7 +397,8 @@ def run_cli(*words, **options):
     )
 
 
-def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tmp_path, number):
     words = [
         "--url",
         calm.url,
@@ -390,9 +415,11 @@ def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tm
     deadline = time.monotonic() + 60
     while not (tmp_path / "results.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "exception was never retrieved" not in errors
     stored = len(read_results(tmp_path))
     assert 1 <= stored < 3
     assert f"{stored} of 3 points are complete" in errors

@@ -64,7 +64,7 @@ async def answer(reader, writer):
     writer.close()
 
 
-def load_over_tls(certificate):
+def load_over_tls(certificate, proxy=None):
     async def run():
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
@@ -85,6 +85,7 @@ def load_over_tls(certificate):
                 duration_s=None,
                 request_limit_s=10,
                 stall_limit_s=5,
+                proxy=proxy,
             )
             generator = LoadGenerator(share, asyncio.get_running_loop())
             await generator.prepare()

@@ -3,6 +3,9 @@
 Every request's first token leaves `--ttft-s` after its last byte arrived, and each further one `--tpot-s` after the one before, by one
 scheduler for all streams. A word is a token. It prints `{"port": N}` on its first line, and counts what it did at GET /control:
 its own lateness too, so that a measuring client can be told from a slow server. POST /control sets faults for the requests to come.
+GET /truth lists every stream with the readings of the server's own clock: when its request arrived, when its first output and its
+last event left, and how it ended. With `--capacity` that many streams run at once; the others wait, as in an engine.
+With `--keep-requests`, GET /received lists the bodies of all streamed requests and when they came.
 
 It is an asyncio protocol and not a web framework, because at 1,024 streams the server must not be what is measured.
 """
@@ -11,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
 import contextlib
+import gzip
 import heapq
 import json
 import os
@@ -94,11 +99,25 @@ class State:
             (
                 "requests", "completed", "duplicates", "open", "max_open", "connections", "prompt_tokens", "generation_tokens",
                 "late_sum_s", "late_max_s", "late_count", "ttft_sum_s", "ttft_count", "cached_hits", "cancelled", "faults",
+                "gap_sum_s", "gap_count",
             ),
             0,
         )  # fmt: skip
 
         self.frames = {chat: frames(options.model, chat=chat) for chat in (False, True)}
+        self.truth: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
+        self.waiting: collections.deque[Stream] = collections.deque()
+        self.running = 0
+
+    def admit(self) -> None:
+        """Start waiting streams while there is room."""
+        while self.waiting and (not self.options.capacity or self.running < self.options.capacity):
+            stream = self.waiting.popleft()
+            if stream.alive:
+                self.running += 1
+                stream.admitted = True
+                self.scheduler.add(max(stream.started_at, self.scheduler.loop.time()) + self.options.ttft_s, stream)
 
     def late(self, seconds: float) -> None:
         self.counters["late_sum_s"] += seconds
@@ -132,13 +151,23 @@ class Stream:
         self.sent = 0
         self.started_at = self.state.scheduler.loop.time()
         self.alive = True
+        self.admitted = False
+        self.last_at = self.first_at = self.began_at = 0.0
+        self.tail = int(self.state.fault.get("tail", 0))
+        self.lead = int(self.state.fault.get("lead", 0))
         self.head, self.opening, self.pieces = self.state.frames[chat]
         counters = self.state.counters
         counters["open"] += 1
         counters["max_open"] = max(counters["max_open"], counters["open"])
 
     def start(self) -> None:
-        self.state.scheduler.add(self.started_at + self.state.options.ttft_s, self)
+        self.state.waiting.append(self)
+        self.state.admit()
+
+    def special(self, finish: str | None) -> bytes:
+        """The event of a special token: it has no text."""
+        part = {"delta": {"content": ""}} if self.chat else {"text": ""}
+        return event({**self.head, "choices": [{"index": 0, **part, "logprobs": None, "finish_reason": finish}]})
 
     def step(self, due: float) -> None:
         if not self.alive or self.connection.closed:
@@ -148,10 +177,20 @@ class Stream:
         self.state.late(now - due)
         if self.fault and self.sent >= max(1, int(self.fault.get("after_tokens", 1))) and self.misbehave():
             return
+        has_output = self.lead <= self.sent < self.tokens - self.tail
+        if has_output and not self.first_at:
+            self.first_at = now
         if self.sent == 0:
+            self.began_at = now
             self.state.counters["ttft_sum_s"] += now - self.started_at
             self.state.counters["ttft_count"] += 1
-        piece = self.pieces[self.sent % len(self.pieces)]
+        else:
+            self.state.counters["gap_sum_s"] += now - self.last_at
+            self.state.counters["gap_count"] += 1
+        self.last_at = now
+        reason = "abort" if self.fault.get("kind") == "abort" else "length"
+        closing = reason if self.tail and self.sent == self.tokens - 1 else None
+        piece = self.pieces[self.sent % len(self.pieces)] if has_output else self.special(closing)
         self.connection.write(piece if self.sent else self.opening + piece)
         self.sent += 1
         self.state.counters["generation_tokens"] += 1
@@ -163,7 +202,8 @@ class Stream:
             "completion_tokens": self.tokens,
             "total_tokens": self.prompt_tokens + self.tokens,
         }
-        last = [event({**self.head, "choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": "length"}]})]
+        finish = {"index": 0, **({"delta": {}} if self.chat else {"text": ""}), "finish_reason": reason}
+        last = [] if self.tail else [event({**self.head, "choices": [finish]})]
         if self.fault.get("kind") != "no_usage":
             last.append(event({**self.head, "choices": [], "usage": usage}))
         self.connection.write(b"".join([*last, raw_event(b"data: [DONE]\n\n"), b"0\r\n\r\n"]))
@@ -171,8 +211,8 @@ class Stream:
 
     def misbehave(self) -> bool:
         """Act out the fault; True where the stream is over or stalls by it."""
-        kind = self.fault["kind"]
-        if kind == "no_usage":
+        kind = self.fault.get("kind")
+        if kind in {None, "no_usage", "abort"}:
             return False
         self.state.counters["faults"] += 1
         if kind == "malformed":
@@ -194,9 +234,18 @@ class Stream:
     def end(self, *, completed: bool) -> None:
         if self.alive:
             self.alive = False
+            self.state.truth.append(
+                {
+                    "received_s": self.started_at, "first_s": self.first_at or self.began_at, "last_s": self.last_at,
+                    "end_s": self.state.scheduler.loop.time(), "tokens": self.sent, "completed": completed,
+                }
+            )  # fmt: skip
+            if self.admitted:
+                self.state.running -= 1
             self.state.counters["open"] -= 1
             self.state.counters["completed" if completed else "cancelled"] += 1
             self.connection.stream = None
+            self.state.admit()
 
 
 BUFFER = memoryview(bytearray(1 << 18))
@@ -261,11 +310,11 @@ class Connection(asyncio.BufferedProtocol):
             method, path, _ = head.split("\r\n", 1)[0].split(" ", 2)
             self.route(method, path, headers, body)
 
-    def answer(self, status: int, body: object, content_type: str = "application/json") -> None:
-        raw = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    def answer(self, status: int, body: object, content_type: str = "application/json", more: str = "") -> None:
+        raw = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else json.dumps(body).encode()
         self.write(
-            b"HTTP/1.1 %d X\r\ncontent-type: %b\r\nx-simulated: timed\r\ncontent-length: %d\r\n\r\n%b"
-            % (status, content_type.encode(), len(raw), raw)
+            b"HTTP/1.1 %d X\r\ncontent-type: %b\r\n%bx-simulated: timed\r\ncontent-length: %d\r\n\r\n%b"
+            % (status, content_type.encode(), more.encode(), len(raw), raw)
         )
 
     def route(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> None:
@@ -275,6 +324,9 @@ class Connection(asyncio.BufferedProtocol):
             if method == "POST":
                 self.state.fault = body
             self.answer(200, {**counters, "prompts": len(self.state.prompts)})
+            return
+        if path in {"/received", "/truth"}:
+            self.answer(200, self.state.truth if path == "/truth" else self.state.received)
             return
         needed = options.token
         if needed and headers.get("authorization") != f"Bearer {needed}":
@@ -301,10 +353,14 @@ class Connection(asyncio.BufferedProtocol):
             self.answer(404, {"error": {"message": f"no route {path}"}})
 
     def metrics(self) -> str:
-        counters = self.state.counters
+        counters, factor = self.state.counters, float(self.state.fault.get("metrics_factor", 1))
         return (
+            f"vllm:time_to_first_token_seconds_sum {counters['ttft_sum_s'] * factor}\n"
+            f"vllm:time_to_first_token_seconds_count {counters['ttft_count']}\n"
+            f"vllm:inter_token_latency_seconds_sum {counters['gap_sum_s'] * factor}\n"
+            f"vllm:inter_token_latency_seconds_count {counters['gap_count']}\n"
             f'vllm:kv_cache_usage_perc{{engine="0"}} {min(1.0, counters["open"] / 100)}\nvllm:num_requests_running {counters["open"]}\n'
-            f"vllm:num_requests_waiting 0\nvllm:generation_tokens_total {counters['generation_tokens']}\n"
+            f"vllm:num_requests_waiting {len(self.state.waiting)}\nvllm:generation_tokens_total {counters['generation_tokens']}\n"
             f"vllm:prompt_tokens_total {counters['prompt_tokens']}\nvllm:prefix_cache_queries_total {counters['prompt_tokens']}\n"
             f"vllm:prefix_cache_hits_total {counters['cached_hits']}\nvllm:num_preemptions_total 0\n"
             f'vllm:cache_config_info{{block_size="16",cache_dtype="fp8",gpu_memory_utilization="0.4",num_gpu_blocks="1000"}} 1.0\n'
@@ -317,8 +373,15 @@ class Connection(asyncio.BufferedProtocol):
     def generate(self, body: dict[str, Any], *, chat: bool) -> None:
         options, counters = self.state.options, self.state.counters
         words, template = prompt_words(body)
-        prompt_tokens, tokens = words + template, int(body.get("max_tokens", 16))
+        prompt_tokens, tokens = words + template, int(body.get("max_completion_tokens") or body.get("max_tokens", 16))
         counters["requests"] += 1
+        if options.keep_requests and body.get("stream"):
+            self.state.received.append({"at_s": asyncio.get_running_loop().time(), "body": body})
+        images = [part for part in parts_of(body) if part.get("type") == "image_url"]
+        if images and not options.image_tokens:
+            self.answer(400, {"error": {"message": f"{options.model} is not a multimodal model"}})
+            return
+        prompt_tokens += options.image_tokens * len(images)
         if prompt_tokens + tokens > options.max_model_len:
             self.answer(
                 400,
@@ -338,20 +401,51 @@ class Connection(asyncio.BufferedProtocol):
             counters["cached_hits"] += prompt_tokens
         self.state.prompts.add(text)
         counters["prompt_tokens"] += prompt_tokens
-        fault = (
-            self.state.fault
-            if self.state.fault and counters["requests"] % int(self.state.fault.get("every", 1)) == 0
-            else {}
-        )
-        if fault.get("kind") == "status":
-            counters["faults"] += 1
-            self.answer(int(fault["status"]), {"error": {"message": "injected"}})
-        elif body.get("stream"):
+        fault = self.state.fault if self.is_faulty() else {}
+        if self.misanswer(fault):
+            return
+        if body.get("stream"):
             self.stream = Stream(self, tokens, prompt_tokens, fault, chat=chat)
             self.stream.start()
         else:
             done = asyncio.get_running_loop().call_later(options.ttft_s, self.whole, body, text, prompt_tokens, tokens)
             del done
+
+    def misanswer(self, fault: dict[str, Any]) -> bool:
+        """Answer with what is no stream, if the fault says so; True if the request is over by it."""
+        counters, kind = self.state.counters, fault.get("kind")
+        if kind in {"status", "html", "gzip", "json", "hang"}:
+            counters["faults"] += 1
+        if kind == "status":
+            wait = f"retry-after: {fault['retry_after']}\r\n" if "retry_after" in fault else ""
+            self.answer(int(fault["status"]), {"error": {"message": "injected"}}, more=wait)
+        elif kind == "html":
+            self.answer(200, "<!doctype html><title>Sign in</title>", "text/html; charset=utf-8")
+        elif kind == "gzip":
+            packed = gzip.compress(b"data: {}\n\n")
+            self.answer(200, packed, "text/event-stream", "content-encoding: gzip\r\n")
+        elif kind == "json":
+            self.answer(200, {"choices": [{"message": {"content": "all at once"}}]})
+        elif kind == "hang":
+            pass  # the connection stays open, and nothing comes
+        else:
+            return False
+        return True
+
+    def is_faulty(self) -> bool:
+        """Whether the fault strikes this request: every n-th, after some that go well, and not more often than asked for."""
+        fault, counters = self.state.fault, self.state.counters
+        if not fault:
+            return False
+        fault["seen"] = seen = int(fault.get("seen", 0)) + 1
+        struck = int(fault.get("struck", 0))
+        strikes = (
+            counters["requests"] % int(fault.get("every", 1)) == 0
+            and seen > int(fault.get("spare", 0))
+            and struck < int(fault.get("times", 1 << 60))
+        )
+        fault["struck"] = struck + strikes
+        return strikes
 
     def whole(self, body: dict[str, Any], text: str, prompt_tokens: int, tokens: int) -> None:
         message: dict[str, Any] = {"role": "assistant", "content": "Paris" if "France" in text else " ".join(WORDS)}
@@ -374,10 +468,20 @@ class Connection(asyncio.BufferedProtocol):
         self.answer(200, {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
 
 
+def parts_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parts of all messages; a text is one part."""
+    contents = [message.get("content", "") for message in body.get("messages", ())]
+    return [
+        part
+        for content in contents
+        for part in (content if isinstance(content, list) else [{"type": "text", "text": str(content)}])
+    ]
+
+
 def prompt_words(body: dict[str, Any]) -> tuple[int, int]:
     """Words of the prompt and tokens of the template; a prompt of token ids counts its ids."""
     if "messages" in body:
-        return sum(len(str(m.get("content", "")).split()) for m in body["messages"]), TEMPLATE_TOKENS
+        return sum(len(part.get("text", "").split()) for part in parts_of(body)), TEMPLATE_TOKENS
     prompt = body.get("prompt", "")
     return (len(prompt) if isinstance(prompt, list) else len(prompt.split())), 1
 
@@ -401,6 +505,9 @@ def main() -> None:
     parser.add_argument("--token", default="")
     parser.add_argument("--no-tokenize", action="store_true")
     parser.add_argument("--refuse-ignore-eos", action="store_true")
+    parser.add_argument("--keep-requests", action="store_true", help="list the streams' requests at GET /received")
+    parser.add_argument("--image-tokens", type=int, default=0, help="tokens of an image; 0 takes no images")
+    parser.add_argument("--capacity", type=int, default=0, help="streams at once; 0 has no limit")
     options = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(options))

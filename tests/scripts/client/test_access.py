@@ -10,10 +10,12 @@ import urllib.request
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth import identity_pool
 
 from scripts.client import access
 from scripts.client.access import AccessError, IdTokenSource, ServerAccess, open_access
@@ -206,6 +208,74 @@ def test_a_persons_own_login_is_taken_from_gcloud(tmp_path):
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
     )
     assert done.stdout.strip() == "the-token"
+
+
+def test_a_service_account_of_gcloud_is_asked_for_the_services_audience(tmp_path, monkeypatch):
+    """gcloud 528.0.0: "Invalid account type for `--audiences`. Requires valid service account." for a person's login."""
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text('#!/bin/sh\n[ "$4" = "--audiences=https://s.run.app" ] && echo "$4"\n')
+    gcloud.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert access._gcloud_token("https://s.run.app") == ("--audiences=https://s.run.app", "")
+
+
+class Federation(BaseHTTPRequestHandler):
+    """The token service, and IAM Credentials for one account."""
+
+    status = 200
+    asked: ClassVar = []
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.asked.append((self.path, self.headers.get("Authorization"), body))
+        answers = {
+            "/sts": {"access_token": "federated", "issued_token_type": "t", "token_type": "Bearer", "expires_in": 3600},
+            f"{ACCOUNT}:generateAccessToken": {"accessToken": "of-the-account", "expireTime": "2099-01-01T00:00:00Z"},
+            f"{ACCOUNT}:generateIdToken": {"token": "the-id-token"},
+        }
+        text = json.dumps(answers[self.path]).encode()
+        self.send_response(self.status if self.path.endswith(":generateIdToken") else 200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_words):
+        """Print nothing."""
+
+
+ACCOUNT = "/v1/projects/-/serviceAccounts/ci@p.iam.gserviceaccount.com"
+
+
+@pytest.mark.parametrize(
+    ("status", "impersonates", "said"), [(200, True, ""), (403, True, "TokenCreator"), (200, False, "stands for no")]
+)
+def test_a_workload_identity_federation_has_the_token_of_its_account(tmp_path, monkeypatch, status, impersonates, said):
+    server = HTTPServer(("127.0.0.1", 0), Federation)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    base = f"http://127.0.0.1:{server.server_port}"
+    (tmp_path / "subject").write_text("a-token-of-the-workflow")
+    config = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/g",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"{base}/sts",
+        "credential_source": {"file": str(tmp_path / "subject")},
+        **({"service_account_impersonation_url": f"{base}{ACCOUNT}:generateAccessToken"} if impersonates else {}),
+    }
+    (tmp_path / "federation.json").write_text(json.dumps(config))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "federation.json"))
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAMCREDENTIALS", f"{base}/")
+    lookup = "_is_regional_access_boundary_lookup_required"
+    monkeypatch.setattr(identity_pool.Credentials, lookup, lambda _self: False)
+    monkeypatch.setattr(Federation, "status", status)
+    monkeypatch.setattr(Federation, "asked", [])
+    token, reason = access._federated_token("https://s.run.app")
+    server.shutdown()
+    assert (token, said in reason) == (None if said else "the-id-token", True)
+    if not said:
+        path, bearer, body = Federation.asked[-1]
+        assert (path, bearer) == (f"{ACCOUNT}:generateIdToken", "Bearer of-the-account")
+        assert json.loads(body) == {"audience": "https://s.run.app", "includeEmail": True}
 
 
 def jwt(claims):

@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scripts.client.events import EventSplitter, Usage, parse_event
-from scripts.client.wire import Exchange, Origin, WireConnection, _plain_token, request_bytes, request_head
+from scripts.client.wire import (
+    Exchange,
+    Origin,
+    WireConnection,
+    _plain_token,
+    request_bytes,
+    request_head,
+    retry_after_s,
+)
 
 
 class FakeTransport(asyncio.Transport):
@@ -72,7 +80,7 @@ def test_a_stream_is_timed_counted_and_complete():
     exchange, connection, done = receive([STREAM])
     assert done
     assert exchange.error is None
-    assert len(exchange.times_s) == 3
+    assert len(exchange.times_s) == 4  # three tokens, and the event that ends the choice
     assert exchange.usage == Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
     assert exchange.finished
     assert exchange.simulated
@@ -87,7 +95,7 @@ def test_bytes_may_be_cut_anywhere(cuts):
     exchange, _, done = receive([STREAM[a:b] for a, b in pairwise(borders)])
     assert done
     assert exchange.error is None
-    assert len(exchange.times_s) == 3
+    assert len(exchange.times_s) == 4  # three tokens, and the event that ends the choice
     assert exchange.usage is not None
 
 
@@ -192,3 +200,45 @@ def test_a_request_is_whole_and_a_header_cannot_be_split():
         request_head(origin, "/", {"X": "a\r\nEvil: b"})
     with pytest.raises(ValueError, match="must be http"):
         Origin.of("ftp://host")
+
+
+@pytest.mark.parametrize(
+    ("value", "date", "wanted_s"),
+    [
+        ("7", "", 7.0),
+        ("Fri, 20 Nov 2026 10:00:30 GMT", "Fri, 20 Nov 2026 10:00:00 GMT", 30.0),
+        ("Fri, 20 Nov 2026 09:00:00 GMT", "Fri, 20 Nov 2026 10:00:00 GMT", 0.0),
+        ("Fri, 20 Nov 2026 10:00:30 GMT", "", None),
+        ("soon", "Fri, 20 Nov 2026 10:00:00 GMT", None),
+        ("", "", None),
+    ],
+)
+def test_retry_after_is_a_number_or_a_date_by_the_servers_clock(value, date, wanted_s):
+    assert retry_after_s(value, date) == wanted_s
+
+
+def special(finish=None):
+    return {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": finish}]}
+
+
+def test_special_tokens_have_times_and_the_role_has_none():
+    pieces = [
+        HEAD + chunk(event({"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}))
+    ]
+    pieces += [
+        chunk(event(special())),
+        chunk(event(token("a"))),
+        chunk(event(special())),
+        chunk(event(special("length"))),
+    ]
+    pieces += [chunk(event({"choices": [], "usage": USAGE})) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"]
+    exchange, _, done = receive(pieces)
+    assert done
+    assert exchange.error is None
+    assert list(exchange.times_s) == [1.0, 2.0, 3.0, 4.0]
+    assert exchange.silent == 1  # the first output is the second event
+
+
+def test_an_answer_that_the_server_aborted_is_a_failure():
+    exchange, _, _ = receive([HEAD + chunk(event(token("a"))) + chunk(event(special("abort"))) + b"0\r\n\r\n"])
+    assert exchange.error == "abort"

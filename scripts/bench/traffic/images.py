@@ -1,0 +1,73 @@
+"""Images of a stated size, each different, as data URLs.
+
+The pixels are indexes into a palette. They are compressed once for each size; only the palette differs from image to image. So an image
+costs the load generator microseconds, and no server can answer from a cache of images.
+"""
+
+import base64
+import random
+import struct
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+FORM: Final = "a width and a height in pixels of 16 to 8192, such as 896x896"
+LEAST_PX: Final = 16
+MOST_PX: Final = 8192
+CELLS: Final = 16
+"""The image is a grid of 16 x 16 fields, each of one of 256 colours."""
+_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSize:
+    """Width and height in pixels."""
+
+    width: int
+    height: int
+
+    @property
+    def text(self) -> str:
+        """The size as the option takes it."""
+        return f"{self.width}x{self.height}"
+
+
+def parse_image_size(text: str) -> ImageSize:
+    """Read `896x896`."""
+    width, _, height = text.lower().partition("x")
+    if not (width.isdecimal() and height.isdecimal()):
+        raise ValueError(FORM)
+    if not all(LEAST_PX <= int(side) <= MOST_PX for side in (width, height)):
+        raise ValueError(FORM)
+    return ImageSize(width=int(width), height=int(height))
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+@lru_cache(maxsize=4)
+def _pixels(size: ImageSize) -> bytes:
+    """Return the compressed rows of palette indexes. Every row begins with its filter, 0 for none."""
+    rows = bytearray()
+    for y in range(size.height):
+        line = y * CELLS // size.height
+        rows += b"\0" + b"".join(
+            bytes([line * CELLS + cell]) * ((cell + 1) * size.width // CELLS - cell * size.width // CELLS)
+            for cell in range(CELLS)
+        )
+    return zlib.compress(bytes(rows), 9)
+
+
+def png(size: ImageSize, seed: str) -> bytes:
+    """Return a PNG file (W3C PNG specification: 8 bits a pixel, colour type 3) whose colours follow from `seed`."""
+    header = struct.pack(">IIBBBBB", size.width, size.height, 8, 3, 0, 0, 0)
+    palette = random.Random(seed).randbytes(3 * CELLS * CELLS)  # noqa: S311 - filler colours, no secret
+    parts = (_chunk(b"IHDR", header), _chunk(b"PLTE", palette), _chunk(b"IDAT", _pixels(size)), _chunk(b"IEND", b""))
+    return _SIGNATURE + b"".join(parts)
+
+
+def data_url(size: ImageSize, seed: str) -> str:
+    """Return an image as a data URL."""
+    return "data:image/png;base64," + base64.b64encode(png(size, seed)).decode("ascii")

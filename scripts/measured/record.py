@@ -1,0 +1,179 @@
+"""From a run of the smoke checks or of the benchmark to entries of a stack's file."""
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from contracts.outputs import StackOutputs
+from planning.errors import PlanningError
+from planning.workload import Workload
+from scripts.bench.store import read_results
+from scripts.cli.command import say
+from scripts.errors import ScriptError
+from scripts.measured.identity import deployed_identity, kept_settings
+from scripts.measured.planned import DeployedPlan, deployed_plan
+from scripts.measured.schema import (
+    SCHEMA_VERSION,
+    BenchPoint,
+    BootedFigures,
+    DeploymentRecord,
+    MeasuredFile,
+    SmokeMeasurement,
+)
+from scripts.measured.store import change_measured
+from scripts.pulumi.stack import stack_outputs
+
+_WORD: Final = re.compile(r"[a-z0-9_]{1,16}")
+"""A dtype as vLLM names it; what a server says otherwise is not kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one run adds."""
+
+    outputs: StackOutputs
+    plan: DeployedPlan
+    simulated: str | None
+    smoke: tuple[SmokeMeasurement, ...] = ()
+    bench: tuple[BenchPoint, ...] = ()
+
+
+def now() -> str:
+    """Return the time, RFC 3339 in UTC."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+def add(stack: str, measured: Measured) -> Path:
+    """Add a run to the stack's file and return the path: to the deployment of the same identity, else as a new one. Raises NotKeptError."""
+    identity = deployed_identity(measured.outputs, measured.simulated)
+
+    def changed(file: MeasuredFile) -> MeasuredFile:
+        last = file.deployments[-1] if file.deployments else None
+        is_same = last is not None and last.identity == identity
+        record = last if last is not None and is_same else _new(measured)
+        record = replace(
+            record,
+            planned=measured.plan.figures,
+            smoke=(*record.smoke, *measured.smoke),
+            bench=(*record.bench, *measured.bench),
+        )
+        earlier = file.deployments[:-1] if is_same else file.deployments
+        return MeasuredFile(schema_version=SCHEMA_VERSION, stack=stack, deployments=(*earlier, record))
+
+    return change_measured(stack, changed)
+
+
+def _new(measured: Measured) -> DeploymentRecord:
+    outputs = measured.outputs
+    return DeploymentRecord(
+        identity=deployed_identity(outputs, measured.simulated),
+        first_seen=now(),
+        model=outputs.model,
+        accelerator=outputs.plan.accelerator,
+        platform=outputs.plan.platform,
+        settings=kept_settings(outputs.vllm),
+        planned=measured.plan.figures,
+    )
+
+
+def keep_sweep(stack: str, folder: Path, since: str) -> None:
+    """Add the points of a sweep that were measured since a time, and tell on stderr where they are, or why they were not kept."""
+    try:
+        rows = [row for row in read_results(folder) if row["date"] >= since]
+        outputs = stack_outputs(stack)
+        plan = deployed_plan(stack, outputs)
+        points = bench_points(rows, plan)
+        if not points:
+            say("bench", "no point is valid and has prompts of one length, so none was kept beside the plan.")
+            return
+        simulated = next((str(row["simulated"]) for row in rows if row["simulated"]), None)
+        path = add(stack, Measured(outputs=outputs, plan=plan, simulated=simulated, bench=points))
+    except ScriptError as error:
+        say("bench", str(error))
+    else:
+        kept = "1 point is" if len(points) == 1 else f"{len(points)} points are"
+        say("bench", f"{kept} kept beside the plan in {path}: scripts.plan --stack {stack} --measured shows them.")
+
+
+def bench_points(rows: Iterable[Mapping[str, Any]], plan: DeployedPlan) -> tuple[BenchPoint, ...]:
+    """Return the valid points with prompts of one length; a workload of the planner describes no others."""
+    return tuple(
+        _point(row, plan) for row in rows if row["valid"] and row["completed"] and not row["point"].get("traffic")
+    )
+
+
+def _point(row: Mapping[str, Any], plan: DeployedPlan) -> BenchPoint:
+    load = row["point"]
+    closed = load["mode"] == "closed"
+    users, rate = (int(load["level"]), None) if closed else (None, float(load["level"]))
+    point = BenchPoint(
+        date=row["date"],
+        input_tokens=load["input_tokens"],
+        output_tokens=load["output_tokens"],
+        users=users,
+        rate_per_s=rate,
+        output_tok_per_s=float(row["output_throughput"]),
+        ttft_s=_seconds(row["median_ttft_ms"]),
+        tpot_s=_seconds(row["median_tpot_ms"]),
+    )
+    try:
+        answers = plan.answers(
+            Workload(input_tokens=point.input_tokens, output_tokens=point.output_tokens, users=users, rate_per_s=rate)
+        )
+    except PlanningError:
+        answers = None
+    if answers is None:
+        return point
+    return replace(
+        point,
+        planned_tok_per_s=answers.output_tok_per_s,
+        planned_ttft_s=answers.ttft_s,
+        planned_tpot_s=answers.tpot_s,
+    )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def smoke_measurement(
+    values: Mapping[str, Mapping[str, object]], plan: DeployedPlan, date: str
+) -> SmokeMeasurement | None:
+    """Return what the smoke checks measured, from the values of each check by its name; None if that is nothing."""
+    single, burst = values.get("single stream", {}), values.get("burst", {})
+    booted = _booted(values.get("options in effect", {}), plan, _number(values.get("ready", {}).get("start_s")))
+    rate = _number(single.get("decode_tok_per_s"))
+    requests = _number(burst.get("requests"))
+    made = SmokeMeasurement(
+        date=date,
+        ttft_s=_number(single.get("ttft_s")),
+        tpot_s=1 / rate if rate else None,
+        decode_tok_per_s=rate,
+        burst_tok_per_s=_number(burst.get("burst_tok_per_s")),
+        burst_requests=None if requests is None else int(requests),
+        booted=booted,
+    )
+    is_empty = rate is None and made.burst_tok_per_s is None and booted is None
+    return None if is_empty else made
+
+
+def _booted(values: Mapping[str, object], plan: DeployedPlan, start_s: float | None) -> BootedFigures | None:
+    blocks, block_size = _number(values.get("num_gpu_blocks")), _number(values.get("block_size"))
+    if blocks is None and start_s is None:
+        return None
+    figures, dtype = plan.figures, values.get("cache_dtype")
+    return BootedFigures(
+        num_gpu_blocks=None if blocks is None else int(blocks),
+        block_size=None if block_size is None else int(block_size),
+        gpu_memory_utilization=_number(values.get("gpu_memory_utilization")),
+        cache_dtype=dtype if isinstance(dtype, str) and _WORD.fullmatch(dtype) else None,
+        kv_tokens=round(figures.kv_tokens * blocks / figures.kv_blocks) if blocks and figures.kv_blocks else None,
+        start_s=start_s,
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,67 @@
+"""Read and write `results/STACK.measured.json`. Writers hold a lock, and a reader sees the old file or the new one, never half of one."""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from contracts.fields import ContractError, from_json, to_json
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.measured.schema import SCHEMA_VERSION, MeasuredFile
+from scripts.pulumi.engine import project_folder
+
+FOLDER: Final = "results"
+
+
+class NotKeptError(ScriptError):
+    """Measured figures could not be written."""
+
+
+def measured_path(stack: str) -> Path:
+    """Return the file of a stack."""
+    return project_folder() / FOLDER / f"{stack.rpartition('/')[2]}.measured.json"
+
+
+def read_measured(stack: str) -> MeasuredFile:
+    """Return what was measured of a stack; no deployments if there is no file.
+
+    Raises CommandRefusedError if the file cannot be read or has another form.
+    """
+    path = measured_path(stack)
+    try:
+        raw: object = json.loads(path.read_text(encoding="utf-8"))
+        found = from_json(MeasuredFile, raw)
+    except FileNotFoundError:
+        return MeasuredFile(schema_version=SCHEMA_VERSION, stack=stack)
+    except (OSError, ValueError, ContractError) as error:
+        raise CommandRefusedError(
+            f"{path} cannot be read ({str(error).rstrip('.')}); move it away, and run smoke or bench again."
+        ) from None
+    if found.schema_version != SCHEMA_VERSION:
+        raise CommandRefusedError(
+            f"{path} has schemaVersion {found.schema_version}, and this version of the project reads {SCHEMA_VERSION}; move it away, "
+            "and run smoke or bench again."
+        )
+    return found
+
+
+def change_measured(stack: str, change: Callable[[MeasuredFile], MeasuredFile]) -> Path:
+    """Change the file of a stack and return its path. Raises NotKeptError, and leaves a file that it cannot read as it is."""
+    path = measured_path(stack)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            text = json.dumps(to_json(change(read_measured(stack))), indent=1, allow_nan=False)
+            fresh = path.with_suffix(".new")
+            fresh.write_text(text + "\n", encoding="utf-8")
+            os.replace(fresh, path)  # noqa: PTH105 - the atomic one, by its name
+    except OSError as error:
+        raise NotKeptError(
+            f"the measured figures were not kept: {path} cannot be written ({error.strerror})."
+        ) from None
+    except CommandRefusedError as error:
+        raise NotKeptError(f"the measured figures were not kept: {error}") from None
+    return path

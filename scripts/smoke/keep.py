@@ -1,0 +1,39 @@
+"""Keep what a run of the checks measured in the stack's results file."""
+
+from dataclasses import dataclass
+
+from contracts.outputs import StackOutputs
+from scripts.cli.command import say
+from scripts.measured.planned import DeployedPlan
+from scripts.measured.record import Measured, add, now, smoke_measurement
+from scripts.measured.store import NotKeptError
+from scripts.smoke.results import SmokeReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmokeRecorder:
+    """A deployed stack, its outputs and its plan."""
+
+    stack: str
+    outputs: StackOutputs
+    plan: DeployedPlan
+
+    def keep(self, report: SmokeReport) -> None:
+        """Add the run to the stack's file if anything was measured; tell on stderr where, or why not."""
+        values = {check.name: check.outcome.values for check in report.checks}
+        measured = smoke_measurement(values, self.plan, now())
+        if measured is None:
+            say("smoke", "nothing was measured, so no figure was kept beside the plan.")
+            return
+        try:
+            path = add(
+                self.stack,
+                Measured(outputs=self.outputs, plan=self.plan, simulated=report.simulated, smoke=(measured,)),
+            )
+        except NotKeptError as error:
+            say("smoke", str(error))
+        else:
+            say(
+                "smoke",
+                f"the figures are kept beside the plan in {path}: scripts.plan --stack {self.stack} --measured shows them.",
+            )
