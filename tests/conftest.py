@@ -11,6 +11,7 @@ from contracts.labels import Ownership
 
 # A property's example may take long on a busy machine; what it says does not depend on that.
 settings.register_profile("project", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile("project")
 
 
@@ -33,7 +34,8 @@ class Recorder(pulumi.runtime.Mocks):
         self.declared.append(Declared(args.typ, args.name, args.inputs))
         computed = {
             "gcp:serviceaccount/account:Account": {
-                "email": f"{args.inputs.get('accountId')}@my-project.iam.gserviceaccount.com"
+                "email": f"{args.inputs.get('accountId')}@my-project.iam.gserviceaccount.com",
+                "name": f"projects/my-project/serviceAccounts/{args.inputs.get('accountId')}@my-project.iam.gserviceaccount.com",
             },
             "gcp:cloudrunv2/service:Service": {"uri": "https://gemma-x.a.run.app"},
             "gcp:secretmanager/secretVersion:SecretVersion": {
@@ -48,6 +50,9 @@ class Recorder(pulumi.runtime.Mocks):
                 "deadline": "2026-11-20T18:00:00Z",
                 "nodeIps": ["10.0.0.2"],
                 "stateHistory": [{"at": "2026-11-20T00:00:00Z", "zone": "us-east5-b", "state": "ACTIVE"}],
+            },
+            "gcp:projects/serviceIdentity:ServiceIdentity": {
+                "email": "service-1@gcp-sa-artifactregistry.iam.gserviceaccount.com"
             },
             "docker:index/image:Image": {"repoDigest": f"{args.inputs.get('imageName')}@sha256:{'b' * 64}"},
         }

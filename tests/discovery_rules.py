@@ -17,7 +17,8 @@ from typing import Any
 from gcp_tpu_provider.tpu_api import TpuApi
 
 from localcloud.rest.discovery import document_for
-from scripts.cloud.inventory import KINDS
+from scripts.cloud.inventory.grants import PolicyHolder
+from scripts.cloud.inventory.kinds import KINDS, LOCATIONS
 
 ORACLE = Path(__file__).parent / "fixtures" / "oracle"
 RECORDINGS = ("create", "update", "delete")
@@ -35,6 +36,11 @@ WITH_GOOGLES_CLIENTS = {
     ("tpu.v2alpha1", "tpu.projects.locations.queuedResources.list"),
     ("tpu.v2alpha1", "tpu.projects.locations.nodes.list"),
 }
+HOLDERS = (
+    PolicyHolder(kind="project", project="p", name="projects/p"),
+    PolicyHolder(kind="bucket", project="p", name="projects/_/buckets/b"),
+    PolicyHolder(kind="secret", project="p", name="projects/p/secrets/s"),
+)
 RULE = re.compile(
     r"\b(must|cannot|can't|can not|may not|only if|only be|can only|may only|not supported|not allowed|required|exactly one|mutually exclusive)\b",
     re.IGNORECASE,
@@ -93,9 +99,21 @@ def _of_the_recordings() -> Iterator[tuple[str, str, Mapping[str, str], Any]]:
 
 
 def _of_the_scripts() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
+    """What a search lists and reads, and what a teardown deletes."""
+    for api, path in LOCATIONS.items():
+        yield "GET", f"{api}/{path.format(p='p').partition('?')[0]}", {}, None
     for kind in KINDS:
-        path = kind.path.format(p="p", r="us-east4", z="us-east5-a").partition("?")[0]
-        yield "GET", f"{kind.api}/{path}", {}, None
+        listed = kind.path.format(p="p", l="us-east5-a")
+        yield "GET", f"{kind.api}/{listed.partition('?')[0]}", {}, None
+        plain = listed.partition("?")[0].removeprefix(kind.version).replace("aggregated/", "regions/us-east5/")
+        for verb, query in (
+            ("GET", {}),
+            ("DELETE", {**dict(kind.parameters), **({kind.guard: ""} if kind.guard else {})}),
+        ):
+            yield verb, f"{kind.api}/{kind.address(f'{plain}/x')}", query, None
+    for holder in HOLDERS:
+        yield ("POST" if holder.kind == "project" else "GET"), f"{holder.api}/{holder.path}", {}, None
+        yield holder.writing[0], f"{holder.api}/{holder.writing[1]}", {}, None
 
 
 @cache

@@ -79,7 +79,7 @@ def test_the_calls_are_those_of_all_parts_of_the_project():
     assert {
         "tpu.projects.locations.queuedResources.create",
         "run.projects.locations.services.patch",
-        "compute.routers.list",
+        "compute.routers.aggregatedList",
         "storage.objects.insert",
     } <= ids
 

@@ -81,27 +81,39 @@ class Workspace:
     def engine(self):
         return Path(sys.executable).with_name("pulumi")
 
+    @property
+    def identity(self):
+        """The operator's token, whatever the commands of a test log in with."""
+        return {"Authorization": f"Bearer {self.environment['LOCALCLOUD_TOKEN']}"}
+
     def admin(self, path):
-        answer = requests.get(f"{self.environment['LOCALCLOUD_URL']}/admin/{path}", timeout=10)
+        url = f"{self.environment['LOCALCLOUD_URL']}/admin/{path}"
+        answer = requests.get(url, headers=self.identity, timeout=10)
         answer.raise_for_status()
         return answer.json()
 
     def enable(self, *apis):
         """Enable APIs as `gcloud services enable` does."""
         base = self.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE"]
-        headers = {"Authorization": f"Bearer {self.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"}
         for api in apis:
             url = f"{base}v1/projects/local-project/services/{api}:enable"
-            requests.post(url, json={}, headers=headers, timeout=10).raise_for_status()
+            requests.post(url, json={}, headers=self.identity, timeout=10).raise_for_status()
 
     def advance(self, seconds):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/advance"
-        requests.post(url, json={"seconds": seconds}, timeout=10).raise_for_status()
+        requests.post(url, json={"seconds": seconds}, headers=self.identity, timeout=10).raise_for_status()
+
+    def change_scenario(self, changes):
+        url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario?merge=true"
+        requests.put(url, json=changes, headers=self.identity, timeout=10).raise_for_status()
+
+    def put_scenario(self, scenario):
+        url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario"
+        requests.put(url, json=scenario, headers=self.identity, timeout=10).raise_for_status()
 
     def get(self, api, path):
         base = f"{self.environment['LOCALCLOUD_URL']}/{api}/"
-        headers = {"Authorization": f"Bearer {self.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"}
-        answer = requests.get(base + path, headers=headers, timeout=10)
+        answer = requests.get(base + path, headers=self.identity, timeout=10)
         answer.raise_for_status()
         return answer.json()
 
@@ -120,6 +132,24 @@ class Workspace:
         (checkpoint / "config.json").write_text("{}")
         (checkpoint / "model.safetensors").write_bytes(b"\0" * 64)
         self.script("stage_model", "--stack", stack, "--from", checkpoint)
+
+
+HF_CANARY = "hf_canaryCanaryCANARY0123456789"
+KEY_CANARY = "canaryKEYcanaryKEY0123456789"
+
+
+def assert_nowhere_in_clear(workspace, *canaries):
+    """Look for secrets in everything that was printed or written: only the simulated Secret Manager may keep them."""
+    for canary in canaries:
+        assert all(canary not in text for text in workspace.transcript)
+        clear = [path for path in _files(workspace.folder) if canary.encode() in (workspace.folder / path).read_bytes()]
+        assert [path for path in clear if not path.startswith("cloud/") or "secret" not in path] == []
+
+
+def _files(folder):
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink() and ".venv" not in path.parts:
+            yield path.relative_to(folder).as_posix()
 
 
 def assert_golden_urns(workspace, stack):

@@ -1,13 +1,22 @@
 """The life of the Cloud Run stack, with the real CLI: a real startup probe, private, changed in place, nothing left."""
 
 import json
+import sys
 
 import pytest
 import requests
 
-from tests.engine.conftest import assert_golden_urns
+from tests.engine.conftest import KEY_CANARY, assert_golden_urns, assert_nowhere_in_clear
 
 STACK = "l4-qat"
+ASK_WITHOUT_KEY = """
+import sys, requests
+from scripts.client.access import open_access
+from scripts.pulumi.stack import stack_outputs
+outputs = stack_outputs(sys.argv[1])
+with open_access(endpoint=outputs.endpoint, auth=outputs.auth) as access:
+    print(requests.get(access.base_url + "/v1/models", headers=dict(access.headers()), timeout=30).status_code)
+"""
 
 pytestmark = pytest.mark.engine
 
@@ -18,6 +27,13 @@ def deployed(workspace):
     workspace.stage_nothing(STACK)
     workspace.pulumi("up", "--yes", "--stack", STACK)
     return json.loads(workspace.pulumi("stack", "output", "--json", "--stack", STACK).out)
+
+
+def give_up_early(workspace):
+    """Set a startup probe that gives up after 360 s. The server starts in 13 minutes."""
+    probe = {"initialDelay": "240s", "period": "60s", "failureThreshold": 2, "timeout": "50s"}
+    words = [f"--plaintext=gemma-serving:cloudRun.startupProbe.{key}={value}" for key, value in probe.items()]
+    workspace.pulumi("config", "set-all", "--path", *words, "--stack", STACK)
 
 
 def service(workspace):
@@ -47,12 +63,25 @@ def test_the_server_passes_its_smoke_checks(workspace, deployed):
     assert workspace.script("smoke", "--stack", STACK, "--json").json["passed"] is True
 
 
+def test_the_plan_shows_what_smoke_and_bench_measured(workspace, deployed):
+    load = ("--concurrency", "2", "--requests", "4", "--input-tokens", "64", "--output-tokens", "32")
+    workspace.script("bench", "--stack", STACK, *load, "--out", "results/quick")
+    plan = workspace.script("plan", "--stack", STACK, "--measured", "--json").json
+    found = plan["measured"]
+    rows = {row["figure"]: row for row in found["rows"]}
+    assert (found["simulated"], found["old"]) == ("vllm", [])
+    assert rows["KV blocks"]["booted"] > 0
+    assert rows["GPU memory utilization"]["within"] is True
+    assert rows["one stream, tok/s"]["measured"] > 0
+    assert rows["2 users, 64 in, 32 out: tok/s"]["planned"] > 0
+    assert found["rate"]["source"].startswith("bench, 2 users")
+    assert "SIMULATED" in workspace.script("plan", "--stack", STACK, "--measured").out
+
+
 def test_a_start_longer_than_the_probes_budget_is_stopped_in_the_preview(workspace, deployed):
     """Incident PRB01."""
     original = (workspace.folder / "project" / f"Pulumi.{STACK}.yaml").read_text()
-    workspace.pulumi(
-        "config", "set", "--path", "gemma-serving:cloudRun.startupProbe.failureThreshold", "2", "--stack", STACK
-    )
+    give_up_early(workspace)
     refused = workspace.pulumi("preview", "--stack", STACK, expect=None)
     (workspace.folder / "project" / f"Pulumi.{STACK}.yaml").write_text(original)
     assert refused.code != 0
@@ -64,9 +93,7 @@ def test_an_accepted_finding_lets_the_probe_really_fail_and_the_old_revision_goe
     path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
     original = path.read_text()
     before = service(workspace)["latestReadyRevision"]
-    workspace.pulumi(
-        "config", "set", "--path", "gemma-serving:cloudRun.startupProbe.failureThreshold", "2", "--stack", STACK
-    )
+    give_up_early(workspace)
     workspace.pulumi("config", "set", "--path", "gemma-serving:acceptFindings[0]", "PRB01", "--stack", STACK)
     failed = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=None)
     assert failed.code != 0
@@ -90,27 +117,29 @@ def test_a_deployment_longer_than_the_providers_own_limit_is_waited_for(workspac
     (limits,) = [
         resource["customTimeouts"] for resource in stored if resource["urn"].endswith("/service:Service::vllm")
     ]
-    assert (limits["create"], limits["update"]) == (2940, 2940)
+    assert (limits["create"], limits["update"]) == (2700, 2700)
 
 
 def slow_pull(workspace, simulated_s):
-    answer = requests.put(
-        f"{workspace.environment['LOCALCLOUD_URL']}/admin/scenario?merge=true",
-        json={"operations": {"run_s": simulated_s}},
-        timeout=10,
-    )
-    answer.raise_for_status()
+    workspace.change_scenario({"operations": {"run_s": simulated_s}})
 
 
 def test_a_serving_flag_makes_a_new_revision_of_the_same_service(workspace, deployed):
     before = service(workspace)
     workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "8192", "--stack", STACK)
+    # The same `up` gives the server an API key that never passes through Pulumi.
+    workspace.script("save_token", "apiKey", "--stack", STACK, "--secret", "their-key", stdin=KEY_CANARY)
     workspace.pulumi("up", "--yes", "--stack", STACK)
     after = service(workspace)
     assert before["createTime"] == after["createTime"]
     assert before["latestReadyRevision"] != after["latestReadyRevision"]
     assert "--max-model-len=8192" in after["template"]["containers"][0]["args"]
     assert workspace.served_length(STACK) == 8192
+    refused = workspace.run(sys.executable, "-c", ASK_WITHOUT_KEY, STACK)
+    assert refused.out.strip() == "401"
+    workspace.script("smoke", "--stack", STACK, "--json")
+    assert_nowhere_in_clear(workspace, KEY_CANARY)
+    assert "secretmanager/secretVersion" not in workspace.state(STACK)
 
 
 def test_teardown_leaves_nothing(workspace, deployed):

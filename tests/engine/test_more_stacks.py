@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.engine.conftest import HF_CANARY, KEY_CANARY, assert_nowhere_in_clear
+
 ROOT = Path(__file__).resolve().parents[2]
 DRIVEN_ELSEWHERE = {"tpu-v6e4", "l4-qat"}
+FAR = "tpu-v6e1-e4b"
 STACKS = sorted(
     {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")} - DRIVEN_ELSEWHERE
 )
@@ -19,14 +22,37 @@ def settings(stack):
     return {key.partition(":")[2]: value for key, value in config.items()}
 
 
+@pytest.fixture
+def elsewhere(workspace, stack):
+    """The first region of one TPU stack refuses every request, so that its capacity comes from another continent."""
+    zones = settings(stack).get("tpu", {}).get("zones", []) if stack == FAR else []
+    refusing = {zone: {"flex_start": False} for zone in zones if zone.startswith("us-")}
+    workspace.change_scenario({"tpu": {"zones": refusing}})
+    yield bool(refusing)
+    workspace.change_scenario({"tpu": {"zones": {zone: {"flex_start": True} for zone in refusing}}})
+
+
+def pulls_from_afar(workspace):
+    """Pulls of machines from a repository outside their region."""
+    pulls = [pull for pull in workspace.admin("images")["pulls"] if "/nodes/" in pull["by"]]
+    regions = [(pull["location"], pull["by"].split("/")[3].rpartition("-")[0]) for pull in pulls]
+    return regions, [pair for pair in regions if pair[0] != pair[1]]
+
+
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_stack_lives_and_leaves_nothing(workspace, stack):
+def test_a_stack_lives_with_secrets_in_no_sink_and_leaves_nothing(workspace, stack, elsewhere):
     wanted = settings(stack)
     plan = workspace.script("plan", "--stack", stack, "--json").json
     assert plan["verdict"] == "fits"
     workspace.pulumi("stack", "init", stack)
+    workspace.script("save_token", "hfToken", "--stack", stack, stdin=HF_CANARY)
+    workspace.script("save_token", "apiKey", "--stack", stack, stdin=KEY_CANARY)
     if wanted["weights"] == "bucket":
         workspace.stage_nothing(stack)
     workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+    regions, afar = pulls_from_afar(workspace)
+    assert afar == []
+    assert not elsewhere or ("europe-west4", "europe-west4") in regions
     assert workspace.served_length(stack) == wanted["vllm"]["maxModelLen"]
+    assert_nowhere_in_clear(workspace, HF_CANARY, KEY_CANARY)
     assert workspace.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True

@@ -1,5 +1,6 @@
 """States that an earlier release made: the present code takes them over and replaces nothing."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,15 +11,28 @@ SERVICE = "gcp:cloudrunv2/service:Service::vllm"
 SERVER = "gcp-tpu:index:QueuedResource::capacity"
 # The API through which the provider reads the project joined those that a stack enables; enabling it again is harmless.
 NEW_API = "gcp:projects/service:Service::cloudresourcemanager"
+# TPU machines use OS Login since then: its API joined too.
+NEW_TPU_APIS = (NEW_API, "gcp:projects/service:Service::oslogin")
+ALICE = "user:alice@example.com"
+
+NEW_REPOSITORIES = tuple(
+    f"{kind}::image-{region}{reader}"
+    for kind, reader in (
+        ("gcp:artifactregistry/repository:Repository", ""),
+        ("gcp:artifactregistry/repositoryIamMember:RepositoryIamMember", "-server"),
+    )
+    for region in ("europe-west4", "southamerica-west1")
+)
+REPOSITORIES = "gemma-serving-image-repositories"
 
 pytestmark = pytest.mark.engine
 
 
-def preview(workspace, stack):
+def preview(workspace, stack, folder=STATES):
     """Import a stored state with the settings of its time, and preview it without asking the cloud."""
-    shutil.copy2(STATES / f"Pulumi.{stack}.yaml", workspace.folder / "project")
+    shutil.copy2(folder / f"Pulumi.{stack}.yaml", workspace.folder / "project")
     workspace.pulumi("stack", "init", stack)
-    workspace.pulumi("stack", "import", "--stack", stack, "--file", STATES / f"{stack}.json")
+    workspace.pulumi("stack", "import", "--stack", stack, "--file", folder / f"{stack}.json")
     return workspace.pulumi("preview", "--json", "--stack", stack).json
 
 
@@ -47,20 +61,64 @@ def test_a_cloud_run_stack_of_an_earlier_release_loses_the_volume_that_cloud_run
     assert {**old, "template": None} == {**new, "template": None}
 
 
-def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_at_most(workspace):
+def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_most(workspace):
+    """Earlier releases let every SSH key of the project's metadata log in as root. OS Login comes in place: the node's metadata is patched."""
     previewed = preview(workspace, "tpu-v6e4")
-    assert sum(previewed["changeSummary"].values()) == 34 + 1
-    assert previewed["changeSummary"]["create"] == 1
+    # Earlier releases had one repository, in the first region. Now each region has one, so that a machine pulls from nearby.
+    assert sum(previewed["changeSummary"].values()) == 34 + 2 + len(NEW_REPOSITORIES)
+    assert previewed["changeSummary"]["create"] == 2 + len(NEW_REPOSITORIES)
     assert set(previewed["changeSummary"]) <= {"same", "update", "create"}
     for urn, step in changes(previewed).items():
-        if urn.endswith(NEW_API):
+        if urn.endswith((*NEW_TPU_APIS, *NEW_REPOSITORIES)):
+            assert step["op"] == "create"
             continue
         assert (urn.endswith(SERVER), step["op"]) == (True, "update")
-        assert set(step["detailedDiff"]) == {'metadata["startup-script"]'}
+        assert set(step["detailedDiff"]) == {
+            'metadata["startup-script"]',
+            'metadata["enable-oslogin"]',
+            f'metadata["{REPOSITORIES}"]',
+        }
         old, new = step["oldState"]["inputs"], step["newState"]["inputs"]
+        assert new["metadata"].pop("enable-oslogin") == "TRUE"
         for inputs in (old, new):
             del inputs["metadata"]["startup-script"]
+        # Not in the document, which a machine with an older agent could not read then: the server goes on.
+        assert "europe-west4-docker.pkg.dev" in new["metadata"].pop(REPOSITORIES)
         # Later releases send the validity of the request. It counts for later requests only: no change is shown.
         assert new.pop("validUntilDurationS") == 3600
         assert "validUntilDurationS" not in old
         assert old == new
+
+
+def with_tunnel_member(state):
+    """A stored state with the one grant that earlier releases made for a member of the tunnel."""
+    resources = state["deployment"]["resources"]
+    logs = next(each for each in resources if each["urn"].endswith("::server-logging.logWriter"))
+    urn = f"{logs['urn'].partition('::gemma-serving:index')[0]}::gcp:projects/iAMMember:IAMMember::tunnel-{ALICE}"
+    role = "roles/iap.tunnelResourceAccessor"
+    given = {"member": ALICE, "project": "local-project", "role": role}
+    root = next(each["urn"] for each in resources if each["type"] == "pulumi:pulumi:Stack")
+    grant = {**logs, "urn": urn, "id": f"local-project/{role}/{ALICE}", "parent": root}
+    grant.update(inputs={"__defaults": [], **given}, outputs={"etag": "BwAAAAAC", **given})
+    grant.update(dependencies=[], propertyDependencies={name: [] for name in given})
+    return {**state, "deployment": {**state["deployment"], "resources": [*resources, grant]}}
+
+
+def test_the_grant_of_a_tunnel_member_is_made_anew_before_the_old_one_goes(workspace, tmp_path):
+    """A condition cannot be added in place. New names make the engine create the new grants first, so that access is never lost."""
+    workspace.pulumi("stack", "rm", "--yes", "--force", "tpu-v6e4", expect=None)
+    path = tmp_path / "tpu-v6e4.json"
+    path.write_text(json.dumps(with_tunnel_member(json.loads((STATES / "tpu-v6e4.json").read_text()))))
+    settings, wait = tmp_path / "Pulumi.tpu-v6e4.yaml", "    waitPerZone: 30m\n"
+    original = (STATES / settings.name).read_text()
+    settings.write_text(original.replace(wait, f"{wait}    tunnelMembers: ['{ALICE}']\n"))
+    previewed = preview(workspace, "tpu-v6e4", folder=tmp_path)
+    steps = [(urn.rpartition("::")[2], step["op"]) for urn, step in changes(previewed).items() if "AMMember" in urn]
+    # The engine creates the four in any order, and deletes the old one when they are there.
+    assert sorted(steps[:-1]) == [
+        (f"tunnel-admin-{ALICE}", "create"),
+        (f"tunnel-osLogin-{ALICE}", "create"),
+        (f"tunnel-serviceAccountUser-{ALICE}", "create"),
+        (f"tunnel-tunnelResourceAccessor-{ALICE}", "create"),
+    ]
+    assert steps[-1] == (f"tunnel-{ALICE}", "delete")

@@ -1,4 +1,4 @@
-"""`pip install -r requirements.txt` alone is enough to deploy and to use the scripts: no local cloud, no test tools."""
+"""`pip install --require-hashes -r requirements.txt` alone is enough to deploy and to use the scripts: no local cloud, no test tools."""
 
 import os
 import shutil
@@ -22,7 +22,8 @@ NOT_INSTALLED = ("googleapiclient", "pytest", "hypothesis", "jsonschema")
 
 def pinned():
     """Return the packages of requirements.txt that apply on this machine."""
-    wanted = map(Requirement, (ROOT / "requirements.txt").read_text().split("\n")[:-1])
+    lines = [line.removesuffix("\\") for line in (ROOT / "requirements.txt").read_text().splitlines()]
+    wanted = [Requirement(line) for line in lines if not line.strip().startswith("--hash=")]
     return [item.name for item in wanted if item.marker is None or item.marker.evaluate()]
 
 
@@ -89,6 +90,9 @@ def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
         user.stage_nothing(stack)
     user.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
     scripts = [python(user), "-m"]
+    said = user.run(*scripts, "scripts.connect", "chat", "--stack", stack, "Say hello.", "--max-tokens", "8")
+    assert said.out.strip()
+    assert "simulated" in said.err
     user.run(*scripts, "scripts.smoke", "--stack", stack)
     load = ["--concurrency", "2", "--requests", "4", "--input-tokens", "16", "--output-tokens", "8"]
     user.run(*scripts, "scripts.bench", "--stack", stack, *load, "--out", user.folder / stack)

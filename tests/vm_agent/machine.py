@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from components.startup_script import startup_script
 from contracts.serving_document import SCRIPT_METADATA_KEY
+from tests.google_bodies import google_body
 from vm_agent.base import TMPFS
 
 CANARY = "hf_canaryCANARYcanary0123456789"
@@ -49,7 +50,7 @@ if verb == "inspect":
     kind = [a for a in args if a.startswith("--type=")][0][7:]
     if kind == "image": sys.exit(0 if os.path.exists(root + "/image-" + args[-1].replace("/", "_")) else 1)
     box = load(args[-1])
-    if box is None: sys.exit(1)
+    if box is None: sys.exit("Error: No such container: " + args[-1])
     code = root + "/" + args[-1] + ".exit"
     running = alive(box["pid"])
     print("true" if running else "false", 0 if running or not os.path.exists(code) else open(code).read(), box["label"])
@@ -306,10 +307,12 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
             if value is None:
                 self.answer(403, json.dumps({"error": {"message": "Permission denied on resource."}}).encode())
             else:
-                self.answer(200, json.dumps({"payload": {"data": base64.b64encode(value).decode()}}).encode())
+                body = {"payload": {"data": base64.b64encode(value).decode()}}
+                google_body("secretmanager.v1", "AccessSecretVersionResponse", body)
+                self.answer(200, json.dumps(body).encode())
 
         def storage(self, path: str, query: dict[str, str]) -> None:
-            bucket, _, name = path.partition("/o")
+            name = path.partition("/o")[2]
             if query.get("alt") == "media":
                 data = machine.objects[unquote(name[1:])]
                 first, last = self.headers["Range"].removeprefix("bytes=").split("-")
@@ -318,7 +321,7 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
                 return
             names = sorted(item for item in machine.objects if item.startswith(query["prefix"]))
             page = int(query.get("pageToken", "0"))
-            items = [
+            items: list[dict[str, str]] = [
                 {
                     "name": item,
                     "size": str(len(machine.objects[item])),
@@ -332,7 +335,8 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
                 for item in names[page : page + 2]
             ]
             more = {"nextPageToken": str(page + 2)} if page + 2 < len(names) else {}
-            self.answer(200, json.dumps({"items": items, **more, "bucket": bucket} if items else {}).encode())
+            body = google_body("storage.v1", "Objects", {"items": items, **more} if items else {})
+            self.answer(200, json.dumps(body).encode())
 
     return Handler
 

@@ -9,10 +9,11 @@ import pytest
 
 from contracts.serving_document import BucketWeights, parse_document
 from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_port
+from vm_agent import containers
 from vm_agent import weights as weights_module
 from vm_agent.base import ServingError, SupersededError
 from vm_agent.cloud import MetadataClient, google_get, read_secret
-from vm_agent.containers import DENIED, remove_other_models
+from vm_agent.containers import DENIED, pull_problem, remove_other_models
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.serving import Agent, LatestDocument
 from vm_agent.weights import WeightsCopy
@@ -267,6 +268,18 @@ class TestRestarts:
     def test_a_registrys_refusal_is_known_by_dockers_words(self, said: str, denied: bool):
         assert bool(DENIED.search(said)) is denied
 
+    @pytest.mark.parametrize(
+        ("image", "said", "advised"),
+        [
+            ("us-docker.pkg.dev/p/repo/a:1", "received unexpected HTTP status: 502 Bad Gateway", True),
+            ("us-docker.pkg.dev/p/repo/a:1", "toomanyrequests: You have reached your pull rate limit.", True),
+            ("docker.io/a:1", "toomanyrequests: You have reached your pull rate limit.", False),
+            ("us-docker.pkg.dev/p/repo/a:1", "manifest unknown: Failed to fetch", False),
+        ],
+    )
+    def test_a_pull_that_docker_hub_limits_names_the_setting(self, image: str, said: str, advised: bool):
+        assert ("set gemma-serving:dockerHub" in pull_problem(image, said)) == advised
+
     def test_a_server_that_goes_deaf_after_ready_is_restarted(self, machine: Machine):
         agent, latest = self.agent()
         text = document(free_port(), secretEnv={})
@@ -303,3 +316,13 @@ def test_of_rapid_changes_the_last_one_wins_and_the_same_text_is_no_change():
     assert latest.get() == (3, "c")
     assert latest.wait_for_newer(1, 0)
     assert not latest.wait_for_newer(3, 0.01)
+
+
+def test_a_docker_that_does_not_answer_is_no_missing_container(monkeypatch):
+    """While docker is upgraded at boot, its socket is gone: that must not read as a container that somebody removed."""
+    said = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+    monkeypatch.setattr(containers, "run_command", lambda *_arguments: (1, said))
+    with pytest.raises(containers.ServingError, match="docker does not answer: Cannot connect"):
+        containers.container_state()
+    monkeypatch.setattr(containers, "run_command", lambda *_arguments: (1, "Error: No such container: vllm"))
+    assert containers.container_state() is None

@@ -132,6 +132,33 @@ def test_a_pull_from_artifact_registry_logs_in_outside_dockers_own_configuration
     assert not Path(folder.split(" in ")[1]).exists()
 
 
+def test_a_machine_far_from_the_first_region_pulls_from_its_own(machine: Machine):
+    far, near = "us-east5-docker.pkg.dev/p/repo", "europe-west4-docker.pkg.dev/p/repo-europe-west4"
+    image = "vllm/vllm-tpu@sha256:" + "a" * 64
+    machine.attributes["zone"] = "projects/123/zones/europe-west4-a"
+    repositories = json.dumps({"us-east5": far, "europe-west4": near})
+    machine.attributes["gemma-serving-image-repositories"] = repositories
+    text_hash = machine.set_document(document(free_port(), image=f"{far}/{image}"))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    calls = machine.docker_calls()
+    assert [call[-1] for call in calls if call[0] == "login"] == ["https://europe-west4-docker.pkg.dev"]
+    assert [call[-1] for call in calls if call[0] == "pull"] == [f"{near}/{image}"]
+    assert any(f"{near}/{image}" in call for call in calls if call[0] == "run")
+
+
+@pytest.mark.parametrize("repositories", ["no json", "[]", None])
+def test_a_machine_that_does_not_know_its_repositories_pulls_from_where_the_document_says(
+    machine: Machine, repositories: str | None
+):
+    if repositories is not None:
+        machine.attributes["gemma-serving-image-repositories"] = repositories
+    text_hash = machine.set_document(document(free_port()))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    assert [call[-1] for call in machine.docker_calls() if call[0] == "pull"] == [IMAGE]
+
+
 def test_a_changed_document_is_rolled_out_in_place_and_the_image_is_pulled_before_the_old_server_stops(
     machine: Machine,
 ):

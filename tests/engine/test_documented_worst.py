@@ -1,0 +1,44 @@
+"""Every stack comes up, stays free of drift and goes where each wait is as long as Google documents, and calls have to be repeated.
+
+`BUILT_IN["documented-worst"]` in localcloud/world/scenario.py has the figures. Two stacks are part of `make test`; `make long` runs the others.
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from localcloud.world.scenario import BUILT_IN
+from tests.engine.conftest import open_workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+ALWAYS = ("l4-qat", "tpu-v6e1")
+WORST = BUILT_IN["documented-worst"].model_dump(mode="json")
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def worst(tmp_path_factory):
+    with open_workspace(tmp_path_factory.mktemp("worst"), "--scenario", "documented-worst") as workspace:
+        workspace.put_scenario({**WORST, "faults": []})
+        workspace.enable("cloudresourcemanager.googleapis.com")
+        workspace.advance(240)
+        yield workspace
+
+
+@pytest.mark.parametrize(
+    "stack", [pytest.param(stack, marks=() if stack in ALWAYS else pytest.mark.long) for stack in STACKS]
+)
+def test_a_stack_comes_up_stays_free_of_drift_and_goes(worst, stack):
+    worst.put_scenario(WORST)  # its faults come for each stack
+    wanted = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
+    worst.pulumi("stack", "init", stack)
+    if wanted["gemma-serving:weights"] == "bucket":
+        worst.stage_nothing(stack)
+    came_up = worst.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+    assert "Waiting for Google" in came_up.text
+    assert worst.served_length(stack) == wanted["gemma-serving:vllm"]["maxModelLen"]
+    worst.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", stack)
+    assert worst.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True

@@ -1,0 +1,68 @@
+"""What `pulumi up` says when a revision cannot start, with the real CLI: Cloud Run's own error gives no reason."""
+
+import pytest
+
+STACK = "l4-12b-qat"
+CANARY = "hf_canaryCanaryCANARY0123456789"
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def failing(workspace):
+    workspace.pulumi("stack", "init", STACK)
+    return workspace
+
+
+def change(workspace, *replaced):
+    """Replace parts of the stack's settings and return a function that takes the change back."""
+    path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
+    original = text = path.read_text()
+    for before, after in replaced:
+        assert before in text
+        text = text.replace(before, after)
+    path.write_text(text)
+    return lambda: path.write_text(original)
+
+
+def services(workspace):
+    return workspace.get("run", "v2/projects/local-project/locations/us-east4/services").get("services", [])
+
+
+def test_weights_that_are_not_staged_are_found_before_the_service_is_made(failing):
+    said = f"No weights are staged in gs://local-project-gemma-{STACK}-models/gemma-4-12B-it-qat-w4a16-ct"
+    assert said in failing.pulumi("preview", "--stack", STACK).text
+    refused = failing.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=None)
+    assert refused.code != 0
+    assert said in refused.text
+    assert f"python -m scripts.stage_model --stack {STACK}" in refused.text
+    assert "Traceback" not in refused.text
+    assert services(failing) == []
+
+
+def test_a_revision_that_cannot_start_says_why_with_the_figure_and_the_last_lines(failing):
+    """A length that the KV cache cannot hold. vLLM prints its arguments, so a token among them stands in Cloud Logging."""
+    failing.stage_nothing(STACK)
+    restore = change(
+        failing,
+        ("maxModelLen: 8192", f"maxModelLen: 262144\n    servedModelName: {CANARY}"),
+        ("gpuMemoryUtilization: 0.9", "gpuMemoryUtilization: 0.5"),
+        ("config:\n", "config:\n  gemma-serving:acceptFindings: [FIT04]\n"),
+    )
+    failed = failing.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=None)
+    restore()
+    assert failed.code != 0
+    assert "The user-provided container failed the configured startup probe checks." in failed.text
+    assert "did not start. The KV cache cannot hold one request of 262,144 tokens" in failed.text
+    assert "Set gemma-serving:vllm.maxModelLen to " in failed.text
+    assert "[system] Container called exit(1)." in failed.text
+    assert 'gcloud logging read \'resource.type="cloud_run_revision"' in failed.text
+    assert "[masked]" in failed.text
+    assert CANARY not in failed.text
+    assert "Traceback" not in failed.text.replace("[stderr] Traceback", "")
+
+
+def test_settings_that_fit_bring_the_server_up(failing):
+    failing.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    assert failing.served_length(STACK) == 8192
+    assert failing.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True

@@ -1,0 +1,139 @@
+"""Cycles one after the other until enough kills have hit, and their summary."""
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.kills import plan, strangers
+from tests.kills.run import Outcome, Runner
+from tests.kills.world import World
+
+
+@dataclass(kw_only=True)
+class Summary:
+    """What a series did and found."""
+
+    seed: int
+    outcomes: Sequence[Outcome]
+    foreign: int
+    seconds: float
+
+    @property
+    def problems(self) -> list[str]:
+        """Return what did not hold, with what it takes to replay it."""
+        return [
+            f"seed {self.seed}, cycle {each.cycle.number} ({each.cycle.stack}): {problem}\n"
+            + "\n".join(f"  {line}" for line in each.history)
+            for each in self.outcomes
+            for problem in each.problems
+        ]
+
+    def figures(self) -> dict[str, object]:
+        """Return the figures."""
+        hits = [done for each in self.outcomes for done in each.kills if not done.missed]
+        return {
+            "seed": self.seed,
+            "kills": len(hits),
+            "missed": sum(len(each.kills) for each in self.outcomes) - len(hits),
+            "cycles": len(self.outcomes),
+            "failed": sum(bool(each.problems) for each in self.outcomes),
+            "recovered": sum(each.recovered for each in self.outcomes),
+            "to_recover": sum(each.cycle.recover for each in self.outcomes),
+            "foreign": self.foreign,
+            "seconds": round(self.seconds),
+            "by_signal": dict(Counter(done.kill.signal for done in hits)),
+            "by_target": dict(Counter(done.kill.target for done in hits)),
+            "by_command": dict(Counter(done.kill.command for done in hits)),
+        }
+
+    def to_json(self) -> str:
+        """Return one JSON object."""
+        return json.dumps({**self.figures(), "problems": self.problems}, indent=1)
+
+    def to_text(self) -> str:
+        """Return a table for people."""
+        hits = [done for each in self.outcomes for done in each.kills if not done.missed]
+        signals = ("SIGKILL", "SIGTERM", "SIGINT")
+        counts = Counter((done.kill.target, done.kill.signal) for done in hits)
+        lines = [f"{'target':14}" + "".join(f"{name:>9}" for name in signals)]
+        lines += [f"{target:14}" + "".join(f"{counts[target, name]:9}" for name in signals) for target in plan.TARGETS]
+        figures = self.figures()
+        by_command = ", ".join(f"{name} {count}" for name, count in figures["by_command"].items())
+        lines += [
+            f"during: {by_command}",
+            (
+                f"{figures['kills']} kills ({figures['missed']} more came too late) in {figures['cycles']} cycles, "
+                f"{figures['seconds']} s, seed {self.seed}; {self.foreign} resources of others beside ours"
+            ),
+            f"{figures['failed']} cycles in which something did not hold; `up` went on in {figures['recovered']} cycles with recover",
+        ]
+        return "\n".join([*self.problems, *lines])
+
+
+@dataclass(kw_only=True)
+class Series:
+    """A local cloud with strangers, and the cycles on it."""
+
+    folder: Path
+    seed: int
+    each: int
+    first: int = 0
+    stacks: Sequence[str] = plan.STACKS
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def run(self, count: int) -> Summary:
+        """Run cycles until so many kills have hit. After a cycle in which something did not hold, go on with a new cloud."""
+        started_s, number, foreign = time.monotonic(), self.first, 0
+        world: World | None = None
+        try:
+            while self._hits() < count:
+                if world is None:
+                    world = self._world(number)
+                    foreign = len(world.snapshot())
+                outcome = Runner(world, plan.cycle(self.seed, number, self.each, self.stacks)).run()
+                self.outcomes.append(outcome)
+                self._tell(outcome)
+                if outcome.problems:
+                    world.close()
+                    world = None
+                number += 1
+        finally:
+            if world is not None:
+                world.close()
+        return Summary(seed=self.seed, outcomes=self.outcomes, foreign=foreign, seconds=time.monotonic() - started_s)
+
+    def _hits(self) -> int:
+        return sum(not done.missed for each in self.outcomes for done in each.kills)
+
+    def _world(self, number: int) -> World:
+        world = World(folder=self.folder / f"from-{number:04d}")
+        world.folder.mkdir(parents=True)
+        world.open()
+        strangers.settle(world)
+        return world
+
+    def _tell(self, outcome: Outcome) -> None:
+        way = "recover, up, teardown" if outcome.cycle.recover else "teardown"
+        hits = sum(not done.missed for done in outcome.kills)
+        word = "FAILED" if outcome.problems else "held"
+        print(
+            f"cycle {outcome.cycle.number} {outcome.cycle.stack}: {hits} kills, then {way}: {word}, {outcome.seconds:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+        for line in (*outcome.history, *outcome.problems) if outcome.problems else ():
+            print(f"  {line}", file=sys.stderr, flush=True)
+
+
+def assert_kills_lose_nothing(folder: Path, stack: str, count: int) -> None:
+    """Kill so many times on one stack, and check that everything held."""
+    summary = Series(folder=folder, seed=1, each=12, stacks=(stack,)).run(count)
+    assert summary.problems == [], "\n".join(summary.problems)
+    figures = summary.figures()
+    assert figures["kills"] >= count
+    assert figures["recovered"] == figures["to_recover"]
+    assert figures["foreign"] > 10

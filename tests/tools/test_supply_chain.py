@@ -1,0 +1,121 @@
+"""What is installed is what was locked, and who installs it can read no credentials."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKED = sorted(
+    [*ROOT.glob("requirements*.txt"), *(ROOT / name / "requirements.txt" for name in ("localcloud", "provider"))]
+)
+PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
+HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+INSTALLING = re.compile(r"make (setup|check|test|demo)|\.ci/run|pip install")
+
+
+def hashes(path):
+    """The hashes of each pin of a file. Every line is a pin or a hash: no index, no link, no option."""
+    found = {}
+    for line in path.read_text().splitlines():
+        pin, hashed = PIN.fullmatch(line), HASH.fullmatch(line)
+        assert pin or hashed, line
+        if pin:
+            current = found.setdefault(pin["pin"], set())
+        else:
+            current.add(hashed["hash"])
+    return found
+
+
+def test_every_requirement_file_is_known():
+    assert [path.relative_to(ROOT).as_posix() for path in LOCKED] == [
+        "localcloud/requirements.txt",
+        "provider/requirements.txt",
+        "requirements-dev.txt",
+        "requirements.txt",
+    ]
+
+
+@pytest.mark.parametrize("path", LOCKED, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_pin_has_hashes_and_no_file_names_a_registry(path):
+    found = hashes(path)
+    assert len(found) > 30
+    assert [pin for pin, known in found.items() if not known] == []
+    everywhere = hashes(ROOT / "requirements-dev.txt")
+    assert {pin: known for pin, known in found.items() if everywhere[pin] != known} == {}
+
+
+def test_packages_with_compiled_parts_have_a_file_for_every_python_and_system():
+    """One file for each of Python 3.11 to 3.13 on Linux, macOS and Windows would be nine; the locks hold all that there are."""
+    found = hashes(ROOT / "requirements.txt")
+    for name in ("aiohttp", "numpy", "pydantic-core", "yarl"):
+        assert max(len(known) for pin, known in found.items() if pin.startswith(f"{name}==")) >= 9, name
+
+
+def test_every_command_that_installs_requires_the_hashes():
+    texts = {path: path.read_text() for path in [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+    texts |= {path: path.read_text() for path in [*ROOT.glob("*/README.md"), *WORKFLOWS, *ROOT.glob(".ci/*")]}
+    texts |= {path: path.read_text() for path in [*ROOT.glob("provider/gcp_tpu_provider/*.py")]}
+    commands = [
+        (path.name, command)
+        for path, text in texts.items()
+        if path.name != "CHANGELOG.md"
+        for command in re.findall(r"pip install[^`\n]*-r [^`\n]*", text)
+    ]
+    assert len(commands) >= 4
+    assert [command for command in commands if "--require-hashes" not in command[1]] == []
+
+
+def test_the_lock_is_made_with_hashes_and_without_an_index():
+    compiled = re.findall(r"uv pip compile.*", (ROOT / "Makefile").read_text())
+    assert len(compiled) == len(LOCKED)
+    assert all("--generate-hashes" in command for command in compiled)
+    assert not any(word in command for command in compiled for word in ("index", "http", "find-links", "--header "))
+
+
+def jobs():
+    for path in WORKFLOWS:
+        workflow = yaml.safe_load(path.read_text())
+        for name, job in workflow["jobs"].items():
+            yield f"{path.name}/{name}", workflow, job
+
+
+def installs(job):
+    return any(INSTALLING.search(step.get("run", "")) for step in job["steps"])
+
+
+def test_a_job_that_installs_packages_of_a_pull_request_can_read_no_credentials():
+    """Code of a package runs while it is installed, and a job's variables and its identity are open to each of its steps."""
+    checked = []
+    for name, workflow, job in jobs():
+        triggers = workflow[True] if True in workflow else workflow["on"]  # YAML 1.1 reads `on` as true
+        if not installs(job) or "pull_request" not in triggers:
+            continue
+        allowed = job.get("permissions", workflow["permissions"])
+        assert allowed == {"contents": "read"}, name
+        assert "secrets." not in yaml.safe_dump(job), name
+        assert "google-github-actions" not in yaml.safe_dump(job), name
+        checked.append(name)
+    assert {"preview.yml/set-up", "test.yml/test"} <= set(checked)
+
+
+def test_secrets_are_given_to_single_steps_only():
+    for name, workflow, job in jobs():
+        for given in (workflow.get("env", {}), job.get("env", {})):
+            assert "secrets." not in str(given), name
+            assert "github.token" not in str(given), name
+
+
+def test_the_preview_gets_its_passphrase_in_one_step_and_installs_nothing():
+    job = yaml.safe_load((ROOT / ".github/workflows/preview.yml").read_text())["jobs"]["preview"]
+    assert not installs(job)
+    assert job["permissions"] == {"contents": "read", "id-token": "write", "pull-requests": "write"}
+    named = [step.get("name") for step in job["steps"] if "PULUMI_CONFIG_PASSPHRASE" in str(step)]
+    assert named == ["Preview"]
+
+
+def test_files_with_credentials_and_results_are_ignored():
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    assert {"gha-creds-*.json", "results/", ".localcloud/"} <= set(ignored)
