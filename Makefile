@@ -1,9 +1,9 @@
-# gemma-serving. `make setup`, `make demo`, `make test`, `make check`, `make docs`, `make clean`; see README.md.
+# gemma-serving. `make setup`, `make demo`, `make test`, `make long`, `make nightly`, `make laws`, `make check`, `make docs`, `make clean`; see README.md.
 SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 STAMP := .venv/.requirements-dev.txt
 
-.PHONY: setup demo test check docs format lock clean
+.PHONY: setup demo test long nightly schedules laws kills check docs format lock clean
 
 setup: $(STAMP)
 	@.venv/bin/python -m tools.engine
@@ -12,14 +12,37 @@ $(STAMP): requirements.txt requirements-dev.txt
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11, 3.12 or 3.13 with venv was found; install one, or name it: make setup PYTHON=/path/to/python3"; exit 1; }
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@echo "setup: installing the pinned packages into .venv (about two minutes the first time)"
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	@cp requirements-dev.txt $@
 
 demo: setup
 	@.venv/bin/python -m scripts.demo
 
+# Tests of the engine wait most of their time, so that few cores take twice as many processes.
 test: setup
-	@.venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	@.venv/bin/python -m pytest -n $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(2 * n, 8)))') --dist loadfile --no-loadscope-reorder
+
+# Every stack where each wait is as long as Google documents. `make test` has two of them.
+long: setup
+	@.venv/bin/python -m pytest -m long
+
+# Every stack with the stand-in of the gcp plugin and with the real one, which the engine downloads: both have to send the same.
+nightly: setup
+	@.venv/bin/python -m tools.nightly
+
+# 2,000 random schedules of the provider: kills, faults, late answers, changed settings, strangers. Four minutes on one core.
+schedules: setup
+	@.venv/bin/python -m pytest -q tests/provider/test_schedules.py --hypothesis-profile long --timeout 3600
+
+# 20,000 drawn deployments and edited stacks: every remedy of the planner has to keep its promise. Half an hour on two cores.
+laws: setup
+	@.venv/bin/python -m pytest -q -n 2 tests/planning/test_remedies.py tests/planning/test_laws.py --hypothesis-profile long --timeout 7200
+
+# Kills at random moments, each of whose losses would be a leak: `make kills SEED=2 COUNT=1000`. About a minute for three kills.
+SEED ?= 1
+COUNT ?= 100
+kills: setup
+	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT)
 
 check: setup
 	@.venv/bin/ruff format --check .
@@ -34,12 +57,12 @@ format: setup
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
-# Resolve requirements*.in anew. uv is needed here only.
+# Resolve requirements*.in anew, with the hashes of all files of each package. uv is needed here only.
 lock:
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate requirements.in -o requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --constraints requirements.txt localcloud/requirements.in -o localcloud/requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate requirements-dev.in -o requirements-dev.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate -c requirements.txt provider/pyproject.toml -o provider/requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements.in -o requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt localcloud/requirements.in -o localcloud/requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements-dev.in -o requirements-dev.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt provider/pyproject.toml -o provider/requirements.txt
 
 clean:
 	rm -rf .venv .localcloud .work .pytest_cache .ruff_cache .hypothesis build

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
-from vm_agent.base import ServingError, environment_variable
+from contracts.serving_document import REPOSITORIES_METADATA_KEY, image_in, parse_repositories
+from vm_agent.base import ServingError, environment_variable, log
 
 # The metadata server and the model server are never behind a proxy.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -58,6 +59,11 @@ class MetadataClient:
                     return None, ""
             raise
 
+    def region(self) -> str:
+        """Return the machine's region."""
+        with self._open("instance/zone", timeout_s=30) as response:
+            return response.read().decode().strip().rpartition("/")[2].rpartition("-")[0]
+
     def publish(self, key: str, value: str) -> None:
         """Set one guest attribute."""
         self._open(
@@ -73,6 +79,16 @@ class MetadataClient:
                 self._token = str(answer["access_token"])
                 self._token_until = time.monotonic() + max(0.0, float(answer.get("expires_in", 0)) - 60)
             return self._token
+
+
+def near_image(metadata: MetadataClient, image: str) -> str:
+    """Return the image's reference in the machine's own region, if there is a repository with it."""
+    try:
+        text, _ = metadata.attribute(REPOSITORIES_METADATA_KEY)
+        return image if text is None else image_in(metadata.region(), image, parse_repositories(text))
+    except CONNECTION_ERRORS as error:
+        log(f"The image is pulled from where the document says: the nearest repository is not known ({error}).")
+        return image
 
 
 def endpoint(api: str) -> str:

@@ -22,6 +22,14 @@ DENIED = re.compile(r"\bdenied\b|\b403\b|forbidden", re.IGNORECASE)
 """Docker's words for a registry that refuses a permission."""
 
 
+LIMITED = re.compile(r"\btoomanyrequests\b|\b429\b|\b502\b", re.IGNORECASE)
+"""Docker's words for a registry that is over a limit, or whose upstream is."""
+UPSTREAM_ADVICE = (
+    " Artifact Registry answers so when Docker Hub refuses it: beyond the limit for pulls without an account, "
+    "set gemma-serving:dockerHub."
+)
+
+
 def run_command(
     argv: Sequence[str], *, stdin: str = "", timeout_s: float = 120, env: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
@@ -96,7 +104,13 @@ def pull(
         status, lines = _pull(image, env, progress, cancelled)
     if status:
         text = " ".join(lines)
-        raise ServingError(f"Cannot pull image {image}: {text[-600:]}", denied=bool(DENIED.search(text)))
+        raise ServingError(pull_problem(image, text), denied=bool(DENIED.search(text)))
+
+
+def pull_problem(image: str, said: str) -> str:
+    """Return what is wrong when docker cannot pull: its words, and the setting if Docker Hub may have refused Artifact Registry."""
+    limited = LIMITED.search(said) and "-docker.pkg.dev/" in image
+    return f"Cannot pull image {image}: {said[-600:]}{UPSTREAM_ADVICE if limited else ''}"
 
 
 def _pull(
@@ -143,10 +157,12 @@ class ContainerState:
 
 
 def container_state() -> ContainerState | None:
-    """Return the state of the server's container, or None if it does not exist."""
+    """Return the state of the server's container, or None if it does not exist. Raises ServingError if docker does not answer."""
     template = '{{.State.Running}} {{.State.ExitCode}} {{index .Config.Labels "' + HASH_LABEL + '"}}'
     status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", CONTAINER])
     running, _, rest = output.partition(" ")
+    if status and "no such" not in output.lower():
+        raise ServingError(f"docker does not answer: {output[-600:] or f'exit code {status}'}")
     if status or running not in {"true", "false"}:
         return None
     exit_code, _, text_hash = rest.partition(" ")

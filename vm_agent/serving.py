@@ -4,7 +4,7 @@ import threading
 import time
 import urllib.error
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from contracts.guest_attributes import FAILED, FETCHING_WEIGHTS, LOADING, PULLING_IMAGE, READY, RETRYING, STARTING
@@ -16,7 +16,7 @@ from contracts.serving_document import (
     parse_document,
 )
 from vm_agent.base import ServingError, SupersededError, environment_variable, log
-from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, read_secret
+from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, near_image, read_secret
 from vm_agent.containers import (
     ContainerState,
     container_state,
@@ -131,11 +131,12 @@ class Agent:
         text_hash = document_hash(text)
         self.publisher.publish(STARTING, text_hash)
         try:
-            assignment = Assignment(version, text_hash, parse_document(text))
+            document = parse_document(text)
         except DocumentError as error:
             self.publisher.publish(FAILED, text_hash, str(error))
             return
-        self._serve_with_restarts(assignment)
+        near = replace(document, image=near_image(self.metadata, document.image))
+        self._serve_with_restarts(Assignment(version, text_hash, near))
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
         restarts, limit, first = 0, len(self.restart_delays_s), time.monotonic()

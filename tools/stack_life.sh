@@ -1,0 +1,21 @@
+#!/bin/sh
+# The life of the stack $1 on the cloud of the environment: up, a change in place, nothing left to change, destroy.
+# Run it in a copy of the project: making a stack writes its encryption salt into the settings file.
+set -eu
+stack=$1
+engine() { pulumi "$@" --stack "$stack" --non-interactive; }
+pulumi stack init "$stack" --non-interactive
+if grep -q "gemma-serving:weights: bucket" "Pulumi.$stack.yaml"; then
+    # A checkpoint without weights: the simulated server knows its size by name.
+    mkdir checkpoint
+    echo '{}' >checkpoint/config.json
+    head -c 64 /dev/zero >checkpoint/model.safetensors
+    python -m scripts.stage_model --stack "$stack" --from checkpoint
+fi
+engine up --yes --skip-preview
+engine preview --refresh --expect-no-changes
+engine config set --path gemma-serving:vllm.maxModelLen 4096
+engine config set --path gemma-serving:labels.team nightly
+engine up --yes --skip-preview
+engine preview --refresh --expect-no-changes
+engine destroy --yes --skip-preview
