@@ -216,8 +216,12 @@ def cloud_run_vcpu(host: Host) -> tuple[int, ...]:
     return tuple(vcpu for vcpu in CLOUD_RUN_VCPU if host.min_vcpu <= vcpu <= host.most_vcpu)
 
 
+CLOUD_RUN_GPUS: Final[Mapping[str, str]] = {"L4": "nvidia-l4", "RTX PRO 6000": "nvidia-rtx-pro-6000"}
+"""GPUs of Cloud Run, as its API and the setting `cloudRun.gpu` name them."""
 L4_REGIONS: Final = ("us-east4", "europe-west1", "europe-west4", "asia-southeast1", "us-central1")
 RTX_PRO_6000_REGIONS: Final = ("us-central1", "europe-west4", "asia-southeast1")
+BY_INVITATION: Final = frozenset({("L4", "us-central1")})
+"""GPU and region that Google opens to projects it has invited (Cloud Run, GPU support by region)."""
 FLEX_START_V6E_ZONES: Final = (
     "us-east5-a",
     "us-east5-b",

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -13,6 +13,25 @@ def each(tasks: Sequence[Callable[[], T]], *, workers: int) -> Sequence[T]:
 
     The threads are daemons, so that Ctrl-C ends the command while calls are under way.
     """
+    found = dict(_ended(tasks, workers, lambda: None))
+    return [found[index] for index in range(len(tasks))]
+
+
+def each_in_time(
+    tasks: Sequence[Callable[[], T]], *, workers: int, remaining_s: Callable[[], float]
+) -> Sequence[T | None]:
+    """Return what each function returned, in order; None for each that had not ended when no seconds remained. Raises the first error of one.
+
+    `remaining_s` is asked before each wait for the next function that ends.
+    """
+    found = dict(_ended(tasks, workers, lambda: max(remaining_s(), 0.0)))
+    return [found.get(index) for index in range(len(tasks))]
+
+
+def _ended(
+    tasks: Sequence[Callable[[], T]], workers: int, wait_s: Callable[[], float | None]
+) -> Iterator[tuple[int, T]]:
+    """Yield index and value of each function as it ends, until one is not there within `wait_s`."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
     for index in range(len(tasks)):
@@ -31,10 +50,11 @@ def each(tasks: Sequence[Callable[[], T]], *, workers: int) -> Sequence[T]:
 
     for number in range(min(workers, len(tasks))):
         threading.Thread(target=work, name=f"call-{number}", daemon=True).start()
-    found: dict[int, T] = {}
     for _ in tasks:
-        index, value, error = done.get()
+        try:
+            index, value, error = done.get(timeout=wait_s())
+        except queue.Empty:
+            return
         if error is not None:
             raise error
-        found[index] = value  # pyright: ignore[reportArgumentType] - a task without an error has returned its value
-    return [found[index] for index in range(len(tasks))]
+        yield index, value  # pyright: ignore[reportReturnType] - a task without an error has returned its value

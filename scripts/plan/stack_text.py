@@ -10,6 +10,7 @@ from contracts.fields import camel_case
 from contracts.labels import PRODUCT
 from planning.candidates import RUN_S
 from planning.errors import PlanningError
+from planning.hardware import CLOUD_RUN_GPUS
 from planning.images import IMAGES
 from planning.planner import plan
 from planning.recommendation import FUSE_MODES
@@ -23,8 +24,6 @@ from stacks.naming import Names, NamingError
 from stacks.planned import to_deployment
 
 SCHEMA: Final = "# yaml-language-server: $schema=docs/settings.schema.json"
-_GPUS: Final = {"L4": "nvidia-l4", "RTX PRO 6000": "nvidia-rtx-pro-6000"}
-"""GPUs as the setting `cloudRun.gpu` names them."""
 
 
 def new_file(name: str) -> Path:
@@ -158,7 +157,7 @@ def _cloud_run(solution: Solution) -> Iterator[str]:
     resolved, run = solution.subject.resolved, solution.deployment.cloud_run
     yield _key("cloudRun", "")
     yield f"    region: {run.region}"
-    yield f"    gpu: {_GPUS[resolved.accelerator.name]}"
+    yield f"    gpu: {CLOUD_RUN_GPUS[resolved.accelerator.name]}"
     yield f"    cpu: {resolved.vcpu:g}"
     yield f"    memory: {resolved.host_memory_gib:g}Gi"
     yield "    # As many requests as the server computes at a time."
