@@ -169,6 +169,12 @@ def _image_block(value: object) -> object:
     return {"repository": image.repository, "digest": image.digest, "version": image.version}
 
 
+def _image_of_the_target(values: dict[str, object]) -> object:
+    """Return the name of the image of a target; without a known target, any: the target's own mistake is named."""
+    platform = "tpu" if values.get("target") == "tpu" else "cuda"
+    return next(name for name, image in IMAGES.items() if image.platform == platform)
+
+
 class DockerHubSettings(_Frozen):
     """An account of Docker Hub, with which Artifact Registry pulls the image. Docker Hub limits pulls without one."""
 
@@ -395,8 +401,8 @@ class Settings(_Frozen):
             _image_block,
             json_schema_input_type=Annotated[str, Field(json_schema_extra={"enum": [*IMAGES]})] | ImageSettings,
         ),
-    ]
-    """The server's image: a name from `planning/images.py`, or a block for an image of your own."""
+    ] = Field(default_factory=_image_of_the_target, validate_default=True)  # pyright: ignore[reportArgumentType, reportCallIssue] - a name becomes a block
+    """The server's image: a name from `planning/images.py`, or a block for an image of your own. The default is that of the target."""
     docker_hub: DockerHubSettings | None = None
     """The account of Docker Hub with which the image is pulled. Without it the pulls count for an address that you share with others."""
     vllm: VllmOptions = Field(default_factory=VllmOptions)
