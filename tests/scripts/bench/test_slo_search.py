@@ -11,7 +11,7 @@ from scripts.bench.measure import Objective
 from scripts.bench.points import Sweep
 from scripts.bench.records import EndLoad, StopLoad
 from scripts.bench.report import write_reports
-from scripts.bench.slo_search import SequentialTest, StepTest, backlog_s, bisection_for, found_json
+from scripts.bench.slo_search import ShareTest, StepTest, backlog_s, bisection_for, found_json
 from scripts.bench.store import read_results, read_run
 from scripts.cli.command import run_command
 from tests.scripts.bench.test_sweep_runs import bench
@@ -22,7 +22,7 @@ SWEEP = Sweep(
 
 
 def verdict_of(miss_rate, seed, share=0.99, most=1000):
-    test, rng = SequentialTest(share=share), random.Random(seed)  # noqa: S311 - draws of a test, no secret
+    test, rng = ShareTest(share=share), random.Random(seed)  # noqa: S311 - draws of a test, no secret
     for _ in range(most):
         missed = rng.random() < miss_rate
         test.missed, test.kept = test.missed + missed, test.kept + (not missed)
@@ -41,20 +41,20 @@ def test_the_sequential_test_errs_as_seldom_as_it_says_and_stops_early():
 
 
 def test_verdicts_count_in_the_order_of_sending():
-    step = StepTest(test=SequentialTest(share=0.99), skipped=0)
+    step = StepTest(test=ShareTest(share=0.99), skipped=0)
     assert step.take([(index, True) for index in range(3, 400)]) is None  # the first three are not known yet
     assert (step.test.kept, step.test.missed) == (0, 0)
     assert isinstance(step.take([(0, False), (1, False), (2, False)]), StopLoad)
     assert step.ended == "misses"
-    calm = StepTest(test=SequentialTest(share=0.99), skipped=100)
+    calm = StepTest(test=ShareTest(share=0.99), skipped=100)
     assert calm.take([(index, True) for index in range(250)]) is None
     assert isinstance(calm.take([(index, True) for index in range(250, 400)]), EndLoad)
     assert calm.test.kept == 194
     # The first answers of an overloaded server are quick; they do not count.
-    late = StepTest(test=SequentialTest(share=0.99), skipped=100)
+    late = StepTest(test=ShareTest(share=0.99), skipped=100)
     assert isinstance(late.take([(index, index < 100) for index in range(200)]), StopLoad)
     assert (late.test.kept, late.test.missed) == (0, 3)
-    hopeless = StepTest(test=SequentialTest(share=0.99), skipped=5000)
+    hopeless = StepTest(test=ShareTest(share=0.99), skipped=5000)
     assert isinstance(hopeless.take([(index, index < 30) for index in range(50)]), StopLoad)
 
 
