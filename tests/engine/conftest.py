@@ -88,7 +88,7 @@ class Workspace:
 
     def admin(self, path):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/{path}"
-        answer = requests.get(url, headers=self.identity, timeout=10)
+        answer = requests.get(url, headers=self.identity, timeout=60)
         answer.raise_for_status()
         return answer.json()
 
@@ -97,23 +97,23 @@ class Workspace:
         base = self.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE"]
         for api in apis:
             url = f"{base}v1/projects/local-project/services/{api}:enable"
-            requests.post(url, json={}, headers=self.identity, timeout=10).raise_for_status()
+            requests.post(url, json={}, headers=self.identity, timeout=60).raise_for_status()
 
     def advance(self, seconds):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/advance"
-        requests.post(url, json={"seconds": seconds}, headers=self.identity, timeout=10).raise_for_status()
+        requests.post(url, json={"seconds": seconds}, headers=self.identity, timeout=60).raise_for_status()
 
     def change_scenario(self, changes):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario?merge=true"
-        requests.put(url, json=changes, headers=self.identity, timeout=10).raise_for_status()
+        requests.put(url, json=changes, headers=self.identity, timeout=60).raise_for_status()
 
     def put_scenario(self, scenario):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario"
-        requests.put(url, json=scenario, headers=self.identity, timeout=10).raise_for_status()
+        requests.put(url, json=scenario, headers=self.identity, timeout=60).raise_for_status()
 
     def get(self, api, path):
         base = f"{self.environment['LOCALCLOUD_URL']}/{api}/"
-        answer = requests.get(base + path, headers=self.identity, timeout=10)
+        answer = requests.get(base + path, headers=self.identity, timeout=60)
         answer.raise_for_status()
         return answer.json()
 

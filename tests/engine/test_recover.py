@@ -133,7 +133,7 @@ def test_the_recovered_stack_can_be_torn_down(workspace, killed):
 
 def storage(workspace, verb, path, **options):
     base = workspace.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"]
-    answer = requests.request(verb, f"{base}{path}", headers=workspace.identity, timeout=10, **options)
+    answer = requests.request(verb, f"{base}{path}", headers=workspace.identity, timeout=60, **options)
     answer.raise_for_status()
     return answer
 

@@ -90,7 +90,7 @@ class Cycle:
         base = self.workspace.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER"]
         url = f"{base}v1/projects/local-project:getIamPolicy"
         body = {"options": {"requestedPolicyVersion": 3}}
-        return requests.post(url, json=body, headers=self.workspace.identity, timeout=10).json()["bindings"]
+        return requests.post(url, json=body, headers=self.workspace.identity, timeout=60).json()["bindings"]
 
     def left(self, part=f"gemma-{STACK}"):
         names = [item["name"] for item in self.workspace.admin("resources")["resources"]]

@@ -23,8 +23,10 @@ class PlantedPool(WorkerPool):
         records, told = [], []
         for record in self._records(share):
             records.append(record)
-            told.append((record.index, share.objective.kept_by(record)))
             progress(len(records), 0)
+            if judge is None:
+                continue
+            told.append((record.index, share.objective.kept_by(record)))
             if len(told) == TOLD_TOGETHER:
                 if judge(told) is not None:
                     break
