@@ -11,6 +11,8 @@ from contracts.fields import camel_case, from_json
 from contracts.outputs import StackOutputs
 from planning import overheads, plan
 from planning.probes import LONGEST_PROBE, PROMPT_PROBE, seen_after_s
+from planning.residuals import smoke_thresholds as planned_thresholds
+from planning.subject import examine
 from planning.types import StartupProbe
 from planning.vllm_args import given_options
 from stacks.cloud_run import startup_probe
@@ -90,9 +92,10 @@ def test_a_threshold_of_the_settings_wins_over_the_planners_figure():
 @pytest.mark.parametrize(("estimate_s", "threshold_s"), [(3.0, 12.0), (0.01, 2.0)])
 def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floor(estimate_s, threshold_s):
     settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
-    planned = plan(to_deployment(settings))
-    planned = replace(planned, throughput=replace(planned.throughput, ttft_s=estimate_s))
-    assert smoke_thresholds(settings, planned).max_ttft_s == threshold_s
+    subject = examine(to_deployment(settings))
+    subject = replace(subject, throughput=replace(subject.throughput, ttft_s=estimate_s))
+    ttft_s, _, _ = planned_thresholds(subject, settings.smoke.burst_requests)
+    assert ttft_s == threshold_s
 
 
 @pytest.mark.parametrize(
