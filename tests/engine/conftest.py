@@ -16,7 +16,7 @@ import requests
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("components", "contracts", "localcloud", "planning", "provider", "scripts", "stacks", "tools", "vm_agent")
-LIMIT_S = 240
+LIMIT_S = 480
 
 ASK = """
 import sys, requests

@@ -19,7 +19,7 @@ from components.startup_script import startup_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PULUMI = Path(sys.executable).with_name("pulumi")
-LIMIT_S = 120
+LIMIT_S = 240
 # An image that the local cloud lists as one that exists.
 IMAGE = "docker.io/vllm/vllm-tpu@sha256:19a1a0526476f902eb83e1057f3d8938f35b457dd7716a30e9ab4f7bee90d507"
 PARENT = "v2alpha1/projects/local-project/locations"
