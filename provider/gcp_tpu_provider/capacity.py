@@ -291,7 +291,8 @@ async def await_capacity(
             if found.state in accepted_states:
                 return found
             if found.state in DEAD or found.state == DELETING:
-                refusal = f"{found.state}{f': {found.error}' if found.error else ''}."
+                words = f"{found.state}: {found.error}" if found.error else found.state
+                refusal = f"{words.rstrip('.')}."
         if refusal:
             await remove(operation)
             return Refused(record.zone, refusal)
