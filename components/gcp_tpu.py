@@ -162,9 +162,7 @@ class QueuedResourceArgs:
     """
     ready: pulumi.Input[ReadyArgs] | None = pulumi.property("ready", default=None)
     """How the machine reports that it is ready."""
-    no_capacity_advice: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property(
-        "noCapacityAdvice", default=None
-    )
+    next_steps: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("nextSteps", default=None)
     """What to try next, in sentences that end the error when no zone gave capacity. A change is no change of the
     resource.
     """
@@ -251,7 +249,7 @@ class QueuedResource(pulumi.CustomResource):
     """
     ready: pulumi.Output[Ready | None] = pulumi.property("ready")
     """How the machine reports that it is ready."""
-    no_capacity_advice: pulumi.Output[Sequence[str] | None] = pulumi.property("noCapacityAdvice")
+    next_steps: pulumi.Output[Sequence[str] | None] = pulumi.property("nextSteps")
     """What to try next, in sentences that end the error when no zone gave capacity. A change is no change of the
     resource.
     """

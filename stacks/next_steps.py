@@ -20,7 +20,7 @@ _OTHER_POOLS = {
 """By provisioning model: another one that asks another pool of machines, and what it costs beside money."""
 
 
-def no_capacity_advice(deployment: Deployment, stack: str) -> tuple[str, ...]:
+def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
     """Return the next steps, one sentence each: zones that are not tried, another provisioning model, smaller slices that fit."""
     return (*_steps(deployment), f"See what each zone offers: python -m scripts.capacity --stack {stack}")
 

@@ -85,9 +85,7 @@ def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
     ]
     lines += [f"{why}: {text.format(project=desired.project)}." for why, text in ADVICE.items() if why in kinds]
     model, accelerator = desired.inputs["provisioningModel"], desired.inputs["acceleratorType"]
-    return "\n".join(
-        [f"No zone gave {accelerator} as {model}. Nothing was left behind.", *lines, *desired.no_capacity_advice]
-    )
+    return "\n".join([f"No zone gave {accelerator} as {model}. Nothing was left behind.", *lines, *desired.next_steps])
 
 
 async def _existing_first(operation: ResourceOperation, zones: Sequence[str]) -> list[str]:

@@ -75,9 +75,9 @@ class DesiredState:
         return int(self.inputs["waitPerZoneS"])
 
     @property
-    def no_capacity_advice(self) -> tuple[str, ...]:
+    def next_steps(self) -> tuple[str, ...]:
         """What to try next when no zone gives capacity."""
-        return tuple(cast("list[str]", self.inputs.get("noCapacityAdvice") or []))
+        return tuple(cast("list[str]", self.inputs.get("nextSteps") or []))
 
     @property
     def allow_replace_active(self) -> bool:

@@ -225,7 +225,7 @@ INPUTS: tuple[Property, ...] = (
     ),
     Property("ready", _ref("Ready"), "How the machine reports that it is ready.", change="policy"),
     Property(
-        "noCapacityAdvice",
+        "nextSteps",
         STRINGS,
         "What to try next, in sentences that end the error when no zone gave capacity. A change is no change of the resource.",
         change="words",

@@ -90,7 +90,7 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_mos
         assert new.pop("validUntilDurationS") == 3600
         assert "validUntilDurationS" not in old
         # Words for people: a change of them is none.
-        assert new.pop("noCapacityAdvice")
+        assert new.pop("nextSteps")
         assert old == new
 
 

@@ -211,11 +211,11 @@ class TestZones:
             cloud.refusals[zone] = GoogleError(429, "CODE", "There is no more capacity in the zone")
         advice = ["Zones not tried: add europe-west4-a.", "Another pool: spot."]
         with pytest.raises(Aborted) as ended:
-            engine.up(wanted(noCapacityAdvice=advice))
+            engine.up(wanted(nextSteps=advice))
         assert ended.value.message.splitlines()[-2:] == advice
         cloud.refusals.clear()
-        engine.up(wanted(noCapacityAdvice=advice))
-        assert engine.preview(wanted(noCapacityAdvice=["Other words."])) == "same"
+        engine.up(wanted(nextSteps=advice))
+        assert engine.preview(wanted(nextSteps=["Other words."])) == "same"
         assert engine.preview(wanted()) == "same"
 
     def test_what_every_zone_would_repeat_ends_the_creation_at_once(self, engine: FakeEngine, cloud: FakeTpu):
