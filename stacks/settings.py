@@ -26,7 +26,7 @@ from pydantic.alias_generators import to_camel
 from contracts.labels import is_reserved
 from contracts.outputs import Target
 from planning.errors import PlanningError
-from planning.images import IMAGES, Image, image_of
+from planning.images import DEFAULT_IMAGES, IMAGES, Image, image_of
 from planning.rules import check_accepted
 from planning.types import ProvisioningModel
 from planning.vllm_args import VllmOptions
@@ -170,9 +170,8 @@ def _image_block(value: object) -> object:
 
 
 def _image_of_the_target(values: dict[str, object]) -> object:
-    """Return the name of the image of a target; without a known target, any: the target's own mistake is named."""
-    platform = "tpu" if values.get("target") == "tpu" else "cuda"
-    return next(name for name, image in IMAGES.items() if image.platform == platform)
+    """Return the name of the image of the target, which is read before."""
+    return DEFAULT_IMAGES[str(values["target"])]
 
 
 class DockerHubSettings(_Frozen):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
 
-from planning.hardware import CLOUD_RUN_GPUS, FLEX_START_V6E_ZONES, V5E_ZONES, Accelerator, gpu_regions
+from planning.hardware import CLOUD_RUN_GPUS, Accelerator, gpu_regions, known_places
 from planning.types import ProvisioningModel
 from scripts.cloud import quotas
 from scripts.cloud.google_api import CONNECTIONS, GoogleListError
@@ -137,7 +137,7 @@ def read_all(checkup: Checkup, asked: Asked, *, remaining_s: Callable[[], float]
 def zones_of(asked: Asked, zones: Reply) -> Sequence[str]:
     """Return the zones to ask: those that the API lists, else those that are known, and those of the stack."""
     listed = [str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in zones.items]
-    known = () if zones.is_read else (*FLEX_START_V6E_ZONES, *V5E_ZONES)
+    known = () if zones.is_read else (zone for one in asked.slices for zone in known_places(one))
     return tuple(dict.fromkeys((*sorted(listed), *known, *asked.zones)))
 
 

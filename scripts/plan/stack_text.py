@@ -12,7 +12,6 @@ from contracts.fields import camel_case
 from contracts.labels import PRODUCT
 from planning.candidates import RUN_S
 from planning.errors import PlanningError
-from planning.hardware import CLOUD_RUN_GPUS
 from planning.planner import plan
 from planning.recommendation import FUSE_MODES
 from planning.solve import ServiceLimits, Solution
@@ -24,6 +23,7 @@ from stacks.loading import from_values, read_yaml, take_secrets
 from stacks.naming import Names, NamingError
 from stacks.planned import to_deployment
 from stacks.secrets import SECRET_KEYS
+from stacks.wording import spelled
 
 SCHEMA: Final = "# yaml-language-server: $schema=docs/settings.schema.json"
 
@@ -184,7 +184,7 @@ def _cloud_run(solution: Solution) -> Iterator[str]:
     resolved, run = solution.subject.resolved, solution.deployment.cloud_run
     yield _key("cloudRun", "")
     yield f"    region: {run.region}"
-    yield f"    gpu: {CLOUD_RUN_GPUS[resolved.accelerator.name]}"
+    yield f"    gpu: {spelled('accelerator', resolved.accelerator.name)}"
     yield f"    cpu: {resolved.vcpu:g}"
     yield f"    memory: {resolved.host_memory_gib:g}Gi"
     yield "    # As many requests as the server computes at a time."
