@@ -2,7 +2,8 @@
 
 Every request's first token leaves `--ttft-s` after its last byte arrived, and each further one `--tpot-s` after the one before, by one
 scheduler for all streams. A word is a token. It prints `{"port": N}` on its first line, and counts what it did at GET /control:
-its own lateness too, so that a measuring client can be told from a slow server. POST /control sets faults for the requests to come.
+its own lateness too, so that a measuring client can be told from a slow server. POST /control sets faults for the requests to come,
+and forgets the largest lateness.
 GET /truth lists every stream with the readings of the server's own clock: when its request arrived, when its first output and its
 last event left, and how it ended. With `--capacity` that many streams run at once; the others wait, as in an engine.
 With `--keep-requests`, GET /received lists the bodies of all streamed requests and when they came.
@@ -155,6 +156,7 @@ class Stream:
         self.last_at = self.first_at = self.began_at = 0.0
         self.tail = int(self.state.fault.get("tail", 0))
         self.lead = int(self.state.fault.get("lead", 0))
+        self.faulty = bool(fault.get("kind"))
         self.head, self.opening, self.pieces = self.state.frames[chat]
         counters = self.state.counters
         counters["open"] += 1
@@ -237,7 +239,7 @@ class Stream:
             self.state.truth.append(
                 {
                     "received_s": self.started_at, "first_s": self.first_at or self.began_at, "last_s": self.last_at,
-                    "end_s": self.state.scheduler.loop.time(), "tokens": self.sent, "completed": completed,
+                    "end_s": self.state.scheduler.loop.time(), "tokens": self.sent, "completed": completed and not self.faulty,
                 }
             )  # fmt: skip
             if self.admitted:
@@ -323,6 +325,7 @@ class Connection(asyncio.BufferedProtocol):
         if path == "/control":
             if method == "POST":
                 self.state.fault = body
+                counters["late_max_s"] = 0.0
             self.answer(200, {**counters, "prompts": len(self.state.prompts)})
             return
         if path in {"/received", "/truth"}:
