@@ -60,8 +60,7 @@ def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, w
     full = answers(shape)
     if full is None:
         return None
-    output = full.output_tok_per_s
-    most_per_s = output.times(full.most_requests_per_s / output.typical)
+    most_per_s = _saturated_per_s(full)
 
     def keeps(level: float, end: _End) -> bool:
         if not whole and level > getattr(most_per_s, end):
@@ -74,6 +73,28 @@ def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, w
         return _highest(lambda level: keeps(level, end), whole=whole)
 
     return Band(low=highest("low"), typical=highest("typical"), high=highest("high"))
+
+
+def output_forecast(answers: Answers, shape: Workload, level: float, *, whole: bool) -> Band | None:
+    """Return the output tokens per second at a load, with the band; None without a plan.
+
+    An open loop gets what it asks for up to saturation, which may come at the low end of the band or at the high one.
+    """
+    if whole:
+        plan = answers(at_level(shape, level, whole=True))
+        return None if plan is None else plan.output_tok_per_s
+    full = answers(shape)
+    if full is None:
+        return None
+    most = _saturated_per_s(full)
+    ends = [min(level, end) * shape.output_tokens for end in (most.low, most.typical, most.high)]
+    return Band(low=ends[0], typical=ends[1], high=ends[2])
+
+
+def _saturated_per_s(full: WorkloadPlan) -> Band:
+    """Return the requests per second at which the server is saturated, with the band of its output rate."""
+    output = full.output_tok_per_s
+    return output.times(full.most_requests_per_s / output.typical)
 
 
 def _meets(plan: WorkloadPlan, objective: Objective, end: _End) -> bool:

@@ -47,7 +47,7 @@ def _expected(found: Mapping[str, Any]) -> tuple[Mark, ...]:
     levels = [(end, forecast.get(end)) for end in ENDS]
     return tuple(
         Mark(
-            x=float(level),
+            x=float(f"{level:.3g}"),  # the axis names it
             y=100 * found["share"],
             label=f"the plan expects {level:,.4g} {found['unit']} ({end})",
             valid=True,

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from planning.types import Band
 from planning.workload import Workload
-from scripts.bench.forecast import NOT_DEPLOYED, OF_FILE, WITHOUT_STACK, at_level, level_forecast, shape_of
+from scripts.bench.forecast import NOT_DEPLOYED, OF_FILE, WITHOUT_STACK, level_forecast, output_forecast, shape_of
 from scripts.bench.limits import open_files_limit
 from scripts.bench.load import Share
 from scripts.bench.measure import SCHEMA_VERSION, Objective, has_too_many_failures
@@ -319,8 +319,8 @@ class _Forecast:
         """Return the output rate of a step."""
         if self._answers is None or self._shape is None:
             return None
-        plan = self._answers(at_level(self._shape, point.level, whole=self._whole))
-        return None if plan is None else plan.output_tok_per_s.rounded(2)
+        band = output_forecast(self._answers, self._shape, point.level, whole=self._whole)
+        return None if band is None else band.rounded(2)
 
 
 def _proxy(url: str) -> HttpProxy | None:

@@ -14,7 +14,7 @@ from planning.subject import examine
 from planning.types import Band, Deployment
 from planning.workload import Workload
 from scripts.bench.__main__ import COMMAND
-from scripts.bench.forecast import at_level, level_forecast, shape_of
+from scripts.bench.forecast import at_level, level_forecast, output_forecast, shape_of
 from scripts.bench.load import arrivals
 from scripts.bench.measure import Objective
 from scripts.bench.points import Point, Sweep
@@ -347,6 +347,21 @@ def test_the_forecast_is_the_highest_load_whose_planned_times_keep_the_limits(wh
     assert more.ttft_s.typical > 1.0 or more.tpot_s.typical > 0.05 or band.typical * 1.02 > more.most_requests_per_s
     assert level_forecast(answers, shape, Objective(ttft_s=1e-6), whole=whole).high == 0.0
     assert level_forecast(lambda _workload: None, shape, limits, whole=whole) is None
+
+
+def test_the_output_that_is_forecast_is_what_is_asked_for_up_to_saturation():
+    answers, shape = planner(), Workload(input_tokens=512, output_tokens=128)
+    most = answers(shape).most_requests_per_s
+    little, much = (output_forecast(answers, shape, level, whole=False) for level in (most / 10, most * 10))
+    assert [little.low, little.typical, little.high] == pytest.approx([most * 12.8] * 3)
+    assert much.typical == pytest.approx(most * 128)
+    assert much.low < much.typical < much.high
+    # Between both ends of saturation only the low end is below what is asked for.
+    between = output_forecast(answers, shape, most * 0.9, whole=False)
+    assert between.low == much.low < between.typical == between.high
+    users = output_forecast(answers, shape, 4, whole=True)
+    assert users == answers(at_level(shape, 4, whole=True)).output_tok_per_s
+    assert output_forecast(lambda _workload: None, shape, 1.0, whole=False) is None
 
 
 def test_the_planner_is_asked_for_the_shape_of_the_load():
