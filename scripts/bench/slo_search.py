@@ -58,7 +58,7 @@ def skipped_requests(objective: Objective, *, users: int | None, rate_per_s: flo
 
 
 @dataclass(slots=True, kw_only=True)
-class SequentialTest:
+class ShareTest:
     """Tell whether the share of requests that keep the limits is `share`, from as few of them as possible."""
 
     share: float
@@ -83,7 +83,7 @@ class SequentialTest:
 
 
 @dataclass(slots=True, kw_only=True)
-class ShareTest:
+class ConfirmationTest:
     """Tell whether the share of requests that keep the limits is `share`, from `most` of them."""
 
     share: float
@@ -113,7 +113,7 @@ def confirming_requests(rate_per_s: float, most: int) -> int:
 class StepTest:
     """The test of one step, fed with the verdicts of requests as they come."""
 
-    test: SequentialTest | ShareTest
+    test: ShareTest | ConfirmationTest
     skipped: int
     """Requests at the start that the test leaves out: the backlog or the queue of users has to build up first."""
     ended: Verdict | None = None

@@ -26,8 +26,8 @@ from scripts.bench.slo_search import (
     MOST_REQUESTS,
     MOST_STEPS,
     Bisection,
+    ConfirmationTest,
     Search,
-    SequentialTest,
     ShareTest,
     Step,
     StepTest,
@@ -480,8 +480,8 @@ def _step_test(settings: SweepSettings, point: Point) -> StepTest | None:
     skipped = skipped_requests(settings.objective, users=point.concurrency, rate_per_s=point.request_rate)
     share = settings.slo_share
     if point.repeat and point.requests is not None:  # the step confirms (`_step_point`)
-        return StepTest(test=ShareTest(share=share, most=point.requests - skipped), skipped=skipped)
-    return StepTest(test=SequentialTest(share=share), skipped=skipped)
+        return StepTest(test=ConfirmationTest(share=share, most=point.requests - skipped), skipped=skipped)
+    return StepTest(test=ShareTest(share=share), skipped=skipped)
 
 
 def _judged(

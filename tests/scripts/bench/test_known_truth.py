@@ -18,12 +18,14 @@ from scripts.bench.sweep import run_sweep
 from scripts.cli.command import run_command
 from scripts.client.access import ServerAccess
 from scripts.client.openai import OpenAIClient, chat_body
-from tests.scripts.bench.test_sweep_runs import Quiet
+from tests.scripts.bench.test_sweep_runs import STALL_LIMIT_S, Quiet
 
 SWEEP = Sweep(
     concurrency=(4,), request_rate=(), input_tokens=(32,), output_tokens=(16,), requests=24, duration_s=None, seed=1
 )
 NEAR = 0.02
+STOOD_STILL_S = 0.05
+"""A server that the machine kept from running for longer answers otherwise than it was told to."""
 
 
 @pytest.fixture
@@ -36,7 +38,6 @@ def calm(server):
 def measured(server, out, sweep=SWEEP, **options):
     """Measure one point, and return it with what the server saw of it."""
     before = len(server.truth())
-    options = {"stall_limit_s": 20.0, **options}
     settings = SweepSettings(url=server.url, model=None, out=out, warm_up=0, workers=1, **options)
     outcome = run_sweep(settings, sweep, ServerAccess(base_url=server.url, auth="none"), Quiet())
     assert outcome.ending == "done", outcome.detail
@@ -117,13 +118,14 @@ def test_every_figure_is_the_servers_whatever_the_tokens_say(calm, tmp_path, tai
 )
 @pytest.mark.parametrize("tail", [0, 12], ids=["text", "tail"])
 def test_failures_of_every_kind_leave_the_figures_of_the_others_true(calm, tmp_path, fault, error, tail):
-    calm.control({**fault, "every": 4, "tail": tail})
-    result, rows = measured(calm, tmp_path, max_failed=0.5, stall_limit_s=2.0 if error == "stall" else 20.0)
-    assert result["errors_by_kind"] == {error: 6}
-    assert (result["completed"], result["failed"]) == (18, 6)
+    every, limit_s = (12, STALL_LIMIT_S) if error == "stall" else (4, 120.0)
+    calm.control({**fault, "every": every, "tail": tail})
+    result, rows = measured(calm, tmp_path, max_failed=0.5, stall_limit_s=limit_s)
+    assert result["errors_by_kind"] == {error: 24 // every}
+    assert (result["completed"], result["failed"]) == (24 - 24 // every, 24 // every)
     assert_true_or_invalid(calm, result, rows)
     if error == "stall":
-        assert result["duration"] >= 2.0
+        assert result["duration"] >= STALL_LIMIT_S
 
 
 def test_the_first_output_ends_the_time_to_first_token_and_special_tokens_before_it_do_not(calm, tmp_path):
@@ -160,7 +162,7 @@ def test_a_limited_server_is_over_saturated_and_an_unlimited_one_is_not(start_se
     server = start_server("--ttft-s", "0.05", "--tpot-s", "0.01", "--capacity", str(capacity))
     sweep = replace(SWEEP, concurrency=(), request_rate=(40.0,), requests=80, output_tokens=(6,))
     result, rows = measured(server, tmp_path, sweep, stall_limit_s=30.0)
-    if over or (result["valid"] and server.control()["late_max_s"] < 0.05):
+    if over or (result["valid"] and server.control()["stood_still_s"] <= STOOD_STILL_S):
         assert result["saturation"]["over"] is over
     assert_true_or_invalid(server, result, rows)
     if over:
@@ -206,12 +208,12 @@ def test_an_answer_that_is_none_is_named_as_what_it_is(calm, tmp_path, kind, err
 
 def test_a_hang_before_the_first_byte_falls_under_the_stall_limit(calm, tmp_path):
     calm.control({"kind": "hang", "spare": 23})
-    result, rows = measured(calm, tmp_path, stall_limit_s=2.0)
+    result, rows = measured(calm, tmp_path, stall_limit_s=STALL_LIMIT_S)
     assert result["errors_by_kind"] == {"stall": 1}
     assert "before the first token" in result["error_examples"]["stall"]
     # The last request hangs: the duration ends with it, although the complete answers were quick.
     answered_s = max(row["last_s"] for row in rows) - min(row["received_s"] for row in rows)
-    assert result["duration"] >= max(2.0, answered_s)
+    assert result["duration"] >= max(STALL_LIMIT_S, answered_s)
 
 
 def test_a_server_that_refuses_is_not_fast_and_the_run_fails(calm, tmp_path):
@@ -237,13 +239,13 @@ def test_retry_after_is_honoured_when_asked(calm, tmp_path):
     result, _ = measured(calm, tmp_path, honour_retry_after=True)
     assert (result["completed"], result["failed"]) == (24, 0)
     assert result["client"]["retry_after_waits"] == 3
-    assert sorted(result["e2els"])[-3] > 1.0
+    assert sum(e2e_s > 1.0 for e2e_s in result["e2els"]) >= 3
     assert "3 requests were sent again after the time in Retry-After" in result["notes"][0]
 
 
 def test_retry_after_beyond_the_request_limit_is_a_failure(calm, tmp_path):
     calm.control({"kind": "status", "status": 503, "retry_after": 60, "times": 2})
-    result, _ = measured(calm, tmp_path, replace(SWEEP, requests=8), honour_retry_after=True, request_limit_s=2.0)
+    result, _ = measured(calm, tmp_path, replace(SWEEP, requests=8), honour_retry_after=True, request_limit_s=30.0)
     assert result["errors_by_kind"] == {"http_503": 2}
 
 

@@ -21,8 +21,8 @@ from scripts.bench.points import Point, Sweep
 from scripts.bench.records import EndLoad, StopLoad
 from scripts.bench.report import write_reports
 from scripts.bench.slo_search import (
+    ConfirmationTest,
     Search,
-    SequentialTest,
     ShareTest,
     StepTest,
     backlog_s,
@@ -42,7 +42,7 @@ SWEEP = Sweep(
 
 
 def verdict_of(miss_rate, seed, share=0.99, most=1000):
-    test, rng = SequentialTest(share=share), random.Random(seed)  # noqa: S311 - draws of a test, no secret
+    test, rng = ShareTest(share=share), random.Random(seed)  # noqa: S311 - draws of a test, no secret
     for _ in range(most):
         missed = rng.random() < miss_rate
         test.missed, test.kept = test.missed + missed, test.kept + (not missed)
@@ -61,20 +61,20 @@ def test_the_sequential_test_errs_as_seldom_as_it_says_and_stops_early():
 
 
 def test_verdicts_count_in_the_order_of_sending():
-    step = StepTest(test=SequentialTest(share=0.99), skipped=0)
+    step = StepTest(test=ShareTest(share=0.99), skipped=0)
     assert step.take([(index, True) for index in range(3, 400)]) is None  # the first three are not known yet
     assert (step.test.kept, step.test.missed) == (0, 0)
     assert isinstance(step.take([(0, False), (1, False), (2, False)]), StopLoad)
     assert step.ended == "misses"
-    calm = StepTest(test=SequentialTest(share=0.99), skipped=100)
+    calm = StepTest(test=ShareTest(share=0.99), skipped=100)
     assert calm.take([(index, True) for index in range(250)]) is None
     assert isinstance(calm.take([(index, True) for index in range(250, 400)]), EndLoad)
     assert calm.test.kept == 194
     # The first answers of an overloaded server are quick; they do not count.
-    late = StepTest(test=SequentialTest(share=0.99), skipped=100)
+    late = StepTest(test=ShareTest(share=0.99), skipped=100)
     assert isinstance(late.take([(index, index < 100) for index in range(200)]), StopLoad)
     assert (late.test.kept, late.test.missed) == (0, 3)
-    hopeless = StepTest(test=SequentialTest(share=0.99), skipped=5000)
+    hopeless = StepTest(test=ShareTest(share=0.99), skipped=5000)
     assert isinstance(hopeless.take([(index, index < 30) for index in range(50)]), StopLoad)
 
 
@@ -200,13 +200,13 @@ def test_a_rate_is_confirmed_by_longer_steps_and_users_are_not():
 
 def test_a_confirmation_takes_its_requests_unless_they_can_no_longer_keep():
     def verdict(missed, total, most=1000):
-        return ShareTest(share=0.99, most=most, kept=total - missed, missed=missed).verdict
+        return ConfirmationTest(share=0.99, most=most, kept=total - missed, missed=missed).verdict
 
     assert verdict(0, 999) is None
     assert verdict(10, 1000) == "keeps"
     assert verdict(11, 11) == "misses"
     assert verdict(10, 10) is None
-    assert ShareTest(share=0.99, most=1000, kept=98, missed=2).forced == "misses"
+    assert ConfirmationTest(share=0.99, most=1000, kept=98, missed=2).forced == "misses"
     assert [confirming_requests(rate, 1000) for rate in (0.1, 1.0, 40.0)] == [300, 600, 1000]
     assert confirming_requests(40.0, 60) == 60
 
@@ -295,6 +295,7 @@ def test_users_are_found_exactly(modelled, limit_s, users):
     assert found["unit"] == "users"
     assert (found["level"], found["missed_at"]) == (users, users + 1)
     assert len(results) == found["steps"] <= 16
+    assert found["level"] is None or found["level"] < 14  # a timer is never early; a busy machine finds less
 
 
 def test_the_report_has_the_sentence_the_load_and_the_forecast_and_a_continued_search_measures_nothing(
