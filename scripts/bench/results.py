@@ -46,8 +46,10 @@ def point_result(
     client, server = client_figures(results), watch.figures()
     failing = failure_reason(figures, settings.max_failed)
     reasons = ([failing] if failing else []) + invalid_reasons(client, figures["median_ttft_ms"])
-    window = None if prepared.traffic.unsteady else steady_window(records, point)
-    saturation = None if prepared.traffic.unsteady else saturation_figures(records, window, point.request_rate)
+    # Sessions that arrive at a rate send later turns long after the first: the load fills up only when whole sessions end.
+    unsteady = prepared.traffic.unsteady or (prepared.traffic.turns > 1 and point.mode == "open")
+    window = None if unsteady else steady_window(records, point)
+    saturation = None if unsteady else saturation_figures(records, window, point.request_rate)
     disagreements, not_compared = server_reasons(records, figures, server)
     reasons += [*little_reasons(records, figures, point, window), *disagreements]
     notes = [
