@@ -20,6 +20,7 @@ from scripts.bench.records import WorkerResult
 from scripts.bench.server import ServerInfo, Watch
 from scripts.bench.settings import SweepSettings, warm_up_requests
 from scripts.bench.steady import saturation_figures, steady_figures, steady_window
+from scripts.bench.timeline import point_timeline
 from scripts.bench.traffic.figures import traffic_figures, traffic_notes
 from scripts.bench.traffic.prepare import PreparedTraffic
 from scripts.bench.vllm_command import vllm_command
@@ -80,6 +81,7 @@ def point_result(
         **figures,
         "steady": steady_figures(records, window),
         "saturation": saturation,
+        "timeline": point_timeline(records),
         **error_figures(records),
         "usd_per_million_output_tokens": round(price / 3600 / throughput * 1e6, 4)
         if price is not None and throughput > 0

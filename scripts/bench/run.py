@@ -13,6 +13,7 @@ from contracts.exit_codes import ExitCode
 from scripts.bench.options import BenchOptions
 from scripts.bench.points import Sweep, SweepError
 from scripts.bench.progress import reporter_for_stderr
+from scripts.bench.report import write_reports
 from scripts.bench.roofline import roofline_of
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results
@@ -23,8 +24,8 @@ from scripts.measured.planned import deployed_plan
 from scripts.measured.record import keep_sweep, now
 from scripts.pulumi.stack import stack_outputs
 
-NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times"})
-"""Fields of a result with one value per request; --json leaves them out."""
+NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times", "timeline"})
+"""Fields of a result with one value per request or moment; --json leaves them out."""
 
 
 def run_benchmark(options: BenchOptions) -> ExitCode:
@@ -143,8 +144,6 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
 
 
 def _written_reports(settings: SweepSettings, outcome: SweepOutcome) -> Sequence[Path]:
-    from scripts.bench.report import write_reports  # noqa: PLC0415 - matplotlib is slow to load
-
     return write_reports(settings.out) if outcome.stored else ()
 
 
