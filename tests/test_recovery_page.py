@@ -203,8 +203,8 @@ def newer_state(_tools):
 @produces("cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE")
 def lost_passphrase(tools):
     answer = subprocess.CompletedProcess([], 1, "", "error: failed to decrypt: incorrect passphrase")
-    tools.patch.setattr("scripts.recover.previewed.engine.run", lambda *_, **__: answer)
-    previewed = importlib.import_module("scripts.recover.previewed")
+    tools.patch.setattr("scripts.pulumi.previewed.engine.run", lambda *_, **__: answer)
+    previewed = importlib.import_module("scripts.pulumi.previewed")
     return refusal(lambda: previewed.declared("dev"))
 
 

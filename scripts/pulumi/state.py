@@ -11,11 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, cast
 
+from contracts.fields import ContractError, from_json
 from contracts.labels import PRODUCT
+from contracts.outputs import StackOutputs
 from scripts.cloud.parallel import each
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine, locks
-from scripts.pulumi.deployment import StackDeployment, StateUnreadableError, deployment_of, parse_deployment
+from scripts.pulumi.deployment import (
+    StackDeployment,
+    StateUnreadableError,
+    as_mapping,
+    as_sequence,
+    deployment_of,
+    parse_deployment,
+)
 
 Status = Literal["read", "missing", "unreadable", "no engine"]
 Item = Mapping[str, object]
@@ -59,6 +68,21 @@ class StackState:
         items = (*self.resources, *self.pending)
         grants = [item for item in items if str(item.get("type")).startswith("gcp:storage/bucketIAMMember:")]
         return tuple(dict.fromkeys(str(_inputs(item).get("bucket") or "").removeprefix("b/") for item in grants))
+
+    @property
+    def outputs(self) -> StackOutputs | None:
+        """The stack's outputs; None if it is not deployed, or if they are of another version of the project or hold ciphertext."""
+        resources = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
+        stacks = [as_mapping(item) for item in resources if as_mapping(item).get("type") == "pulumi:pulumi:Stack"]
+        found = as_mapping(stacks[0].get("outputs") if stacks else None)
+        try:
+            return from_json(StackOutputs, found) if found else None
+        except ContractError:
+            return None
+
+    def of_type(self, kind: str) -> Sequence[Item]:
+        """Return its resources of a type, without those that only wait for their deletion."""
+        return [item for item in self.resources if item.get("type") == kind and not item.get("delete")]
 
     def _inputs(self) -> Iterator[Item]:
         for item in (*self.resources, *self.pending):
