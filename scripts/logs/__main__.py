@@ -76,10 +76,14 @@ def _logs(options: LogsOptions) -> ExitCode:
     recent = [line.text for line in found]
     show.lines(found)
     told: set[str] = set()
-    begun = found[-1].moment + timedelta(microseconds=1) if found else since
+    printed = {(line.moment, line.text) for line in found}
+    # Lines before the first printed one were left out on purpose; one between them may only become visible now.
+    begun = found[0].moment if len(found) == options.lines else since
     fresh = True
     for line in follow(api, log, begun, mask, say=_say):
         if line is not None:
+            if (line.moment, line.text) in printed:
+                continue
             show.lines([line])
             recent, fresh = [*recent[-_KEPT:], line.text], True
         elif fresh:

@@ -63,7 +63,7 @@ def _show(report: "StatusReport", options: StatusOptions) -> None:
     from scripts.cli.tables import console
     from scripts.status.render import ReportView
 
-    console(sys.stdout).print(ReportView(report, zone_is_utc=options.utc))
+    console(sys.stdout).print(ReportView(report, zone_is_utc=options.utc), crop=False)
 
 
 def _watch(request: "StatusRequest", options: StatusOptions) -> None:
