@@ -28,6 +28,13 @@ with open_stack_access(outputs) as access:
 print(models["data"][0]["max_model_len"])
 """
 
+OUTPUTS = """
+import json, sys
+from contracts.fields import to_json
+from scripts.pulumi.stack import stack_outputs
+print(json.dumps(to_json(stack_outputs(sys.argv[1]))))
+"""
+
 
 @dataclass
 class Answer:
@@ -120,6 +127,10 @@ class Workspace:
     def state(self, stack):
         """The state file itself, as the engine wrote it."""
         return (self.folder / "cloud" / "pulumi" / ".pulumi" / "stacks" / "gemma-serving" / f"{stack}.json").read_text()
+
+    def outputs(self, stack):
+        """The stack's outputs as the commands read them, by their JSON keys."""
+        return json.loads(self.run(sys.executable, "-c", OUTPUTS, stack).out)
 
     def served_length(self, stack):
         """Ask the running server for its max-model-len, through the way in that the stack's outputs name."""

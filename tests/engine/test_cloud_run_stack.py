@@ -26,7 +26,7 @@ def deployed(workspace):
     workspace.pulumi("stack", "init", STACK)
     workspace.stage_nothing(STACK)
     workspace.pulumi("up", "--yes", "--stack", STACK)
-    return json.loads(workspace.pulumi("stack", "output", "--json", "--stack", STACK).out)
+    return workspace.outputs(STACK)
 
 
 def give_up_early(workspace):

@@ -129,7 +129,7 @@ def test_the_engine_reads_a_partial_creation_and_its_progress_off_the_wire():
             )
             checked = provider.Check(provider_pb2.CheckRequest(urn=URN, news=wire.write(wanted())), timeout=10)
             creation = provider.Create.future(provider_pb2.CreateRequest(urn=URN, properties=checked.inputs))
-            while not any("WAITING_FOR_RESOURCES" in line.message for line in log.lines):
+            while not any("us-east5-a WAITING" in line.message for line in log.lines):
                 assert not creation.done(), creation.exception()
                 time.sleep(0.02)
             provider.Cancel(empty_pb2.Empty(), timeout=10)
