@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, cast
 
-from contracts.fields import ContractError, from_json
 from contracts.labels import PRODUCT
-from contracts.outputs import StackOutputs
+from contracts.outputs import DETAILS_TYPE, StackOutputs
 from scripts.cloud.parallel import each
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine, locks
 from scripts.pulumi.deployment import (
+    ResourceState,
     StackDeployment,
     StateUnreadableError,
     as_mapping,
@@ -25,6 +25,7 @@ from scripts.pulumi.deployment import (
     deployment_of,
     parse_deployment,
 )
+from scripts.pulumi.stack import STACK_TYPE, outputs_in
 
 Status = Literal["read", "missing", "unreadable", "no engine"]
 Item = Mapping[str, object]
@@ -71,18 +72,12 @@ class StackState:
 
     @property
     def outputs(self) -> StackOutputs | None:
-        """The stack's outputs; None if it is not deployed, or if they are of another version of the project or hold ciphertext."""
-        resources = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
-        stacks = [as_mapping(item) for item in resources if as_mapping(item).get("type") == "pulumi:pulumi:Stack"]
-        found = as_mapping(stacks[0].get("outputs") if stacks else None)
+        """The stack's outputs; None if it is not deployed, or was deployed by another version of the project."""
+        found = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
         try:
-            return from_json(StackOutputs, found) if found else None
-        except ContractError:
+            return outputs_in(self.stack, [ResourceState(as_mapping(item)) for item in found])
+        except CommandRefusedError:
             return None
-
-    def of_type(self, kind: str) -> Sequence[Item]:
-        """Return its resources of a type, without those that only wait for their deletion."""
-        return [item for item in self.resources if item.get("type") == kind and not item.get("delete")]
 
     def _inputs(self) -> Iterator[Item]:
         for item in (*self.resources, *self.pending):
@@ -183,7 +178,7 @@ def _from_file(stack: str, status: Status, detail: str) -> StackState:
 
 
 def _projects(items: Sequence[Item]) -> Sequence[str]:
-    outputs = [item for item in items if item.get("type") == "pulumi:pulumi:Stack"]
+    outputs = [item for item in items if item.get("type") in {STACK_TYPE, DETAILS_TYPE}]
     named = [cast("Item", item.get("outputs") or {}).get("project") for item in outputs]
     named += [_inputs(item).get("project") for item in items]
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
