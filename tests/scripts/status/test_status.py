@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from contracts.outputs import StackOutputs
 from scripts.cli.command import run_command
 from scripts.cloud.parallel import each_within
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.status import __main__ as command
 from scripts.status import collect
 from scripts.status.__main__ import COMMAND, StatusOptions, watch_lines
 from scripts.status.cloud import serving
@@ -140,6 +142,25 @@ class TestWatch:
         richer = replace(READY, cloud=replace(READY.cloud, usd=6.0, age_s=9.0))
         assert changed_lines(REPORT, replace(REPORT, at_s=AT_S + 60, stacks=(richer, *REPORT.stacks[1:]))) == []
         assert changed_lines(REPORT, replace(REPORT, stacks=REPORT.stacks[1:])) == ["tpu-v6e4: gone"]
+
+    def test_a_terminal_is_drawn_anew_until_ctrl_c(self, monkeypatch, capsys):
+        later = replace(READY, cloud=replace(READY.cloud, state="SUSPENDED"))
+        reports = iter([REPORT, replace(REPORT, stacks=(later, *REPORT.stacks[1:]))])
+        pauses = iter([None])
+
+        def pause(_seconds):
+            if next(pauses, "over") == "over":
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(collect, "collect", lambda _: next(reports))
+        monkeypatch.setattr(command.time, "sleep", pause)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        assert run_command(COMMAND, ["--watch"]) == 130
+        said = capsys.readouterr()
+        before, _, after = said.out.partition("SUSPENDED")
+        assert "ACTIVE" in before
+        assert "WAITING_FOR_RESOURCES" in after
+        assert said.err == "status: interrupted. Nothing was changed.\n"
 
     def test_ctrl_c_is_one_sentence_and_130(self, monkeypatch, capsys):
         def interrupted(_request):
