@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -38,3 +39,39 @@ def each(tasks: Sequence[Callable[[], T]], *, workers: int) -> Sequence[T]:
             raise error
         found[index] = value  # pyright: ignore[reportArgumentType] - a task without an error has returned its value
     return [found[index] for index in range(len(tasks))]
+
+
+def each_within(
+    tasks: Sequence[Callable[[], T]], *, workers: int, limit_s: float
+) -> Sequence[tuple[T | None, BaseException | None]]:
+    """Return what each function returned or raised, in order; TimeoutError for those that have not ended after `limit_s` seconds."""
+    found: dict[int, tuple[T | None, BaseException | None]] = {}
+    ended = threading.Condition()
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for index in range(len(tasks)):
+        waiting.put(index)
+
+    def work() -> None:
+        while True:
+            try:
+                index = waiting.get_nowait()
+            except queue.Empty:
+                return
+            answer: tuple[T | None, BaseException | None]
+            try:
+                answer = (tasks[index](), None)
+            except BaseException as error:  # noqa: BLE001 - handed to the caller
+                answer = (None, error)
+            with ended:
+                found[index] = answer
+                ended.notify_all()
+
+    for number in range(min(workers, len(tasks))):
+        threading.Thread(target=work, name=f"ask-{number}", daemon=True).start()
+    deadline_s = time.monotonic() + limit_s
+    late = TimeoutError(f"no answer within {limit_s:.0f} s")
+    with ended:
+        # In short waits: Ctrl-C is seen between them.
+        while len(found) < len(tasks) and (left_s := deadline_s - time.monotonic()) > 0:
+            ended.wait(min(left_s, 0.5))
+        return [found.get(index, (None, late)) for index in range(len(tasks))]
