@@ -596,8 +596,8 @@ def test_the_image_line_agrees_with_the_local_cloud(world):
 
 def test_the_token_of_docker_hubs_account_has_to_lie_where_the_settings_say(world):
     secret = f"projects/{PROJECT}/secrets/docker-hub"
-    image, account = "  gemma-serving:image: vllm-openai\n", f"{{username: someone, tokenSecret: {secret}/versions/1}}"
-    world.write("l4-qat", (image, f"{image}  gemma-serving:dockerHub: {account}\n"))
+    weights, account = "  gemma-serving:weights: bucket\n", f"{{username: someone, tokenSecret: {secret}/versions/1}}"
+    world.write("l4-qat", (weights, f"{weights}  gemma-serving:dockerHub: {account}\n"))
     line = world.line("docker hub", "l4-qat")
     assert (line["state"], line["mend"].split()[:4]) == ("missing", ["gcloud", "secrets", "create", "docker-hub"])
     secrets = f"/secretmanager/v1/projects/{PROJECT}/secrets"
