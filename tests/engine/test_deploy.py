@@ -1,0 +1,136 @@
+"""A deployment with the real CLI: a commit that passes is kept, one that fails is rolled back, and what changed by hand is found."""
+
+import json
+import subprocess
+
+import pytest
+import requests
+
+STACK = "tpu-v6e1"
+CAPACITY = "gcp-tpu:index:QueuedResource"
+
+pytestmark = pytest.mark.engine
+
+
+def git(workspace, *arguments):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", *identity, *arguments],
+        cwd=workspace.folder / "project",
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
+
+
+def commit(workspace, message):
+    git(workspace, "add", "--all")
+    git(workspace, "commit", "--quiet", "--message", message)
+    return git(workspace, "rev-parse", "HEAD")
+
+
+def change(workspace, old, new):
+    path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return lambda: path.write_text(text)
+
+
+def good_commit(workspace):
+    return workspace.pulumi("stack", "tag", "get", "gemma-serving:good-commit", "--stack", STACK).out.strip()
+
+
+@pytest.fixture(scope="module")
+def deployed(workspace):
+    """The stack, deployed by its first commit."""
+    (workspace.folder / "project" / ".gitignore").write_text(".venv\n__pycache__/\nout*/\nresults/\n.work/\n")
+    git(workspace, "init", "--quiet")
+    first = commit(workspace, "one")
+    workspace.run("scripts/deploy/ci_deploy.sh", "out-1", environment={"STACK": STACK, "BENCH": "false"})
+    report = json.loads((workspace.folder / "project" / "out-1" / "deploy.json").read_text())
+    assert report["outcome"] == "deployed"
+    assert report["commit"] == first
+    return first
+
+
+def test_a_commit_that_passes_is_kept_as_the_last_good_one(workspace, deployed):
+    assert good_commit(workspace) == deployed
+
+
+def test_a_failed_check_brings_the_last_good_commit_back(workspace, deployed):
+    """The new length is deployed and serves; the threshold that nothing meets fails the smoke checks."""
+    served = workspace.served_length(STACK)
+    change(workspace, f"maxModelLen: {served}", f"maxModelLen: {served // 2}")
+    change(workspace, "config:\n", "config:\n  gemma-serving:smoke: { minDecodeTokPerS: 100000000 }\n")
+    second = commit(workspace, "two")
+    failed = workspace.script("deploy", "--stack", STACK, "--no-bench", "--out", "out-2", "--json", expect=1)
+    assert failed.json["outcome"] == "rolled back"
+    assert failed.json["commit"] == second
+    assert failed.json["rolled_back_to"] == deployed
+    assert "cannot bring back TPU capacity" in failed.err
+    assert workspace.served_length(STACK) == served
+    assert good_commit(workspace) == deployed
+    assert len(git(workspace, "worktree", "list").splitlines()) == 1
+    assert (workspace.folder / "project" / "out-2" / "smoke-rolled-back.xml").is_file()
+
+
+EDITS = {
+    "waitPerZone: 30m": ("waitPerZone: 40m", None),
+    "maxRunDuration: 4h": ("maxRunDuration: 5h\n    allowReplaceActive: true", "replace"),
+    "zones: [us-east5-a, ": ("allowReplaceActive: true\n    zones: [", "replace"),
+    "maxNumBatchedTokens: 4096": ("maxNumBatchedTokens: 8192", "update"),
+}
+
+
+@pytest.mark.parametrize("old", EDITS)
+def test_the_engine_agrees_with_what_the_comment_says_of_the_capacity(workspace, deployed, tmp_path, old):
+    new, op = EDITS[old]
+    git(workspace, "checkout", "--quiet", deployed, "--", ".")
+    restore = change(workspace, old, new)
+    workspace.script("preview", "run", "--stack", STACK, "--out", tmp_path)
+    restore()
+    found = json.loads((tmp_path / f"{STACK}.json").read_text())
+    ops = {item["op"] for item in found["changes"] if item["type"] == CAPACITY}
+    if op is None:
+        assert not {"replace", "delete"} & ops
+    else:
+        assert op in ops
+
+
+def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed):
+    assert "No deployed stack differs" in workspace.script("drift", "--stack", STACK).out
+    zone = workspace.pulumi("stack", "output", "zone", "--stack", STACK).out.strip()
+    node = workspace.get("tpu", f"v2alpha1/projects/local-project/locations/{zone}/nodes")["nodes"][0]
+    patched = requests.patch(
+        f"{workspace.environment['LOCALCLOUD_URL']}/tpu/v2alpha1/{node['name']}?updateMask=labels",
+        json={"labels": {"by": "hand"}},
+        headers=workspace.identity,
+        timeout=10,
+    )
+    patched.raise_for_status()
+    workspace.advance(600)
+    before = workspace.state(STACK)
+    found = workspace.script("drift", "--stack", STACK, expect=1)
+    assert "is changed: `labels`" in found.out
+    assert workspace.state(STACK) == before
+
+
+def test_a_stack_that_was_never_deployed_is_no_drift(workspace):
+    assert "No deployed stack differs" in workspace.script("drift", "--stack", "tpu-v6e4").out
+
+
+def test_teardown_by_the_workflow_leaves_nothing(workspace, deployed):
+    git(workspace, "checkout", "--quiet", "HEAD", "--", ".")
+    script = "scripts/teardown/ci_teardown.sh"
+    refused = workspace.run(script, "out-3/receipt.json", environment={"STACK": STACK, "CONFIRM": "tpu"}, expect=2)
+    assert "nothing was deleted" in refused.err
+    workspace.run(script, "out-3/receipt.json", environment={"STACK": STACK, "CONFIRM": STACK})
+    assert json.loads((workspace.folder / "project" / "out-3" / "receipt.json").read_text())["clean"] is True
+
+
+def test_a_closed_pull_request_without_a_preview_environment_has_nothing_to_take_down(workspace):
+    done = workspace.run("scripts/teardown/ci_teardown.sh", "out-4/receipt.json", environment={"PULL_REQUEST": "7"})
+    assert "The pull request has no preview environment." in done.out
