@@ -4,9 +4,11 @@ The engine decides in the end; where it has a state of the stack, its own previe
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, Literal
 
+from contracts.fields import camel_case
+from contracts.labels import StackLimits
 from scripts.preview.plans import StackDescription
 
 StackEffect = Literal["nothing", "update", "restart", "revision", "service", "capacity", "target"]
@@ -38,8 +40,7 @@ _NOTHING: Final = (
 """Settings that change the plan, the outputs, or a wait. Where they change the server, its arguments or its environment differ too."""
 _BESIDE: Final = (
     "labels",
-    "maxAge",
-    "maxUsd",
+    *(camel_case(field.name.removesuffix("_s")) for field in fields(StackLimits)),
     "dockerHub.",
     "bucket.forceDestroy",
     "tpu.tunnelMembers",
