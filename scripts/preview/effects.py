@@ -111,6 +111,9 @@ def effect_of(before: StackDescription, after: StackDescription) -> StackEffect:
 def capacity_reasons(before: StackDescription, after: StackDescription) -> Sequence[ChangedValue]:
     """Return the changed settings that replace the queued resource, or the service of Cloud Run."""
     settings = changed_values(before.settings, after.settings)
+    moved = [change for change in settings if change.key == "target"]
+    if moved:
+        return moved
     names = _CAPACITY if after.settings.get("target") == "tpu" else _SERVICE
     gone = bool(removed_zones(before, after))
     return [change for change in settings if _named(change.key, names) or (change.key == ZONES and gone)]

@@ -21,7 +21,7 @@ _HEADINGS: Final[dict[StackEffect, str]] = {
     "update": "resources beside the server change; the server keeps running",
     "restart": "the server restarts on its machine, the capacity stays",
     "revision": "a new revision",
-    "service": "another service in another place",
+    "service": "replaces the service",
     "capacity": "gives up its TPU capacity",
     "target": "moves to another target",
 }
@@ -123,8 +123,8 @@ class StackVerdict:
                 f"{self._permission()} {_NEW_CAPACITY}"
             )
         return (
-            f"{code(self.stack)}: {_HEADINGS[difference.effect]}{self._because()}. The old one is deleted, and with it its URL; "
-            "a bucket of the stack moves too, without its weights."
+            f"{code(self.stack)} {_HEADINGS[difference.effect]}{self._because()}. The old one is deleted with its URL. "
+            "A bucket of the stack is replaced too, and its weights are deleted."
         )
 
     def sentences(self) -> Iterator[str]:
@@ -159,8 +159,8 @@ class StackVerdict:
                 f"The old revision answers until the new one is ready, {duration(plan.start_s)} (planned) later; until then both hold GPUs of the quota."
             )
         elif effect in {"capacity", "target", "service"}:
-            comes = "If the capacity has to come anew" if self.fate == "at risk" else "Once there is a new place"
-            yield f"{comes}, the first start takes {duration(plan.start_s)} (planned)."
+            comes = "If the capacity has to come anew, the" if self.fate == "at risk" else "The"
+            yield f"{comes} first start takes {duration(plan.start_s)} (planned)."
         elif effect == "update":
             yield "No request is lost."
 
