@@ -76,7 +76,7 @@ def _run(options: RunOptions) -> ExitCode:
     previews: Sequence[StackPreview] = ()
     if not options.plans_only:
         previews = preview_stacks(options.stack, options.out, create=options.create)
-    print(report(previews) if options.as_json else comment(base, head, previews), end="")
+    print(report(previews, base, head) if options.as_json else comment(base, head, previews), end="")
     return ExitCode.FAILED if any(preview.error is not None for preview in previews) else ExitCode.DONE
 
 

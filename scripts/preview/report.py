@@ -7,6 +7,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from scripts.preview.plans import PlansDocument
+
 _REPLACING = frozenset({"replace", "create-replacement"})
 _SHOWN = frozenset({"create", "update", "delete", "replace", "read"})
 
@@ -100,9 +102,13 @@ def read_all(folder: Path) -> Sequence[StackPreview]:
     ]
 
 
-def report(previews: Sequence[StackPreview]) -> str:
-    """Return the previews as one JSON object."""
-    body: Mapping[str, object] = {"previews": [preview.model_dump() for preview in previews]}
+def report(previews: Sequence[StackPreview], base: PlansDocument | None, head: PlansDocument) -> str:
+    """Return the previews and the plans of both commits as one JSON object. `base` is null without a commit to compare with."""
+    body: Mapping[str, object] = {
+        "previews": [preview.model_dump() for preview in previews],
+        "base": base.model_dump() if base else None,
+        "head": head.model_dump(),
+    }
     return json.dumps(body) + "\n"
 
 

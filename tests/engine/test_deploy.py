@@ -7,6 +7,7 @@ import pytest
 import requests
 
 STACK = "tpu-v6e1"
+ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a")
 CAPACITY = "gcp-tpu:index:QueuedResource"
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -104,10 +105,39 @@ def test_the_engine_agrees_with_what_the_comment_says_of_the_capacity(workspace,
         assert op in ops
 
 
+def test_the_roles_of_the_preview_account_are_enough_to_look_and_not_to_change(workspace, deployed, tmp_path):
+    """The roles of docs/ci.md."""
+    git(workspace, "checkout", "--quiet", deployed, "--", ".")
+    base = workspace.environment["LOCALCLOUD_URL"]
+
+    def post(path, body):
+        answer = requests.post(f"{base}/{path}", json=body, headers=workspace.identity, timeout=20)
+        answer.raise_for_status()
+        return answer.json()
+
+    account = "ci-preview@local-project.iam.gserviceaccount.com"
+    project = "cloudresourcemanager/v1/projects/local-project"
+    roles = ("roles/viewer", "roles/iam.securityReviewer", "roles/storage.objectViewer")
+    policy = post(f"{project}:getIamPolicy", {})
+    bindings = [{"role": role, "members": [f"serviceAccount:{account}"]} for role in roles]
+    post(f"{project}:setIamPolicy", {"policy": {**policy, "bindings": [*policy.get("bindings", []), *bindings]}})
+    token = post("admin/tokens", {"email": account})["accessToken"]
+    reader = {"GOOGLE_OAUTH_ACCESS_TOKEN": token, "GOOGLE_APPLICATION_CREDENTIALS": ""}
+    workspace.script("preview", "run", "--stack", STACK, "--out", tmp_path, environment=reader)
+    workspace.script("drift", "--stack", STACK, environment=reader)
+    restore = change(workspace, "maxNumBatchedTokens: 4096", "maxNumBatchedTokens: 2048")
+    refused = workspace.pulumi(
+        "up", "--yes", "--skip-preview", "--stack", STACK, environment=reader, expect=None, limit_s=DEPLOY_LIMIT_S
+    )
+    restore()
+    assert refused.code != 0
+    assert "403" in refused.text or "PERMISSION_DENIED" in refused.text
+
+
 def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed):
     assert "No deployed stack differs" in workspace.script("drift", "--stack", STACK).out
-    zone = workspace.pulumi("stack", "output", "zone", "--stack", STACK).out.strip()
-    node = workspace.get("tpu", f"v2alpha1/projects/local-project/locations/{zone}/nodes")["nodes"][0]
+    listed = [workspace.get("tpu", f"v2alpha1/projects/local-project/locations/{zone}/nodes") for zone in ZONES]
+    (node,) = [node for found in listed for node in found.get("nodes", [])]
     patched = requests.patch(
         f"{workspace.environment['LOCALCLOUD_URL']}/tpu/v2alpha1/{node['name']}?updateMask=labels",
         json={"labels": {"by": "hand"}},

@@ -199,6 +199,15 @@ def test_each_setting_has_the_effect_that_it_has(stack, old, new, effect):
     assert found[stack] == effect
 
 
+def test_a_move_to_another_target_gives_the_capacity_up():
+    def move(folder):
+        (folder / "Pulumi.tpu-v6e1.yaml").write_text((ROOT / "Pulumi.l4-12b-qat.yaml").read_text())
+
+    text = comment(BASE, planned(move), ())
+    assert first_line(text) == "### Preview: `tpu-v6e1` gives up running TPU capacity"
+    assert "`target` `tpu` → `cloud-run`" in text
+
+
 def test_every_setting_with_a_rule_exists():
     known = {key for block in ("", ".tpu", ".cloudRun", ".image", ".bucket") for key in _keys(block)}
     rules = (*effects._NOTHING, *effects._BESIDE, *effects._CAPACITY, *effects._SERVICE, effects.ZONES)

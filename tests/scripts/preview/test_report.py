@@ -9,7 +9,10 @@ import threading
 
 import pytest
 
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import run_command
 from scripts.errors import ScriptError
+from scripts.preview.__main__ import COMMAND
 from scripts.preview.comment import MARKER
 from scripts.preview.github import GitHubRepository
 from scripts.preview.report import EnginePreview, StackPreview, from_engine, read_all, write
@@ -205,3 +208,14 @@ def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named
     with pytest.raises(ScriptError, match=re.escape(said)) as caught:
         _previewed("l4-qat", create=False)
     assert ("python -m scripts.doctor --stack l4-qat" in str(caught.value)) == named
+
+
+def test_the_plans_of_both_commits_stand_in_the_json(monkeypatch, tmp_path, capsys):
+    (tmp_path / "Pulumi.yaml").write_text("name: x\n")
+    (tmp_path / "Pulumi.a.yaml").write_text("config: {}\n")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(COMMAND, ["run", "--plans-only", "--json", "--out", str(tmp_path / "out")]) == ExitCode.DONE
+    found = json.loads(capsys.readouterr().out)
+    assert found["base"] is None
+    assert [stack["stack"] for stack in found["head"]["stacks"]] == ["a"]
+    assert found["previews"] == []
