@@ -112,15 +112,17 @@ def test_the_roles_of_the_preview_account_are_enough_to_look_and_not_to_change(w
 
     def post(path, body):
         answer = requests.post(f"{base}/{path}", json=body, headers=workspace.identity, timeout=20)
-        answer.raise_for_status()
+        assert answer.ok, answer.text
         return answer.json()
 
     account = "ci-preview@local-project.iam.gserviceaccount.com"
     project = "cloudresourcemanager/v1/projects/local-project"
     roles = ("roles/viewer", "roles/iam.securityReviewer", "roles/storage.objectViewer")
-    policy = post(f"{project}:getIamPolicy", {})
+    post("iam/v1/projects/local-project/serviceAccounts", {"accountId": "ci-preview"})
+    policy = post(f"{project}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}})
     bindings = [{"role": role, "members": [f"serviceAccount:{account}"]} for role in roles]
-    post(f"{project}:setIamPolicy", {"policy": {**policy, "bindings": [*policy.get("bindings", []), *bindings]}})
+    post(f"{project}:setIamPolicy", {"policy": {**policy, "version": 3, "bindings": [*policy.get("bindings", []), *bindings]}})
+    workspace.advance(600)
     token = post("admin/tokens", {"email": account})["accessToken"]
     reader = {"GOOGLE_OAUTH_ACCESS_TOKEN": token, "GOOGLE_APPLICATION_CREDENTIALS": ""}
     workspace.script("preview", "run", "--stack", STACK, "--out", tmp_path, environment=reader)
