@@ -18,9 +18,11 @@ import pytest
 from tools.oracle import __main__ as command
 from tools.oracle import environment, fault, server
 from tools.oracle.clients import SMOKE_VERDICTS, smoke_faults
+from tools.oracle.copies import preloaded_vllm
 from tools.oracle.environment import OracleError, OracleHome, OracleRefusedError
 from tools.oracle.judge import OracleRun
-from tools.oracle.measure import POINTS, our_run, run_tool, settled_increase, their_run
+from tools.oracle.measure import POINTS, our_run, settled_increase, their_run
+from tools.oracle.programs import run_tool
 from tools.oracle.render import OracleReport, as_json, as_markdown
 from tools.oracle.rounds import judged_point, measure_planted, measure_point
 
@@ -448,6 +450,51 @@ def test_a_tool_that_does_not_end_is_ended(tmp_path):
     program = [sys.executable, "-c", "import time; time.sleep(600)"]
     with pytest.raises(OracleError, match="did not end within 1 s"):
         run_tool(program, tmp_path, os.environ, tmp_path / "tool.log", CORES, allowed=(0,), limit_s=1.0)
+
+
+FAKE_VLLM = """
+import sys
+sys.stderr.write("loaded\\n") if "--help" in sys.argv else None
+def main():
+    if sys.argv[-1] == "raise":
+        raise RuntimeError("a word that vLLM does not know")
+    print(" ".join(sys.argv))
+    sys.exit(int(sys.argv[-1]) if sys.argv[-1].isdecimal() else 0)
+"""
+
+
+@pytest.fixture
+def copies(home, monkeypatch, tmp_path):
+    """The real `preloaded.py` with a `vllm` that prints its words, ends with a number, or raises."""
+    package = tmp_path / "packages" / "vllm" / "entrypoints" / "cli"
+    package.mkdir(parents=True)
+    (package / "main.py").write_text(FAKE_VLLM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    (home.programs / "python").symlink_to(sys.executable)
+    with preloaded_vllm(home, CORES, silent) as made:
+        yield made
+
+
+def test_a_copy_gets_the_words_as_they_are_and_its_output_is_kept(copies, home):
+    words = ["vllm", "bench", "serve", "--extra-body", '{"a": [1, "b c"]}']
+    assert copies.run(words, home.results / "one.log", 60.0) == " ".join(words) + "\n"
+    assert copies.run(["vllm", "again"], home.results / "two.log", 60.0) == "vllm again\n"
+    assert (home.results / "two.stdout").read_text() == "vllm again\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "said"), [("3", "ended with 3"), ("raise", "ended with 1: RuntimeError: a word that")]
+)
+def test_a_copy_that_fails_is_named_and_the_next_one_runs(copies, home, last, said):
+    with pytest.raises(OracleError, match=said):
+        copies.run(["vllm", last], home.results / "one.log", 60.0)
+    assert copies.run(["vllm", "again"], home.results / "two.log", 60.0) == "vllm again\n"
+
+
+def test_a_process_that_holds_no_vllm_is_named(home):
+    (home.programs / "python").symlink_to("/bin/false")
+    with pytest.raises(OracleError, match="the process that holds vLLM is gone"), preloaded_vllm(home, CORES, silent):
+        raise AssertionError("it was never loaded")
 
 
 def test_an_interruption_ends_with_130_and_one_sentence(monkeypatch, tmp_path, capsys):

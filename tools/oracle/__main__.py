@@ -15,19 +15,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.oracle.clients import check_chat, check_smoke
+from tools.oracle.copies import preloaded_vllm
 from tools.oracle.environment import DEFAULT_FOLDER, OracleError, OracleHome, OracleRefusedError, prepare
 from tools.oracle.fault import buffering_proxy
 from tools.oracle.judge import FEWEST_ROUNDS, OracleRun
 from tools.oracle.measure import POINTS, Bench, OraclePoint
 from tools.oracle.render import OracleReport, as_json, as_markdown
-from tools.oracle.rounds import measure_planted, measure_point, processor_name
+from tools.oracle.rounds import check_command, measure_planted, measure_point, processor_name
 from tools.oracle.server import free_port, running_server, split_cores
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 if all agrees, 1 if something does not or could not be measured, 2 if it is refused, 130 if interrupted."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         report = run_oracle(options)
     except OracleRefusedError as error:
@@ -64,11 +66,12 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
     home.results.mkdir()
     cores = split_cores(tuple(os.sched_getaffinity(0)))
     _say(f"starting vLLM on core {min(cores.server)}, port {port}; its log is {home.results / 'server.log'}")
-    with running_server(home, port, cores, _say) as url:
-        bench = Bench(home=home, url=url, cores=cores)
-        chat = check_chat(bench)
-        smoke, faults = check_smoke(bench)
-        _say(f"smoke: {smoke} checks came out as they must, {len(faults)} did not")
+    with running_server(home, port, cores, _say) as url, preloaded_vllm(home, cores, _say) as copies:
+        bench = Bench(home=home, url=url, cores=cores, copies=copies)
+        faults = check_chat(bench)
+        smoke, smoke_faults = check_smoke(bench)
+        _say(f"smoke: {smoke} checks came out as they must, {len(smoke_faults)} did not")
+        faults += [*smoke_faults, *check_command(POINTS[-1], bench, _say)]
         outcomes = tuple(measure_point(point, options.rounds, bench.ours, bench.theirs, _say) for point in POINTS)
         with buffering_proxy(port) as through:
 
@@ -83,7 +86,7 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
         points=outcomes,
         planted=planted,
         smoke_checks=smoke,
-        client_faults=(*chat, *faults),
+        client_faults=tuple(faults),
         elapsed_s=time.monotonic() - began_s,
     )
     (home.results / "report.json").write_text(json.dumps(as_json(report), indent=1) + "\n", encoding="utf-8")

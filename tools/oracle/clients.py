@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from tools.oracle.environment import MODEL, ROOT, OracleError
-from tools.oracle.measure import Bench, run_tool
+from tools.oracle.measure import Bench
+from tools.oracle.programs import run_tool
 from tools.oracle.server import MAX_MODEL_LEN
 
 SMOKE_VERDICTS: Final[Mapping[str, str]] = {

@@ -4,18 +4,17 @@ import json
 import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, cast
 
+from tools.oracle.copies import VllmCopies
 from tools.oracle.environment import MODEL, ROOT, OracleError, OracleHome
 from tools.oracle.judge import OracleRun
-from tools.oracle.server import OracleCores, end_group, on_cores, read_metrics, tools_environment
+from tools.oracle.programs import run_tool
+from tools.oracle.server import OracleCores, read_metrics, tools_environment
 
 SPECIAL_TAIL: Final = {"min_tokens": 20, "logit_bias": {"1": 100}}
 """Text for 20 tokens, then the end token again and again (`ignore_eos`): events without text."""
@@ -71,6 +70,8 @@ class Bench:
     home: OracleHome
     url: str
     cores: OracleCores
+    copies: VllmCopies | None = None
+    """Where to run vLLM's benchmark without loading it again; None runs the program."""
 
     def ours(self, point: OraclePoint, label: str, *, through: str | None = None) -> OracleRun:
         """Measure a point with `scripts.bench`; `through` is another address of the same server."""
@@ -96,12 +97,15 @@ class Bench:
         path = self.home.results / f"{label}-theirs.json"
         path.unlink(missing_ok=True)
         words = shlex.split(command)
-        words = [str(self.home.programs / words[0]), *words[1:]]
         words += ["--save-result", "--save-detailed", "--result-dir", str(path.parent), "--result-filename", path.name]
-        environment = tools_environment(self.home, os.environ)
         log = path.with_suffix(".log")
         before = read_metrics(self.url)
-        said = run_tool(words, self.home.models, environment, log, self.cores, allowed=(0,))
+        if self.copies is not None:
+            said = self.copies.run(words, log, _LIMIT_S)
+        else:
+            program = [str(self.home.programs / words[0]), *words[1:]]
+            environment = tools_environment(self.home, os.environ)
+            said = run_tool(program, self.home.models, environment, log, self.cores, allowed=(0,))
         server = self._increase(before, point)
         try:
             found = json.loads(path.read_bytes())
@@ -173,47 +177,3 @@ def their_run(found: Mapping[str, Any], log: str, server: Mapping[str, float]) -
 def _figures(found: Mapping[str, Any]) -> dict[str, float]:
     means = {key: float(found[f"mean_{key}_ms"]) for key in _KEYS}
     return {**means, "throughput": float(found["output_throughput"])}
-
-
-def run_tool(
-    command: list[str],
-    folder: Path,
-    environment: Mapping[str, str],
-    log: Path,
-    cores: OracleCores,
-    *,
-    allowed: tuple[int, ...],
-    limit_s: float = _LIMIT_S,
-) -> str:
-    """Run a program on the clients' cores and return its stdout; both streams are kept in the log. Raises OracleError."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    output = log.with_suffix(".stdout")
-    with output.open("wb") as stream, log.open("wb") as errors:
-        with on_cores(cores.clients):
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=errors,
-                start_new_session=True,
-            )
-        try:
-            code = process.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            raise OracleError(f"{_name(command)} did not end within {limit_s:.0f} s; see {log}.") from None
-        finally:
-            if process.poll() is None:
-                end_group(process)
-    text = output.read_text(encoding="utf-8", errors="replace")
-    if code not in allowed:
-        last = (log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"])[-1]
-        name = signal.Signals(-code).name if code < 0 else str(code)
-        raise OracleError(f"{_name(command)} ended with {name}: {last[:300]}; see {log} and {output}.")
-    return text
-
-
-def _name(command: list[str]) -> str:
-    words = [Path(command[0]).name, *command[1:]]
-    return " ".join(words[:3])

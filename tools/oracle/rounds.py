@@ -2,13 +2,13 @@
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from tools.oracle.environment import OracleError, OracleSay
 from tools.oracle.judge import FigureComparison, OracleRun, compare_point, count_faults, faults_of
-from tools.oracle.measure import OraclePoint
+from tools.oracle.measure import Bench, OraclePoint
 
 MOST_ROUNDS: Final = 2
 """Rounds are repeated when our benchmark says that it could not measure, until this many times as many were tried."""
@@ -28,6 +28,14 @@ class PointOutcome:
     """Why rounds were left out: what our benchmark said of its own result."""
     compared: tuple[FigureComparison, ...]
     faults: tuple[str, ...]
+
+
+def check_command(point: OraclePoint, bench: Bench, say: OracleSay) -> list[str]:
+    """Run the command that our benchmark prints with the program `vllm` itself. Return the faults: it sent something else."""
+    mine = bench.ours(point, f"{point.name}-command")
+    say(f"running the printed command: {mine.command}")
+    other = replace(bench, copies=None).theirs(point, f"{point.name}-command", mine.command)
+    return count_faults(f"{point.name}, printed command", point.asked, [(mine, other)])
 
 
 def measure_point(point: OraclePoint, rounds: int, ours: OurTool, theirs: TheirTool, say: OracleSay) -> PointOutcome:
