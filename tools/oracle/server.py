@@ -83,7 +83,7 @@ def running_server(home: OracleHome, port: int, cores: OracleCores, say: OracleS
     """Start the server, wait until it is ready, yield its address, and end it."""
     log = home.results / "server.log"
     command = ["vllm", "serve", MODEL, "--host", HOST, "--port", str(port)]
-    command += ["--max-model-len", str(MAX_MODEL_LEN), "--dtype", "bfloat16", "--enforce-eager"]
+    command += ["--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager"]
     environment = tools_environment(home, os.environ)
     with log.open("wb") as stream, on_cores(cores.server):
         process = subprocess.Popen(
