@@ -145,7 +145,7 @@ class Tools:
     def run(self, label, factor, **more):
         self.listed.append(label)
         times = {"ttft": 20.0 * factor, "tpot": 3.0 * factor, "itl": 3.0 * factor, "e2el": 209.0 * factor}
-        seconds = {"ttft": 32 * 0.02, "e2el": 32 * 0.209, "decode": 32 * 63 * 0.003}
+        seconds = {"ttft": 16 * 0.02, "e2el": 16 * 0.209, "decode": 16 * 63 * 0.003}
         counts = {name: POINT.asked[name] for name in ("requests", "input_tokens", "output_tokens")}
         figures = {**times, "throughput": 4 * 64 / 0.209 / factor}
         return OracleRun(failed=0, figures=figures, server={**seconds, **counts}, **counts, **more)
@@ -283,7 +283,10 @@ def nothing_is_run(monkeypatch):
 
 
 def refused(capsys, *arguments):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     code = command.main(arguments)
+    for number, handler in before.items():
+        signal.signal(number, handler)
     captured = capsys.readouterr()
     assert captured.out == ""
     return code, captured.err
@@ -501,10 +504,8 @@ def test_an_interruption_ends_with_130_and_one_sentence(monkeypatch, tmp_path, c
     def interrupt(options):
         raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(command, "run_oracle", interrupt)
     code, said = refused(capsys, "--folder", str(tmp_path))
-    signal.signal(signal.SIGTERM, before)
     assert (code, said) == (130, "oracle: interrupted; the server is ended, and `make oracle` starts anew.\n")
 
 
@@ -531,7 +532,7 @@ def test_a_round_with_another_count_is_a_fault_of_the_point():
     ours, theirs = clean.pairs[0]
     wrong = (replace(ours, output_tokens=ours.output_tokens - 1), theirs)
     outcome = judged_point(POINT, [wrong, *clean.pairs[1:]], [])
-    assert any("round 1, scripts.bench: 2047 output tokens, but 2048 were asked for" in each for each in outcome.faults)
+    assert any("round 1, scripts.bench: 1023 output tokens, but 1024 were asked for" in each for each in outcome.faults)
 
 
 def test_refusals_are_errors_of_the_oracle():

@@ -56,10 +56,10 @@ class OraclePoint:
 
 
 POINTS: Final = (
-    OraclePoint(name="c1", concurrency=1, input_tokens=128, output_tokens=64, requests=12),
-    OraclePoint(name="c4", concurrency=4, input_tokens=256, output_tokens=64, requests=32),
-    OraclePoint(name="c16", concurrency=16, input_tokens=256, output_tokens=64, requests=64),
-    OraclePoint(name="tail", concurrency=4, input_tokens=128, output_tokens=64, requests=32, extra_body=SPECIAL_TAIL),
+    OraclePoint(name="c1", concurrency=1, input_tokens=128, output_tokens=64, requests=8),
+    OraclePoint(name="c4", concurrency=4, input_tokens=256, output_tokens=64, requests=16),
+    OraclePoint(name="c16", concurrency=16, input_tokens=256, output_tokens=64, requests=48),
+    OraclePoint(name="tail", concurrency=4, input_tokens=128, output_tokens=64, requests=16, extra_body=SPECIAL_TAIL),
 )
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from tools.oracle.environment import OracleError, OracleSay
-from tools.oracle.judge import FigureComparison, OracleRun, compare_point, count_faults, faults_of
+from tools.oracle.judge import (
+    FigureComparison,
+    OracleRun,
+    compare_point,
+    count_faults,
+    faults_of,
+    in_terms_of_the_server,
+)
 from tools.oracle.measure import Bench, OraclePoint
 
 MOST_ROUNDS: Final = 2
@@ -55,9 +62,11 @@ def measure_point(point: OraclePoint, rounds: int, ours: OurTool, theirs: TheirT
             other = theirs(point, label, command)
             mine = ours(point, label)
         command = mine.command
+        ours_of, theirs_of = in_terms_of_the_server(mine), in_terms_of_the_server(other)
         say(
-            f"{point.name}, round {number}: TPOT {mine.figures['tpot']:.2f} and {other.figures['tpot']:.2f} ms,"
-            f" TTFT {mine.figures['ttft']:.1f} and {other.figures['ttft']:.1f} ms"
+            f"{point.name}, round {number}: TPOT {mine.figures['tpot']:.2f} and {other.figures['tpot']:.2f} ms"
+            f" ({ours_of['tpot']:.3f} and {theirs_of['tpot']:.3f} of the server's),"
+            f" TTFT {mine.figures['ttft']:.1f} and {other.figures['ttft']:.1f} ms ({ours_of['ttft']:.3f} and {theirs_of['ttft']:.3f})"
             + (", left out" if mine.invalid_reasons else "")
         )
         if mine.invalid_reasons:
