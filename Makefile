@@ -45,9 +45,10 @@ kills: setup
 	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT)
 
 # Our benchmark and smoke checks against a real vLLM and its own benchmark on this processor. Installs 6 GB into .oracle the first time.
+# `make oracle POINT=c4` measures one point only.
 ROUNDS ?= 6
 oracle: setup
-	@.venv/bin/python -m tools.oracle --rounds $(ROUNDS)
+	@.venv/bin/python -m tools.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT))
 
 check: setup
 	@.venv/bin/ruff format --check .

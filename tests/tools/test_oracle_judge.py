@@ -1,7 +1,9 @@
 """What the oracle calls the same, different, and not to be told."""
 
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -128,3 +130,41 @@ def test_one_token_too_many_or_too_few_is_a_fault(changed, said):
     for pair in ((run(**changed), run()), (run(), run(**changed))):
         faults = count_faults("c4", ASKED, [pair])
         assert any(said in fault for fault in faults), faults
+
+
+# Recorded rounds of 2026-11-21, on a machine whose two cores were wanted by 16 to 20 processes
+
+RECORDED = json.loads((Path(__file__).parents[1] / "fixtures" / "vllm_bench" / "rounds.json").read_text())
+
+
+def recorded(point):
+    return [tuple(OracleRun(**each) for each in pair) for pair in RECORDED[point]["pairs"]]
+
+
+@pytest.mark.parametrize("point", ["c4", "tail"])
+def test_recorded_rounds_agree_although_the_machine_was_busy(point):
+    rows = compare_point(point, recorded(point))
+    assert set(verdicts(rows).values()) == {"agrees"}
+    assert set(verdicts(rows, "raw").values()) == {"cannot tell"}
+    assert faults_of(rows) == []
+    assert count_faults(point, RECORDED[point]["asked"], recorded(point)) == []
+
+
+def test_recorded_rounds_behind_a_proxy_that_holds_answers_back_differ_and_our_benchmark_knew_it():
+    held = [OracleRun(**each) for each in RECORDED["c4, held back"]]
+    rows = compare_point("c4", [(run, theirs) for run, (_, theirs) in zip(held, recorded("c4"), strict=True)])
+    found = verdicts(rows)
+    assert (found["ttft"], found["tpot"], found["itl"]) == ("differs", "differs", "differs")
+    assert (found["e2el"], found["throughput"]) == ("agrees", "agrees")
+    assert all("longer than the server's own" in run.invalid_reasons[0] for run in held)
+
+
+def test_recorded_rounds_with_the_tail_cut_off_differ():
+    """The planted definition of before: the last text was taken for the last event, 20 of 64 tokens into the answer."""
+    wrong = []
+    for ours, theirs in recorded("tail"):
+        decode = ours.figures["tpot"] * 63
+        cut = {"tpot": ours.figures["tpot"] * 19 / 63, "e2el": ours.figures["e2el"] - decode * 44 / 63}
+        wrong.append((replace(ours, figures={**ours.figures, **cut}), theirs))
+    found = verdicts(compare_point("tail", wrong))
+    assert (found["tpot"], found["e2el"]) == ("differs", "differs")

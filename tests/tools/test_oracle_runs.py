@@ -520,7 +520,7 @@ def test_the_points_are_one_four_and_sixteen_requests_at_once_and_a_tail_of_spec
 
 def test_the_makefile_runs_it_and_cleans_it_away():
     makefile = (ROOT / "Makefile").read_text()
-    assert "-m tools.oracle --rounds $(ROUNDS)\n" in makefile
+    assert "-m tools.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT))\n" in makefile
     assert re.search(r"^clean:\n\trm -rf .*\.oracle ", makefile, re.MULTILINE)
     assert ".oracle/" in (ROOT / ".gitignore").read_text().splitlines()
     assert "oracle" not in re.search(r"^test: .*\n.*", makefile, re.MULTILINE).group()

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from tools.oracle.clients import check_chat, check_smoke
 from tools.oracle.copies import preloaded_vllm
@@ -23,6 +24,8 @@ from tools.oracle.measure import POINTS, Bench, OraclePoint
 from tools.oracle.render import OracleReport, as_json, as_markdown
 from tools.oracle.rounds import check_command, measure_planted, measure_point, processor_name
 from tools.oracle.server import free_port, running_server, split_cores
+
+NAMES: Final = tuple(point.name for point in POINTS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,6 +59,7 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
         raise OracleRefusedError(
             f"--rounds is {options.rounds}, but fewer than {FEWEST_ROUNDS} rounds can tell nothing; leave it out."
         )
+    points = tuple(point for point in POINTS if point.name in (options.point or NAMES))
     began_s = time.monotonic()
     load = os.getloadavg()[0]
     home = OracleHome(folder=options.folder.resolve())
@@ -72,13 +76,13 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
         smoke, smoke_faults = check_smoke(bench)
         _say(f"smoke: {smoke} checks came out as they must, {len(smoke_faults)} did not")
         faults += [*smoke_faults, *check_command(POINTS[-1], bench, _say)]
-        outcomes = tuple(measure_point(point, options.rounds, bench.ours, bench.theirs, _say) for point in POINTS)
+        outcomes = tuple(measure_point(point, options.rounds, bench.ours, bench.theirs, _say) for point in points)
         with buffering_proxy(port) as through:
 
             def behind(point: OraclePoint, label: str) -> OracleRun:
                 return bench.ours(point, label, through=through)
 
-            planted = measure_planted(outcomes[1], behind, _say)
+            planted = measure_planted(outcomes[-1], behind, _say)
     report = OracleReport(
         date=dt.datetime.now(dt.UTC).date().isoformat(),
         machine=f"{os.cpu_count()} cores of {processor_name()}",
@@ -103,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.oracle", description=__doc__)
     parser.add_argument(
         "--rounds", type=int, default=FEWEST_ROUNDS, help=f"valid rounds per point (default and least: {FEWEST_ROUNDS})"
+    )
+    parser.add_argument(
+        "--point", action="append", default=[], choices=NAMES, help="measure only this point; repeatable (default: all)"
     )
     parser.add_argument(
         "--folder",
