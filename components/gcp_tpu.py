@@ -162,6 +162,10 @@ class QueuedResourceArgs:
     """
     ready: pulumi.Input[ReadyArgs] | None = pulumi.property("ready", default=None)
     """How the machine reports that it is ready."""
+    next_steps: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("nextSteps", default=None)
+    """What to try next, in sentences that end the error when no zone gave capacity. A change is no change of the
+    resource.
+    """
     allow_replace_active: pulumi.Input[bool] | None = pulumi.property("allowReplaceActive", default=None)
     """Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take
     hours.
@@ -245,6 +249,10 @@ class QueuedResource(pulumi.CustomResource):
     """
     ready: pulumi.Output[Ready | None] = pulumi.property("ready")
     """How the machine reports that it is ready."""
+    next_steps: pulumi.Output[Sequence[str] | None] = pulumi.property("nextSteps")
+    """What to try next, in sentences that end the error when no zone gave capacity. A change is no change of the
+    resource.
+    """
     allow_replace_active: pulumi.Output[bool | None] = pulumi.property("allowReplaceActive")
     """Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take
     hours.

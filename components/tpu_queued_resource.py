@@ -76,6 +76,8 @@ class TpuQueuedResourceArgs:
     """Size of the boot disk in GB; None takes Google's 100. A change replaces the capacity."""
     runtime_version: str | None = None
     """Image of the machine; None takes the one of the accelerator's generation."""
+    next_steps: Sequence[str] = ()
+    """What to try next, in sentences that end the error when no zone gave capacity."""
     allow_replace_active: bool = False
     """Let a change replace capacity that is in use. Getting it again may take hours."""
 
@@ -157,6 +159,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                     document_metadata_key=DOCUMENT_METADATA_KEY,
                     timeout_s=args.ready_timeout_s,
                 ),
+                next_steps=list(args.next_steps),
                 allow_replace_active=args.allow_replace_active,
             ),
             pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(args)),

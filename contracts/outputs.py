@@ -1,19 +1,29 @@
-"""Stack outputs: what every script may rely on (`pulumi stack output --json`).
+"""Stack outputs: what every script may rely on.
 
+`pulumi up` prints the outputs that people read, and `pulumi stack output --json` gives them to programs. The rest, `DETAILS`, would be sixty
+lines more at the end of each `up`: the state keeps them as the outputs of one component, and `pulumi stack export` has them.
 Times in seconds, memory in GiB of one device, rates in tokens per second, money in US dollars. JSON keys are the field names in
 camelCase. Stacks write `StackOutputs`, scripts read it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from contracts.fields import Doc
+from contracts.fields import Doc, camel_case
 
 Target = Literal["tpu", "cloud-run"]
 Auth = Literal["id-token", "tunnel", "none"]
 Verdict = Literal["fits", "oom", "blocked"]
 Severity = Literal["block", "warn", "info"]
+
+DETAILS_TYPE: Final = "gemma-serving:index:StackDetails"
+"""Type of the component whose outputs are the `DETAILS`."""
+DETAILS: Final = frozenset(
+    camel_case(field)
+    for field in ("served_model", "plan", "vllm", "smoke", "labels", "project", "api_key_secret", "tunnel", "zone")
+)
+"""JSON keys of the outputs that `pulumi up` does not print."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +140,7 @@ class StackOutputs:
     connect: Annotated[
         str | None, Doc("Command that reaches the server from your machine and prints lines to paste.")
     ] = None
+    check: Annotated[str | None, Doc("Command that checks the server's health and speed.")] = None
     api_key_secret: Annotated[
         str | None,
         Doc("Version in Secret Manager with the API key that callers send; null if the server requires none."),

@@ -8,7 +8,7 @@ from contracts.exit_codes import ExitCode
 from contracts.fields import camel_case, documented
 from contracts.guest_attributes import GUEST_ATTRIBUTES, PHASES
 from contracts.labels import LABELS
-from contracts.outputs import StackOutputs
+from contracts.outputs import DETAILS, StackOutputs
 from contracts.serving_document import DOCUMENT_KEYS
 
 
@@ -19,10 +19,15 @@ def tables() -> Mapping[str, str]:
         "serving-document": table("key", DOCUMENT_KEYS),
         "guest-attributes": table("key", GUEST_ATTRIBUTES),
         "phases": table("phase", PHASES),
-        "stack-outputs": table("output", dict(documented(StackOutputs))),
+        "stack-outputs": table("printed output", _outputs(are_details=False)),
+        "stack-details": table("other output", _outputs(are_details=True)),
         "nested-outputs": "\n".join(_section(path, kind) for path, kind in _nested(StackOutputs, "")),
         "exit-codes": table("code", {str(int(code)): code.meaning for code in ExitCode}),
     }
+
+
+def _outputs(*, are_details: bool) -> Mapping[str, str]:
+    return {key: text for key, text in documented(StackOutputs) if (key in DETAILS) == are_details}
 
 
 def table(heading: str, rows: Mapping[str, str]) -> str:

@@ -15,13 +15,11 @@ from planning.hardware import (
     ACCELERATORS,
     CLOUD_RUN_GIB_PER_VCPU,
     CLOUD_RUN_MAX_CONCURRENCY,
-    FLEX_START_V6E_ZONES,
-    V5E_ZONES,
     Accelerator,
     cloud_run_vcpu,
     find_accelerator,
-    gpu_regions,
     host_of,
+    known_places,
 )
 from planning.memory import comfortable_utilization
 from planning.multimodal import prompt_tokens
@@ -147,7 +145,7 @@ def rented(
         PlanningError: for an accelerator that this project cannot deploy, or a region that has none of them.
     """
     named = _accelerators(accelerator)
-    known = {region_of(place) for one in named for place in _places(one)}
+    known = {region_of(place) for one in named for place in known_places(one)}
     for region in regions:
         if region not in known:
             what = named[0].name if accelerator else "an accelerator that this project deploys"
@@ -170,14 +168,8 @@ def _accelerators(name: str | None) -> tuple[Accelerator, ...]:
     return (found,)
 
 
-def _places(accelerator: Accelerator) -> tuple[str, ...]:
-    if not accelerator.is_tpu:
-        return gpu_regions(accelerator)
-    return FLEX_START_V6E_ZONES if accelerator.name.startswith("v6e") else V5E_ZONES
-
-
 def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook) -> Iterator[Rented]:
-    places = tuple(place for place in _places(accelerator) if not regions or region_of(place) in regions)
+    places = tuple(place for place in known_places(accelerator) if not regions or region_of(place) in regions)
     if not places:
         return
     if accelerator.is_tpu:

@@ -245,6 +245,13 @@ FLEX_START_MAX_RUN_S: Final = 7 * 86_400
 """Flex-start nodes live seven days at most (Cloud TPU documentation, queued resources)."""
 
 
+def known_places(accelerator: Accelerator) -> tuple[str, ...]:
+    """Return the zones (TPU) or regions (Cloud Run) where this accelerator is known to be offered, flex-start for a v6e."""
+    if not accelerator.is_tpu:
+        return gpu_regions(accelerator)
+    return FLEX_START_V6E_ZONES if accelerator.name.startswith("v6e") else V5E_ZONES
+
+
 def gpu_regions(accelerator: Accelerator) -> tuple[str, ...]:
     """Return the regions where Cloud Run is known to have this GPU."""
     return L4_REGIONS if accelerator.name == "L4" else RTX_PRO_6000_REGIONS

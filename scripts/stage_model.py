@@ -15,8 +15,8 @@ from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.errors import CommandRefusedError
 from scripts.pulumi import engine
+from scripts.pulumi.deployment import read_deployment
 from scripts.pulumi.settings import stack_settings
-from scripts.pulumi.stack import stack_resources
 
 if TYPE_CHECKING:
     from scripts.cloud.staging import CheckpointSource
@@ -97,7 +97,7 @@ def _create_bucket(stack: str) -> None:
     from stacks.planned import doctor_hint
 
     # Refuses a stack that does not exist. The engine first ends an interrupted replacement, and has to be allowed to.
-    replaced = [resource.urn for resource in stack_resources(stack) if resource.delete]
+    replaced = [resource.urn for resource in read_deployment(stack).resources if resource.delete]
     targets = [f"--target={target}" for target in (*_BUCKET_TARGETS, *dict.fromkeys(replaced))]
     after_failure = f"The bucket could not be created. {doctor_hint(stack)}"
     engine.change(stack, "up", *targets, after_failure=after_failure)

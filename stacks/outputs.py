@@ -4,8 +4,9 @@ from typing import Final, TypeVar, cast
 
 import pulumi
 
+from components.stack_details import StackDetails
 from contracts.fields import to_json
-from contracts.outputs import Auth, SmokeThresholds, StackOutputs
+from contracts.outputs import DETAILS, Auth, SmokeThresholds, StackOutputs
 from planning.residuals import smoke_thresholds as planned_thresholds
 from planning.subject import examine
 from planning.types import Plan
@@ -62,6 +63,7 @@ def stack_outputs(
         labels={**settings.labels, **context.ownership.labels},
         project=settings.project,
         location=known_after_up(location),
+        check=f"python -m scripts.smoke --stack {context.ownership.stack}",
         connect=f"python -m scripts.connect --stack {context.ownership.stack}",
         api_key_secret=known_after_up(api_key.version_name) if api_key else None,
     )
@@ -73,6 +75,13 @@ def known_after_up(value: pulumi.Input[T]) -> T:
 
 
 def export(outputs: StackOutputs) -> None:
-    """Export each output under its JSON key."""
-    for name, value in to_json(outputs).items():
-        pulumi.export(name, value)
+    """Export each output under its JSON key: what people read as the stack's, the rest as those of a component."""
+    given = {name: value for name, value in to_json(outputs).items() if value is not None}
+    for name, value in given.items():
+        if name not in DETAILS:
+            pulumi.export(name, value)
+    StackDetails(
+        "details",
+        {name: given[name] for name in given if name in DETAILS},
+        after=[given["endpoint"], given["location"]],
+    )

@@ -12,7 +12,9 @@ from contracts.labels import ALWAYS
 from contracts.outputs import Tunnel
 from contracts.serving_document import BucketWeights, ServingDocument
 from stacks.base import PORT, Context, Foundation, lay_foundation
+from stacks.next_steps import next_steps
 from stacks.outputs import export, known_after_up, stack_outputs
+from stacks.planned import to_deployment
 from stacks.settings import ExistingNetworkSettings, TpuSettings
 
 _ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
@@ -158,6 +160,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         ownership=context.ownership,
         labels=settings.labels,
         tags=[context.names.base],
+        next_steps=next_steps(to_deployment(settings), context.ownership.stack),
         allow_replace_active=tpu.allow_replace_active,
     )
 

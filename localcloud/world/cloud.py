@@ -92,7 +92,7 @@ class Cloud:
         self.home = str(home["project"])
         self.operator = f"local-operator@{self.home}.iam.gserviceaccount.com"
         self.scenario = scenario
-        self.tokens = Tokens(state)
+        self.tokens = Tokens(state, id_token_lifetime_s=lambda: self.scenario.iam.id_token_life_s)
         self.policies = Policies(
             self.store,
             now=self.timeline.now,

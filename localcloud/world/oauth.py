@@ -9,6 +9,7 @@ import hmac
 import json
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from localcloud.json_values import JsonObject
 
 ACCESS_TOKEN_LIFETIME_S = 3600
+ID_TOKEN_LIFETIME_S = 3600
 _PREFIX = "ya29.local."
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
@@ -45,9 +47,10 @@ class IdToken:
 class Tokens:
     """Issues and checks tokens; the keys are in the state folder."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, id_token_lifetime_s: Callable[[], float] = lambda: ID_TOKEN_LIFETIME_S) -> None:
         """Use the keys in the folder `state`; they are created when first needed."""
         self._state = state
+        self._id_token_lifetime_s = id_token_lifetime_s
 
     def issue_access_token(self, email: str, lifetime_s: float = ACCESS_TOKEN_LIFETIME_S) -> str:
         """Return a new access token of a service account or user."""
@@ -55,7 +58,7 @@ class Tokens:
         return f"{_PREFIX}{claims}.{self._mac(claims)}"
 
     def issue_id_token(self, email: str, audience: str) -> str:
-        """Return a new ID token for a service's URL, valid for an hour."""
+        """Return a new ID token for a service's URL, valid for an hour unless the scenario says less."""
         now = int(time.time())
         subject = str(int.from_bytes(hashlib.sha256(email.encode()).digest()[:8], "big"))
         claims = {
@@ -66,7 +69,7 @@ class Tokens:
             "email": email,
             "email_verified": True,
             "iat": now,
-            "exp": now + 3600,
+            "exp": now + round(self._id_token_lifetime_s()),
         }
         signing = f"{_encode_json({'alg': 'RS256', 'kid': 'local', 'typ': 'JWT'})}.{_encode_json(claims)}"
         return f"{signing}.{_encode(self._signing_key.sign(signing.encode(), padding.PKCS1v15(), hashes.SHA256()))}"

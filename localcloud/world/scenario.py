@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from localcloud.world.oauth import ID_TOKEN_LIFETIME_S
+
 Seconds: TypeAlias = Annotated[float, Field(ge=0)]
 
 
@@ -145,6 +147,8 @@ class Iam(_Part):
     """
     new_account_refusals: int = Field(default=0, ge=0)
     """At least so many uses of a new service account are refused, however late they come: a slow machine lets simulated time pass."""
+    id_token_life_s: float = Field(default=ID_TOKEN_LIFETIME_S, gt=0)
+    """Real seconds for which an ID token is valid. Google's live an hour; a short life shows whether a client renews them."""
     login_is_owner: bool = True
     """False: the credentials of the environment have no role in a new project until its owner grants one; gcloud is the owner's."""
 

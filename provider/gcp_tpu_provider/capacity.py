@@ -72,7 +72,7 @@ async def acquire(
         if isinstance(result, QueuedResourceInfo):
             return result
         refusals.append(result)
-        await operation.report_progress(f"{zone}: {result.answer}")
+        await operation.report_progress(f"{zone} gave nothing: {result.answer}")
     raise TpuProviderError(_table(operation.desired, refusals))
 
 
@@ -85,7 +85,7 @@ def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
     ]
     lines += [f"{why}: {text.format(project=desired.project)}." for why, text in ADVICE.items() if why in kinds]
     model, accelerator = desired.inputs["provisioningModel"], desired.inputs["acceleratorType"]
-    return "\n".join([f"No zone gave {accelerator} as {model}. Nothing was left behind.", *lines])
+    return "\n".join([f"No zone gave {accelerator} as {model}. Nothing was left behind.", *lines, *desired.next_steps])
 
 
 async def _existing_first(operation: ResourceOperation, zones: Sequence[str]) -> list[str]:
@@ -289,7 +289,8 @@ async def await_capacity(
             if found.state in accepted_states:
                 return found
             if found.state in DEAD or found.state == DELETING:
-                refusal = f"{found.state}{f': {found.error}' if found.error else ''}."
+                words = f"{found.state}: {found.error}" if found.error else found.state
+                refusal = f"{words.rstrip('.')}."
         if refusal:
             await remove(operation)
             return Refused(record.zone, refusal)
@@ -297,9 +298,21 @@ async def await_capacity(
             refusal = f"{record.state} for {for_people(timer.seconds())}: the wait for this zone is over."
             if await remove(operation, keep_capacity=record.state != "PROVISIONING"):
                 return Refused(record.zone, refusal)
-        waited = f"{for_people(timer.seconds())} of {for_people(operation.desired.wait_per_zone_s)}"
-        await operation.report_progress(f"{record.zone}: {record.state}, {waited}")
+        waited = f"{for_people(timer.seconds())}/{for_people(operation.desired.wait_per_zone_s)}"
+        await operation.report_progress(f"{waited} {record.zone} {_short(record.state)}{_place(operation)}")
         await timer.pause()
+
+
+def _short(state: str) -> str:
+    """Return a state in the one word that fits a narrow terminal."""
+    return state.partition("_")[0]
+
+
+def _place(operation: ResourceOperation) -> str:
+    """Return which of the zones is being tried, such as " (zone 2 of 4)", if there are several."""
+    zones = operation.desired.zones
+    zone = operation.owned_record().zone
+    return f" (zone {zones.index(zone) + 1} of {len(zones)})" if len(zones) > 1 and zone in zones else ""
 
 
 def _wait_is_over(state: str, desired: DesiredState, timer: PollTimer) -> bool:
@@ -356,7 +369,7 @@ async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -
             force = found.state not in TRIED_WITHOUT_FORCE or found.state == refused_in
             refused_in = found.state
             long_running, problem = await _request_deletion(operation, found, force=force)
-        await operation.report_progress(f"{record.zone}: deleting, {found.state}, {for_people(timer.seconds())}")
+        await operation.report_progress(f"{for_people(timer.seconds())} {record.zone} deleting, {_short(found.state)}")
         await timer.pause()
 
 

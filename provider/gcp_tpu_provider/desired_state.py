@@ -75,6 +75,11 @@ class DesiredState:
         return int(self.inputs["waitPerZoneS"])
 
     @property
+    def next_steps(self) -> tuple[str, ...]:
+        """What to try next when no zone gives capacity."""
+        return tuple(cast("list[str]", self.inputs.get("nextSteps") or []))
+
+    @property
     def allow_replace_active(self) -> bool:
         """Whether a change may delete running capacity."""
         return bool(self.inputs.get("allowReplaceActive"))

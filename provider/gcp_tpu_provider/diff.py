@@ -83,6 +83,8 @@ def _property(
     old, new = olds.get(item.name), desired.get(item.name)
     if _same(item, old, new):
         return []
+    if item.change == "words":
+        return []
     if item.change == "zones":
         return _zones(item, state, olds, desired)
     if item.change == "policy" and old is None:

@@ -63,7 +63,7 @@ async def _resume(operation: ResourceOperation, found: QueuedResourceInfo | None
     result = await capacity.await_capacity(operation)
     if isinstance(result, QueuedResourceInfo):
         return result
-    await operation.report_progress(f"{result.zone}: {result.answer}")
+    await operation.report_progress(f"{result.zone} gave nothing: {result.answer}")
     return await capacity.acquire(operation, others, earlier=[result])
 
 

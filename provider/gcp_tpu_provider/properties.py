@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeAlias
 
-ChangeEffect: TypeAlias = Literal["replace", "live", "policy", "zones"]
+ChangeEffect: TypeAlias = Literal["replace", "live", "policy", "words", "zones"]
 """Effect of a changed input: `replace` the queued resource; patch the `live` node; nothing in the cloud, because it is a waiting `policy`;
-or, for `zones`, replace only if the zone in use is no longer listed."""
+no change at all, because it is only `words` for people; or, for `zones`, replace only if the zone in use is no longer listed."""
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -224,6 +224,12 @@ INPUTS: tuple[Property, ...] = (
         choices=("accepted", "active", "ready"),
     ),
     Property("ready", _ref("Ready"), "How the machine reports that it is ready.", change="policy"),
+    Property(
+        "nextSteps",
+        STRINGS,
+        "What to try next, in sentences that end the error when no zone gave capacity. A change is no change of the resource.",
+        change="words",
+    ),
     Property(
         "allowReplaceActive",
         BOOLEAN,

@@ -5,7 +5,13 @@ import json
 from gcp_tpu_provider.properties import INPUTS, OUTPUTS, TYPES, Property, Schema
 from gcp_tpu_provider.schema import described_choices
 
-MEANING = {"replace": "replaces", "live": "in place", "policy": "only affects waiting", "zones": "see text"}
+MEANING = {
+    "replace": "replaces",
+    "live": "in place",
+    "policy": "only affects waiting",
+    "words": "no change",
+    "zones": "see text",
+}
 
 
 def reference() -> str:

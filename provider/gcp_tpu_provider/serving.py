@@ -1,5 +1,6 @@
 """The running node: patch it in place, and wait until it reports that it is ready."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,10 @@ from gcp_tpu_provider.tpu_api import ACTIVE, FAILED_PHASE, READY_PHASE, GuestRep
 
 POLLS_PER_NODE_CHECK = 5
 """Every fifth poll of the guest attributes also reads the queued resource and its node."""
+_LOG_PREFIX = re.compile(
+    r"^(?:\([^)]*pid=\d+\)\s*)?(?:(?:DEBUG|INFO|WARNING|ERROR)\s+\d\d-\d\d\s+[\d:.]+\s+\[[^\]]*\]\s*)?"
+)
+"""What vLLM's logger writes before each message, such as "(APIServer pid=1) INFO 11-21 00:16:04 [backends.py:1] "."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,7 @@ async def await_ready(operation: ResourceOperation, check: ReadyCheck) -> None:
         record.observe_guest_report(report or GuestReport("", "", ""))
         current = report if report and check.document_hash in {"", report.document_hash} else None
         if current and current.phase == READY_PHASE:
+            await operation.report_progress(f"ready after {for_people(timer.seconds())}")
             return
         if current and current.phase == FAILED_PHASE:
             raise CannotWaitError(f"The server failed: {current.detail or 'it gave no reason'}")
@@ -98,16 +104,16 @@ async def await_ready(operation: ResourceOperation, check: ReadyCheck) -> None:
         polls += 1
         if polls % POLLS_PER_NODE_CHECK == 0:
             await _require_alive(operation)
-        phase = current.phase if current else ""
-        detail = f" ({_last_line(current.detail)})" if current and current.detail else ""
-        waited = f"{for_people(timer.seconds())} of {for_people(check.timeout_s)}"
-        await operation.report_progress(f"{phase or 'waiting for the machine to read its document'}{detail}, {waited}")
+        phase = (current.phase if current else "") or "the machine has not read its document yet"
+        detail = f": {_last_line(current.detail)}" if current and current.detail else ""
+        waited = f"{for_people(timer.seconds())}/{for_people(check.timeout_s)}"
+        await operation.report_progress(f"{waited} {phase}{detail}")
         await timer.pause()
 
 
 def _last_line(detail: str) -> str:
-    """Return what fits a progress line: the end of a server's log says why the agent tries again."""
-    return detail.strip().rpartition("\n")[2][:200]
+    """Return what fits a progress line: the message of the log's last line, which says why the agent tries again."""
+    return _LOG_PREFIX.sub("", detail.strip().rpartition("\n")[2])[:200]
 
 
 def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: bool) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Final, cast
 from planning.numbers import number, read_json
 from scripts.bench.measure import Objective
 from scripts.bench.points import PRESETS, Sweep, SweepError
+from scripts.bench.slo_search import DEFAULT_SHARE
 from scripts.bench.traffic.images import ImageSize, parse_image_size
 from scripts.bench.traffic.lengths import Lengths, parse_lengths
 from scripts.bench.traffic.ramp import Ramp, parse_ramp
@@ -314,7 +315,7 @@ class ReportOptions:
     slo_share: Annotated[
         float,
         Option("Share of the requests that have to keep --slo in a search.", least=0.5, most=0.9999, metavar="SHARE"),
-    ] = 0.99
+    ] = DEFAULT_SHARE
     as_json: JsonSwitch = False
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from scripts.bench.measure import Objective
 from scripts.bench.points import Point
 from scripts.bench.roofline import Roofline
+from scripts.bench.slo_search import DEFAULT_SHARE
 
 WARM_UP_REQUESTS: Final = 16
 
@@ -40,7 +41,7 @@ class SweepSettings:
     stack: str | None = None
     find: bool = False
     """Whether to search for the highest load that keeps `objective`."""
-    slo_share: float = 0.99
+    slo_share: float = DEFAULT_SHARE
     """Share of the requests that have to keep `objective` in a search."""
     forecast: Mapping[str, float] | None = None
     """The planner's figures for this deployment: `decode_tok_per_s` and `saturated_tok_per_s`; None without a plan."""

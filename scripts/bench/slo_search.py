@@ -15,6 +15,8 @@ from typing import Any, Final, Literal
 from scripts.bench.measure import Objective
 from scripts.bench.records import EndLoad, RequestRecord, StopLoad
 
+DEFAULT_SHARE: Final = 0.99
+"""Share of the requests that have to keep the limits."""
 ERROR: Final = 0.05
 """Probability of a wrong verdict at a miss rate of m / 2 or 2 m."""
 FACTOR: Final = 2.0
@@ -48,7 +50,7 @@ def skipped_requests(objective: Objective, *, users: int | None, rate_per_s: flo
 
 
 @dataclass(slots=True, kw_only=True)
-class SequentialTest:
+class ShareTest:
     """Tell whether the share of requests that keep the limits is `share`, from as few of them as possible."""
 
     share: float
@@ -76,7 +78,7 @@ class SequentialTest:
 class StepTest:
     """The test of one step, fed with the verdicts of requests as they come."""
 
-    test: SequentialTest
+    test: ShareTest
     skipped: int
     """Requests at the start that the test leaves out: the backlog or the queue of users has to build up first."""
     ended: Verdict | None = None
@@ -184,7 +186,11 @@ def found_json(
     best = max(kept, key=lambda result: result["point"]["level"], default=None)
     worst = min((result["point"]["level"] for result in missed), default=None)
     unit = "users" if whole else "req/s"
-    limits = f"{limits_text(objective)} for {share:.4g} of the requests" if share != 0.99 else limits_text(objective)  # noqa: PLR2004 - the default
+    limits = (
+        f"{limits_text(objective)} for {share:.4g} of the requests"
+        if share != DEFAULT_SHARE
+        else limits_text(objective)
+    )
     if best is None:
         lowest = f", not even {worst:g} {unit}" if worst is not None else ""
         sentence = f"{name} keeps {limits} at no load that was tried{lowest}"

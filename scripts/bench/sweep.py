@@ -22,7 +22,7 @@ from scripts.bench.slo_search import (
     MOST_REQUESTS,
     MOST_STEPS,
     Bisection,
-    SequentialTest,
+    ShareTest,
     StepTest,
     bisection_for,
     found_json,
@@ -428,7 +428,7 @@ def _step_test(settings: SweepSettings, point: Point) -> StepTest | None:
     if not settings.find or settings.objective is None:
         return None
     skipped = skipped_requests(settings.objective, users=point.concurrency, rate_per_s=point.request_rate)
-    return StepTest(test=SequentialTest(share=settings.slo_share), skipped=skipped)
+    return StepTest(test=ShareTest(share=settings.slo_share), skipped=skipped)
 
 
 def _judged(

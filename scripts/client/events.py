@@ -51,15 +51,16 @@ class ServedModel:
 
 
 def served_models(body: object) -> list[ServedModel]:
-    """Return the models that a server's /v1/models names."""
+    """Return the models that a server's /v1/models names; rows without an id name none."""
     rows = [as_mapping(row) for row in as_list(as_mapping(body).get("data"))]
     return [
         ServedModel(
-            id=str(row.get("id")),
+            id=str(row["id"]),
             max_model_len=_int(row.get("max_model_len")),
             simulator=str(row["owned_by"]) if "simulated" in str(row.get("owned_by", "")) else None,
         )
         for row in rows
+        if "id" in row
     ]
 
 

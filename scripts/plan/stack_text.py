@@ -21,10 +21,9 @@ from scripts.plan.question import NO_PROJECT, ROOT, stack_file
 from stacks.loading import from_values, read_yaml
 from stacks.naming import Names, NamingError
 from stacks.planned import to_deployment
+from stacks.wording import spelled
 
 SCHEMA: Final = "# yaml-language-server: $schema=docs/settings.schema.json"
-_GPUS: Final = {"L4": "nvidia-l4", "RTX PRO 6000": "nvidia-rtx-pro-6000"}
-"""GPUs as the setting `cloudRun.gpu` names them."""
 
 
 def new_file(name: str) -> Path:
@@ -158,7 +157,7 @@ def _cloud_run(solution: Solution) -> Iterator[str]:
     resolved, run = solution.subject.resolved, solution.deployment.cloud_run
     yield _key("cloudRun", "")
     yield f"    region: {run.region}"
-    yield f"    gpu: {_GPUS[resolved.accelerator.name]}"
+    yield f"    gpu: {spelled('accelerator', resolved.accelerator.name)}"
     yield f"    cpu: {resolved.vcpu:g}"
     yield f"    memory: {resolved.host_memory_gib:g}Gi"
     yield "    # As many requests as the server computes at a time."

@@ -1,33 +1,14 @@
-"""Read a stack's outputs and state."""
+"""Read a stack's outputs."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from contracts.fields import ContractError, from_json
-from contracts.outputs import StackOutputs
+from contracts.outputs import DETAILS_TYPE, StackOutputs
 from scripts.errors import CommandRefusedError
-from scripts.pulumi import engine
+from scripts.pulumi.deployment import ResourceState, read_deployment
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateResource:
-    """One resource of a stack's state; `id` is empty for components, and `delete` says that an interrupted replacement still has to delete it."""
-
-    type: str
-    urn: str
-    id: str = ""
-    delete: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Deployment:
-    resources: tuple[StateResource, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Checkpoint:
-    deployment: _Deployment | None = None
+_STACK_TYPE: Final = "pulumi:pulumi:Stack"
 
 
 def stack_outputs(stack: str) -> StackOutputs:
@@ -35,8 +16,10 @@ def stack_outputs(stack: str) -> StackOutputs:
 
     Raises CommandRefusedError if the stack does not exist, is not deployed, or was deployed by another version of the project.
     """
-    raw = json.loads(engine.query(["stack", "output", "--json", "--show-secrets", "--stack", stack]))
-    if not raw:
+    resources = read_deployment(stack).resources
+    printed = _outputs(resources, _STACK_TYPE)
+    raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
+    if not printed:
         raise CommandRefusedError(f"Stack {stack} is not deployed; run `pulumi up --stack {stack}`.")
     try:
         return from_json(StackOutputs, raw)
@@ -46,9 +29,7 @@ def stack_outputs(stack: str) -> StackOutputs:
         ) from None
 
 
-def stack_resources(stack: str) -> Sequence[StateResource]:
-    """Return the resources in the stack's state, without the stack itself and its providers. Raises CommandRefusedError if the stack does not exist."""
-    checkpoint = from_json(_Checkpoint, json.loads(engine.query(["stack", "export", "--stack", stack])))
-    resources = (checkpoint.deployment.resources if checkpoint.deployment else None) or ()
-    hidden = ("pulumi:pulumi:", "pulumi:providers:")
-    return tuple(resource for resource in resources if not resource.type.startswith(hidden))
+def _outputs(resources: Sequence[ResourceState], kind: str) -> Mapping[str, object]:
+    """Return the outputs of the one resource of this type, or nothing if there is none."""
+    nothing: Mapping[str, object] = {}
+    return next((resource.outputs for resource in resources if resource.type == kind and not resource.delete), nothing)

@@ -16,7 +16,7 @@ import requests
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("components", "contracts", "localcloud", "planning", "provider", "scripts", "stacks", "tools", "vm_agent")
-LIMIT_S = 240
+LIMIT_S = 480
 
 ASK = """
 import sys, requests
@@ -26,6 +26,13 @@ outputs = stack_outputs(sys.argv[1])
 with open_stack_access(outputs) as access:
     models = requests.get(access.base_url + "/v1/models", headers=dict(access.headers()), timeout=30).json()
 print(models["data"][0]["max_model_len"])
+"""
+
+OUTPUTS = """
+import json, sys
+from contracts.fields import to_json
+from scripts.pulumi.stack import stack_outputs
+print(json.dumps(to_json(stack_outputs(sys.argv[1]))))
 """
 
 
@@ -88,7 +95,7 @@ class Workspace:
 
     def admin(self, path):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/{path}"
-        answer = requests.get(url, headers=self.identity, timeout=10)
+        answer = requests.get(url, headers=self.identity, timeout=60)
         answer.raise_for_status()
         return answer.json()
 
@@ -97,29 +104,33 @@ class Workspace:
         base = self.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE"]
         for api in apis:
             url = f"{base}v1/projects/local-project/services/{api}:enable"
-            requests.post(url, json={}, headers=self.identity, timeout=10).raise_for_status()
+            requests.post(url, json={}, headers=self.identity, timeout=60).raise_for_status()
 
     def advance(self, seconds):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/advance"
-        requests.post(url, json={"seconds": seconds}, headers=self.identity, timeout=10).raise_for_status()
+        requests.post(url, json={"seconds": seconds}, headers=self.identity, timeout=60).raise_for_status()
 
     def change_scenario(self, changes):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario?merge=true"
-        requests.put(url, json=changes, headers=self.identity, timeout=10).raise_for_status()
+        requests.put(url, json=changes, headers=self.identity, timeout=60).raise_for_status()
 
     def put_scenario(self, scenario):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario"
-        requests.put(url, json=scenario, headers=self.identity, timeout=10).raise_for_status()
+        requests.put(url, json=scenario, headers=self.identity, timeout=60).raise_for_status()
 
     def get(self, api, path):
         base = f"{self.environment['LOCALCLOUD_URL']}/{api}/"
-        answer = requests.get(base + path, headers=self.identity, timeout=10)
+        answer = requests.get(base + path, headers=self.identity, timeout=60)
         answer.raise_for_status()
         return answer.json()
 
     def state(self, stack):
         """The state file itself, as the engine wrote it."""
         return (self.folder / "cloud" / "pulumi" / ".pulumi" / "stacks" / "gemma-serving" / f"{stack}.json").read_text()
+
+    def outputs(self, stack):
+        """The stack's outputs as the commands read them, by their JSON keys."""
+        return json.loads(self.run(sys.executable, "-c", OUTPUTS, stack).out)
 
     def served_length(self, stack):
         """Ask the running server for its max-model-len, through the way in that the stack's outputs name."""

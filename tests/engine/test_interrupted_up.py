@@ -30,7 +30,7 @@ def await_call(workspace, method):
 def policy(workspace):
     url = f"{workspace.environment['LOCALCLOUD_URL']}/cloudresourcemanager/v1/projects/local-project:getIamPolicy"
     body = {"options": {"requestedPolicyVersion": 3}}
-    answer = requests.post(url, json=body, headers=workspace.identity, timeout=10)
+    answer = requests.post(url, json=body, headers=workspace.identity, timeout=60)
     answer.raise_for_status()
     return answer.json()
 
@@ -75,7 +75,7 @@ def test_one_interrupt_while_the_network_is_made_loses_nothing_and_up_goes_on(wo
 
 
 def test_a_member_of_the_tunnel_can_log_in_to_the_machine(workspace, interrupted):
-    node = workspace.pulumi("stack", "output", "--json", "--stack", STACK).json["tunnel"]["argv"]
+    node = workspace.outputs(STACK)["tunnel"]["argv"]
     name, zone = node[6], next(word.partition("=")[2] for word in node if word.startswith("--zone="))
     full = f"projects/local-project/locations/{zone}/nodes/{name}"
     workspace.run(sys.executable, "-c", LOG_IN, full, ALICE.partition(":")[2])

@@ -10,7 +10,7 @@ import pytest
 
 STACK = "tpu-v6e1"
 ZONES = ("us-east5-a", "us-east5-b")
-WAITING = "us-east5-a: WAITING_FOR_RESOURCES"
+WAITING = "us-east5-a WAITING (zone 1 of 2)"
 
 pytestmark = pytest.mark.engine
 

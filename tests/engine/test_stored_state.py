@@ -11,6 +11,8 @@ SERVICE = "gcp:cloudrunv2/service:Service::vllm"
 SERVER = "gcp-tpu:index:QueuedResource::capacity"
 # The API through which the provider reads the project joined those that a stack enables; enabling it again is harmless.
 NEW_API = "gcp:projects/service:Service::cloudresourcemanager"
+# What programs read of a stack, which is no resource of the cloud.
+DETAILS = "gemma-serving:index:StackDetails::details"
 # TPU machines use OS Login since then: its API joined too.
 NEW_TPU_APIS = (NEW_API, "gcp:projects/service:Service::oslogin")
 ALICE = "user:alice@example.com"
@@ -49,9 +51,9 @@ def test_a_stored_state_holds_no_path_of_the_machine_that_made_it(stack):
 def test_a_cloud_run_stack_of_an_earlier_release_loses_the_volume_that_cloud_run_refuses(workspace):
     """Earlier releases mounted a volume at /dev/shm, a disallowed path of Cloud Run. It goes in place; all else stays."""
     previewed = preview(workspace, "l4-qat")
-    assert previewed["changeSummary"] == {"same": 16, "update": 1, "create": 1}
+    assert previewed["changeSummary"] == {"same": 16, "update": 1, "create": 2}
     found = changes(previewed)
-    ((service, step),) = ((urn, step) for urn, step in found.items() if not urn.endswith(NEW_API))
+    ((service, step),) = ((urn, step) for urn, step in found.items() if not urn.endswith((NEW_API, DETAILS)))
     assert service.endswith(SERVICE)
     old, new = (step[state]["inputs"]["template"] for state in ("oldState", "newState"))
     assert old["volumes"].pop(0)["name"] == "shm"
@@ -65,11 +67,11 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_mos
     """Earlier releases let every SSH key of the project's metadata log in as root. OS Login comes in place: the node's metadata is patched."""
     previewed = preview(workspace, "tpu-v6e4")
     # Earlier releases had one repository, in the first region. Now each region has one, so that a machine pulls from nearby.
-    assert sum(previewed["changeSummary"].values()) == 34 + 2 + len(NEW_REPOSITORIES)
-    assert previewed["changeSummary"]["create"] == 2 + len(NEW_REPOSITORIES)
+    assert sum(previewed["changeSummary"].values()) == 34 + 3 + len(NEW_REPOSITORIES)
+    assert previewed["changeSummary"]["create"] == 3 + len(NEW_REPOSITORIES)
     assert set(previewed["changeSummary"]) <= {"same", "update", "create"}
     for urn, step in changes(previewed).items():
-        if urn.endswith((*NEW_TPU_APIS, *NEW_REPOSITORIES)):
+        if urn.endswith((*NEW_TPU_APIS, *NEW_REPOSITORIES, DETAILS)):
             assert step["op"] == "create"
             continue
         assert (urn.endswith(SERVER), step["op"]) == (True, "update")
@@ -87,6 +89,8 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_mos
         # Later releases send the validity of the request. It counts for later requests only: no change is shown.
         assert new.pop("validUntilDurationS") == 3600
         assert "validUntilDurationS" not in old
+        # Words for people: a change of them is none.
+        assert new.pop("nextSteps")
         assert old == new
 
 

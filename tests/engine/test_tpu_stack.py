@@ -66,7 +66,7 @@ def deployed(workspace):
         f"{base}v1/projects/local-project/secrets?secretId=theirs",
         json={"replication": {"automatic": {}}, "labels": {"managed-by": "somebody"}},
         headers=workspace.identity,
-        timeout=10,
+        timeout=60,
     )
     theirs.raise_for_status()
     with ProcessWatch() as watch:
@@ -87,7 +87,7 @@ def test_the_state_file_holds_the_real_thing(workspace, deployed):
 
 
 def test_the_outputs_say_where_the_capacity_is_and_when_google_deletes_it(workspace, deployed):
-    outputs = from_json(StackOutputs, workspace.pulumi("stack", "output", "--json", "--stack", STACK).json)
+    outputs = from_json(StackOutputs, workspace.outputs(STACK))
     assert outputs.zone in {"us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a"}
     assert (outputs.location, outputs.state, outputs.phase) == (outputs.zone, "ACTIVE", "ready")
     assert outputs.deadline.endswith("Z")
@@ -142,7 +142,7 @@ def test_a_serving_flag_changes_in_place_and_the_capacity_stays(workspace, deplo
     }
     node = next(item for name, item in after.items() if "/nodes/" in name)
     assert "--max-model-len=8192" in node["metadata"]["gemma-serving-document"]
-    outputs = json.loads(workspace.pulumi("stack", "output", "--json", "--stack", STACK).out)
+    outputs = workspace.outputs(STACK)
     assert outputs["smoke"]["maxModelLen"] == 8192
     assert workspace.served_length(STACK) == 8192
     assert all(old != new for old, new in zip(container, running_container(workspace), strict=True))

@@ -1,6 +1,7 @@
 """The straight path, changes, refresh, import and deletion, through the servicer."""
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from gcp_tpu_provider.refusals import ADVICE, about_the_project
 from gcp_tpu_provider.wire import SECRET, SIGNATURE, UNKNOWN
 
 from tests.provider.cloud import FakeTpu
-from tests.provider.harness import URN, Aborted, FakeEngine, wanted
+from tests.provider.harness import FAST, URN, Aborted, FakeEngine, wanted
 
 DOCUMENT = '{"schema": 1}'
 GUEST = {"guestAttributeNamespace": "gemma-serving", "documentMetadataKey": "document", "timeoutS": 5}
@@ -110,7 +111,7 @@ class TestCreate:
             "PROVISIONING",
             "ACTIVE",
         ]
-        assert any(line.startswith("us-east5-a: WAITING_FOR_RESOURCES, 0s of 2h") for line in engine.lines)
+        assert any(line.endswith("/2h us-east5-a WAITING (zone 1 of 2)") for line in engine.lines)
 
     def test_a_preview_calls_nothing(self, engine: FakeEngine, cloud: FakeTpu):
         assert engine.preview(wanted()) == "create"
@@ -204,6 +205,20 @@ class TestZones:
         assert "  us-east5-b  quota: FAILED: Quota 'TPUV6E' exhausted." in ended.value.message
         assert ended.value.message.endswith(ADVICE["quota"].format(project="my-project") + ".") == (words == "quota")
 
+    def test_the_programs_advice_ends_the_error_and_a_change_of_it_is_no_change(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        for zone in ("us-east5-a", "us-east5-b"):
+            cloud.refusals[zone] = GoogleError(429, "CODE", "There is no more capacity in the zone")
+        advice = ["Zones not tried: add europe-west4-a.", "Another pool: spot."]
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted(nextSteps=advice))
+        assert ended.value.message.splitlines()[-2:] == advice
+        cloud.refusals.clear()
+        engine.up(wanted(nextSteps=advice))
+        assert engine.preview(wanted(nextSteps=["Other words."])) == "same"
+        assert engine.preview(wanted()) == "same"
+
     def test_what_every_zone_would_repeat_ends_the_creation_at_once(self, engine: FakeEngine, cloud: FakeTpu):
         error = GoogleError(
             403, "PERMISSION_DENIED", "Permission 'tpu.nodes.create' denied on resource 'x' (or it may not exist)."
@@ -249,7 +264,7 @@ class TestReady:
         assert engine.state
         assert engine.state.outputs["phase"] == "ready"
         assert engine.state.outputs["documentHash"] == sha(DOCUMENT)
-        shown = [line.partition(",")[0] for line in engine.lines]
+        shown = [line.partition(" ")[2] for line in engine.lines]
         assert [word for word in ("pulling image", "loading", "compiling") if word in shown] == [
             "pulling image",
             "loading",
@@ -287,7 +302,7 @@ class TestReady:
         engine.up(serving())
         assert engine.state
         assert engine.state.outputs["phase"] == "ready"
-        assert any("retrying (403 Permission denied.)" in line for line in engine.lines)
+        assert any("retrying: 403 Permission denied." in line for line in engine.lines)
 
     def test_the_failure_of_the_document_before_is_not_taken_for_this_one(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.boots = boots
@@ -640,9 +655,8 @@ class TestDelete:
         engine.destroy()
         assert engine.state is None
 
-    def test_a_deletion_that_never_ends_is_given_up_and_the_state_keeps_the_resource(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
+    def test_a_deletion_that_never_ends_is_given_up_and_the_state_keeps_the_resource(self, cloud: FakeTpu):
+        engine = FakeEngine(cloud, pacing=replace(FAST, delete_s=0.5))
         engine.up(wanted())
         cloud.delete_looks = 10**6
         with pytest.raises(Aborted, match="is still DELETING"):

@@ -7,10 +7,12 @@ import pulumi
 import pytest
 import yaml
 
+from components.stack_details import StackDetails
 from contracts.fields import camel_case, from_json
-from contracts.outputs import StackOutputs
+from contracts.outputs import DETAILS, StackOutputs
 from planning import overheads, plan
 from planning.probes import LONGEST_PROBE, PROMPT_PROBE, seen_after_s
+from planning.subject import examine
 from planning.types import StartupProbe
 from planning.vllm_args import given_options
 from stacks.cloud_run import startup_probe
@@ -24,13 +26,24 @@ from tests.stacks.test_program import ROOT, STACKS, configured
 __all__ = ["configured"]
 
 
+def printed(found):
+    """Return what stands in for `pulumi.export`: the engine prints each of these at the end of `up`."""
+
+    def export(name, value):
+        assert name not in DETAILS
+        found[name] = value
+
+    return export
+
+
 @pytest.fixture
 def exported(configured, declare, monkeypatch):
     """Declare a stack; return its outputs as JSON, as the engine keeps them: every number a float."""
 
     def export(stack, **changes):
         found = {}
-        monkeypatch.setattr(pulumi, "export", found.__setitem__)
+        monkeypatch.setattr(pulumi, "export", printed(found))
+        monkeypatch.setattr(StackDetails, "register_outputs", lambda _, details: found.update(details))
         configured(stack, **changes)
 
         def program():
@@ -47,7 +60,10 @@ def exported(configured, declare, monkeypatch):
 def test_every_stack_exports_the_contract_and_nothing_else(exported, stack):
     raw = exported(stack)
     outputs = from_json(StackOutputs, raw)
-    assert set(raw) == {camel_case(field.name) for field in fields(StackOutputs)}
+    given = {field.name for field in fields(StackOutputs) if getattr(outputs, field.name) is not None}
+    assert set(raw) == {camel_case(name) for name in given}
+    assert {"connect", "check", "endpoint"} <= set(raw) - DETAILS
+    assert len(set(raw) - DETAILS) <= 12
     assert outputs.plan.fits
     assert outputs.labels["gemma-serving-stack"] == "x"
     assert "@sha256:" in outputs.image
@@ -88,11 +104,12 @@ def test_a_threshold_of_the_settings_wins_over_the_planners_figure():
 
 
 @pytest.mark.parametrize(("estimate_s", "threshold_s"), [(3.0, 12.0), (0.01, 2.0)])
-def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floor(estimate_s, threshold_s):
+def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floor(monkeypatch, estimate_s, threshold_s):
     settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
-    planned = plan(to_deployment(settings))
-    planned = replace(planned, throughput=replace(planned.throughput, ttft_s=estimate_s))
-    assert smoke_thresholds(settings, planned).max_ttft_s == threshold_s
+    subject = examine(to_deployment(settings))
+    subject = replace(subject, throughput=replace(subject.throughput, ttft_s=estimate_s))
+    monkeypatch.setattr("stacks.outputs.examine", lambda _: subject)
+    assert smoke_thresholds(settings, plan(to_deployment(settings))).max_ttft_s == threshold_s
 
 
 @pytest.mark.parametrize(

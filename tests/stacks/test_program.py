@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from components.stack_details import StackDetails
 from contracts.labels import Ownership
 from stacks import tpu
 from stacks.naming import NamingError
@@ -120,7 +121,7 @@ def test_the_preview_says_whether_it_fits_how_long_it_starts_and_what_it_costs(c
 @pytest.mark.parametrize("stack", STACKS)
 def test_secrets_reach_the_server_by_version_and_scripts_by_reference(configured, declare, stack, monkeypatch):
     exported = {}
-    monkeypatch.setattr("pulumi.export", exported.__setitem__)
+    monkeypatch.setattr(StackDetails, "register_outputs", lambda _, details: exported.update(details))
     configured(stack, hfTokenSecret="projects/their-project/secrets/token/versions/7", apiKey="canary-0123456789")
     monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", '["gemma-serving:apiKey"]')
     recorder, _ = declare(run)

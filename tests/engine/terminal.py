@@ -1,0 +1,86 @@
+"""A command in a terminal of a given size, and what a person would see on its screen."""
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pyte
+
+LIMIT_S = 240
+
+
+class Terminal:
+    """A process with a terminal of its own. `screen` is what stands there now."""
+
+    def __init__(self, command, *, columns, lines, folder, environment):
+        self.screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self.screen)
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            cwd=folder,
+            env={**environment, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines)},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - Ctrl-C becomes a signal; nothing else runs here
+        )
+        os.close(slave)
+
+    @property
+    def text(self):
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    @property
+    def unwrapped(self):
+        """The screen with each wrapped line as one."""
+        return "".join(self.screen.display)
+
+    def line_with(self, words):
+        """The first line of the screen with these words, or an empty one."""
+        return next((line.rstrip() for line in self.screen.display if words in line), "")
+
+    def until(self, holds, what):
+        """Read until `holds` is true of this terminal."""
+        end = time.monotonic() + LIMIT_S
+        while not holds(self):
+            assert time.monotonic() < end, f"{what} was never on the screen:\n{self.text}"
+            assert self._read() or self.process.poll() is None, f"the command ended without {what}:\n{self.text}"
+
+    def interrupt(self):
+        """Press Ctrl-C, and return the exit code."""
+        os.write(self._master, b"\x03")
+        return self.end()
+
+    def end(self):
+        """Return the exit code once the command has ended."""
+        end = time.monotonic() + LIMIT_S
+        while self._read() or self.process.poll() is None:
+            assert time.monotonic() < end, f"the command did not end:\n{self.text}"
+        return self.process.wait()
+
+    def close(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        os.close(self._master)
+
+    def _read(self):
+        """Take over what was written; return whether there was anything."""
+        ready, _, _ = select.select([self._master], [], [], 0.2)
+        if not ready:
+            return False
+        try:
+            found = os.read(self._master, 65536)
+        except OSError:  # the other end is closed
+            return False
+        self._stream.feed(found)
+        return bool(found)

@@ -1,0 +1,65 @@
+"""What a person sees while Google has no capacity, in terminals of 80, 100 and 200 columns."""
+
+import re
+
+import pytest
+
+from tests.engine.terminal import Terminal
+
+STACK = "tpu-v6e1"
+ZONE = "us-east5-a"
+FIGURES = re.compile(rf"\d+m?\d*s?/30m {ZONE} WAITING")
+CAPACITY = "gcp-tpu:index:QueuedResource"
+LINES = 60
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def waiting(workspace):
+    """A stack whose zones have no capacity; it waits half an hour in the first."""
+    workspace.pulumi("stack", "init", STACK)
+    none = {"accelerator_types": ["v6e-1"], "flex_start": True, "capacity": {"v6e-1": 0}}
+    zones = workspace.admin("scenario")["tpu"]["zones"]
+    workspace.change_scenario({"tpu": {"zones": dict.fromkeys(zones, none)}})
+    return workspace
+
+
+@pytest.fixture(autouse=True)
+def gone(waiting):
+    """Take the stack down after each wait, so that the next one begins anew."""
+    yield
+    waiting.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK)
+
+
+def terminal(workspace, columns, *words):
+    return Terminal(
+        [workspace.engine, "up", "--yes", "--skip-preview", "--stack", STACK, *words],
+        columns=columns,
+        lines=LINES,
+        folder=workspace.folder / "project",
+        environment=workspace.environment,
+    )
+
+
+def test_a_wide_terminal_shows_the_wait_in_the_row_of_the_capacity(waiting):
+    shown = terminal(waiting, 200)
+    try:
+        shown.until(lambda it: FIGURES.search(it.line_with(CAPACITY)), "the wait")
+        assert "(zone 1 of " in shown.line_with(CAPACITY)
+        assert shown.interrupt() != 0
+    finally:
+        shown.close()
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_narrow_terminal_shows_the_wait_as_lines(waiting, columns):
+    """The engine's table leaves no room there, so that the pages name --non-interactive."""
+    shown = terminal(waiting, columns, "--non-interactive")
+    try:
+        shown.until(lambda it: FIGURES.search(it.unwrapped), "the wait")
+        first = next(line for line in shown.screen.display if re.search(rf"/30m {ZONE}", line))
+        assert CAPACITY in first, "the figures do not stand on the first line"
+        assert shown.interrupt() != 0
+    finally:
+        shown.close()
