@@ -13,8 +13,8 @@ from scripts.cloud.inventory.found import FoundResource
 from scripts.cloud.inventory.kinds import GRANT, KINDS
 from scripts.cloud.prices import usd_per_hour, usd_so_far
 from scripts.cloud.simulated import is_simulated
+from scripts.cloud.spending import SERVICE
 from scripts.errors import CommandRefusedError
-from scripts.teardown.limits import SERVICE
 from scripts.teardown.receipt import Receipt
 
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far, at most")

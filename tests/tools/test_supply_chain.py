@@ -10,6 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKED = sorted(
     [*ROOT.glob("requirements*.txt"), *(ROOT / name / "requirements.txt" for name in ("localcloud", "provider"))]
 )
+APART = [ROOT / "tools" / "oracle" / name for name in ("installer.txt", "requirements.txt")]
+"""Locks of the oracle's environment, which shares nothing with the project's."""
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -47,6 +49,16 @@ def test_every_pin_has_hashes_and_no_file_names_a_registry(path):
     assert {pin: known for pin, known in found.items() if everywhere[pin] != known} == {}
 
 
+@pytest.mark.parametrize("path", APART, ids=lambda path: path.name)
+def test_the_locks_of_the_oracle_have_hashes_and_name_no_registry(path):
+    found = hashes(path)
+    assert [pin for pin, known in found.items() if not known] == []
+    asked = path.with_suffix(".in").read_text().split()
+    assert set(asked) <= set(found)
+    for pinned in re.findall(r"^[\w.-]+==\S+$", (path.parent / "overrides.txt").read_text(), re.MULTILINE):
+        assert pinned in hashes(APART[1])
+
+
 def test_packages_with_compiled_parts_have_a_file_for_every_python_and_system():
     """One file for each of Python 3.11 to 3.13 on Linux, macOS and Windows would be nine; the locks hold all that there are."""
     found = hashes(ROOT / "requirements.txt")
@@ -70,7 +82,7 @@ def test_every_command_that_installs_requires_the_hashes():
 
 def test_the_lock_is_made_with_hashes_and_without_an_index():
     compiled = re.findall(r"uv pip compile.*", (ROOT / "Makefile").read_text())
-    assert len(compiled) == len(LOCKED)
+    assert len(compiled) == len(LOCKED) + len(APART)
     assert all("--generate-hashes" in command for command in compiled)
     assert not any(word in command for command in compiled for word in ("index", "http", "find-links", "--header "))
 
@@ -79,7 +91,8 @@ def jobs():
     for path in WORKFLOWS:
         workflow = yaml.safe_load(path.read_text())
         for name, job in workflow["jobs"].items():
-            yield f"{path.name}/{name}", workflow, job
+            if "steps" in job:  # others call a workflow that is here too
+                yield f"{path.name}/{name}", workflow, job
 
 
 def installs(job):
@@ -91,14 +104,14 @@ def test_a_job_that_installs_packages_of_a_pull_request_can_read_no_credentials(
     checked = []
     for name, workflow, job in jobs():
         triggers = workflow[True] if True in workflow else workflow["on"]  # YAML 1.1 reads `on` as true
-        if not installs(job) or "pull_request" not in triggers:
+        if not installs(job) or not {"pull_request", "pull_request_target", "workflow_call"} & set(triggers):
             continue
         allowed = job.get("permissions", workflow["permissions"])
         assert allowed == {"contents": "read"}, name
         assert "secrets." not in yaml.safe_dump(job), name
         assert "google-github-actions" not in yaml.safe_dump(job), name
         checked.append(name)
-    assert {"preview.yml/set-up", "test.yml/test"} <= set(checked)
+    assert {"set-up.yml/set-up", "test.yml/test"} <= set(checked)
 
 
 def test_secrets_are_given_to_single_steps_only():
@@ -106,6 +119,15 @@ def test_secrets_are_given_to_single_steps_only():
         for given in (workflow.get("env", {}), job.get("env", {})):
             assert "secrets." not in str(given), name
             assert "github.token" not in str(given), name
+
+
+def test_a_job_that_gets_credentials_installs_nothing_where_a_person_or_a_pull_request_starts_it():
+    checked = [
+        name
+        for name, workflow, job in jobs()
+        if "google-github-actions/auth" in str(job) and not name.startswith("guard.yml") and not installs(job)
+    ]
+    assert checked == ["deploy.yml/deploy", "drift.yml/drift", "preview.yml/preview", "teardown.yml/teardown"]
 
 
 def test_the_preview_gets_its_passphrase_in_one_step_and_installs_nothing():
