@@ -24,9 +24,9 @@ from scripts.errors import CommandRefusedError
 if TYPE_CHECKING:
     from planning.types import ProvisioningModel
     from scripts.capacity.change import FileChange
-    from scripts.capacity.gates import Need, Place
+    from scripts.capacity.gates import JudgedPlace, Need
     from scripts.capacity.history import StockHistory
-    from scripts.capacity.reading import Answers, Asked
+    from scripts.capacity.reading import Answers, CapacityQuestion
     from stacks.settings import Settings
 
 
@@ -115,9 +115,9 @@ def _check(options: CapacityOptions) -> None:
         raise CommandRefusedError("--yes belongs to --write; give both.")
 
 
-def _asked(options: CapacityOptions, settings: "Settings | None") -> "Asked":
+def _asked(options: CapacityOptions, settings: "Settings | None") -> "CapacityQuestion":
     from planning.candidates import deployable_accelerators
-    from scripts.capacity.reading import Asked
+    from scripts.capacity.reading import CapacityQuestion
     from stacks.loading import project_from_environment
 
     project = options.project or (settings.project if settings else project_from_environment())
@@ -127,7 +127,7 @@ def _asked(options: CapacityOptions, settings: "Settings | None") -> "Asked":
     own = tpu.accelerator_type if tpu else run.gpu if run else None
     names: Sequence[str | None] = options.accelerators or (own,)
     found = [one for name in names for one in deployable_accelerators(name, option="ACCELERATOR")]
-    return Asked(
+    return CapacityQuestion(
         project=project,
         accelerators=tuple(dict.fromkeys(found)),
         provisioning=_model(options, settings),
@@ -176,7 +176,9 @@ def _history(answers: "Answers", now: datetime) -> "StockHistory":
         return StockHistory().with_requests([one for one in requests if one.stack is not None], now)
 
 
-def _change(options: CapacityOptions, settings: "Settings | None", places: "Sequence[Place]") -> "FileChange | None":
+def _change(
+    options: CapacityOptions, settings: "Settings | None", places: "Sequence[JudgedPlace]"
+) -> "FileChange | None":
     """Show the change of the stack's file, ask, and write it; None without --write."""
     if options.write is None or settings is None:
         return None
@@ -204,8 +206,8 @@ def _change(options: CapacityOptions, settings: "Settings | None", places: "Sequ
 
 
 def _report(
-    asked: "Asked",
-    places: "Sequence[Place]",
+    asked: "CapacityQuestion",
+    places: "Sequence[JudgedPlace]",
     problems: Sequence[str],
     change: "FileChange | None",
     now: datetime,

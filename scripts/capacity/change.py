@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planning.planner import plan
-from scripts.capacity.gates import Place
+from scripts.capacity.gates import JudgedPlace
 from scripts.errors import CommandRefusedError
 from scripts.plan.settings_file import SettingsFile
 from stacks.loading import SettingsError
@@ -41,7 +41,7 @@ class FileChange:
         self.path.write_text(self.after, encoding="utf-8")
 
 
-def change_of(path: Path, stack: str, settings: Settings, places: Sequence[Place]) -> FileChange:
+def change_of(path: Path, stack: str, settings: Settings, places: Sequence[JudgedPlace]) -> FileChange:
     """Return the change that names the open places in their order. Raises CommandRefusedError if no place is open."""
     key, value, note = _zones(stack, settings, places) if settings.tpu else _region(settings, places)
     document = SettingsFile(path)
@@ -66,7 +66,7 @@ def _stopping(settings: Settings, folder: Path) -> set[str]:
     return {finding.id for finding in plan(to_deployment(settings, folder)).stopping}
 
 
-def _zones(stack: str, settings: Settings, places: Sequence[Place]) -> tuple[str, list[str], str]:
+def _zones(stack: str, settings: Settings, places: Sequence[JudgedPlace]) -> tuple[str, list[str], str]:
     """Return the open zones. A zone where the stack has a request stays, and first: without it `up` would give the request up."""
     held = [place for place in places if any(own.stack == stack for own in place.own)]
     network = settings.tpu.existing_network if settings.tpu else None
@@ -79,7 +79,7 @@ def _zones(stack: str, settings: Settings, places: Sequence[Place]) -> tuple[str
     return "tpu.zones", [place.place for place in (*held, *found)], note
 
 
-def _region(settings: Settings, places: Sequence[Place]) -> tuple[str, str, str]:
+def _region(settings: Settings, places: Sequence[JudgedPlace]) -> tuple[str, str, str]:
     found = [place for place in places if place.is_open]
     if not found:
         raise CommandRefusedError(_nothing_open(places))
@@ -90,7 +90,7 @@ def _region(settings: Settings, places: Sequence[Place]) -> tuple[str, str, str]
     return "cloudRun.region", found[0].place, note
 
 
-def _nothing_open(places: Sequence[Place]) -> str:
+def _nothing_open(places: Sequence[JudgedPlace]) -> str:
     """Return why nothing can be written: what the nearest place lacks."""
     nearest = next((place for place in places if not place.is_without), None)
     why = ""

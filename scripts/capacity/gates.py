@@ -11,7 +11,7 @@ from planning.prices import LIST_PRICES, PriceBook, instance_parts, slice_parts
 from planning.provisioning import PROVISIONING_MODELS, Acceptance, Answer, acceptance, run_acceptance
 from planning.types import ProvisioningModel
 from scripts.capacity.history import Sighting, StockHistory
-from scripts.capacity.reading import Answers, Asked, Reply, zones_of
+from scripts.capacity.reading import Answers, CapacityQuestion, Reply, zones_of
 from scripts.cloud import quotas
 from scripts.cloud.inventory.kinds import Item, by_name
 from scripts.cloud.requests import CapacityRequest, request_of
@@ -59,7 +59,7 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class JudgedPlace:
     """One accelerator in one zone or region."""
 
     accelerator: Accelerator
@@ -140,10 +140,10 @@ def requests_in(answers: Answers) -> Sequence[CapacityRequest]:
     return [request_of(item) for reply in replies for item in reply.items]
 
 
-def judge(asked: Asked, answers: Answers, history: StockHistory, need: Need) -> Sequence[Place]:
+def judge(asked: CapacityQuestion, answers: Answers, history: StockHistory, need: Need) -> Sequence[JudgedPlace]:
     """Return all places of all accelerators, each accelerator's sorted by promise."""
     comparison = _Comparison(asked=asked, answers=answers, history=history, need=need, requests=requests_in(answers))
-    places: list[Place] = []
+    places: list[JudgedPlace] = []
     for accelerator in asked.accelerators:
         found = (
             [comparison.zone(accelerator, zone) for zone in zones_of(asked, answers.zones)]
@@ -158,13 +158,13 @@ def judge(asked: Asked, answers: Answers, history: StockHistory, need: Need) -> 
 class _Comparison:
     """What is known when the places are judged."""
 
-    asked: Asked
+    asked: CapacityQuestion
     answers: Answers
     history: StockHistory
     need: Need
     requests: Sequence[CapacityRequest]
 
-    def zone(self, accelerator: Accelerator, zone: str) -> Place:
+    def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
         """Return a slice in a zone."""
         name, model = api_accelerator_type(accelerator.name), self.asked.provisioning
         here = [request for request in self.requests if request.zone == zone]
@@ -188,7 +188,7 @@ class _Comparison:
             for one in here
             if one.stack is not None and name in one.accelerators
         ]
-        return Place(
+        return JudgedPlace(
             accelerator=accelerator,
             place=zone,
             hardware=self._hardware(zone, name),
@@ -203,7 +203,7 @@ class _Comparison:
             position=self.need.position(zone),
         )
 
-    def region(self, gpu: Accelerator, region: str) -> Place:
+    def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
         """Return a service with a GPU in a region."""
         reply = self.answers.services.get(region, _NOT_READ)
         kind, need, name = by_name("Cloud Run service"), self.need, CLOUD_RUN_GPUS[gpu.name]
@@ -225,7 +225,7 @@ class _Comparison:
             place=region,
         )
         accepted = _gate(run_acceptance(gpu, region))
-        return Place(
+        return JudgedPlace(
             accelerator=gpu,
             place=region,
             hardware=Gate(answer="yes", source=accepted.source) if region in gpu_regions(gpu) else accepted,
@@ -308,7 +308,7 @@ def _names(reply: Reply, key: str) -> set[str]:
     return {str(item.get(key) or str(item.get("name")).rpartition("/")[2]) for item in reply.items}
 
 
-def _instances(item: Item, asked: Asked) -> int:
+def _instances(item: Item, asked: CapacityQuestion) -> int:
     """Return the most instances of a service, if they count against the quota that is asked about."""
     template = _part(item, "template")
     if bool(template.get("gpuZonalRedundancyDisabled")) == asked.zonal_redundancy:

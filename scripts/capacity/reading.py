@@ -46,7 +46,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CapacityQuestion:
     """What is compared."""
 
     project: str
@@ -120,7 +120,7 @@ def deadline(limit_s: float = LIMIT_S) -> Callable[[], float]:
     return lambda: end_s - time.monotonic()
 
 
-def read_all(checkup: Checkup, asked: Asked, *, remaining_s: Callable[[], float]) -> Answers:
+def read_all(checkup: Checkup, asked: CapacityQuestion, *, remaining_s: Callable[[], float]) -> Answers:
     """Return all answers, and in the place of each that did not come in time that it did not."""
     first: dict[tuple[str, ...], Callable[[], Reply]] = dict(_first_calls(checkup, asked))
     replies = _ask(first, remaining_s)
@@ -135,7 +135,7 @@ def read_all(checkup: Checkup, asked: Asked, *, remaining_s: Callable[[], float]
     )
 
 
-def zones_of(asked: Asked, zones: Reply) -> Sequence[str]:
+def zones_of(asked: CapacityQuestion, zones: Reply) -> Sequence[str]:
     """Return the zones to ask: those that the API lists, else those that are known, and those of the stack."""
     listed = [str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in zones.items]
     known = () if zones.is_read else (zone for one in asked.slices for zone in known_places(one))
@@ -160,7 +160,7 @@ def _late(key: tuple[str, ...]) -> Reply:
     return Reply(problem=f"{what}: no answer in time")
 
 
-def _first_calls(checkup: Checkup, asked: Asked) -> Iterator[tuple[tuple[str, ...], Callable[[], Reply]]]:
+def _first_calls(checkup: Checkup, asked: CapacityQuestion) -> Iterator[tuple[tuple[str, ...], Callable[[], Reply]]]:
     """Yield what needs no list of zones."""
     if asked.slices:
         path = LOCATIONS["tpu"].format(p=asked.project)
@@ -177,7 +177,9 @@ def _first_calls(checkup: Checkup, asked: Asked) -> Iterator[tuple[tuple[str, ..
         yield ("services", region), partial(_items, checkup, listing)
 
 
-def _zone_calls(checkup: Checkup, asked: Asked, zones: Reply) -> Iterator[tuple[tuple[str, ...], Callable[[], Reply]]]:
+def _zone_calls(
+    checkup: Checkup, asked: CapacityQuestion, zones: Reply
+) -> Iterator[tuple[tuple[str, ...], Callable[[], Reply]]]:
     """Yield what each zone is asked. An API that is off answers nothing anywhere, so it is not asked again."""
     if "services enable" in zones.mend:
         return

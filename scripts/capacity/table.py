@@ -7,17 +7,17 @@ from datetime import datetime
 from typing import Any
 
 from planning.units import age
-from scripts.capacity.gates import ORDER, Gate, Own, Place, QuotaUse
+from scripts.capacity.gates import ORDER, Gate, JudgedPlace, Own, QuotaUse
 from scripts.capacity.history import Sighting
 from scripts.capacity.reading import Answers
 from scripts.cli.tables import console, table
 from scripts.cloud.simulated import is_simulated
 
 
-def show(places: Sequence[Place], problems: Sequence[str], now: datetime) -> None:
+def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) -> None:
     """Print the tables and their notes on stdout."""
     out = console(sys.stdout)
-    groups: dict[str, list[Place]] = {}
+    groups: dict[str, list[JudgedPlace]] = {}
     for place in places:
         groups.setdefault(place.accelerator.name, []).append(place)
     for name, group in groups.items():
@@ -35,7 +35,7 @@ def show(places: Sequence[Place], problems: Sequence[str], now: datetime) -> Non
         out.print(note, soft_wrap=True, markup=False)
 
 
-def _show_group(name: str, group: Sequence[Place], now: datetime) -> None:
+def _show_group(name: str, group: Sequence[JudgedPlace], now: datetime) -> None:
     out = console(sys.stdout)
     shown = [place for place in group if place.is_in_stack or not place.is_without]
     where = " (local cloud, simulated)" if is_simulated() else ""
@@ -61,7 +61,7 @@ def _show_group(name: str, group: Sequence[Place], now: datetime) -> None:
     out.print()
 
 
-def _reasons(shown: Sequence[Place]) -> Iterator[str]:
+def _reasons(shown: Sequence[JudgedPlace]) -> Iterator[str]:
     """Yield why gates are closed or not known, each reason once, with its places. What could not be read is told at the end."""
     reasons: dict[str, list[str]] = {}
     for place in shown:
@@ -103,7 +103,7 @@ def _use(use: QuotaUse) -> str:
     return limit if use.used is None else f"{use.used:g} of {limit}"
 
 
-def _stock(place: Place, now: datetime) -> str:
+def _stock(place: JudgedPlace, now: datetime) -> str:
     """Return what is asked now, and what was answered last."""
     seen = place.stock
     past = [_seen(seen, now)] if seen and seen.request not in {own.name for own in place.own} else []
@@ -129,7 +129,7 @@ def _since(moment: datetime, now: datetime) -> float:
     return max((now - moment).total_seconds(), 0.0)
 
 
-def to_json(place: Place, now: datetime) -> dict[str, Any]:
+def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
     """Return one place as JSON."""
     use = place.use
     return {

@@ -233,7 +233,7 @@ class Google:
 def read(google, *, remaining_s=lambda: 30.0, **asked):
     names = asked.pop("names", ("v6e-4",))
     kinds = [one for name in names for one in deployable_accelerators(name)]
-    question = reading.Asked(project=PROJECT, accelerators=kinds, **asked)
+    question = reading.CapacityQuestion(project=PROJECT, accelerators=kinds, **asked)
     checkup = Checkup(project=PROJECT, google=google, member="user:me@example.com")
     return question, reading.read_all(checkup, question, remaining_s=remaining_s)
 
@@ -301,7 +301,7 @@ def test_a_zone_that_does_not_answer_in_time_leaves_the_others_alone():
 
     names = ["us-east5-a", "us-east5-b", "us-east1-d"]
     google = Google({**many(names), "us-east5-b/acceleratorTypes": hang})
-    # Asked before each wait: for the zones, for the quota, and for each of the calls of the three zones but the one that hangs.
+    # CapacityQuestion before each wait: for the zones, for the quota, and for each of the calls of the three zones but the one that hangs.
     budget = itertools.chain([60.0] * (2 + 3 * len(names) - 1), itertools.repeat(0.0))
     found = {place.place: place for place in judged(google, remaining_s=lambda: next(budget))}
     release.set()
