@@ -13,6 +13,11 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
 
 
+def as_number(value: object) -> float | None:
+    """Return a value as a float if it is a number (`is_number`), else None."""
+    return float(value) if is_number(value) else None
+
+
 def number(text: str) -> float:
     """Return the number that a text is. Raises ValueError, also for nan, inf and 1e400."""
     value = float(text)

@@ -108,8 +108,11 @@ class _Figure:
         least = f"above {limit.above:,g}" if limit.above is not None else f"{limit.at_least or 0:,g} or more"
         return f"{'a whole number' if self.is_whole else 'a number'}, {least} and at most {limit.at_most or 0:,.0f}"
 
-    def allows(self, value: object) -> bool:
-        """Return whether a value is a number within the limits. All limits have an upper end, so not-a-number and infinity are outside."""
+    def can_be(self, value: object) -> bool:
+        """Return whether the figure can have this value: a number, whole where it has to be, within its limits.
+
+        All limits have an upper end, so not-a-number and infinity are outside.
+        """
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         if self.is_whole and not isinstance(value, int):
@@ -149,7 +152,7 @@ def parse_workload(text: str) -> Workload:
         if figure.name in found:
             raise PlanningError(f"--workload names {key} twice; keep one of them.")
         number = _number(value) if equals else None
-        if number is None or not figure.allows(number):
+        if number is None or not figure.can_be(number):
             raise PlanningError(f'--workload {key} is "{value[:_SHOWN]}"; it must be {figure.allowed}.')
         found[figure.name] = number
     workload = Workload(**cast("dict[str, int]", found))
@@ -161,7 +164,7 @@ def check_workload(workload: Workload) -> None:
     """Raise PlanningError for the first figure that is not allowed: the key, the value and what is allowed."""
     for figure in _FIGURES.values():
         value: object = getattr(workload, figure.name)
-        if value is not None and not figure.allows(value):
+        if value is not None and not figure.can_be(value):
             raise PlanningError(f"`workload.{figure.name}` is {value}; it must be {figure.allowed}.")
     if workload.users is not None and workload.rate_per_s is not None:
         raise PlanningError(

@@ -8,6 +8,7 @@ from typing import Annotated, Final, cast
 from planning.numbers import number, read_json
 from scripts.bench.measure import Objective
 from scripts.bench.points import PRESETS, Sweep, SweepError
+from scripts.bench.slo_search import DEFAULT_SHARE
 from scripts.bench.traffic.images import ImageSize, parse_image_size
 from scripts.bench.traffic.lengths import Lengths, parse_lengths
 from scripts.bench.traffic.ramp import Ramp, parse_ramp
@@ -21,7 +22,6 @@ EXCLUDES: Final = {
         "--output-tokens",
     ),
     "--dataset": ("--prefix-share", "--prefix-tokens", "--images", "--input-tokens", "--output-tokens with a distribution"),
-    "--turns": ("--request-rate",),
     "--prefix-share": ("--prefix-tokens",),
     "--ramp": ("--concurrency", "--request-rate"),
 }  # fmt: skip
@@ -202,7 +202,14 @@ class TrafficOptions:
     time_scale: Annotated[
         float, Option("Replay a trace this many times as fast as recorded.", least=0.001, most=1000, metavar="FACTOR")
     ] = 1.0
-    turns: Annotated[int, Option("Requests of a session; each sends the conversation so far.", least=1, most=1000)] = 1
+    turns: Annotated[
+        int,
+        Option(
+            "Requests of a session; each sends the conversation so far. --request-rate is then of new sessions.",
+            least=1,
+            most=1000,
+        ),
+    ] = 1
     think_time: Annotated[
         float, Option("Seconds between an answer and the next message of a session.", least=0, metavar="SECONDS")
     ] = 0.0
@@ -314,7 +321,7 @@ class ReportOptions:
     slo_share: Annotated[
         float,
         Option("Share of the requests that have to keep --slo in a search.", least=0.5, most=0.9999, metavar="SHARE"),
-    ] = 0.99
+    ] = DEFAULT_SHARE
     as_json: JsonSwitch = False
 
 

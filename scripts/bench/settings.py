@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from scripts.bench.forecast import Answers
 from scripts.bench.measure import Objective
 from scripts.bench.points import Point
 from scripts.bench.roofline import Roofline
+from scripts.bench.slo_search import DEFAULT_SHARE
 
 WARM_UP_REQUESTS: Final = 16
 
@@ -40,10 +42,10 @@ class SweepSettings:
     stack: str | None = None
     find: bool = False
     """Whether to search for the highest load that keeps `objective`."""
-    slo_share: float = 0.99
+    slo_share: float = DEFAULT_SHARE
     """Share of the requests that have to keep `objective` in a search."""
-    forecast: Mapping[str, float] | None = None
-    """The planner's figures for this deployment: `decode_tok_per_s` and `saturated_tok_per_s`; None without a plan."""
+    answers: Answers | None = None
+    """What the plan of the stack's deployment says of a workload; None without a stack."""
     tokenizer: str | None = None
     """Name of the model at Hugging Face; None if the server serves the model by that name."""
 

@@ -40,6 +40,12 @@ def first_message(body: object) -> Mapping[str, object]:
     return as_mapping(as_mapping(choices[0]).get("message")) if choices else {}
 
 
+def was_cut(body: object) -> bool:
+    """Return whether a chat completion ended at its token limit, before the model had finished."""
+    choices = as_list(as_mapping(body).get("choices"))
+    return bool(choices) and as_mapping(choices[0]).get("finish_reason") == "length"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
     """One row of /v1/models."""
@@ -51,15 +57,16 @@ class ServedModel:
 
 
 def served_models(body: object) -> list[ServedModel]:
-    """Return the models that a server's /v1/models names."""
+    """Return the models that a server's /v1/models names; rows without an id name none."""
     rows = [as_mapping(row) for row in as_list(as_mapping(body).get("data"))]
     return [
         ServedModel(
-            id=str(row.get("id")),
+            id=str(row["id"]),
             max_model_len=_int(row.get("max_model_len")),
             simulator=str(row["owned_by"]) if "simulated" in str(row.get("owned_by", "")) else None,
         )
         for row in rows
+        if "id" in row
     ]
 
 

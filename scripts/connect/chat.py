@@ -3,14 +3,14 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import requests
 
-from scripts.client.events import DONE, EventSplitter, as_list, as_mapping, decoded, error_message
+from scripts.client.events import DONE, EventSplitter, as_list, as_mapping, decoded, error_message, parse_event
 from scripts.errors import ScriptError
 
 if TYPE_CHECKING:
@@ -77,29 +77,31 @@ class Chat:
 
     def _stream(self, turn: Turn) -> None:
         folded = False
-        for event in self._events():
-            choice = as_mapping((as_list(event.get("choices")) or [{}])[0])
-            delta = as_mapping(choice.get("delta"))
-            turn.finish_reason = str(choice.get("finish_reason") or turn.finish_reason)
-            tokens = as_mapping(event.get("usage")).get("completion_tokens")
-            turn.output_tokens = tokens if isinstance(tokens, int) else turn.output_tokens
-            thought = str(delta.get("reasoning") or delta.get("reasoning_content") or "")
-            if thought:
-                turn.thinking += thought
+        for payload in self._payloads():
+            try:
+                delta = parse_event(payload)
+            except ValueError:  # not an event of this protocol: a proxy's sign of life
+                continue
+            if delta.error is not None:
+                raise ChatError(f"the answer ended in an error: {delta.error}")
+            turn.finish_reason = delta.finish_reason or turn.finish_reason
+            turn.output_tokens = turn.output_tokens if delta.usage is None else delta.usage.completion_tokens
+            if delta.reasoning:
+                turn.thinking += delta.reasoning
                 if self.shows_thinking:
-                    self._note(thought, end="")
+                    self._note(delta.reasoning, end="")
                 elif not folded:
                     self._note("thinking ...")
                     folded = True
-            text = str(delta.get("content") or "")
-            if text:
+            if delta.text:
                 if not turn.text and turn.thinking and self.shows_thinking:
                     self._note("")
-                turn.text += text
-                print(text, end="", file=self.out, flush=True)
-            _add_tools(turn, delta)
+                turn.text += delta.text
+                print(delta.text, end="", file=self.out, flush=True)
+            if delta.tool_call:
+                _add_tools(turn, payload)
 
-    def _events(self) -> Iterator[Mapping[str, object]]:
+    def _payloads(self) -> Iterator[bytes]:
         body: dict[str, Any] = {
             "model": self.endpoint.model,
             "messages": self.messages,
@@ -125,10 +127,7 @@ class Chat:
                     for payload in split.feed(data):
                         if payload == DONE:
                             return
-                        event = as_mapping(decoded(payload))
-                        if "error" in event:
-                            raise ChatError(f"the answer ended in an error: {error_message(event)}")
-                        yield event
+                        yield payload
         except requests.RequestException as error:
             raise ChatError(f"the answer broke off ({type(error).__name__}); ask again.") from None
         raise ChatError("the answer broke off before its end; ask again.")
@@ -150,9 +149,10 @@ class Chat:
         print(f"{dim[0]}{text}{dim[1]}", end=end, file=self.notes, flush=True)
 
 
-def _add_tools(turn: Turn, delta: Mapping[str, object]) -> None:
-    """Add the parts of tool calls that one event carries."""
-    for part in map(as_mapping, as_list(delta.get("tool_calls"))):
+def _add_tools(turn: Turn, payload: bytes) -> None:
+    """Add the parts of tool calls that one event carries; `parse_event` says only that it has some."""
+    choice = as_mapping(as_list(as_mapping(decoded(payload)).get("choices"))[0])
+    for part in map(as_mapping, as_list(as_mapping(choice.get("delta")).get("tool_calls"))):
         index = part.get("index")
         call = turn.tools.setdefault(index if isinstance(index, int) else 0, {"name": "", "arguments": ""})
         function = as_mapping(part.get("function"))

@@ -8,7 +8,7 @@ from typing import Final
 
 import requests
 
-from scripts.client.events import decoded, error_message
+from scripts.client.events import SIMULATED_HEADER, decoded, error_message, served_models
 from scripts.errors import ScriptError
 
 _PERIOD_S: Final = 1.0
@@ -61,11 +61,10 @@ def _asked(base_url: str, key: str) -> tuple[ReadyServer | None, str]:
         )
     if answer.status_code != HTTPStatus.OK:
         return None, f"HTTP {answer.status_code}, {_message(answer)}"
-    try:
-        rows = answer.json()["data"]
-        return ReadyServer(model=str(rows[0]["id"]), is_simulated="x-simulated" in answer.headers), ""
-    except (ValueError, KeyError, IndexError, TypeError):
+    models = served_models(decoded(answer.content))
+    if not models:
         return None, "its list of models cannot be read."
+    return ReadyServer(model=models[0].id, is_simulated=SIMULATED_HEADER in answer.headers), ""
 
 
 def _message(answer: requests.Response) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from contracts.outputs import StackOutputs
 from planning.errors import PlanningError
+from planning.numbers import as_number
 from planning.workload import Workload
 from scripts.bench.store import read_results
 from scripts.cli.command import say
@@ -144,15 +145,15 @@ def smoke_measurement(
 ) -> SmokeMeasurement | None:
     """Return what the smoke checks measured, from the values of each check by its name; None if that is nothing."""
     single, burst = values.get("single stream", {}), values.get("burst", {})
-    booted = _booted(values.get("options in effect", {}), plan, _number(values.get("ready", {}).get("start_s")))
-    rate = _number(single.get("decode_tok_per_s"))
-    requests = _number(burst.get("requests"))
+    booted = _booted(values.get("options in effect", {}), plan, as_number(values.get("ready", {}).get("start_s")))
+    rate = as_number(single.get("decode_tok_per_s"))
+    requests = as_number(burst.get("requests"))
     made = SmokeMeasurement(
         date=date,
-        ttft_s=_number(single.get("ttft_s")),
+        ttft_s=as_number(single.get("ttft_s")),
         tpot_s=1 / rate if rate else None,
         decode_tok_per_s=rate,
-        burst_tok_per_s=_number(burst.get("burst_tok_per_s")),
+        burst_tok_per_s=as_number(burst.get("burst_tok_per_s")),
         burst_requests=None if requests is None else int(requests),
         booted=booted,
     )
@@ -161,19 +162,15 @@ def smoke_measurement(
 
 
 def _booted(values: Mapping[str, object], plan: DeployedPlan, start_s: float | None) -> BootedFigures | None:
-    blocks, block_size = _number(values.get("num_gpu_blocks")), _number(values.get("block_size"))
+    blocks, block_size = as_number(values.get("num_gpu_blocks")), as_number(values.get("block_size"))
     if blocks is None and start_s is None:
         return None
     figures, dtype = plan.figures, values.get("cache_dtype")
     return BootedFigures(
         num_gpu_blocks=None if blocks is None else int(blocks),
         block_size=None if block_size is None else int(block_size),
-        gpu_memory_utilization=_number(values.get("gpu_memory_utilization")),
+        gpu_memory_utilization=as_number(values.get("gpu_memory_utilization")),
         cache_dtype=dtype if isinstance(dtype, str) and _WORD.fullmatch(dtype) else None,
         kv_tokens=round(figures.kv_tokens * blocks / figures.kv_blocks) if blocks and figures.kv_blocks else None,
         start_s=start_s,
     )
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

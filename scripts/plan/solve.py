@@ -8,7 +8,7 @@ from contracts.exit_codes import ExitCode
 from planning.candidates import checkpoints_of, rented
 from planning.errors import PlanningError
 from planning.solve import ServiceLimits, Solution, SolutionSet, solve
-from planning.workload import format_workload, parse_workload
+from planning.workload import Workload, format_workload, parse_workload
 from scripts.cli.command import say
 from scripts.plan.question import Comparison, Question, prices_of
 from scripts.plan.solve_options import Solving
@@ -34,16 +34,23 @@ def solve_question(
         from scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
 
         new_file(write)  # a name that cannot be taken is refused before the search
+    prices = prices_of(question)
     answer = solve(
         workload,
         limits,
         checkpoints=checkpoints_of(question.model),
-        places=rented(solving.region, accelerator=question.accelerator, prices=prices_of(question)),
-        prices=prices_of(question),
+        places=rented(solving.region, accelerator=question.accelerator, prices=prices),
+        prices=prices,
     )
     written = _write(answer, limits, write, question) if write is not None and answer.cheapest else None
     if as_json:
-        print(json.dumps(_json(answer, limits, question, written), indent=2, allow_nan=False))
+        print(
+            json.dumps(
+                _json(answer, workload, limits, shown=_shown(answer, question), written=written),
+                indent=2,
+                allow_nan=False,
+            )
+        )
     elif answer.solutions:
         _table(answer, limits, question)
     if answer.solutions:
@@ -114,10 +121,11 @@ def _settings(one: Solution) -> str:
     return f"TP {resolved.tp}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}"
 
 
-def _json(answer: SolutionSet, limits: ServiceLimits, question: Question, written: str | None) -> dict[str, Any]:
-    shown = _shown(answer, question)
+def _json(
+    answer: SolutionSet, workload: Workload, limits: ServiceLimits, *, shown: tuple[Solution, ...], written: str | None
+) -> dict[str, Any]:
     return {
-        "workload": format_workload(parse_workload(question.workload or "")),
+        "workload": format_workload(workload),
         "limits": {
             "max_ttft_s": limits.max_ttft_s,
             "max_tpot_s": limits.max_tpot_s,

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from planning.numbers import as_number
 from planning.residuals import Residual, kv_band, residual, usual_causes
 from planning.types import Band
 from scripts.smoke.context import CheckContext
@@ -78,9 +79,9 @@ def _compared(context: CheckContext) -> Iterator[_Compared]:
         return
     single, burst = context.values.get("single stream", {}), context.values.get("burst", {})
     rate, ttft_s, together = (
-        _number(single.get("decode_tok_per_s")),
-        _number(single.get("ttft_s")),
-        _number(burst.get("burst_tok_per_s")),
+        as_number(single.get("decode_tok_per_s")),
+        as_number(single.get("ttft_s")),
+        as_number(burst.get("burst_tok_per_s")),
     )
     yield _Compared(
         figure="decode_tok_per_s",
@@ -118,14 +119,10 @@ def _compared(context: CheckContext) -> Iterator[_Compared]:
             unit="blocks",
             digits=0,
             planned=kv_band(memory.kv_blocks),
-            measured=_number(context.values.get("options in effect", {}).get("num_gpu_blocks")),
+            measured=as_number(context.values.get("options in effect", {}).get("num_gpu_blocks")),
         )
 
 
 def _reaches(value: float | None, least: float | None) -> bool:
     """Return whether both are known and the first is not below the second."""
     return value is not None and least is not None and value >= least
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -16,7 +16,7 @@ import requests
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("components", "contracts", "localcloud", "planning", "provider", "scripts", "stacks", "tools", "vm_agent")
-LIMIT_S = 240
+LIMIT_S = 480
 
 ASK = """
 import sys, requests
@@ -61,7 +61,7 @@ class Workspace:
     environment: dict
     transcript: list = field(default_factory=list)
 
-    def run(self, *command, stdin="", expect=0, environment=None):
+    def run(self, *command, stdin="", expect=0, environment=None, limit_s=LIMIT_S):
         done = subprocess.run(
             [str(part) for part in command],
             cwd=self.folder / "project",
@@ -69,7 +69,7 @@ class Workspace:
             capture_output=True,
             text=True,
             input=stdin,
-            timeout=LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
         answer = Answer(done.returncode, done.stdout, done.stderr)
@@ -95,7 +95,7 @@ class Workspace:
 
     def admin(self, path):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/{path}"
-        answer = requests.get(url, headers=self.identity, timeout=10)
+        answer = requests.get(url, headers=self.identity, timeout=60)
         answer.raise_for_status()
         return answer.json()
 
@@ -104,23 +104,23 @@ class Workspace:
         base = self.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE"]
         for api in apis:
             url = f"{base}v1/projects/local-project/services/{api}:enable"
-            requests.post(url, json={}, headers=self.identity, timeout=10).raise_for_status()
+            requests.post(url, json={}, headers=self.identity, timeout=60).raise_for_status()
 
     def advance(self, seconds):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/advance"
-        requests.post(url, json={"seconds": seconds}, headers=self.identity, timeout=10).raise_for_status()
+        requests.post(url, json={"seconds": seconds}, headers=self.identity, timeout=60).raise_for_status()
 
     def change_scenario(self, changes):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario?merge=true"
-        requests.put(url, json=changes, headers=self.identity, timeout=10).raise_for_status()
+        requests.put(url, json=changes, headers=self.identity, timeout=60).raise_for_status()
 
     def put_scenario(self, scenario):
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario"
-        requests.put(url, json=scenario, headers=self.identity, timeout=10).raise_for_status()
+        requests.put(url, json=scenario, headers=self.identity, timeout=60).raise_for_status()
 
     def get(self, api, path):
         base = f"{self.environment['LOCALCLOUD_URL']}/{api}/"
-        answer = requests.get(base + path, headers=self.identity, timeout=10)
+        answer = requests.get(base + path, headers=self.identity, timeout=60)
         answer.raise_for_status()
         return answer.json()
 

@@ -32,11 +32,11 @@ def add_token(workspace, token):
         f"{base}v1/projects/local-project/secrets?secretId=docker-hub",
         json={"replication": {"automatic": {}}},
         headers=workspace.identity,
-        timeout=10,
+        timeout=60,
     )
     data = base64.b64encode(token.encode()).decode()
     added = requests.post(
-        f"{base}v1/{SECRET}:addVersion", json={"payload": {"data": data}}, headers=workspace.identity, timeout=10
+        f"{base}v1/{SECRET}:addVersion", json={"payload": {"data": data}}, headers=workspace.identity, timeout=60
     )
     added.raise_for_status()
 

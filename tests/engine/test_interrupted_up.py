@@ -30,7 +30,7 @@ def await_call(workspace, method):
 def policy(workspace):
     url = f"{workspace.environment['LOCALCLOUD_URL']}/cloudresourcemanager/v1/projects/local-project:getIamPolicy"
     body = {"options": {"requestedPolicyVersion": 3}}
-    answer = requests.post(url, json=body, headers=workspace.identity, timeout=10)
+    answer = requests.post(url, json=body, headers=workspace.identity, timeout=60)
     answer.raise_for_status()
     return answer.json()
 

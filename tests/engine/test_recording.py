@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "l4-12b-qat"
-LIMIT_S = 240
+LIMIT_S = 480
 
 
 def compared(*arguments):
@@ -36,7 +36,7 @@ def recordings(tmp_path_factory):
     return code, [out / f"{STACK}.{number}-standin.jsonl" for number in (1, 2)]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_two_runs_of_the_stand_in_send_the_same(recordings, capsys):
     code, (first, second) = recordings
     assert code == 0

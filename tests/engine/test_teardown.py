@@ -16,7 +16,7 @@ STACK = "tpu-v6e4"
 ZONE = "us-east5-a"
 ALICE = "user:alice@example.com"
 GRANTS, SUBNETWORK = "cloudresourcemanager.projects.setIamPolicy", "compute.subnetworks.insert"
-LIMIT_S = 120
+LIMIT_S = 240
 
 pytestmark = pytest.mark.engine
 
@@ -60,7 +60,7 @@ class Cycle:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         with contextlib.suppress(ProcessLookupError):
-            end = time.monotonic() + 30
+            end = time.monotonic() + 60
             while time.monotonic() < end:
                 os.killpg(process.pid, 0)
                 time.sleep(0.1)
@@ -90,7 +90,7 @@ class Cycle:
         base = self.workspace.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER"]
         url = f"{base}v1/projects/local-project:getIamPolicy"
         body = {"options": {"requestedPolicyVersion": 3}}
-        return requests.post(url, json=body, headers=self.workspace.identity, timeout=10).json()["bindings"]
+        return requests.post(url, json=body, headers=self.workspace.identity, timeout=60).json()["bindings"]
 
     def left(self, part=f"gemma-{STACK}"):
         names = [item["name"] for item in self.workspace.admin("resources")["resources"]]

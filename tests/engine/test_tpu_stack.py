@@ -66,7 +66,7 @@ def deployed(workspace):
         f"{base}v1/projects/local-project/secrets?secretId=theirs",
         json={"replication": {"automatic": {}}, "labels": {"managed-by": "somebody"}},
         headers=workspace.identity,
-        timeout=10,
+        timeout=60,
     )
     theirs.raise_for_status()
     with ProcessWatch() as watch:

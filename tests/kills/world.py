@@ -136,7 +136,7 @@ class World:
     def forget_calls(self) -> None:
         """Empty the request log."""
         url = f"{self.workspace.environment['LOCALCLOUD_URL']}/admin/requests"
-        requests.delete(url, headers=self.workspace.identity, timeout=10).raise_for_status()
+        requests.delete(url, headers=self.workspace.identity, timeout=60).raise_for_status()
 
     def request(self, verb: str, path: str, body: Any = None, **parameters: str) -> Any:
         """Call the cloud as its operator."""

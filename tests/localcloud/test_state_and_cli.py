@@ -31,7 +31,7 @@ def identity(cloud):
 
 def call(cloud, method, path, body=None, **query):
     answer = requests.request(
-        method, cloud.base_url + path, json=body, params=query, headers=identity(cloud), timeout=20
+        method, cloud.base_url + path, json=body, params=query, headers=identity(cloud), timeout=60
     )
     assert answer.status_code < 300, answer.text
     return answer.json() if answer.content else {}
@@ -69,7 +69,7 @@ class TestSurvival:
                 params={"uploadType": "media", "name": "a"},
                 data=b"bytes",
                 headers=identity(cloud),
-                timeout=20,
+                timeout=60,
             )
             answer.raise_for_status()
             call(
@@ -102,14 +102,14 @@ class TestSurvival:
                 f"{cloud.base_url}/storage/storage/v1/b/kept-bucket/o/a",
                 params={"alt": "media"},
                 headers=identity(cloud),
-                timeout=20,
+                timeout=60,
             )
             assert content.content == b"bytes"
             again = call(cloud, "GET", f"/run/v2{P}/locations/us-east4/services/kept")
             assert (again["uri"], again["uid"]) == (service["uri"], service["uid"])
             assert call(cloud, "GET", "/admin/clock")["simulatedS"] >= 1000
             assert call(cloud, "GET", f"/tpu/v2alpha1{P}/locations/us-east5-a/nodes/n")["state"] == "READY"
-            end = time.monotonic() + 10
+            end = time.monotonic() + 60
             while time.monotonic() < end and not (
                 cloud.cloud.runtimes.machines.machines and cloud.cloud.runtimes.revisions.running
             ):
@@ -406,7 +406,7 @@ def test_serve_prints_how_to_use_it_and_env_finds_it(tmp_path):
             found = localcloud("env", "--state", str(tmp_path / "state"), "--json")
         assert found is not None
         environment = json.loads(found.stdout)
-        assert requests.get(environment["LOCALCLOUD_URL"] + "/admin/", timeout=10).json()["simulated"] is True
+        assert requests.get(environment["LOCALCLOUD_URL"] + "/admin/", timeout=60).json()["simulated"] is True
         assert "export LOCALCLOUD_URL=http://127.0.0.1:" in localcloud("env", "--state", str(tmp_path / "state")).stdout
         second = localcloud("serve", "--state", str(tmp_path / "state"))
         assert (second.returncode, "Another local cloud" in second.stderr) == (2, True)

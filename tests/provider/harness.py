@@ -21,11 +21,11 @@ FAST = Pacing(
     poll_most_s=0.001,
     appear_s=0.05,
     late_s=0.1,
-    delete_s=0.5,
-    operation_s=0.5,
+    delete_s=20,
+    operation_s=20,
     retry_first_s=0.001,
     retry_most_s=0.002,
-    retry_budget_s=0.1,
+    retry_budget_s=20,
     refusal_budget_s=0.02,
 )
 

@@ -19,7 +19,7 @@ from components.startup_script import startup_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PULUMI = Path(sys.executable).with_name("pulumi")
-LIMIT_S = 120
+LIMIT_S = 240
 # An image that the local cloud lists as one that exists.
 IMAGE = "docker.io/vllm/vllm-tpu@sha256:19a1a0526476f902eb83e1057f3d8938f35b457dd7716a30e9ab4f7bee90d507"
 PARENT = "v2alpha1/projects/local-project/locations"
@@ -99,7 +99,7 @@ class Project:
             method,
             self.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] + path,
             headers=headers,
-            timeout=10,
+            timeout=60,
             **options,
         )
 
@@ -115,11 +115,11 @@ class Project:
         """Set how many v6e-4 are free in each zone."""
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario"
         identity = {"Authorization": f"Bearer {self.environment['LOCALCLOUD_TOKEN']}"}
-        zones = requests.get(url, headers=identity, timeout=10).json()["tpu"]["zones"]
+        zones = requests.get(url, headers=identity, timeout=60).json()["tpu"]["zones"]
         for zone, count in free.items():
             zones[zone.replace("_", "-")]["capacity"] = {"v6e-4": count}
         requests.put(
-            f"{url}?merge=true", json={"tpu": {"zones": zones}}, headers=identity, timeout=10
+            f"{url}?merge=true", json={"tpu": {"zones": zones}}, headers=identity, timeout=60
         ).raise_for_status()
 
     def until(self, condition: Any, what: str, limit_s: float = 60) -> None:

@@ -121,7 +121,7 @@ class TestInterruption:
     def test_a_custom_timeout_is_the_end_of_the_wait_too(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
         with pytest.raises(Aborted, match="custom timeout") as ended:
-            engine.up(wanted(), timeout_s=0.2)
+            engine.up(wanted(), timeout_s=2.0)
         assert ended.value.partial
         assert engine.state
 

@@ -1,6 +1,7 @@
 """The straight path, changes, refresh, import and deletion, through the servicer."""
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from gcp_tpu_provider.refusals import ADVICE, about_the_project
 from gcp_tpu_provider.wire import SECRET, SIGNATURE, UNKNOWN
 
 from tests.provider.cloud import FakeTpu
-from tests.provider.harness import URN, Aborted, FakeEngine, wanted
+from tests.provider.harness import FAST, URN, Aborted, FakeEngine, wanted
 
 DOCUMENT = '{"schema": 1}'
 GUEST = {"guestAttributeNamespace": "gemma-serving", "documentMetadataKey": "document", "timeoutS": 5}
@@ -654,9 +655,8 @@ class TestDelete:
         engine.destroy()
         assert engine.state is None
 
-    def test_a_deletion_that_never_ends_is_given_up_and_the_state_keeps_the_resource(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
+    def test_a_deletion_that_never_ends_is_given_up_and_the_state_keeps_the_resource(self, cloud: FakeTpu):
+        engine = FakeEngine(cloud, pacing=replace(FAST, delete_s=0.5))
         engine.up(wanted())
         cloud.delete_looks = 10**6
         with pytest.raises(Aborted, match="is still DELETING"):

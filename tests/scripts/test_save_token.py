@@ -130,7 +130,7 @@ def test_a_value_in_secret_manager_never_passes_through_pulumi(monkeypatch, caps
     found = requests.get(
         f"{cloud.base_url}/secretmanager/v1/projects/{PROJECT}/secrets/their-token",
         headers={"Authorization": f"Bearer {cloud.token}"},
-        timeout=10,
+        timeout=60,
     ).json()
     assert "labels" not in found
 
@@ -164,7 +164,7 @@ def test_a_key_that_may_not_be_read_names_the_grant_and_the_variable(monkeypatch
         f"{cloud.base_url}/admin/scenario?merge=true",
         json=refusal,
         headers={"Authorization": f"Bearer {cloud.token}"},
-        timeout=10,
+        timeout=60,
     ).raise_for_status()
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ScriptError, match=r"add-iam-policy-binding key .*secretAccessor Or set OPENAI_API_KEY"):

@@ -35,11 +35,11 @@ def bucket(cloud):
     def put(*names):
         body, project = {"name": BUCKET, "location": "US-EAST4"}, {"project": PROJECT}
         url = f"{cloud.base_url}/storage/storage/v1/b"
-        requests.post(url, json=body, params=project, headers=headers, timeout=10).raise_for_status()
+        requests.post(url, json=body, params=project, headers=headers, timeout=60).raise_for_status()
         for name in names:
             target = f"{cloud.base_url}/upload/storage/v1/b/{BUCKET}/o"
             asked = {"uploadType": "media", "name": name}
-            requests.post(target, data=b"{}", params=asked, headers=headers, timeout=10).raise_for_status()
+            requests.post(target, data=b"{}", params=asked, headers=headers, timeout=60).raise_for_status()
 
     return put
 

@@ -36,7 +36,7 @@ def host(tmp_path):
     yield process, language_pb2_grpc.LanguageRuntimeStub(channel)
     channel.close()
     process.terminate()
-    process.wait(timeout=10)
+    process.wait(timeout=60)
     process.stdout.close()
 
 
@@ -61,15 +61,15 @@ def test_a_programs_end_is_told_as_the_engine_expects_it(host, tmp_path, code, b
 
 
 def test_it_says_what_it_is(host):
-    about = host[1].About(language_pb2.AboutRequest(), timeout=10)
+    about = host[1].About(language_pb2.AboutRequest(), timeout=60)
     assert about.metadata["host"] == "stand-in of tools.engine"
-    assert host[1].GetPluginInfo(empty_pb2.Empty(), timeout=10).version
-    assert not host[1].GetRequiredPackages(language_pb2.GetRequiredPackagesRequest(), timeout=10).packages
+    assert host[1].GetPluginInfo(empty_pb2.Empty(), timeout=60).version
+    assert not host[1].GetRequiredPackages(language_pb2.GetRequiredPackagesRequest(), timeout=60).packages
 
 
 def test_it_installs_nothing_for_a_plugin_folder(host):
     """The engine asks before it starts a folder with PulumiPlugin.yaml; `make setup` has installed the packages."""
-    assert not list(host[1].InstallDependencies(language_pb2.InstallDependenciesRequest(), timeout=10))
+    assert not list(host[1].InstallDependencies(language_pb2.InstallDependenciesRequest(), timeout=60))
 
 
 def test_dependencies_of_the_program_are_listed(host):
@@ -100,7 +100,7 @@ def test_it_ends_quietly_on_a_signal(number):
     )
     process.stdout.readline()
     os.kill(process.pid, number)
-    _, stderr = process.communicate(timeout=20)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "Traceback" not in stderr
 

@@ -366,7 +366,7 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
     return Handler
 
 
-def eventually(condition: Callable[[], Any], what: str, limit_s: float = 20) -> Any:
+def eventually(condition: Callable[[], Any], what: str, limit_s: float = 60) -> Any:
     """Wait until the condition is true; say what did not come about."""
     deadline = time.monotonic() + limit_s
     while not (value := condition()):

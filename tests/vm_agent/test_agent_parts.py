@@ -1,7 +1,6 @@
 """The agent's parts, one at a time, in this process."""
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -164,12 +163,16 @@ class TestWhatIsPublished:
         assert len(detail.encode()) <= 2048
         assert detail.endswith("[removed] [removed] Authorization: Bearer [removed] [removed] the end")
 
-    def test_fast_progress_is_told_at_most_every_two_seconds_and_the_last_word_is_not_lost(self, machine: Machine):
-        publisher = PhasePublisher(MetadataClient(), progress_s=0.2)
+    def test_fast_progress_is_told_at_most_every_two_seconds_and_the_last_word_is_not_lost(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ):
+        publisher, now_s = PhasePublisher(MetadataClient()), [1000.0]
+        monkeypatch.setattr("vm_agent.publishing.time.monotonic", lambda: now_s[0])
         for number in range(50):
             publisher.publish("fetching weights", "one", str(number))
-        assert len([1 for key, _ in machine.published if key == "detail"]) < 5
-        time.sleep(0.25)
+            now_s[0] += 0.1
+        assert [text for key, text in machine.published if key == "detail"] == ["0", "20", "40"]
+        now_s[0] += 2.0
         publisher.publish_again()
         assert machine.guest()["detail"] == "49"
 
@@ -204,14 +207,14 @@ def phases_after(machine: Machine, words: str) -> list[str]:
 
 
 class TestRestarts:
-    def agent(self) -> tuple[Agent, LatestDocument]:
+    def agent(self, health_lost_s: float = 60) -> tuple[Agent, LatestDocument]:
         metadata, latest = MetadataClient(), LatestDocument()
         agent = Agent(
             metadata,
             latest,
             PhasePublisher(metadata, progress_s=0.1),
             restart_delays_s=(0.05, 0.05),
-            health_lost_s=0.3,
+            health_lost_s=health_lost_s,
             health_poll_s=0.1,
         )
         return agent, latest
@@ -281,7 +284,7 @@ class TestRestarts:
         assert ("set gemma-serving:dockerHub" in pull_problem(image, said)) == advised
 
     def test_a_server_that_goes_deaf_after_ready_is_restarted(self, machine: Machine):
-        agent, latest = self.agent()
+        agent, latest = self.agent(health_lost_s=1.0)
         text = document(free_port(), secretEnv={})
         latest.set(text)
         threading.Thread(target=agent.run, daemon=True).start()
@@ -290,9 +293,9 @@ class TestRestarts:
         sick.touch()
         lost = "/health does not answer any more: status 503"
         eventually(lambda: phases_after(machine, lost)[:1] == ["loading"], "the loss is published")
-        eventually(lambda: machine.guest()["phase"] == "retrying" or self.runs(machine) == 2, "it is given up")
+        eventually(lambda: machine.guest()["phase"] == "retrying" or self.runs(machine) >= 2, "it is given up")
         sick.unlink()
-        eventually(lambda: self.runs(machine) == 2 and machine.guest()["phase"] == "ready", "it is ready again")
+        eventually(lambda: self.runs(machine) >= 2 and machine.guest()["phase"] == "ready", "it is ready again")
         latest.set(None)
         eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent has let go")
 

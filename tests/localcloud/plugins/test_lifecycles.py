@@ -132,7 +132,7 @@ def test_a_wait_without_the_programs_timeout_ends_after_twenty_simulated_minutes
             await attached.create(SERVICE, "svc", inputs)
 
     with pytest.raises(InitFailedError) as caught:
-        run(scenario(), limit_s=5)
+        run(scenario(), limit_s=60)
     assert (
         "timeout while waiting for state to become 'done: true' (last state: 'done: false', timeout: 20m0s)"
         in (caught.value.reasons[0])

@@ -96,7 +96,7 @@ class Kept(list):
     """The exchanges; one that was asked for is waited for, because the recorder keeps it after its last byte."""
 
     def __getitem__(self, number):
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while time.monotonic() < end and len(self) <= number:
             time.sleep(0.005)
         return super().__getitem__(number)
@@ -118,8 +118,8 @@ class TestWhoIsLetIn:
     )
     def test_a_request_without_the_secret_is_refused(self, recorder, path, headers):
         base_url, kept, proxy = recorder
-        requests.get(f"{base_url}/run/v2/projects/p", headers=TOKEN, timeout=10).raise_for_status()
-        answer = requests.get(root(base_url) + path, headers=headers, timeout=10)
+        requests.get(f"{base_url}/run/v2/projects/p", headers=TOKEN, timeout=60).raise_for_status()
+        answer = requests.get(root(base_url) + path, headers=headers, timeout=60)
         assert (answer.status_code, proxy.refused) == (403, 1)
         assert kept[0].status == 200
         assert len(kept) == 1
@@ -129,14 +129,14 @@ class TestWhoIsLetIn:
     )
     def test_a_request_of_a_web_page_is_refused(self, recorder, headers):
         base_url, kept, _ = recorder
-        answer = requests.get(f"{base_url}/run/v2/projects/p", headers={**TOKEN, **headers}, timeout=10)
+        answer = requests.get(f"{base_url}/run/v2/projects/p", headers={**TOKEN, **headers}, timeout=60)
         assert (answer.status_code, kept) == (403, [])
 
     def test_an_upload_at_the_root_is_taken_with_a_token_of_the_command(self, recorder):
         base_url, kept, _ = recorder
-        requests.get(f"{base_url}/run/v2/projects/p", headers=TOKEN, timeout=10).raise_for_status()
+        requests.get(f"{base_url}/run/v2/projects/p", headers=TOKEN, timeout=60).raise_for_status()
         answer = requests.post(
-            f"{root(base_url)}/upload/storage/v1/b/x/o?uploadType=media", data=b"12", headers=TOKEN, timeout=10
+            f"{root(base_url)}/upload/storage/v1/b/x/o?uploadType=media", data=b"12", headers=TOKEN, timeout=60
         )
         assert answer.json()["path"] == "/storage/upload/storage/v1/b/x/o?uploadType=media"
         assert kept[1].path == "/storage/upload/storage/v1/b/x/o"
@@ -153,7 +153,7 @@ class TestPassing:
         base_url, kept, _ = recorder
         headers = {**TOKEN, "X-Goog-User-Project": "p", "Accept-Encoding": "identity", "Connection": "keep-alive"}
         path = "/iam/v1/projects/p/serviceAccounts/a%40b.example?alt=json&x=%2F&x=2"
-        said = requests.post(base_url + path, json={"a": 1}, headers=headers, timeout=10).json()
+        said = requests.post(base_url + path, json={"a": 1}, headers=headers, timeout=60).json()
         assert said["path"] == path
         assert said["bytes"] == 8
         assert said["headers"]["authorization"] == TOKEN["Authorization"]
@@ -165,7 +165,7 @@ class TestPassing:
     def test_a_compressed_answer_stays_compressed_and_is_kept_in_clear(self, recorder):
         base_url, kept, _ = recorder
         with requests.get(
-            f"{base_url}/run/v2/x", headers={**TOKEN, "Accept-Encoding": "gzip"}, stream=True, timeout=10
+            f"{base_url}/run/v2/x", headers={**TOKEN, "Accept-Encoding": "gzip"}, stream=True, timeout=60
         ) as answer:
             assert json.loads(gzip.decompress(answer.raw.read())) == kept[0].response
 
@@ -179,10 +179,10 @@ class TestPassing:
     def test_the_session_of_an_upload_leads_back_to_the_recorder(self, recorder):
         base_url, kept, _ = recorder
         path = "/storage/upload/storage/v1/b/x/o?uploadType=resumable"
-        location = requests.post(base_url + path, json={"name": "o"}, headers=TOKEN, timeout=10).headers["Location"]
+        location = requests.post(base_url + path, json={"name": "o"}, headers=TOKEN, timeout=60).headers["Location"]
         assert location.startswith(f"{base_url}/storage/upload/storage/v1/b/x/o?")
         requests.put(
-            location, data=b"secret content", headers={**TOKEN, "Content-Range": "bytes 0-13/14"}, timeout=10
+            location, data=b"secret content", headers={**TOKEN, "Content-Range": "bytes 0-13/14"}, timeout=60
         ).raise_for_status()
         assert kept[0].request == {"name": "o"}
         assert kept[0].location.endswith("upload_id=u1234567")
@@ -191,7 +191,7 @@ class TestPassing:
     def test_a_connection_that_breaks_breaks_for_the_command_too(self, recorder):
         base_url, kept, _ = recorder
         with pytest.raises(requests.ConnectionError):
-            requests.get(f"{base_url}/run/v2/breaks", headers=TOKEN, timeout=10)
+            requests.get(f"{base_url}/run/v2/breaks", headers=TOKEN, timeout=60)
         assert (kept[0].status, kept[0].response) == (0, None)
 
 

@@ -110,7 +110,7 @@ class TestValues:
 
     def test_what_is_not_json_is_refused(self, client):
         answer = client.session.post(
-            client.base_url + SECRETS, data=b"{", headers={"Authorization": f"Bearer {client.token}"}, timeout=10
+            client.base_url + SECRETS, data=b"{", headers={"Authorization": f"Bearer {client.token}"}, timeout=60
         )
         assert answer.status_code == 400
         assert "Invalid JSON payload received" in answer.json()["error"]["message"]

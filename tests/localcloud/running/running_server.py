@@ -32,7 +32,7 @@ class Answer:
         return [json.loads(item) for item in data[:-1]]
 
 
-def ask(url: str, body: Any = None, *, headers: Mapping[str, str] | None = None, timeout_s: float = 20) -> Answer:
+def ask(url: str, body: Any = None, *, headers: Mapping[str, str] | None = None, timeout_s: float = 60) -> Answer:
     data = None if body is None else json.dumps(body).encode()
     given = {"Content-Type": "application/json", **(headers or {})}
     request = urllib.request.Request(url, data=data, headers=given)  # noqa: S310 - loopback
@@ -79,7 +79,7 @@ def server(words: Sequence[str], *, open_files: int | None = None, **variables: 
         process.terminate()
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(10)
+        process.wait(60)
 
 
 def run_to_end(words: Sequence[str], **variables: str) -> tuple[int, str]:

@@ -273,7 +273,7 @@ def test_an_instance_that_crashes_is_replaced_at_the_same_address(tmp_path: Path
             await asyncio.to_thread(ask, f"{url}/_sim/faults", {"faults": [{"kind": "crash"}]})
             with pytest.raises(OSError):  # noqa: PT011 - reset, refused or an early end
                 await asyncio.to_thread(ask, f"{url}/v1/completions", {"prompt": "x"})
-            for _ in range(200):
+            for _ in range(1200):
                 await asyncio.sleep(0.05)
                 with contextlib.suppress(OSError):
                     if (await asyncio.to_thread(ask, f"{url}/health")).status == 200:

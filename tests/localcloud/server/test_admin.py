@@ -14,7 +14,7 @@ AUTOMATIC = {"replication": {"automatic": {}}}
 def put(client, scenario, **query):
     headers = {"Authorization": f"Bearer {client.token}"}
     return client.session.put(
-        client.base_url + "/admin/scenario", json=scenario, params=query, headers=headers, timeout=10
+        client.base_url + "/admin/scenario", json=scenario, params=query, headers=headers, timeout=60
     )
 
 
@@ -79,13 +79,13 @@ class TestScenario:
         ) as cloud:
             session = requests.Session()
             session.headers["Authorization"] = f"Bearer {cloud.token}"
-            refused = session.get(cloud.base_url + SECRETS, timeout=10)
+            refused = session.get(cloud.base_url + SECRETS, timeout=60)
             assert refused.status_code == 403
             assert refused.json()["error"]["details"][0]["reason"] == "SERVICE_DISABLED"
             session.post(
-                f"{cloud.base_url}/serviceusage/v1{P}/services/secretmanager.googleapis.com:enable", json={}, timeout=10
+                f"{cloud.base_url}/serviceusage/v1{P}/services/secretmanager.googleapis.com:enable", json={}, timeout=60
             ).raise_for_status()
-            assert session.get(cloud.base_url + SECRETS, timeout=10).status_code == 200
+            assert session.get(cloud.base_url + SECRETS, timeout=60).status_code == 200
 
 
 class TestLooking:

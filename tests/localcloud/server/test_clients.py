@@ -146,7 +146,7 @@ class TestCloudRun:
     def test_a_service_is_deployed_changed_and_deleted(self, services):
         name = f"{REGION}/services/client-life"
         created = services.create_service(parent=REGION, service=service_of(), service_id="client-life").result(
-            timeout=20
+            timeout=60
         )
         assert created.uri.startswith("http://127.0.0.1:")
         assert created.terminal_condition.state == run_v2.Condition.State.CONDITION_SUCCEEDED
@@ -154,25 +154,25 @@ class TestCloudRun:
         assert created.ingress == run_v2.IngressTraffic.INGRESS_TRAFFIC_ALL
         changed = services.get_service(name=name)
         changed.template.max_instance_request_concurrency = 7
-        updated = services.update_service(service=changed).result(timeout=20)
+        updated = services.update_service(service=changed).result(timeout=60)
         assert updated.generation == 2
         assert updated.uri == created.uri
         assert updated.latest_ready_revision != created.latest_ready_revision
         assert [found.name for found in services.list_services(parent=REGION)].count(name) == 1
-        services.delete_service(name=name).result(timeout=20)
+        services.delete_service(name=name).result(timeout=60)
         with pytest.raises(NotFound):
             services.get_service(name=name)
 
     def test_a_failed_revision_leaves_the_traffic_where_it_was(self, services, shared_cloud):
         created = services.create_service(parent=REGION, service=service_of(), service_id="client-fails").result(
-            timeout=20
+            timeout=60
         )
         changed = services.get_service(name=created.name)
         changed.template.containers[0].image = "docker.io/x:fails"
         with pytest.raises(
             Exception, match="The user-provided container failed to start and listen on the port"
         ) as failed:
-            services.update_service(service=changed).result(timeout=20)
+            services.update_service(service=changed).result(timeout=60)
         after = services.get_service(name=created.name)
         assert after.latest_ready_revision == created.latest_ready_revision
         assert after.latest_created_revision != created.latest_created_revision
@@ -392,6 +392,6 @@ class TestCredentials:
             credentials.refresh(google.auth.transport.requests.Request())
 
     def test_no_credentials_are_refused(self, shared_cloud):
-        answer = requests.get(f"{shared_cloud.base_url}/secretmanager/v1/{PARENT}/secrets", timeout=10)
+        answer = requests.get(f"{shared_cloud.base_url}/secretmanager/v1/{PARENT}/secrets", timeout=60)
         assert answer.status_code == 401
         assert answer.json()["error"]["status"] == "UNAUTHENTICATED"

@@ -40,7 +40,7 @@ def ask(client, reference, method="GET", token="", machine="vm-1", **options):
         "X-Localcloud-Client": machine,
         **({} if token is None else {"Authorization": f"Bearer {token or client.token}"}),
     }
-    return requests.request(method, client.base_url + path, headers=headers, timeout=10, **options)
+    return requests.request(method, client.base_url + path, headers=headers, timeout=60, **options)
 
 
 def refusal(answer):

@@ -22,17 +22,17 @@ class TimedServer:
 
     def control(self, fault: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if fault is None else json.dumps(fault).encode()
-        with urllib.request.urlopen(f"{self.url}/control", data=data, timeout=10) as answer:  # noqa: S310 - our own loopback server
+        with urllib.request.urlopen(f"{self.url}/control", data=data, timeout=60) as answer:  # noqa: S310 - our own loopback server
             return json.load(answer)
 
     def received(self) -> list[dict[str, Any]]:
         """The streamed requests with the server's own times, in the order of their arrival (`--keep-requests`)."""
-        with urllib.request.urlopen(f"{self.url}/received", timeout=10) as answer:  # noqa: S310 - our own loopback server
+        with urllib.request.urlopen(f"{self.url}/received", timeout=60) as answer:  # noqa: S310 - our own loopback server
             return json.load(answer)
 
     def truth(self) -> list[dict[str, Any]]:
         """What the server itself saw of every stream that has ended, by its own clock."""
-        with urllib.request.urlopen(f"{self.url}/truth", timeout=10) as answer:  # noqa: S310 - our own loopback server
+        with urllib.request.urlopen(f"{self.url}/truth", timeout=60) as answer:  # noqa: S310 - our own loopback server
             return json.load(answer)
 
 

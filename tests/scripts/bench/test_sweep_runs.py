@@ -3,11 +3,12 @@
 import contextlib
 import json
 import os
+import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,14 @@ import pytest
 
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
+from scripts.bench import sweep as sweeps
 from scripts.bench.points import Point, Sweep, SweepError
 from scripts.bench.run import open_target
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results, read_run
 from scripts.bench.sweep import _Saturation, run_sweep, seed_of
 from scripts.client.access import ServerAccess
+from tests.scripts.bench.model_pool import ModelPool, ModelServer
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
@@ -51,8 +54,11 @@ class Quiet:
     start = progress = end = begin
 
 
+STALL_LIMIT_S = 6.0
+"""Of the tests in which a stream stalls: longer than a busy machine stands still."""
+
+
 def bench(url, out, sweep=SWEEP, reporter=None, **options):
-    options = {"stall_limit_s": 0.6, **options}
     settings = SweepSettings(url=url, model=None, out=out, warm_up=0, workers=1, **options)
     outcome = run_sweep(settings, sweep, ServerAccess(base_url=url, auth="none"), reporter or Quiet())
     return outcome, {result["point"]["key"]: result for result in read_results(out)} if outcome.stored else {}
@@ -70,39 +76,21 @@ def calm(server):
     server.control({})
 
 
-@contextlib.contextmanager
-def lateness():
-    """Yield a list of how late a process that only sleeps wakes up meanwhile, in milliseconds: what the machine's load costs."""
-    late_ms, ended = [], threading.Event()
-
-    def sleep():
-        while not ended.is_set():
-            start_s = time.perf_counter()
-            time.sleep(0.005)
-            late_ms.append((time.perf_counter() - start_s - 0.005) * 1000)
-
-    thread = threading.Thread(target=sleep)
-    thread.start()
-    try:
-        yield late_ms
-    finally:
-        ended.set()
-        thread.join()
-
-
 def test_known_timing_is_measured_as_it_is(calm, tmp_path):
-    with lateness() as late_ms:
-        _, results = bench(calm.url, tmp_path, replace(SWEEP, concurrency=(1, 16), output_tokens=(40,), requests=16))
-    # 20 ms and 5 ms. On an idle machine the slack is 10 ms and 15 %; benchmarks/bench_client.py has the 2 %.
-    busy_ms = 2 * statistics.quantiles(late_ms, n=10)[-1]
-    for result in results.values():
-        assert 20.0 <= result["median_ttft_ms"] < 30.0 + busy_ms
-        assert 5.0 * 0.85 <= result["median_tpot_ms"] <= 5.0 * 1.15 + busy_ms
+    """Against the server's own clock, whatever the machine makes of 20 ms and 5 ms; benchmarks/bench_client.py has the 2 %."""
+    before = len(calm.truth())
+    _, results = bench(calm.url, tmp_path, replace(SWEEP, concurrency=(1, 16), output_tokens=(40,), requests=16))
+    rows = calm.truth()[before:]
+    for result, streams in zip(results.values(), (rows[:16], rows[16:]), strict=True):
         assert (result["completed"], result["failed"]) == (16, 0)
         assert result["total_output_tokens"] == 640
-    one = results["closed-c1-i32-o40-n0"]
-    assert one["output_throughput"] <= 40 / (0.02 + 39 * 0.005) * 1.15
-    assert one["output_throughput"] >= 40 / (0.02 + 39 * 0.005 + 40 * busy_ms / 1000) * 0.85
+        # A timer is never early, and the client never sees a token before the server has sent it.
+        assert min(result["ttfts"]) >= 0.02
+        assert sorted(result["e2els"]) >= sorted(row["last_s"] - row["received_s"] for row in streams)
+        assert result["output_throughput"] == pytest.approx(640 / result["duration"], rel=0.01)
+        span_ms = statistics.median((row["last_s"] - row["first_s"]) / 39 * 1000 for row in streams)
+        assert not result["valid"] or span_ms / 3 < result["median_tpot_ms"] < span_ms * 3
+    assert results["closed-c1-i32-o40-n0"]["duration"] >= 16 * 0.02
 
 
 def test_prompts_are_exact_and_unique_and_the_server_agrees(calm, tmp_path):
@@ -145,12 +133,33 @@ def test_an_open_loop_sends_at_its_rate_whatever_the_server_does(calm, tmp_path)
     assert result["request_rate"] == 40.0
 
 
+@pytest.mark.parametrize(
+    ("slots", "left_out"),
+    [(4, ["open-r60-i32-o11-n0", "open-r70-i32-o11-n0"]), (None, [])],
+    ids=["limited", "unlimited"],
+)
+def test_loads_above_saturation_are_left_out_and_said_so(calm, tmp_path, monkeypatch, slots, left_out):
+    # On a model of a server, four at once for 100 ms each: 40 requests per second.
+    model = ModelServer(ttft_s=0.02, tpot_s=0.008, slots=slots)
+    monkeypatch.setattr("scripts.bench.sweep.WorkerPool", lambda: ModelPool(model))
+    rates = (5.0, 20.0, 44.0, 50.0, 60.0, 70.0)
+    sweep = replace(SWEEP, concurrency=(), request_rate=rates, output_tokens=(11,), requests=None, duration_s=30.0)
+    outcome, results = bench(calm.url, tmp_path, sweep, stop_when_saturated=True)
+    assert [row["key"] for row in outcome.left_out] == left_out
+    assert read_run(tmp_path).get("left_out", []) == [dict(row) for row in outcome.left_out]
+    over = [result["saturation"]["over"] for result in results.values()]
+    assert over == ([False, False, True, True] if left_out else [False] * 6)
+    if left_out:
+        assert all(row["reason"] == "the server is saturated at a lower load" for row in outcome.left_out)
+    assert all(result["valid"] for result in results.values())
+
+
 def test_an_open_loop_above_its_limit_sheds_and_is_invalid(calm, tmp_path):
     sweep = replace(SWEEP, concurrency=(), request_rate=(200.0,), requests=40)
     _, results = bench(calm.url, tmp_path, sweep, max_in_flight=2)
     result = only(results)
     assert not result["valid"]
-    assert "not sent because too many were in flight" in result["invalid_reasons"][0]
+    assert any("not sent because too many were in flight" in reason for reason in result["invalid_reasons"])
     assert result["num_prompts"] + result["client"]["shed"] == 40
 
 
@@ -187,42 +196,44 @@ def test_warm_up_is_not_counted(calm, tmp_path):
 )
 def test_failures_stand_apart_by_kind_and_spoil_no_latency(calm, tmp_path, fault, kind):
     calm.control({**fault, "every": 4, "after_tokens": 2})
-    outcome, results = bench(calm.url, tmp_path)
+    outcome, results = bench(calm.url, tmp_path, stall_limit_s=STALL_LIMIT_S)
     result = only(results)
     assert outcome.ending == "done"
     assert result["errors_by_kind"] == {kind: 3}
     assert (result["completed"], result["failed"]) == (9, 3)
-    assert len(result["ttfts"]) == 9
-    assert result["p99_e2el_ms"] < 500
+    assert len(result["ttfts"]) == len(result["e2els"]) == 9
+    assert result["p99_e2el_ms"] < STALL_LIMIT_S * 1000
     assert result["error_examples"][kind]
 
 
 def test_a_request_that_takes_too_long_is_ended(start_server, tmp_path):
     slow = start_server("--ttft-s", "30")
-    outcome, results = bench(slow.url, tmp_path, replace(SWEEP, requests=2), request_limit_s=1.0, stall_limit_s=60.0)
+    outcome, results = bench(slow.url, tmp_path, replace(SWEEP, requests=2), request_limit_s=1.0)
     assert only(results)["errors_by_kind"] == {"timeout": 2}
     assert outcome.empty == 1
 
 
 def test_a_point_that_takes_too_long_is_ended_with_what_is_known(calm, tmp_path):
-    outcome, results = bench(calm.url, tmp_path, replace(SWEEP, requests=100_000), point_limit_s=1.0)
+    calm.control({"kind": "hang", "spare": 3})  # each of the four users gets into a request that has no end
+    outcome, results = bench(calm.url, tmp_path, replace(SWEEP, requests=100_000), point_limit_s=5.0)
     assert outcome.ending == "done"
-    assert only(results)["completed"] > 10
+    assert only(results)["completed"] == 3
     assert only(results)["errors_by_kind"] == {"aborted": 4}
 
 
 def test_a_duration_ends_sending_and_waits_for_what_is_under_way(calm, tmp_path):
-    _, results = bench(calm.url, tmp_path, replace(SWEEP, requests=None, duration_s=0.5, by_waves=False))
+    _, results = bench(calm.url, tmp_path, replace(SWEEP, requests=None, duration_s=4.0, by_waves=False))
     result = only(results)
     assert result["failed"] == 0
-    assert 0.3 < max(result["start_times"]) <= 0.51
+    assert result["completed"] > 4  # more than one request of each user
+    assert max(result["start_times"]) <= 4.0 + 0.05 + result["client"]["lag_max_ms"] / 1000
 
 
 def test_a_server_killed_in_the_middle_ends_the_sweep_which_resumes_and_counts_nothing_twice(
     start_server, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("scripts.bench.sweep.RECOVERY_LIMIT_S", 0.5)
-    options = ("--ttft-s", "0.02", "--tpot-s", "0.005")
+    options = ("--ttft-s", "0.02", "--tpot-s", "0.005", "--port", str(port_that_nobody_takes()))
     first = start_server(*options)
     reporter = Quiet()
     reporter.on_done = lambda point, _result: first.process.kill() if point.level == 2 else None
@@ -231,7 +242,7 @@ def test_a_server_killed_in_the_middle_ends_the_sweep_which_resumes_and_counts_n
     assert outcome.ending == "server gone"
     assert "closed-c4-i32-o8-n0" in outcome.detail
     assert set(results) == {"closed-c1-i32-o8-n0", "closed-c2-i32-o8-n0"}
-    second = start_server(*options, "--port", first.url.rsplit(":", 1)[1])
+    second = start_server(*options)
     outcome, results = bench(second.url, tmp_path, sweep, resume=True)
     assert (outcome.ending, outcome.measured, outcome.stored) == ("done", 2, 4)
     assert second.control()["requests"] == 24
@@ -247,28 +258,42 @@ def test_a_server_that_dies_while_it_answers_leaves_no_half_point(start_server, 
     assert results == {}
 
 
-def test_a_server_that_comes_back_has_its_point_measured_again_from_the_start(start_server, tmp_path):
-    options = ("--ttft-s", "0.02", "--tpot-s", "0.005")
+def test_a_server_that_comes_back_has_its_point_measured_again_from_the_start(start_server, tmp_path, monkeypatch):
+    options = ("--ttft-s", "0.02", "--tpot-s", "0.005", "--port", str(port_that_nobody_takes()))
     first = start_server(*options)
-    port = first.url.rsplit(":", 1)[1]
     first.control({"kind": "exit", "every": 9, "after_tokens": 2})
     second = []
+    came_back = sweeps._came_back
 
-    def revive():
-        first.process.wait()
-        time.sleep(2.5)  # long enough for the load generator to give up
-        second.append(start_server(*options, "--port", port))
+    async def revive(run):
+        """Start the second server when the load generator has given up the first."""
+        second.append(start_server(*options))
+        return await came_back(run)
 
-    thread = threading.Thread(target=revive)
-    thread.start()
+    monkeypatch.setattr(sweeps, "_came_back", revive)
     reporter = Quiet()
     outcome, results = bench(first.url, tmp_path, replace(SWEEP, requests=60), reporter)
-    thread.join()
     assert outcome.ending == "done"
     assert any("measuring the point again" in text for text in reporter.lines)
     assert (only(results)["completed"], only(results)["failed"]) == (60, 0)
     assert "measured again from its start" in only(results)["notes"][-1]
     assert second[0].control()["requests"] == 60
+
+
+def port_that_nobody_takes():
+    """A free port below the range from which Linux and macOS give ports to others, so that a second server can have it too."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
+
+
+def until(came_about):
+    """Wait until something has come about."""
+    end_s = time.monotonic() + 60
+    while not came_about():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
 
 
 def workers_of_this_process():
@@ -340,7 +365,7 @@ def test_more_streams_than_the_usual_limit_of_open_files_are_held(calm, tmp_path
     ]
     for hard, code_wanted, said in ((400, 0, "1 points in"), (100, 2, "needs more open files than the 100")):
         command = [sys.executable, "-c", code, str(hard), *words, "--workers", "1", "--out", str(tmp_path / str(hard))]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == code_wanted, done.stderr
         assert said in done.stderr
     assert read_results(tmp_path / "400")[0]["failed"] == 0
@@ -411,28 +436,46 @@ def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tm
         "--requests",
         "30",
     ]
+    calm.control({"kind": "endless", "after_tokens": 2, "spare": 40})  # the second point is never complete
     process = run_cli(*words, "--warm-up", "0", "--seed", "4", "--out", str(tmp_path))
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "results.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until((tmp_path / "results.jsonl").exists)
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert "exception was never retrieved" not in errors
-    stored = len(read_results(tmp_path))
-    assert 1 <= stored < 3
-    assert f"{stored} of 3 points are complete" in errors
+    assert len(read_results(tmp_path)) == 1
+    assert "1 of 3 points are complete" in errors
     assert "--resume" in errors.rsplit("Continue with: ", 1)[1]
     for name in ("report.html", "report.md", "summary.csv", "run.json"):
         assert (tmp_path / name).stat().st_size > 0
     assert read_run(tmp_path)["seed"] == 4
-    assert calm.control()["open"] == 0, "a stream was left open"
+    until(lambda: calm.control()["open"] == 0)  # no stream is left open
+    calm.control({})
     again = run_cli(*words, "--warm-up", "0", "--resume", "--json", "--out", str(tmp_path))
     output, errors = again.communicate(timeout=60)
     assert again.returncode == 0, errors
     told = json.loads(output)
     assert (told["ending"], told["stored"], told["simulated"]) == ("done", 3, "timed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_live_comparison_is_one_sentence_and_its_files_are_whole(calm, tmp_path, number):
+    words = ["compare", "--live", calm.url, calm.url, "--concurrency", "2", "--requests", "30", "--input-tokens", "8"]
+    process = run_cli(*words, "--output-tokens", "8", "--rounds", "100", "--json", "--folder", str(tmp_path / "live"))
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "live" / "b" / "results.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert output == ""
+    assert "Traceback" not in errors
+    assert "exception was never retrieved" not in errors
+    assert errors.splitlines()[-1].startswith("bench: interrupted.")
+    for side in "ab":
+        assert read_results(tmp_path / "live" / side)
+        assert read_run(tmp_path / "live" / side)["model"] == "timed"
 
 
 @pytest.mark.parametrize(

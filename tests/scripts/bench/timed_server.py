@@ -2,7 +2,8 @@
 
 Every request's first token leaves `--ttft-s` after its last byte arrived, and each further one `--tpot-s` after the one before, by one
 scheduler for all streams. A word is a token. It prints `{"port": N}` on its first line, and counts what it did at GET /control:
-its own lateness too, so that a measuring client can be told from a slow server. POST /control sets faults for the requests to come.
+its own lateness too, and for how long it stood still, so that a measuring client can be told from a slow server.
+POST /control sets faults for the requests to come.
 GET /truth lists every stream with the readings of the server's own clock: when its request arrived, when its first output and its
 last event left, and how it ended. With `--capacity` that many streams run at once; the others wait, as in an engine.
 With `--keep-requests`, GET /received lists the bodies of all streamed requests and when they came.
@@ -99,7 +100,7 @@ class State:
             (
                 "requests", "completed", "duplicates", "open", "max_open", "connections", "prompt_tokens", "generation_tokens",
                 "late_sum_s", "late_max_s", "late_count", "ttft_sum_s", "ttft_count", "cached_hits", "cancelled", "faults",
-                "gap_sum_s", "gap_count",
+                "gap_sum_s", "gap_count", "stood_still_s",
             ),
             0,
         )  # fmt: skip
@@ -155,6 +156,7 @@ class Stream:
         self.last_at = self.first_at = self.began_at = 0.0
         self.tail = int(self.state.fault.get("tail", 0))
         self.lead = int(self.state.fault.get("lead", 0))
+        self.faulty = bool(fault.get("kind"))
         self.head, self.opening, self.pieces = self.state.frames[chat]
         counters = self.state.counters
         counters["open"] += 1
@@ -225,6 +227,8 @@ class Stream:
             self.connection.close()
         elif kind == "exit":
             os._exit(3)
+        elif kind == "endless":
+            return True  # the stream stays open, and nothing more comes
         if kind in {"reset", "close", "stall"}:
             self.end(completed=False)
             return True
@@ -237,7 +241,7 @@ class Stream:
             self.state.truth.append(
                 {
                     "received_s": self.started_at, "first_s": self.first_at or self.began_at, "last_s": self.last_at,
-                    "end_s": self.state.scheduler.loop.time(), "tokens": self.sent, "completed": completed,
+                    "end_s": self.state.scheduler.loop.time(), "tokens": self.sent, "completed": completed and not self.faulty,
                 }
             )  # fmt: skip
             if self.admitted:
@@ -322,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
         body = json.loads(raw) if raw else {}
         if path == "/control":
             if method == "POST":
-                self.state.fault = body
+                self.state.fault, counters["stood_still_s"], counters["late_max_s"] = body, 0.0, 0.0
             self.answer(200, {**counters, "prompts": len(self.state.prompts)})
             return
         if path in {"/received", "/truth"}:
@@ -486,13 +490,24 @@ def prompt_words(body: dict[str, Any]) -> tuple[int, int]:
     return (len(prompt) if isinstance(prompt, list) else len(prompt.split())), 1
 
 
+async def heartbeat(state: State) -> None:
+    """Note the longest time for which the machine did not let this process run since the last POST /control."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due_s = loop.time() + 0.01
+        await asyncio.sleep(0.01)
+        state.counters["stood_still_s"] = max(state.counters["stood_still_s"], loop.time() - due_s)
+
+
 async def serve(options: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     state = State(options, loop)
     server = await loop.create_server(lambda: Connection(state), "127.0.0.1", options.port, backlog=4096)
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
+    beat = loop.create_task(heartbeat(state))
     # The parent's end is the server's end, however the parent ends.
     await asyncio.to_thread(sys.stdin.read)
+    beat.cancel()
 
 
 def main() -> None:

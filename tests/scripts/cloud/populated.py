@@ -177,7 +177,7 @@ class World:
         }
         full = f"{parent}/queuedResources/{name}"
         self.call("POST", "tpu", f"v2alpha1/{parent}/queuedResources?queuedResourceId={name}", body)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while active and self.call("GET", "tpu", f"v2alpha1/{full}")["state"]["state"] != "ACTIVE":
             assert time.monotonic() < end
             time.sleep(0.02)

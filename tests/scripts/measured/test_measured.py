@@ -20,10 +20,13 @@ from scripts.client.access import ServerAccess, open_url_access
 from scripts.measured.store import measured_path, read_measured
 from scripts.plan.__main__ import main as plan_main
 from scripts.smoke.__main__ import COMMAND as SMOKE
-from scripts.smoke.run import run_smoke
+from scripts.smoke.context import Check
+from scripts.smoke.results import Outcome
+from scripts.smoke.run import PLAN_CHECK, run_smoke
 from scripts.smoke.target import SmokeTarget
 from stacks.loading import from_file
 from stacks.planned import to_deployment
+from tests.scripts.bench.planted_pool import PlantedPool
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
@@ -70,6 +73,8 @@ def deployed(project, slower, monkeypatch):
         outputs = from_json(StackOutputs, json.loads(json.dumps(raw), parse_int=float))
         for room in ("scripts.pulumi.stack", "scripts.bench.run", "scripts.measured.record"):
             monkeypatch.setattr(f"{room}.stack_outputs", lambda _: outputs)
+        # A busy machine makes a real load invalid, and an invalid point is not kept.
+        monkeypatch.setattr("scripts.bench.sweep.WorkerPool", lambda: PlantedPool(slots=2, stream_s=0.2))
         for room in ("scripts.client.access", "scripts.bench.run"):
             monkeypatch.setattr(f"{room}.open_stack_access", lambda _: open_url_access(slower))
         return raw
@@ -128,8 +133,9 @@ def test_smoke_and_bench_keep_figures_that_the_plan_shows_and_prices(deployed, p
     rows = {row["figure"]: row for row in found["measured"]["rows"]}
     stream = rows["one stream, tok/s"]
     assert (stream["low"], stream["planned"]) < (stream["planned"], stream["high"])
-    assert 100 < stream["measured"] <= 255
-    assert stream["within"] is False
+    # 250 tok/s on an idle machine; the sides of a band are proved on planted figures below.
+    assert stream["measured"] > 0
+    assert stream["within"] is (stream["low"] <= stream["measured"] <= stream["high"])
     assert stream["difference"] == pytest.approx(stream["measured"] / stream["planned"] - 1)
     assert rows["KV blocks"]["booted"] == 1000
     assert rows["KV blocks"]["within"] is False
@@ -207,7 +213,23 @@ def test_results_are_ignored_by_git():
     assert os.system(f"cd {ROOT} && git check-ignore -q results/{STACK}.measured.json") == 0  # noqa: S605 - fixed words
 
 
-def checked(url, tok_per_s, **changes):
+def measures(name, **values):
+    """Return a check that has measured these values."""
+
+    async def run(_):
+        return Outcome(verdict="passed", measured="planted", values=values)
+
+    return Check(name=name, limit_s=lambda _: 60, run=run)
+
+
+MEASURED = (
+    measures("single stream", decode_tok_per_s=500.4, ttft_s=0.012),
+    measures("burst", burst_tok_per_s=1_900.0, requests=4),
+)
+"""A server of 500 tok/s. The figures are planted: a real server is slower where the machine is busy."""
+
+
+def checked(tok_per_s, **changes):
     """Return the outcome of the plan's check against the server of 500 tok/s."""
     target = SmokeTarget(
         model="timed",
@@ -218,34 +240,35 @@ def checked(url, tok_per_s, **changes):
             burst_tok_per_s=Band(low=100, typical=1_500, high=4_000),
         ),
     )
-    report = run_smoke(ServerAccess(base_url=url, auth="none"), target, lambda _: None)
+    access = ServerAccess(base_url="http://127.0.0.1:9", auth="none")
+    report = run_smoke(access, target, lambda _: None, checks=(*MEASURED, PLAN_CHECK))
     return report, {check.name: check.outcome for check in report.checks}
 
 
-def test_a_server_as_planned_passes_the_plans_check(url):
-    report, checks = checked(url, 480)
+def test_a_server_as_planned_passes_the_plans_check():
+    report, checks = checked(480)
     assert checks["plan"].verdict == "passed", checks["plan"].detail
     assert report.passed
 
 
-def test_a_server_at_a_third_of_the_planned_rate_fails_with_figures_and_causes(url):
-    report, checks = checked(url, 1_500)
+def test_a_server_at_a_third_of_the_planned_rate_fails_with_figures_and_causes():
+    report, checks = checked(1_500)
     assert report.exit_code == 1
     assert {check.name for check in report.failed} == {"plan"}
     detail = checks["plan"].detail
-    assert detail.startswith("one stream: planned 1,500.0 tok/s (750.0 to 2,142.9), measured ")
+    assert detail.startswith("one stream: planned 1,500.0 tok/s (750.0 to 2,142.9), measured 500.4")
     assert "another client" in detail
     assert "accelerator" in detail
 
 
-def test_a_threshold_of_the_stack_that_is_met_makes_the_finding_a_warning(url):
-    report, checks = checked(url, 1_500, min_decode_tok_per_s=20)
+def test_a_threshold_of_the_stack_that_is_met_makes_the_finding_a_warning():
+    report, checks = checked(1_500, min_decode_tok_per_s=20)
     assert checks["plan"].verdict == "warned"
     assert report.passed
 
 
-def test_a_server_that_is_faster_than_planned_is_named(url):
-    _, checks = checked(url, 200)
+def test_a_server_that_is_faster_than_planned_is_named():
+    _, checks = checked(200)
     assert checks["plan"].verdict == "warned"
     assert "quantized checkpoint" in checks["plan"].detail
 
