@@ -1,9 +1,9 @@
-# gemma-serving. `make setup`, `make demo`, `make test`, `make long`, `make nightly`, `make laws`, `make check`, `make docs`, `make clean`; see README.md.
+# gemma-serving. `make setup`, `make demo`, `make test`, `make long`, `make nightly`, `make laws`, `make oracle`, `make check`, `make docs`, `make clean`; see README.md.
 SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 STAMP := .venv/.requirements-dev.txt
 
-.PHONY: setup demo test long nightly schedules laws kills check docs format lock clean
+.PHONY: setup demo test long nightly schedules laws kills oracle check docs format lock clean
 
 setup: $(STAMP)
 	@.venv/bin/python -m tools.engine
@@ -44,6 +44,12 @@ COUNT ?= 100
 kills: setup
 	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT)
 
+# Our benchmark and smoke checks against a real vLLM and its own benchmark on this processor. Installs 6 GB into .oracle the first time.
+# `make oracle POINT=c4` measures one point only.
+ROUNDS ?= 6
+oracle: setup
+	@.venv/bin/python -m tools.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT))
+
 check: setup
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
@@ -63,7 +69,9 @@ lock:
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt localcloud/requirements.in -o localcloud/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements-dev.in -o requirements-dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt provider/pyproject.toml -o provider/requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override tools/oracle/overrides.txt tools/oracle/requirements.in -o tools/oracle/requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/oracle/installer.in -o tools/oracle/installer.txt
 
 clean:
-	rm -rf .venv .localcloud .work .pytest_cache .ruff_cache .hypothesis build
+	rm -rf .venv .localcloud .work .oracle .pytest_cache .ruff_cache .hypothesis build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -38,6 +38,12 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("--enable-auto-tool-choice", "localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
     ("--tool-call-parser", "localcloud/vllm/generation.py"): "the same",
     ("--seed", "scripts/bench/vllm_command.py"): "an option of `vllm bench serve` that has the same name",
+    (
+        "--enforce-eager",
+        "tools/oracle/server.py",
+    ): "tools know nobody, and the real vLLM refuses a flag that it does not have",
+    ("--max-model-len", "tools/oracle/server.py"): "the same",
+    ("--max-model-len", "tools/oracle/clients.py"): "an option of `scripts.smoke`, as a user gives it",
 }
 """Word and file that may repeat it, with the reason."""
 

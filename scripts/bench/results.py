@@ -103,6 +103,7 @@ def point_result(
             tokenizer=settings.tokenizer,
             warm_ups=warm_up_requests(settings, point),
             traffic=prepared.traffic,
+            extra_body=settings.extra_body,
         ),
     }
 

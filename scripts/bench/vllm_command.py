@@ -1,6 +1,8 @@
 """Build the command with which vLLM's own benchmark measures the same point."""
 
+import json
 import shlex
+from collections.abc import Mapping
 
 from planning.vllm_args import OPTIONS
 from scripts.bench.points import Point
@@ -19,6 +21,7 @@ def vllm_command(
     tokenizer: str | None = None,
     warm_ups: int = 0,
     traffic: Traffic | None = None,
+    extra_body: Mapping[str, object] | None = None,
 ) -> str:
     """Return a `vllm bench serve` command line for one point, or an empty text if that tool has no such load.
 
@@ -44,6 +47,8 @@ def vllm_command(
         "--percentile-metrics", "ttft,tpot,itl,e2el",
         "--metric-percentiles", "90,99",
     ]  # fmt: skip
+    if extra_body:
+        arguments += ["--extra-body", json.dumps(extra_body)]
     if point.concurrency is not None:
         arguments += ["--max-concurrency", str(point.concurrency)]
     else:

@@ -84,7 +84,11 @@ def test_the_workflow_runs_targets_of_the_makefile_and_may_only_read():
     assert not [name for name, job in workflow["jobs"].items() if "permissions" in job]
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in workflow["jobs"].items()}
     kills = 'make kills SEED="$(date +%Y%m%d)" COUNT=1000'
-    assert commands == {"kills": ["make setup", kills], "real-plugin": ["make setup", "make nightly"]}
+    assert commands == {
+        "kills": ["make setup", kills],
+        "real-plugin": ["make setup", "make nightly"],
+        "oracle": ["make setup", "make oracle ROUNDS=9"],
+    }
     makefile = (ROOT / "Makefile").read_text()
     targets = [command.split()[1] for each in commands.values() for command in each]
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)

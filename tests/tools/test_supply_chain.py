@@ -10,6 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKED = sorted(
     [*ROOT.glob("requirements*.txt"), *(ROOT / name / "requirements.txt" for name in ("localcloud", "provider"))]
 )
+APART = [ROOT / "tools" / "oracle" / name for name in ("installer.txt", "requirements.txt")]
+"""Locks of the oracle's environment, which shares nothing with the project's."""
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -47,6 +49,16 @@ def test_every_pin_has_hashes_and_no_file_names_a_registry(path):
     assert {pin: known for pin, known in found.items() if everywhere[pin] != known} == {}
 
 
+@pytest.mark.parametrize("path", APART, ids=lambda path: path.name)
+def test_the_locks_of_the_oracle_have_hashes_and_name_no_registry(path):
+    found = hashes(path)
+    assert [pin for pin, known in found.items() if not known] == []
+    asked = path.with_suffix(".in").read_text().split()
+    assert set(asked) <= set(found)
+    for pinned in re.findall(r"^[\w.-]+==\S+$", (path.parent / "overrides.txt").read_text(), re.MULTILINE):
+        assert pinned in hashes(APART[1])
+
+
 def test_packages_with_compiled_parts_have_a_file_for_every_python_and_system():
     """One file for each of Python 3.11 to 3.13 on Linux, macOS and Windows would be nine; the locks hold all that there are."""
     found = hashes(ROOT / "requirements.txt")
@@ -70,7 +82,7 @@ def test_every_command_that_installs_requires_the_hashes():
 
 def test_the_lock_is_made_with_hashes_and_without_an_index():
     compiled = re.findall(r"uv pip compile.*", (ROOT / "Makefile").read_text())
-    assert len(compiled) == len(LOCKED)
+    assert len(compiled) == len(LOCKED) + len(APART)
     assert all("--generate-hashes" in command for command in compiled)
     assert not any(word in command for command in compiled for word in ("index", "http", "find-links", "--header "))
 

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import random
+import shlex
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -250,6 +251,9 @@ def test_the_equivalent_vllm_command_names_the_same_load():
     pairs = dict(pairwise(served.split()))
     assert (pairs["--model"], pairs["--served-model-name"], pairs["--tokenizer"]) == ("org/m", "served", "org/m")
     assert (pairs["--random-input-len"], pairs["--temperature"], pairs["--num-warmups"]) == ("7", "0", "8")
+    extra = {"min_tokens": 20, "logit_bias": {"1": 100}}
+    command = vllm_command("http://h", "m", closed, requests=32, chat=True, poisson=True, extra_body=extra)
+    assert json.loads(dict(pairwise(shlex.split(command)))["--extra-body"]) == extra
     open_loop = plan_points(replace(SWEEP, concurrency=(), request_rate=(2.5,), duration_s=8.0), None)[0][0]
     command = vllm_command("http://h", "m", open_loop, requests=20, chat=False, poisson=True)
     assert "--num-prompts 20" in command

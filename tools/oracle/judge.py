@@ -1,0 +1,181 @@
+"""Judge whether two tools measured the same. Pure functions.
+
+A busy machine changes the server's speed from run to run, and both tools read the server's clock only through their own. So each figure
+is first divided by the server's own figure of the same requests: what is left is what the tool adds. Rounds alternate the tools, and
+the ratios of the rounds give an interval for the median that needs no assumption about the noise (the sign test's order statistics).
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+FIGURES: Final = ("ttft", "tpot", "itl", "e2el", "throughput")
+SHARES: Final[Mapping[str, float]] = {"ttft": 0.20, "tpot": 0.05, "itl": 0.08, "e2el": 0.05, "throughput": 0.05}
+"""Share by which the figures of two tools may differ, after division by the server's own figure. docs/oracle.md has the measured noise."""
+RAW_SHARE: Final = 0.20
+"""The same for figures that are not divided."""
+CONFIDENCE: Final = 0.95
+FEWEST_ROUNDS: Final = 6
+"""With fewer rounds no interval of order statistics has 95 % confidence: 1 - 2 / 2^5 is 0.9375."""
+
+OracleVerdict = Literal["agrees", "differs", "cannot tell"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleRun:
+    """What one run of a tool measured, and what the server counted meanwhile."""
+
+    requests: int
+    failed: int
+    input_tokens: int
+    output_tokens: int
+    surplus_tokens: int = 0
+    """Input tokens that the tool itself declares beyond the length asked for."""
+    figures: Mapping[str, float]
+    """Means in ms, and `throughput` in output tokens per second."""
+    server: Mapping[str, float]
+    """Increases of the server's counters: `requests`, `input_tokens`, `output_tokens`, and `ttft`, `e2el` and `decode` in seconds."""
+    command: str = ""
+    """Our run: the command that measures the same point with vLLM's own tool."""
+    invalid_reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureComparison:
+    """One figure of one point, over all rounds."""
+
+    point: str
+    figure: str
+    ours: float
+    """Median of our rounds, in ms or tokens per second."""
+    theirs: float
+    ours_of_server: float
+    """Median of our rounds, divided by the server's own figure; for the throughput the requests in flight."""
+    theirs_of_server: float
+    relative: "RatioInterval"
+    """Ours / theirs, each divided by the server's own figure."""
+    raw: "RatioInterval"
+    """Ours / theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatioInterval:
+    """The median of the rounds' ratios, its interval, and the verdict."""
+
+    median: float
+    low: float
+    high: float
+    share: float
+    verdict: OracleVerdict
+
+    def __str__(self) -> str:
+        """Return it as percentages of difference."""
+        return f"{self.median - 1:+.1%} ({self.low - 1:+.1%} to {self.high - 1:+.1%})"
+
+
+def in_terms_of_the_server(run: OracleRun) -> dict[str, float]:
+    """Return the run's figures divided by those that the server's histograms have of the same requests.
+
+    The throughput becomes the mean number of requests in flight, because rate x time in the system is that (Little's law).
+    """
+    server = run.server
+    ttft_ms = server["ttft"] / server["requests"] * 1000
+    e2el_ms = server["e2el"] / server["requests"] * 1000
+    tpot_ms = server["decode"] / (server["output_tokens"] - server["requests"]) * 1000
+    tokens = run.output_tokens / run.requests
+    return {
+        "ttft": run.figures["ttft"] / ttft_ms,
+        "tpot": run.figures["tpot"] / tpot_ms,
+        "itl": run.figures["itl"] / tpot_ms,
+        "e2el": run.figures["e2el"] / e2el_ms,
+        "throughput": run.figures["throughput"] / tokens * e2el_ms / 1000,
+    }
+
+
+def ratio_interval(ratios: Sequence[float], share: float) -> RatioInterval:
+    """Return the interval of the median with CONFIDENCE, and whether it lies within the share, outside it, or neither."""
+    ordered = sorted(ratios)
+    rank = _rank(len(ordered))
+    low, high = (ordered[rank], ordered[-1 - rank]) if rank is not None else (0.0, math.inf)
+    least, most = 1 / (1 + share), 1 + share
+    verdict: OracleVerdict = "cannot tell"
+    if least <= low and high <= most:
+        verdict = "agrees"
+    elif high < least or low > most:
+        verdict = "differs"
+    return RatioInterval(median=statistics.median(ordered), low=low, high=high, share=share, verdict=verdict)
+
+
+def _rank(count: int) -> int | None:
+    """Return how many values may be cut at each end, or None if there are too few values."""
+    found: int | None = None
+    outside = 0.0
+    for rank in range(count // 2):
+        outside += 2 * math.comb(count, rank) / 2**count
+        if outside > 1 - CONFIDENCE:
+            break
+        found = rank
+    return found
+
+
+def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[FigureComparison]:
+    """Compare our runs with theirs, figure by figure."""
+    divided = [(in_terms_of_the_server(ours), in_terms_of_the_server(theirs)) for ours, theirs in rounds]
+    return [
+        FigureComparison(
+            point=point,
+            figure=name,
+            ours=statistics.median(ours.figures[name] for ours, _ in rounds),
+            theirs=statistics.median(theirs.figures[name] for _, theirs in rounds),
+            ours_of_server=statistics.median(ours[name] for ours, _ in divided),
+            theirs_of_server=statistics.median(theirs[name] for _, theirs in divided),
+            relative=ratio_interval([ours[name] / theirs[name] for ours, theirs in divided], SHARES[name]),
+            raw=ratio_interval([ours.figures[name] / theirs.figures[name] for ours, theirs in rounds], RAW_SHARE),
+        )
+        for name in FIGURES
+    ]
+
+
+def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[str]:
+    """Return every count of requests or tokens that is not exactly what was asked for and what the server counted.
+
+    `asked` has `requests`, `input_tokens` and `output_tokens` of the whole point.
+    """
+    faults: list[str] = []
+    for number, pair in enumerate(rounds, start=1):
+        for tool, run in zip(("scripts.bench", "vllm bench serve"), pair, strict=True):
+            where = f"{point}, round {number}, {tool}"
+            if run.failed:
+                faults.append(f"{where}: {run.failed} requests failed")
+            counts = {
+                "requests": run.requests,
+                "input_tokens": run.input_tokens,
+                "output_tokens": run.output_tokens,
+            }
+            for name, count in counts.items():
+                wanted = asked[name] + (run.surplus_tokens if name == "input_tokens" else 0)
+                if count != wanted:
+                    faults.append(f"{where}: {count} {name.replace('_', ' ')}, but {wanted} were asked for")
+                if count != run.server[name]:
+                    faults.append(
+                        f"{where}: {count} {name.replace('_', ' ')}, but the server counted {run.server[name]:g}"
+                    )
+    return faults
+
+
+def faults_of(compared: Sequence[FigureComparison]) -> list[str]:
+    """Return the figures that differ, and the points of which nothing at all can be told, as sentences."""
+    faults = [
+        f"{row.point}: {row.figure} differs by {interval}{what}, more than {interval.share:.0%}"
+        for row in compared
+        for interval, what in ((row.relative, " in terms of the server's own figure"), (row.raw, ""))
+        if interval.verdict == "differs"
+    ]
+    faults += [
+        f"{point}: nothing can be told, the noise is larger than every share; use an idler machine or more --rounds"
+        for point in dict.fromkeys(row.point for row in compared)
+        if all(row.relative.verdict == "cannot tell" for row in compared if row.point == point)
+    ]
+    return faults
