@@ -1,4 +1,4 @@
-"""The start-up script of the TPU machine: the modules of `vm_agent` and two of `contracts`, joined to one program."""
+"""The start-up script of the TPU machine: the modules of `vm_agent` and three of `contracts`, joined to one program."""
 
 import ast
 from functools import cache
@@ -12,12 +12,14 @@ METADATA_VALUE_LIMIT_BYTES = 256 * 1024
 
 SECTIONS = (
     "contracts.guest_attributes",
+    "contracts.machine_log",
     "contracts.serving_document",
     "vm_agent.base",
     "vm_agent.cloud",
     "vm_agent.weights",
     "vm_agent.containers",
     "vm_agent.publishing",
+    "vm_agent.shipping",
     "vm_agent.serving",
     "vm_agent.entry",
 )

@@ -20,20 +20,15 @@ from contracts.serving_document import (
     SCRIPT_METADATA_KEY,
     repositories_text,
 )
+from planning.hardware import RUNTIME_VERSIONS, api_accelerator_type
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
-
-_API_GENERATIONS = {"v5e": "v5litepod"}
-"""Generations that have another name in the Cloud TPU API than in Google's documentation."""
 
 _PROVISIONING_S = 1800
 """The provider's extra wait for capacity that is in PROVISIONING when `wait_per_zone_s` ends. A request that Google dropped before then
 could take away capacity that is about to come."""
 _DELETE_TIMEOUT_S = 1800
 """The provider's limit for one deletion, before the next zone and at the end."""
-
-_RUNTIME_VERSIONS = {"v6e": "v2-alpha-tpuv6e", "v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5"}
-"""Runtime image of each TPU generation (Cloud TPU documentation, "TPU software versions")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +77,6 @@ class TpuQueuedResourceArgs:
     """Let a change replace capacity that is in use. Getting it again may take hours."""
 
 
-def api_accelerator_type(accelerator_type: str) -> str:
-    """Return the Cloud TPU API's name of an accelerator type: "v5litepod-4" for "v5e-4", others as they are."""
-    generation, dash, chips = accelerator_type.partition("-")
-    return f"{_API_GENERATIONS.get(generation, generation)}{dash}{chips}"
-
-
 def runtime_version(accelerator_type: str) -> str:
     """Return the runtime version of an accelerator type such as "v6e-4".
 
@@ -95,13 +84,13 @@ def runtime_version(accelerator_type: str) -> str:
         ComponentError: the generation is not known.
     """
     generation = api_accelerator_type(accelerator_type).partition("-")[0]
-    if generation not in _RUNTIME_VERSIONS:
-        known = ", ".join(sorted(_RUNTIME_VERSIONS))
+    if generation not in RUNTIME_VERSIONS:
+        known = ", ".join(sorted(RUNTIME_VERSIONS))
         raise ComponentError(
             f"tpu.acceleratorType = {accelerator_type}: no runtime version is known for {generation} (known: {known}); "
             "set tpu.runtimeVersion."
         )
-    return _RUNTIME_VERSIONS[generation]
+    return RUNTIME_VERSIONS[generation]
 
 
 class TpuQueuedResource(pulumi.ComponentResource):

@@ -144,7 +144,7 @@ def rented(
     Raises:
         PlanningError: for an accelerator that this project cannot deploy, or a region that has none of them.
     """
-    named = _accelerators(accelerator)
+    named = deployable_accelerators(accelerator)
     known = {region_of(place) for one in named for place in known_places(one)}
     for region in regions:
         if region not in known:
@@ -156,15 +156,14 @@ def rented(
     return tuple(hosts for hosts in found if hosts)
 
 
-def _accelerators(name: str | None) -> tuple[Accelerator, ...]:
+def deployable_accelerators(name: str | None, *, option: str = "--accelerator") -> tuple[Accelerator, ...]:
+    """Return the accelerator with this name, or all that this project deploys. Raises PlanningError for any other, naming the option."""
     deployable = tuple(one for one in ACCELERATORS.values() if one.is_tpu or "cloud-run" in one.platforms)
     if name is None:
         return deployable
     found = find_accelerator(name)
     if found not in deployable:
-        raise PlanningError(
-            f'--accelerator is "{name}"; this project deploys {", ".join(one.name for one in deployable)}.'
-        )
+        raise PlanningError(f'{option} is "{name}"; this project deploys {", ".join(one.name for one in deployable)}.')
     return (found,)
 
 

@@ -216,8 +216,12 @@ def cloud_run_vcpu(host: Host) -> tuple[int, ...]:
     return tuple(vcpu for vcpu in CLOUD_RUN_VCPU if host.min_vcpu <= vcpu <= host.most_vcpu)
 
 
+CLOUD_RUN_GPUS: Final[Mapping[str, str]] = {"L4": "nvidia-l4", "RTX PRO 6000": "nvidia-rtx-pro-6000"}
+"""GPUs of Cloud Run, as its API and the setting `cloudRun.gpu` name them."""
 L4_REGIONS: Final = ("us-east4", "europe-west1", "europe-west4", "asia-southeast1", "us-central1")
 RTX_PRO_6000_REGIONS: Final = ("us-central1", "europe-west4", "asia-southeast1")
+BY_INVITATION: Final = frozenset({("L4", "us-central1")})
+"""GPU and region that Google opens to projects it has invited (Cloud Run, GPU support by region)."""
 FLEX_START_V6E_ZONES: Final = (
     "us-east5-a",
     "us-east5-b",
@@ -228,6 +232,16 @@ FLEX_START_V6E_ZONES: Final = (
 """Zones where flex-start v6e was granted or is documented; capacity at any moment is another matter."""
 V5E_ZONES: Final = ("us-central1-a", "us-west4-a", "us-west1-c", "us-south1-a", "europe-west4-b")
 """Zones with v5e (Cloud TPU, regions and zones)."""
+FLEX_START_REFUSED_ZONES: Final = ("us-central1-b", "us-south1-a")
+"""Zones that have v6e and answered "FLEX_START provisioning model is not supported": reports from the field."""
+RUNTIME_VERSIONS: Final[Mapping[str, str]] = {
+    "v6e": "v2-alpha-tpuv6e",
+    "v5litepod": "v2-alpha-tpuv5-lite",
+    "v5p": "v2-alpha-tpuv5",
+}
+"""Runtime image of each TPU generation, by the API's name (Cloud TPU documentation, "TPU software versions")."""
+_API_GENERATIONS: Final[Mapping[str, str]] = {"v5e": "v5litepod"}
+"""Generations that have another name in the Cloud TPU API than in Google's documentation."""
 MIN_RUN_S: Final = 600
 """Shorter runs end before a large model has been loaded; the TPU API itself takes any positive duration."""
 
@@ -255,3 +269,9 @@ def known_places(accelerator: Accelerator) -> tuple[str, ...]:
 def gpu_regions(accelerator: Accelerator) -> tuple[str, ...]:
     """Return the regions where Cloud Run is known to have this GPU."""
     return L4_REGIONS if accelerator.name == "L4" else RTX_PRO_6000_REGIONS
+
+
+def api_accelerator_type(accelerator_type: str) -> str:
+    """Return the Cloud TPU API's name of an accelerator type: "v5litepod-4" for "v5e-4", others as they are."""
+    generation, dash, chips = accelerator_type.partition("-")
+    return f"{_API_GENERATIONS.get(generation, generation)}{dash}{chips}"

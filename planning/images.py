@@ -58,6 +58,8 @@ IMAGES: Final[Mapping[str, Image]] = {
     ),
 }
 """Every image that a stack can name, by its name."""
+DEFAULT_IMAGES: Final[Mapping[str, str]] = {"tpu": "vllm-tpu", "cloud-run": "vllm-openai"}
+"""The image of a stack that names none, by its target."""
 
 
 def image_of(repository: str) -> Image | None:

@@ -69,3 +69,11 @@ def duration(seconds: float) -> str:
         hours, rest = divmod(whole, HOUR_S)
         return f"{hours} h {rest // 60} min" if rest >= 60 else f"{hours} h"  # noqa: PLR2004 - a minute
     return f"{whole / DAY_S:g} d" if whole % DAY_S == 0 else f"{whole / DAY_S:.1f} d"
+
+
+def age(seconds: float) -> str:
+    """Return an age in its largest unit of which it has two: 95 s, 12 min, 3 d. An age below 0 is 0 s."""
+    for unit, size_s in (("d", DAY_S), ("h", HOUR_S), ("min", 60)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

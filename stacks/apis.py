@@ -7,6 +7,9 @@ from stacks.settings import Settings
 COMMON_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "storage")
 """APIs that every stack uses, by the first part of their service's name."""
 
+LOG_APIS = ("logging",)
+"""APIs that hold the server's lines. The stack does not enable them: a new project has them, and without them it serves all the same."""
+
 
 def apis_of(settings: Settings) -> Sequence[str]:
     """Return the APIs that a stack uses, those of every stack first."""
@@ -16,8 +19,3 @@ def apis_of(settings: Settings) -> Sequence[str]:
     # What requests have cost is read from Cloud Monitoring.
     use = ("monitoring",) if settings.max_usd is not None else ()
     return (*COMMON_APIS, "run", *network, *use)
-
-
-def apis_read_after_failures(settings: Settings) -> Sequence[str]:
-    """Return the APIs that the program reads when something failed. The stack does not enable them: a new project has them."""
-    return () if settings.cloud_run is None else ("logging",)

@@ -20,6 +20,7 @@ _LEAST_PATIENCE_S: Final = 1.0
 _NEWEST: Final = 300
 """Entries that are read: vLLM's tracebacks are long, and the cause stands at their beginning."""
 _SYSTEM: Final = "system"
+_FORBIDDEN: Final = 403
 _END: Final = re.compile(r"Container called exit|terminated on signal|probe failed \d+ time|mount operation failed")
 """Cloud Run's own last words on an instance that did not start."""
 
@@ -95,14 +96,27 @@ async def _listed(log: RevisionLog, limit_s: float) -> Sequence[ContainerLine]:
     }
     answer = await call("logging", "v2/entries:list", project=log.project, body=body, limit_s=limit_s)
     entries = cast("Sequence[Mapping[str, object]]", answer.get("entries") or ())
-    return [line for entry in reversed(entries) for line in _lines(entry)]
+    return [line for entry in reversed(entries) for line in lines_of(entry)]
 
 
-def _lines(entry: Mapping[str, object]) -> Sequence[ContainerLine]:
+def lines_of(entry: Mapping[str, object]) -> Sequence[ContainerLine]:
     """Return the lines of an entry: one for an entry of Cloud Run's own, several for a traceback that Cloud Logging keeps together."""
     source, text = str(entry.get("logName") or "").rpartition("%2F")[2], _text(entry)
     texts = [" ".join(text.split())] if source == _SYSTEM else text.splitlines()
     return [ContainerLine(source=source, text=line.rstrip()) for line in texts if line.strip()]
+
+
+def why_unread(project: str, *, status: int, reason: str, said: str) -> str:
+    """Return why a log cannot be read, with the command that allows it. `said` is Google's sentence, without secrets."""
+    if reason == "SERVICE_DISABLED":
+        return f"the Cloud Logging API is off (gcloud services enable logging.googleapis.com --project={project})."
+    if status == _FORBIDDEN:
+        member = '--member="user:$(gcloud config get account)"'
+        grant = (
+            f"gcloud projects add-iam-policy-binding {project} {member} --role=roles/logging.viewer --condition=None"
+        )
+        return f"Google says: {said} You need logging.logEntries.list ({grant})."
+    return said
 
 
 def _text(entry: Mapping[str, object]) -> str:

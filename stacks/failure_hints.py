@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from planning.probes import LONGEST_PROBE
@@ -23,14 +23,27 @@ class FailedStart:
 
     stack: str
     settings: Settings
-    run: CloudRunSettings
+    run: CloudRunSettings | None
+    """None on a TPU."""
     plan: Plan
-    probe: StartupProbe
-    """The startup probe in effect."""
+    probe: StartupProbe | None
+    """The startup probe in effect; None on a TPU."""
     bucket: str
     """The bucket of the weights, also if the stack reads none."""
     account: str
     """E-mail address of the server's account."""
+
+    @property
+    def cloud_run(self) -> CloudRunSettings:
+        """The settings of Cloud Run. Only lines of Cloud Run's own lead here."""
+        assert self.run is not None  # noqa: S101 - the causes of Cloud Run are not asked for a TPU
+        return self.run
+
+    @property
+    def startup_probe(self) -> StartupProbe:
+        """The startup probe. Only lines of Cloud Run's own lead here."""
+        assert self.probe is not None  # noqa: S101 - as above
+        return self.probe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +52,30 @@ class Cause:
 
     line: str
     hint: str
+    finding: str = ""
+    """Id of the planner's finding that warns of it (docs/rules.md); empty if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KnownCause:
+    """What a line looks like, and what it means."""
+
+    pattern: re.Pattern[str]
+    explain: "Callable[[re.Match[str], FailedStart], str]"
+    finding: str = ""
+    target: Literal["tpu", "cloud-run"] | None = None
+    """The only target that has such lines; None if both have."""
 
 
 def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
     """Return the cause, or None if no line shows one. Of several, the one that explains the others; of several lines, the newest."""
-    for pattern, explain in _CAUSES:
+    for known in _CAUSES:
+        if known.target not in {None, start.settings.target}:
+            continue
         for line in reversed(lines):
-            found = pattern.search(line)
+            found = known.pattern.search(line)
             if found is not None:
-                return Cause(line=line, hint=explain(found, start))
+                return Cause(line=line, hint=known.explain(found, start), finding=known.finding)
     return None
 
 
@@ -59,23 +87,24 @@ def _memory(found: re.Match[str], start: FailedStart) -> str:
         f"The container ran out of memory: {used_mib} MiB were used when it was killed, {used_mib - limit_mib} MiB more than "
         f"gemma-serving:cloudRun.memory allows ({limit_gib:g} GiB). The plan expects a peak of {planned_gib:.1f} GiB while the weights load"
     )
-    cache = start.run.mount.cache_mib
+    cache = start.cloud_run.mount.cache_mib
     said += f"; the file cache (cloudRun.mount.cacheSize, {cache / _GIB_MIB:g} GiB) counts too." if cache else "."
     return f"{said} {_more_memory(start, max(planned_gib, used_mib / _GIB_MIB))}"
 
 
 def _more_memory(start: FailedStart, need_gib: float) -> str:
     """Return the setting that gives more than was used, with the vCPU that Cloud Run asks for beside it."""
-    accelerator = find_accelerator(start.run.gpu)
+    run = start.cloud_run
+    accelerator = find_accelerator(run.gpu)
     most_gib = host_of(accelerator, "cloud-run").max_memory_gib if accelerator else math.inf
     memory_gib = align_to(math.ceil(need_gib) + 1, _MEMORY_STEP_GIB)
     cpu = next((cpu for cpu in CLOUD_RUN_VCPU if cpu * CLOUD_RUN_GIB_PER_VCPU >= memory_gib), None)
     if memory_gib > most_gib or cpu is None:
         return (
-            f"A {start.run.gpu} has {most_gib:g} GiB at most: choose a smaller checkpoint or another GPU "
+            f"A {run.gpu} has {most_gib:g} GiB at most: choose a smaller checkpoint or another GPU "
             f"(python -m scripts.plan --stack {start.stack} compares them)."
         )
-    more_cpu = f" and gemma-serving:cloudRun.cpu to {cpu}" if start.run.cpu < cpu else ""
+    more_cpu = f" and gemma-serving:cloudRun.cpu to {cpu}" if run.cpu < cpu else ""
     return f"Set gemma-serving:cloudRun.memory to at least {memory_gib}Gi{more_cpu}."
 
 
@@ -88,7 +117,7 @@ def _unmounted(found: re.Match[str], start: FailedStart) -> str:
 
 
 def _unreadable(found: re.Match[str], start: FailedStart) -> str:
-    mount, image = start.run.mount, start.settings.image
+    mount, image = start.cloud_run.mount, start.settings.image
     owner = mount.uid if mount.uid is not None else image.uid or 0
     return (
         f"The server may not read {found['path']}: the mount belongs to uid {owner}, and the container runs as another user. "
@@ -153,7 +182,7 @@ def _arguments(found: re.Match[str], _start: FailedStart) -> str:
 
 
 def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
-    allowed, longest, planned = start.probe, LONGEST_PROBE, start.plan.startup
+    allowed, longest, planned = start.startup_probe, LONGEST_PROBE, start.plan.startup
     said = (
         f"The server did not answer /health within {allowed.budget_s:,} s ({allowed.initial_delay_s} s, then {allowed.failure_threshold} x "
         f"{allowed.period_s} s); the plan expects {planned.total_s:,.0f} s ({planned.load_s:,.0f} s of them to load the weights)."
@@ -170,23 +199,91 @@ def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
     )
 
 
-_CAUSES: Final[Sequence[tuple[re.Pattern[str], Callable[[re.Match[str], FailedStart], str]]]] = (
-    (re.compile(r"Memory limit of (?P<limit>\d+) MiB exceeded with (?P<used>\d+) MiB used"), _memory),
-    (re.compile(r"volume \(type: gcs, name: (?P<volume>[\w-]+)\): mount operation failed"), _unmounted),
-    (re.compile(r"Permission denied: '(?P<path>/mnt/[^']*)'"), _unreadable),
-    (re.compile(r"GatedRepoError|Cannot access gated repo|Access to model \S+ is restricted|401 Client Error"), _gated),
-    (re.compile(r"Invalid repository ID or local directory specified|Cannot find any model weights with"), _no_weights),
-    (
-        re.compile(
+def _tpu_memory(_found: re.Match[str], start: FailedStart) -> str:
+    memory = start.plan.memory
+    return (
+        f"A chip ran out of memory (HBM). The plan expects {memory.weights_gib:.1f} GiB of weights, {memory.activations_gib:.1f} GiB of compiled "
+        f"programs and {memory.kv_gib:.1f} GiB of KV cache of {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization or "
+        "vllm.maxNumBatchedTokens, or choose a larger slice."
+    )
+
+
+def _killed(_found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"The machine killed the server, most likely because its host ran out of memory. The plan expects a peak of "
+        f"{start.plan.memory.load_peak_host_gib:.1f} GiB while the weights load: choose a larger slice or a smaller checkpoint."
+    )
+
+
+def _limited(_found: re.Match[str], _start: FailedStart) -> str:
+    return (
+        "Docker Hub refused the image, because its limit for pulls without an account is reached: set gemma-serving:dockerHub "
+        "(docs/tpu.md), or wait."
+    )
+
+
+_CAUSES: Final[Sequence[_KnownCause]] = (
+    _KnownCause(
+        pattern=re.compile(r"Memory limit of (?P<limit>\d+) MiB exceeded with (?P<used>\d+) MiB used"),
+        explain=_memory,
+        finding="FIT03",
+        target="cloud-run",
+    ),
+    _KnownCause(
+        pattern=re.compile(r"volume \(type: gcs, name: (?P<volume>[\w-]+)\): mount operation failed"),
+        explain=_unmounted,
+        target="cloud-run",
+    ),
+    _KnownCause(
+        pattern=re.compile(r"Permission denied: '(?P<path>/mnt/[^']*)'"),
+        explain=_unreadable,
+        finding="FUS01",
+        target="cloud-run",
+    ),
+    _KnownCause(
+        pattern=re.compile(
+            r"GatedRepoError|Cannot access gated repo|Access to model \S+ is restricted|401 Client Error"
+        ),
+        explain=_gated,
+    ),
+    _KnownCause(
+        pattern=re.compile(r"Invalid repository ID or local directory specified|Cannot find any model weights with"),
+        explain=_no_weights,
+    ),
+    _KnownCause(
+        pattern=re.compile(
             r"max seq len \((?P<length>\d+)\), \(?(?P<needed>[\d.]+) GiB KV cache is needed, which is larger than the available KV cache memory "
             r"\((?P<available>[\d.]+) GiB\)\. Based on the available memory, the estimated maximum model length is (?P<longest>\d+)"
         ),
-        _too_long,
+        explain=_too_long,
+        finding="FIT04",
     ),
-    (re.compile(r"No available memory for the cache blocks(?P<figure> \([^)]*\))?"), _no_cache_memory),
-    (re.compile(r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)"), _gpu_memory),
-    (re.compile(r"vllm(?: serve)?: error: (?P<said>.+)"), _arguments),
+    _KnownCause(
+        pattern=re.compile(r"No available memory for the cache blocks(?P<figure> \([^)]*\))?"),
+        explain=_no_cache_memory,
+        finding="FIT04",
+    ),
+    _KnownCause(
+        pattern=re.compile(r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)"),
+        explain=_gpu_memory,
+        finding="FIT01",
+        target="cloud-run",
+    ),
+    _KnownCause(
+        pattern=re.compile(r"Ran out of memory in memory space hbm", re.IGNORECASE),
+        explain=_tpu_memory,
+        finding="FIT01",
+        target="tpu",
+    ),
+    _KnownCause(pattern=re.compile(r"\(killed, most likely out of memory\)"), explain=_killed, target="tpu"),
+    _KnownCause(pattern=re.compile(r"Cannot pull image .*(toomanyrequests|\b429\b)"), explain=_limited, target="tpu"),
+    _KnownCause(pattern=re.compile(r"vllm(?: serve)?: error: (?P<said>.+)"), explain=_arguments),
     # CANCELLED: the container had ended before.
-    (re.compile(r"STARTUP \w+ probe failed \d+ times? consecutively(?!.*CANCELLED)"), _too_slow),
+    _KnownCause(
+        pattern=re.compile(r"STARTUP \w+ probe failed \d+ times? consecutively(?!.*CANCELLED)"),
+        explain=_too_slow,
+        finding="PRB01",
+        target="cloud-run",
+    ),
 )
-"""What a line looks like, and what it means; the earlier explains the later."""
+"""The earlier explains the later."""

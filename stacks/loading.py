@@ -78,7 +78,9 @@ def from_values(
         # As JSON, because that is what the engine hands to the program: both ways give the same settings.
         return Settings.model_validate_json(json.dumps(complete, default=str))
     except ValidationError as error:
-        sentences = [_sentence(details, origin, complete) for details in error.errors()]
+        # A default that follows from another key is only said to be missing because that key is wrong, which is said too.
+        mistakes = [details for details in error.errors() if details["type"] != "default_factory_not_called"]
+        sentences = [_sentence(details, origin, complete) for details in mistakes]
         raise SettingsError("\n".join(dict.fromkeys(sentences))) from None
     except (TypeError, ValueError, RecursionError):
         raise SettingsError(

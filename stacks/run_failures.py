@@ -15,7 +15,7 @@ from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
 from planning.types import StartupProbe
 from stacks.base import Context
-from stacks.container_logs import ContainerLine, RevisionLog, last_lines
+from stacks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
 from stacks.failure_hints import Cause, FailedStart, cause_of
 from stacks.google_calls import GoogleCallError
 from stacks.masking import masked
@@ -30,7 +30,6 @@ _NOT_STARTED: Final = re.compile(
 )
 _REVISION: Final = re.compile(r"revision_name%3D%22(?P<linked>[\w-]+)%22|Revision '(?P<named>[\w-]+)' is not ready")
 _CLOCK_SKEW: Final = timedelta(minutes=2)
-_FORBIDDEN: Final = 403
 
 
 def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProbe) -> None:
@@ -96,7 +95,7 @@ class FailureReport:
         found = _REVISION.search(message)
         return RevisionLog(
             project=self.start.settings.project,
-            location=self.start.run.region,
+            location=self.start.cloud_run.region,
             service=self.service,
             revision=found["linked"] or found["named"] if found else None,
             since=(datetime.now(UTC) - self._longest()).isoformat(),
@@ -104,7 +103,7 @@ class FailureReport:
 
     def _longest(self) -> timedelta:
         """Return how long ago the revision can have started: its probe has just ended."""
-        return timedelta(seconds=self.start.probe.budget_s) + _CLOCK_SKEW
+        return timedelta(seconds=self.start.startup_probe.budget_s) + _CLOCK_SKEW
 
     def _masked(self, lines: Sequence[ContainerLine]) -> Sequence[ContainerLine]:
         return [ContainerLine(source=line.source, text=masked(line.text, self.secrets)) for line in lines]
@@ -112,13 +111,7 @@ class FailureReport:
     def _unread(self, error: GoogleCallError) -> str:
         project = self.start.settings.project
         said = f"{masked(str(error), self.secrets).rstrip('.')}."
-        if error.reason == "SERVICE_DISABLED":
-            return f"the Cloud Logging API is off (gcloud services enable logging.googleapis.com --project={project})."
-        if error.status == _FORBIDDEN:
-            member = '--member="user:$(gcloud config get account)"'
-            grant = f"gcloud projects add-iam-policy-binding {project} {member} --role=roles/logging.viewer --condition=None"
-            return f"Google says: {said} You need logging.logEntries.list ({grant})."
-        return said
+        return why_unread(project, status=error.status, reason=error.reason, said=said)
 
 
 def _excerpt(lines: Sequence[ContainerLine], cause: Cause | None) -> Iterator[str]:

@@ -26,7 +26,7 @@ from pydantic.alias_generators import to_camel
 from contracts.labels import is_reserved
 from contracts.outputs import Target
 from planning.errors import PlanningError
-from planning.images import IMAGES, Image, image_of
+from planning.images import DEFAULT_IMAGES, IMAGES, Image, image_of
 from planning.rules import check_accepted
 from planning.types import ProvisioningModel
 from planning.vllm_args import VllmOptions
@@ -167,6 +167,11 @@ def _image_block(value: object) -> object:
     if image is None:
         raise ValueError(f"expected {' or '.join(IMAGES)}, or a block with repository and digest")
     return {"repository": image.repository, "digest": image.digest, "version": image.version}
+
+
+def _image_of_the_target(values: dict[str, object]) -> object:
+    """Return the name of the image of the target, which is read before."""
+    return DEFAULT_IMAGES[str(values["target"])]
 
 
 class DockerHubSettings(_Frozen):
@@ -395,8 +400,8 @@ class Settings(_Frozen):
             _image_block,
             json_schema_input_type=Annotated[str, Field(json_schema_extra={"enum": [*IMAGES]})] | ImageSettings,
         ),
-    ]
-    """The server's image: a name from `planning/images.py`, or a block for an image of your own."""
+    ] = Field(default_factory=_image_of_the_target, validate_default=True)  # pyright: ignore[reportArgumentType, reportCallIssue] - a name becomes a block
+    """The server's image: a name from `planning/images.py`, or a block for an image of your own. The default is that of the target."""
     docker_hub: DockerHubSettings | None = None
     """The account of Docker Hub with which the image is pulled. Without it the pulls count for an address that you share with others."""
     vllm: VllmOptions = Field(default_factory=VllmOptions)

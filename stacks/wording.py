@@ -5,16 +5,14 @@ from typing import cast
 
 from contracts.fields import camel_case
 from planning.fields import changed, is_duration, value_at
-from planning.hardware import find_accelerator
+from planning.hardware import CLOUD_RUN_GPUS, find_accelerator
+from planning.images import DEFAULT_IMAGES
 from planning.types import Deployment, Platform
 from planning.units import format_duration
 from stacks.units import format_memory
 
 _TARGETS = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
 _BLOCKS = {"tpu": "tpu", "cloud-run": "cloudRun"}
-_GPUS = {"L4": "nvidia-l4", "RTX PRO 6000": "nvidia-rtx-pro-6000"}
-_IMAGES = {"tpu": "vllm-tpu", "cloud-run": "vllm-openai"}
-"""The image that a stack takes when it moves to a target."""
 _REQUIRED = {
     "tpu": ("accelerator", "tpu.zones", "tpu.provisioning_model", "tpu.max_run_duration_s"),
     "cloud-run": (
@@ -64,7 +62,7 @@ def spelled(path: str, value: object) -> object:
     if path == "accelerator":
         found = find_accelerator(str(value))
         name = found.name if found else str(value)
-        return _GPUS.get(name, name)
+        return CLOUD_RUN_GPUS.get(name, name)
     if path == "host_memory_gib":
         return format_memory(round(cast("float", value) * 1024))
     if path == "vcpu":
@@ -84,7 +82,7 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     paths = [path for path in changes if path != "platform"]
     found: dict[str, object] = {}
     if target != before_target:
-        found |= {"target": target, "image": _IMAGES[target], _BLOCKS[before_target]: None}
+        found |= {"target": target, "image": DEFAULT_IMAGES[target], _BLOCKS[before_target]: None}
         paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
         paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
     for path in paths:

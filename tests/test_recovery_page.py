@@ -30,11 +30,11 @@ from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from localcloud.world.state import StateError, description
 from scripts.cli.command import _read as read_command
 from scripts.cli.command import run_command
+from scripts.cloud.spending import StackSpending
 from scripts.errors import ScriptError
 from scripts.pulumi import deployment, engine, locks
 from scripts.recover.__main__ import COMMAND as RECOVER
 from scripts.teardown.__main__ import COMMAND as TEARDOWN
-from scripts.teardown.limits import StackSpending
 from stacks import propagation
 from tests.scripts.cloud.populated import PROJECT, open_world, owner
 
@@ -203,8 +203,8 @@ def newer_state(_tools):
 @produces("cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE")
 def lost_passphrase(tools):
     answer = subprocess.CompletedProcess([], 1, "", "error: failed to decrypt: incorrect passphrase")
-    tools.patch.setattr("scripts.recover.previewed.engine.run", lambda *_, **__: answer)
-    previewed = importlib.import_module("scripts.recover.previewed")
+    tools.patch.setattr("scripts.pulumi.previewed.engine.run", lambda *_, **__: answer)
+    previewed = importlib.import_module("scripts.pulumi.previewed")
     return refusal(lambda: previewed.declared("dev"))
 
 

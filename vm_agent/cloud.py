@@ -59,10 +59,25 @@ class MetadataClient:
                     return None, ""
             raise
 
+    def _value(self, path: str) -> str:
+        with self._open(path, timeout_s=30) as response:
+            return response.read().decode().strip()
+
+    def zone(self) -> str:
+        """Return the machine's zone."""
+        return self._value("instance/zone").rpartition("/")[2]
+
     def region(self) -> str:
         """Return the machine's region."""
-        with self._open("instance/zone", timeout_s=30) as response:
-            return response.read().decode().strip().rpartition("/")[2].rpartition("-")[0]
+        return self.zone().rpartition("-")[0]
+
+    def instance_name(self) -> str:
+        """Return the machine's name."""
+        return self._value("instance/name")
+
+    def account(self) -> str:
+        """Return the e-mail address of the machine's service account."""
+        return self._value("instance/service-accounts/default/email")
 
     def publish(self, key: str, value: str) -> None:
         """Set one guest attribute."""
@@ -105,13 +120,29 @@ def google_get(
     Raises:
         ServingError: with Google's error message. `denied` after a 403.
     """
+    return _google_call(metadata, url, headers or {}, None, tries)
+
+
+def google_post(metadata: MetadataClient, url: str, body: bytes, *, tries: int = 5) -> bytes:
+    """Send JSON with a POST as the machine's service account and return the body of the answer. Retry as `google_get` does.
+
+    Raises:
+        ServingError: with Google's error message. `denied` after a 403.
+    """
+    return _google_call(metadata, url, {"Content-Type": "application/json"}, body, tries)
+
+
+def _google_call(
+    metadata: MetadataClient, url: str, headers: Mapping[str, str], body: "bytes | None", tries: int
+) -> bytes:
+    verb = "GET" if body is None else "POST"
     problem, denied = "", False
     for attempt in range(tries):
         if attempt:
             time.sleep(min(8.0, 0.25 * 2**attempt))
         try:
-            authorized = {"Authorization": f"Bearer {metadata.token()}", **(headers or {})}
-            request = urllib.request.Request(url, headers=authorized)  # noqa: S310 - https, or the override
+            authorized = {"Authorization": f"Bearer {metadata.token()}", **headers}
+            request = urllib.request.Request(url, data=body, headers=authorized, method=verb)  # noqa: S310 - https, or the override
             with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - the same
                 return response.read()
         except urllib.error.HTTPError as error:
@@ -122,7 +153,7 @@ def google_get(
                 break
         except CONNECTION_ERRORS as error:
             problem = str(error)
-    raise ServingError(f"GET {urllib.parse.urlsplit(url).path} failed: {problem}", denied=denied)
+    raise ServingError(f"{verb} {urllib.parse.urlsplit(url).path} failed: {problem}", denied=denied)
 
 
 def _google_message(error: urllib.error.HTTPError) -> str:

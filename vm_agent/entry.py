@@ -13,6 +13,7 @@ from vm_agent.cloud import MetadataClient
 from vm_agent.containers import run_command, wait_for_docker
 from vm_agent.publishing import PhasePublisher
 from vm_agent.serving import Agent, LatestDocument, follow_document
+from vm_agent.shipping import LogShipper
 
 # The only variables of the start-up script's environment that the agent gets.
 FORWARDED_VARIABLES = (
@@ -20,6 +21,7 @@ FORWARDED_VARIABLES = (
     "GCE_METADATA_HOST",
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER",
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE",
+    "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING",
     "GEMMA_SERVING_LOOPBACK",
 )
 
@@ -50,15 +52,19 @@ def serve_forever() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # so that files in memory are deleted at the end
     metadata, latest = MetadataClient(), LatestDocument()
     publisher = PhasePublisher(metadata)
+    shipper = LogShipper(metadata, publisher.mask)
+    publisher.tell = shipper.agent_line
+    threading.Thread(target=shipper.run, daemon=True).start()
     publisher.publish(STARTING, "")
     threading.Thread(target=follow_document, args=(metadata, latest), daemon=True).start()
     try:
         wait_for_docker()
-        Agent(metadata, latest, publisher).run()
+        Agent(metadata, latest, publisher, shipper).run()
     except ServingError as error:
         publisher.publish(RETRYING, "", str(error))
         sys.exit(1)  # systemd starts it again
     except KeyboardInterrupt:
+        shipper.write()
         sys.exit(0)
 
 

@@ -5,6 +5,7 @@ import subprocess
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -14,9 +15,11 @@ from contracts.guest_attributes import (
     DETAIL_KEY,
     DETAIL_LIMIT_BYTES,
     DOCUMENT_HASH_KEY,
+    FAILED,
     FETCHING_WEIGHTS,
     LOADING,
     PHASE_KEY,
+    RETRYING,
     STARTING,
     UPDATED_AT_KEY,
 )
@@ -47,12 +50,16 @@ class LogFollower:
     phase: str = LOADING
     detail: str = ""
     lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=60))
+    tell: "Callable[[str], None] | None" = None
+    """Is told each line."""
+    tail: str = "200"
+    """How many of the lines that are there already are read; `all` reads all."""
     _process: subprocess.Popen[str] | None = None
     _reader: threading.Thread | None = None
 
     def start(self) -> None:
-        """Follow the log, beginning with its last 200 lines."""
-        argv = ["docker", "logs", "-f", "--tail=200", CONTAINER]
+        """Follow the log."""
+        argv = ["docker", "logs", "-f", f"--tail={self.tail}", CONTAINER]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         self._process = process
         self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
@@ -61,6 +68,8 @@ class LogFollower:
     def _read(self, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
             self.add_line(line.rstrip())
+            if self.tell is not None:
+                self.tell(line.rstrip())
 
     def add_line(self, line: str) -> None:
         """Record one line of the log. Within one start, `compiling` is never followed by an earlier phase."""
@@ -94,17 +103,23 @@ class PhasePublisher:
     progress_s: float = 2.0
     """Shortest interval between two details of the same phase."""
     secrets: set[str] = field(default_factory=set[str])
+    tell: "Callable[[str], None] | None" = None
+    """Is told each new phase, and why an attempt failed."""
     published: dict[str, str] = field(default_factory=dict[str, str])
     """What the guest attributes hold."""
     _latest: tuple[str, str, str] = (STARTING, "", "")
     _published_at: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def remove_secrets(self, text: str) -> str:
-        """Return the end of a text, at most DETAIL_LIMIT_BYTES, without known secrets and without tokens."""
+    def mask(self, text: str) -> str:
+        """Return a text without known secrets and without tokens."""
         for secret in sorted(self.secrets, key=len, reverse=True):
             text = text.replace(secret, "[removed]")
-        text = TOKEN_PATTERNS.sub("[removed]", text)
+        return TOKEN_PATTERNS.sub("[removed]", text)
+
+    def remove_secrets(self, text: str) -> str:
+        """Return the end of a text, at most DETAIL_LIMIT_BYTES, without known secrets and without tokens."""
+        text = self.mask(text)
         return text.encode(errors="replace")[-DETAIL_LIMIT_BYTES:].decode(errors="ignore")
 
     def publish(self, phase: str, text_hash: str, detail: str = "") -> None:
@@ -120,12 +135,19 @@ class PhasePublisher:
             if not is_new_phase and time.monotonic() - self._published_at < interval_s:
                 return
             if is_new_phase:
-                log(f"Document {text_hash[:12] or '(none)'}: {phase}.")
+                self._say(f"Document {text_hash[:12] or '(none)'}: {phase}.", phase, detail)
             self._write(DETAIL_KEY, detail)
             self._write(PHASE_KEY, phase)
             now = datetime.now(timezone.utc)
             self._write(UPDATED_AT_KEY, now.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
             self._published_at = time.monotonic()
+
+    def _say(self, line: str, phase: str, detail: str) -> None:
+        """Write a new phase to the journal, and to whoever is told."""
+        log(line)
+        if self.tell is not None:
+            reason = detail.rpartition("\n")[2] if phase in {FAILED, RETRYING} else ""
+            self.tell(f"{line} {reason}".strip())
 
     def publish_again(self) -> None:
         """Publish the latest phase again: as a heartbeat, or because its detail came too soon after the one before."""

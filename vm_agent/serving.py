@@ -26,6 +26,7 @@ from vm_agent.containers import (
     start_container,
 )
 from vm_agent.publishing import LogFollower, PhasePublisher
+from vm_agent.shipping import LogShipper
 from vm_agent.weights import WeightsCopy
 
 KILLED_EXIT_CODE = 137  # 128 + SIGKILL
@@ -94,6 +95,8 @@ class Agent:
     metadata: MetadataClient
     latest: LatestDocument
     publisher: PhasePublisher
+    shipper: "LogShipper | None" = None
+    """Gets the server's lines; None keeps them on the machine."""
     loopback: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
     restart_delays_s: tuple[float, ...] = (2, 10, 40, 120)
     """Delays before each restart of a server that ended. After the last one the document has failed."""
@@ -105,6 +108,8 @@ class Agent:
     health_lost_s: float = 120
     """A server that was ready is restarted if /health does not answer for this long."""
     health_poll_s: float = 2.0
+    _known_secrets: set[str] = field(default_factory=set[str])
+    """Versions whose values the publisher masks."""
 
     def run(self) -> NoReturn:
         """Serve for ever."""
@@ -170,7 +175,8 @@ class Agent:
             SupersededError: a newer document has arrived.
         """
         state = container_state()
-        if not (state and state.running and state.text_hash == assignment.text_hash):
+        is_new = not (state and state.running and state.text_hash == assignment.text_hash)
+        if is_new:
             secrets = self._prepare(assignment, lambda: self.latest.is_newer_than(assignment.version))
             if self.latest.is_newer_than(assignment.version):
                 raise SupersededError
@@ -181,12 +187,33 @@ class Agent:
             start_container(assignment.document, assignment.text_hash, secrets)
         follower = LogFollower()
         follower.start()
+        shipped = self._shipped(assignment.document, is_new=is_new)
         try:
             self._watch_server(assignment, follower)
         except ServingError as error:
             raise ServingError(str(error), follower.stop(wait_s=2.0), retry=error.retry) from None
         finally:
             follower.stop()
+            shipped.stop(wait_s=0.0 if self.latest.is_newer_than(assignment.version) else 2.0)
+
+    def _shipped(self, document: ServingDocument, *, is_new: bool) -> LogFollower:
+        """Follow the log for Cloud Logging. Lines that a server printed before this agent started were shipped by the one before it."""
+        if self.shipper is None:
+            return LogFollower()
+        try:
+            self._learn_secrets(document)
+        except ServingError as error:
+            log(f"The server's lines are not written to Cloud Logging: its secrets cannot be masked ({error}).")
+            return LogFollower()
+        follower = LogFollower(tell=self.shipper.server_line, tail="all" if is_new else "0")
+        follower.start()
+        return follower
+
+    def _learn_secrets(self, document: ServingDocument) -> None:
+        """Read the secrets of a server that an earlier agent started, so that no line shows them. Raises ServingError."""
+        for version in set(document.secret_environment.values()) - self._known_secrets:
+            self.publisher.secrets.add(read_secret(self.metadata, version))
+            self._known_secrets.add(version)
 
     def _prepare(self, assignment: Assignment, cancelled: Callable[[], bool]) -> dict[str, str]:
         """Pull the image, copy the weights and return the secrets' values by the names of their variables."""
@@ -201,6 +228,7 @@ class Agent:
             WeightsCopy(self.metadata, document.weights, progress(FETCHING_WEIGHTS), cancelled).run()
         secrets = {name: read_secret(self.metadata, secret) for name, secret in document.secret_environment.items()}
         self.publisher.secrets |= set(secrets.values())
+        self._known_secrets |= set(document.secret_environment.values())
         return secrets
 
     def _watch_server(self, assignment: Assignment, follower: LogFollower) -> NoReturn:

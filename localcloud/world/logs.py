@@ -44,14 +44,17 @@ class LogEntries:
             self._store.delete(_KIND, self._names.pop(0))
 
     def listed(self) -> list[tuple[str, JsonObject]]:
-        """Return what can be listed now as (key, entry), the oldest first. Keys sort like the entries."""
+        """Return what can be listed now as (key, entry), the oldest first. Keys sort like the entries.
+
+        Of entries of one project with the same timestamp and insertId only the first is listed (logging.v2, LogEntry.insertId).
+        """
         now_s = self._timeline.simulated_s()
-        found = self._store.under(_KIND)
-        return [
-            (name, {key: value for key, value in entry.items() if key != _VISIBLE})
-            for name, entry in found
-            if entry.get(_VISIBLE, 0.0) <= now_s
-        ]
+        found: dict[tuple[str, str, str], tuple[str, JsonObject]] = {}
+        for name, entry in self._store.under(_KIND):
+            if entry.get(_VISIBLE, 0.0) <= now_s:
+                identity = (entry["logName"].partition("/logs/")[0], entry["timestamp"], entry["insertId"])
+                found.setdefault(identity, (name, {key: value for key, value in entry.items() if key != _VISIBLE}))
+        return list(found.values())
 
 
 def _micros(timestamp: str) -> int:

@@ -41,6 +41,8 @@ _PERMISSIONS = {
     "tpu.projects.locations.nodes.getGuestAttributes": "tpu.nodes.get",
     "tpu.projects.locations.acceleratorTypes.get": "tpu.acceleratortypes.get",
     "tpu.projects.locations.acceleratorTypes.list": "tpu.acceleratortypes.list",
+    "tpu.projects.locations.runtimeVersions.get": "tpu.runtimeversions.get",
+    "tpu.projects.locations.runtimeVersions.list": "tpu.runtimeversions.list",
 }
 """Permissions whose name does not follow from the method's.
 

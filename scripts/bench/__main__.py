@@ -47,8 +47,18 @@ class CompareOptions:
     live: LiveOptions
     threshold: Annotated[float, Option("Share by which a figure may get worse.", least=0, most=1)] = 0.05
     confidence: Annotated[float, Option("Confidence of the intervals.", least=0.5, most=0.9999)] = 0.95
-    out: Annotated[Path | None, Option("Also write the Markdown to this file.", metavar="FILE")] = None
+    out: Annotated[
+        Path | None, Option("Also write the Markdown to this file; FILE.html gets a page with charts.", metavar="FILE")
+    ] = None
     as_json: JsonSwitch = False
+
+
+def _keys(text: str) -> tuple[str, ...]:
+    """Read `closed-c8-i128-o128-n0,closed-c64-i128-o128-n0`."""
+    keys = tuple(part.strip() for part in text.split(","))
+    if not all(keys):
+        raise ValueError("keys of points, such as closed-c8-i128-o128-n0")
+    return keys
 
 
 def _form(text: str) -> str:
@@ -72,6 +82,14 @@ class ReportFolder:
     """Options of `report`."""
 
     folder: Annotated[Path, Option("Folder of a sweep.", positional=True)]
+    points: Annotated[
+        tuple[str, ...],
+        Option(
+            "Points to draw over time, by their keys (default: the highest loads, and points that are not valid).",
+            parse=_keys,
+            metavar="LIST",
+        ),
+    ] = ()
 
 
 def _bench(options: BenchOptions) -> ExitCode:
@@ -87,6 +105,7 @@ def _compare(options: CompareOptions) -> ExitCode:
     threshold.
     """
     from scripts.bench.compare import compare_folders, comparison_json, comparison_markdown
+    from scripts.bench.compare_page import comparison_page
 
     if options.live.live:
         comparison = _compare_live(options)
@@ -96,7 +115,8 @@ def _compare(options: CompareOptions) -> ExitCode:
         )
     text = comparison_markdown(comparison)
     if options.out is not None:
-        options.out.write_text(text, encoding="utf-8")
+        written = comparison_page(comparison) if options.out.suffix == ".html" else text
+        options.out.write_text(written, encoding="utf-8")
     print(json.dumps(comparison_json(comparison)) if options.as_json else text)
     return ExitCode.FAILED if comparison.worse else ExitCode.DONE
 
@@ -123,7 +143,7 @@ def _report(options: ReportFolder) -> ExitCode:
     """Write the reports of a folder again from its results.jsonl."""
     from scripts.bench.report import write_reports
 
-    for path in write_reports(options.folder):
+    for path in write_reports(options.folder, options.points):
         print(path)
     return ExitCode.DONE
 

@@ -302,7 +302,7 @@ def _by_time(result: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - a nump
     return np.asarray(result[name], dtype=float)[order]
 
 
-def _throughput(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy and matplotlib objects
+def _throughput(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy arrays
     # At a given load, throughput is proportional to tokens per residence time (Little's law).
     return columns["output_lens"][picks].sum(axis=1) / columns["e2els"][picks].sum(axis=1)
 
@@ -311,7 +311,7 @@ def _ttft_percentile(share: float) -> Statistic:
     return lambda columns, picks: np.percentile(columns["ttfts"][picks], share, axis=1)
 
 
-def _mean_tpot(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy and matplotlib objects
+def _mean_tpot(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy arrays
     steps = np.maximum(columns["output_lens"] - 1, 1)
     return ((columns["e2els"] - columns["ttfts"]) / steps)[picks].mean(axis=1)
 
@@ -328,25 +328,34 @@ def _percent(ratio: float) -> str:
     return f"{ratio - 1:+.1%}" if math.isfinite(ratio) else "?"
 
 
+def verdict_counts(comparison: Comparison) -> tuple[str, str]:
+    """Return how many figures are worse, and the rest of the verdict."""
+    worse = sum(change.verdict == "worse" for change in comparison.changes) + len(comparison.failures)
+    better = sum(change.verdict == "better" for change in comparison.changes)
+    rest = (
+        f"{better} better, {len(comparison.changes)} compared; threshold {comparison.threshold:.0%},"
+        f" intervals of {comparison.confidence:.0%} over all comparisons together."
+    )
+    return f"{worse} worse", rest
+
+
+def basis_note(comparison: Comparison) -> str:
+    """Return how the comparison ended, or why its verdicts are at most unclear; empty if there is nothing to say."""
+    if comparison.ending or all(change.basis != "requests" for change in comparison.changes):
+        return comparison.ending
+    return (
+        f"Points with fewer than {REPEATS_WANTED} repeats are at most unclear, because one run cannot show what varies from run to run:"
+        f" measure with --repeats {REPEATS_WANTED} or more, or use compare --live."
+    )
+
+
 def comparison_markdown(comparison: Comparison) -> str:
     """Return Markdown for a pull request: the verdict first, then the table."""
-    worse = [change for change in comparison.changes if change.verdict == "worse"]
-    better = sum(change.verdict == "better" for change in comparison.changes)
-    head = f"**{len(worse) + len(comparison.failures)} worse**, {better} better, {len(comparison.changes)} compared"
-    lines = [
-        "### Benchmark comparison",
-        "",
-        f"{head}; threshold {comparison.threshold:.0%}, intervals of {comparison.confidence:.0%} over all comparisons together.",
-        "",
-    ]
-    if comparison.ending:
-        lines += [comparison.ending, ""]
-    elif any(change.basis == "requests" for change in comparison.changes):
-        note = (
-            f"> Points with fewer than {REPEATS_WANTED} repeats are at most unclear, because one run cannot show what varies from run to run:"
-            f" measure with --repeats {REPEATS_WANTED} or more, or use compare --live."
-        )
-        lines += [note, ""]
+    worse, rest = verdict_counts(comparison)
+    lines = ["### Benchmark comparison", "", f"**{worse}**, {rest}", ""]
+    note = basis_note(comparison)
+    if note:
+        lines += [note if comparison.ending else f"> {note}", ""]
     if comparison.simulated:
         lines += ["> Simulated server: these figures show the tool, not any hardware.", ""]
     lines += [f"> Not the same load: {text}." for text in comparison.differences] + (

@@ -22,7 +22,8 @@ from scripts.client.events import as_list, as_mapping
 
 NEAR: Final = 0.2
 """Lengths that differ by less than this share are the same point: tools count the chat template differently."""
-STATISTICS: Final = ("mean", "median", "std", "p90", "p99")
+STATISTICS: Final = ("mean", "median", "std", "p90", "p95", "p99", "p99.9")
+GUIDELLM_PERCENTILES: Final = {"p90": "p90", "p95": "p95", "p99": "p99", "p99.9": "p999"}
 NAMES: Final = {"ttft": "time_to_first_token_ms", "tpot": "inter_token_latency_ms", "e2el": "request_latency"}
 _EMPTY: Final[Mapping[str, Any]] = {
     "schema_version": SCHEMA_VERSION, "simulated": None, "valid": True, "invalid_reasons": (), "notes": (), "errors_by_kind": {},
@@ -146,7 +147,8 @@ def _one_of_guidellm(benchmark: Mapping[str, Any], arguments: Mapping[str, Any],
         summary = good(theirs)
         percentiles = as_mapping(summary.get("percentiles"))
         values = (
-            summary.get("mean"), summary.get("median"), summary.get("std_dev"), percentiles.get("p90"), percentiles.get("p99"),
+            summary.get("mean"), summary.get("median"), summary.get("std_dev"),
+            *(percentiles.get(name) for name in GUIDELLM_PERCENTILES.values()),
         )  # fmt: skip
         figures |= {
             f"{key}_{name}_ms": value * scale if isinstance(value, (int, float)) else None
@@ -220,6 +222,7 @@ def export_vllm(result: Mapping[str, Any]) -> dict[str, Any]:
     left_out = {
         "point", "server", "client", "traffic", "search", "ramp", "sessions", "notes", "invalid_reasons", "valid", "vllm_command",
         "schema_version", "error_examples", "e2els", "image_tokens", "simulated", "tool", "input_lens_source",
+        "timeline", "itl_quantiles_ms",
     }  # fmt: skip
     moment = dt.datetime.fromisoformat(str(result["date"]))
     # Mean gaps: a result keeps no time of every event. Their sum is the request's time after its first token.
@@ -228,12 +231,21 @@ def export_vllm(result: Mapping[str, Any]) -> dict[str, Any]:
         for ttft, e2e, tokens in zip(result["ttfts"], result["e2els"], result["output_lens"], strict=True)
     ]
     return {
-        **{key: value for key, value in result.items() if key not in left_out},
+        **{
+            key: value
+            for key, value in result.items()
+            if key not in left_out and not _is_missing_percentile(key, value)
+        },
         "date": moment.strftime("%Y%m%d-%H%M%S"),
         "label": None,
         "itls": itls,
         "errors": [""] * int(result["completed"]),
     }
+
+
+def _is_missing_percentile(key: str, value: object) -> bool:
+    """Whether a field is a percentile that the number of requests does not support: vLLM's file has a number or no field."""
+    return value is None and key.startswith(("p95_", "p99.9_"))
 
 
 def export_guidellm(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -274,7 +286,7 @@ def _guidellm_benchmark(result: Mapping[str, Any]) -> dict[str, Any]:
             values["mean"],
             median=values["median"],
             std_dev=values["std"],
-            percentiles={"p50": values["median"], "p90": values["p90"], "p99": values["p99"]},
+            percentiles={"p50": values["median"]} | {name: values[key] for key, name in GUIDELLM_PERCENTILES.items()},
         )
     rows = zip(result["ttfts"], result["e2els"], result["input_lens"], result["output_lens"], strict=True)
     return {

@@ -1,62 +1,135 @@
-"""Write the report as one self-contained HTML page without scripts or external files."""
+"""Write a page of charts: one self-contained HTML file without scripts or external files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.bench.charts import HeatMap, LineChart, Pictures
-from scripts.bench.svg import WIDE_COLUMNS, heat_map, legend, line_chart
-from scripts.bench.table import COLUMNS, Facts, cell_text
+from scripts.bench.chart_model import Chart, ChartGroup, HeatMap
+from scripts.bench.facts import Facts, Notice, Tile
+from scripts.bench.notes import GroupedNote
+from scripts.bench.svg import STYLE as CHART_STYLE
+from scripts.bench.svg import chart_svg, far_limits, legend_entries
+from scripts.bench.svg_rows import WIDE_COLUMNS
+from scripts.bench.table import cell_text, columns_of
+from scripts.bench.terms import TERMS
 
 STYLE: Final = Path(__file__).with_name("report.css")
+MOST_NAMES: Final = 4
+"""Points that a note names at once; more are shown on demand."""
 
 
-def _figure(chart: LineChart | HeatMap) -> str:
-    caption = f"<figcaption>{escape(chart.title)}</figcaption>"
-    if isinstance(chart, LineChart):
-        return f"<figure>{caption}{line_chart(chart)}{legend(chart)}</figure>"
-    wide = ' class="wide" tabindex="0"' if len(chart.columns) > WIDE_COLUMNS else ""
-    return f"<figure>{caption}<div{wide}>{heat_map(chart)}</div></figure>"
+def _definitions(keys: Iterable[str]) -> str:
+    return "".join(f"<p><b>{escape(TERMS[key].name)}</b>: {escape(TERMS[key].meaning)}</p>" for key in keys)
+
+
+def _explained(keys: Sequence[str], summary: str = "What this means") -> str:
+    """Return definitions that a reader can open where the terms stand, by pointer and by keyboard."""
+    return f'<details class="terms"><summary>{summary}</summary>{_definitions(keys)}</details>' if keys else ""
+
+
+def _legend(chart: Chart) -> str:
+    """Return the names of the lines as a list, which can wrap; empty for a single line."""
+    items = "".join(
+        f'<li><i style="border-top-color:{stroke}"{" class=dashed" if dashed else ""}></i>{escape(name)}</li>'
+        for name, stroke, dashed in legend_entries(chart)
+    )
+    return f'<ul class="legend">{items}</ul>' if items else ""
+
+
+def _figure(chart: Chart) -> str:
+    wide = ' class="wide" tabindex="0"' if isinstance(chart, HeatMap) and len(chart.columns) > WIDE_COLUMNS else ""
+    said = [*([chart.about] if chart.about else []), *(f"Not on this scale: {text}." for text in far_limits(chart))]
+    about = f'<p class="muted">{escape(" ".join(said))}</p>' if said else ""
+    return (
+        f"<figure><figcaption>{escape(chart.title)}</figcaption><div{wide}>{chart_svg(chart)}</div>{_legend(chart)}{about}"
+        f"{_explained(chart.terms)}</figure>"
+    )
+
+
+def _group(group: ChartGroup) -> str:
+    charts = f'<div class="charts">{"".join(_figure(chart) for chart in group.charts)}</div>'
+    if group.folded:
+        return f'<details class="more"><summary>{escape(group.title)}</summary>{charts}</details>'
+    return f"<h2>{escape(group.title)}</h2>{charts}"
 
 
 def _table(results: Sequence[Mapping[str, Any]]) -> str:
-    head = "".join(f"<th>{escape(column.title)}</th>" for column in COLUMNS)
+    """Return the table. Each heading links to its definition below."""
+    columns = columns_of(results)
+    head = "".join(
+        f'<th scope="col"><a href="#term-{column.term}" title="{escape(TERMS[column.term].meaning, quote=True)}">{escape(column.title)}</a></th>'
+        for column in columns
+    )
     rows: list[str] = []
     for result in results:
         cells = "".join(
             f'<td class="bad">{escape(text)}</td>' if column.alarming(result) else f"<td>{escape(text)}</td>"
-            for column in COLUMNS
+            for column in columns
             for text in [cell_text(column, result)]
         )
         rows.append(f"<tr>{cells}</tr>")
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    meanings = "".join(
+        f'<div id="term-{key}"><dt>{escape(TERMS[key].name)}</dt><dd>{escape(TERMS[key].meaning)}</dd></div>'
+        for key in dict.fromkeys(column.term for column in columns)
+    )
+    return (
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        f'<dl class="meanings">{meanings}</dl>'
+    )
 
 
-def html_report(facts: Facts, results: Sequence[Mapping[str, Any]], drawn: Pictures) -> str:
-    """Return the page."""
-    tiles = "".join(
-        f'<div class="fact"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for name, value in facts.headline
+def _note(note: GroupedNote) -> str:
+    if len(note.points) <= MOST_NAMES:
+        return f"<li>{escape(note.line)}</li>"
+    names = escape(", ".join(note.points))
+    return f"<li>{escape(note.text)}<details><summary>{escape(note.count)}</summary>{names}</details></li>"
+
+
+def bullet_section(title: str, items: Sequence[str]) -> str:
+    """Return a section of `<li>` elements; empty without any."""
+    return f"<h2>{title}</h2><ul>{''.join(items)}</ul>" if items else ""
+
+
+def notice_block(notice: Notice) -> str:
+    """Return a sentence above all figures."""
+    reasons = "".join(_note(reason) for reason in notice.reasons)
+    kind = "notice alarm" if notice.alarming else "notice"
+    return f'<div class="{kind}"><p>{escape(notice.text)}</p>{f"<ul>{reasons}</ul>" if reasons else ""}</div>'
+
+
+def _tile(tile: Tile) -> str:
+    return (
+        f'<div class="fact{" alarm" if tile.alarming else ""}"><b>{escape(tile.value)}</b><span>{escape(tile.name)}</span>'
+        f"{_explained(tile.terms)}</div>"
     )
-    notices = "".join(f'<p class="notice">{escape(notice)}</p>' for notice in facts.notices)
-    charts = "".join(_figure(chart) for chart in (*drawn.lines, *drawn.maps))
-    more = "".join(_figure(chart) for chart in drawn.more)
-    further = (
-        f'<details><summary>Time to first token of the other shapes</summary><div class="charts">{more}</div></details>'
-        if more
-        else ""
-    )
-    notes = "".join(f"<li>{escape(note)}</li>" for note in facts.notes)
-    noted = f"<h2>Notes</h2><ul>{notes}</ul>" if notes else ""
-    subtitle = " · ".join(facts.subtitle)
+
+
+def page(title: str, subtitle: str, body: str) -> str:
+    """Return a whole page."""
+    style = CHART_STYLE.read_text(encoding="utf-8") + STYLE.read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="data:,"><title>{escape(facts.title)}</title><style>\n{STYLE.read_text(encoding="utf-8")}</style></head><body><main>'
-        f'<h1>{escape(facts.title)}</h1><p class="muted">{escape(subtitle)}</p>{notices}<div class="facts">{tiles}</div>'
-        f'<h2>Charts</h2><div class="charts">{charts}</div>{further}'
-        f'<h2>Points</h2>{_table(results)}<p class="muted">{escape(facts.legend)}</p>{noted}'
-        f"{_command(facts.vllm_command)}</main></body></html>\n"
+        f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>\n{style}</style></head><body><main>'
+        f'<h1>{escape(title)}</h1><p class="muted">{escape(subtitle)}</p>{body}</main></body></html>\n'
     )
+
+
+def chart_groups(groups: Sequence[ChartGroup]) -> str:
+    """Return the charts of a page."""
+    return "".join(_group(group) for group in groups)
+
+
+def html_report(facts: Facts, results: Sequence[Mapping[str, Any]], groups: Sequence[ChartGroup]) -> str:
+    """Return the page of a sweep."""
+    notices, tiles = "".join(map(notice_block, facts.notices)), "".join(map(_tile, facts.tiles))
+    failures = bullet_section("Failed requests", [_note(note) for note in facts.failures])
+    notes = [*(f"<li>{escape(note)}</li>" for note in facts.notes), *map(_note, facts.point_notes)]
+    body = (
+        f'{notices}<div class="facts">{tiles}</div>{failures}{chart_groups(groups)}<h2>Points</h2>{_table(results)}'
+        f"{bullet_section('Notes', notes)}{_command(facts.vllm_command)}"
+    )
+    return page(facts.title, " · ".join(facts.subtitle), body)
 
 
 def _command(command: str) -> str:

@@ -13,7 +13,7 @@ import random
 import ssl
 import time
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count, islice, takewhile
 from typing import Any, Final
@@ -60,11 +60,12 @@ class Share:
     worker: int
     workers: int
     concurrency: int
-    """Slots of this worker (closed loop), or most requests of this worker in flight (open loop)."""
+    """Slots of this worker (closed loop), or most requests or sessions of this worker in flight (open loop)."""
     rate_per_s: float | None
-    """Requests per second of all workers together; None for a closed loop."""
+    """Requests per second of all workers together, or new sessions if they have several turns; None for a closed loop."""
     poisson: bool
     requests: int | None
+    """Requests, or sessions if they have several turns."""
     duration_s: float | None
     request_limit_s: float
     stall_limit_s: float
@@ -306,13 +307,21 @@ class LoadGenerator:
             index = next(indexes, None)
             if index is None:
                 return
-            record = await (self._send(index, None) if self._share.turns == 1 else self._session(index))
+            record = await self._one(index, None)
             failures = 0 if record.error is None else failures + 1
             if failures:
                 await asyncio.sleep(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
 
-    async def _session(self, number: int) -> RequestRecord:
-        """Send the turns of a session one after the other, each with the conversation so far. Return the last one's record."""
+    def _one(self, index: int, intended_s: float | None) -> Coroutine[Any, Any, RequestRecord]:
+        """Send the request of an index, or the session of that number."""
+        return self._send(index, intended_s) if self._share.turns == 1 else self._session(index, intended_s)
+
+    async def _session(self, number: int, intended_s: float | None) -> RequestRecord:
+        """Send the turns of a session one after the other, each with the conversation so far. Return the last one's record.
+
+        In an open loop `intended_s` is when the session arrives, and each further turn is intended the think time after the answer
+        before it.
+        """
         share = self._share
         turns = self._maker.session(number, share.turns)
         messages: list[dict[str, Any]] = []
@@ -334,7 +343,8 @@ class LoadGenerator:
             messages.append({"role": "user", "content": asked.content})
             request = self._request(replace(asked, messages=tuple(messages)))
             texts: list[str] = []
-            record = await self._send(number * share.turns + turn, None, request, texts)
+            due_s = intended_s if record is None or intended_s is None else record.end_s + share.think_time_s
+            record = await self._send(number * share.turns + turn, due_s, request, texts)
             if record.error is not None:
                 break
             held_tokens = record.prompt_tokens + record.output_tokens
@@ -371,7 +381,7 @@ class LoadGenerator:
             if len(tasks) >= share.concurrency:
                 self._shed += 1
                 continue
-            task = self._loop.create_task(self._send(share.first_index + number, at_s))
+            task = self._loop.create_task(self._one(share.first_index + number, at_s))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         if tasks:

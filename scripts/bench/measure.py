@@ -14,7 +14,14 @@ from typing import Any, Final
 
 from scripts.bench.records import RequestRecord, WorkerResult
 
-PERCENTILES: Final = (90, 99)
+PERCENTILES: Final = (90, 95, 99, 99.9)
+ALWAYS: Final = frozenset({90, 99})
+"""Percentiles that a result has whatever the number of its requests, as `vllm bench serve` has them."""
+OUTSIDE: Final = 0.05
+"""A percentile is supported if the largest value lies below it with at most this probability (S. S. Wilks, Determination of Sample Sizes
+for Setting Tolerance Limits, Annals of Mathematical Statistics 12, 1941)."""
+SKETCH_SHARES: Final = (0, 1, *range(5, 100, 5), 99, 99.9, 100)
+"""Percentiles, in percent, that a result keeps of the times between events, which are too many to keep."""
 SCHEMA_VERSION: Final = 2
 """2: `duration` ends with the last request of any kind; `tpot`, `itl` and `e2el` end with the last event of the choice."""
 
@@ -52,18 +59,36 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
+def requests_for(share: float) -> int:
+    """Return the values that support a percentile, `share` in percent: 59 for p95, 299 for p99, 2,995 for p99.9."""
+    return math.ceil(math.log(OUTSIDE) / math.log(share / 100))
+
+
+def _percentile_if_supported(ordered: Sequence[float], share: float) -> float | None:
+    return percentile(ordered, share) if share in ALWAYS or len(ordered) >= requests_for(share) else None
+
+
+def _sketch(values_s: Iterable[float]) -> list[list[float]]:
+    """Return percentiles as pairs of share in percent and value in ms; empty without values."""
+    ordered = sorted(values_s)
+    return [[share, round(percentile(ordered, share) * 1000, 3)] for share in SKETCH_SHARES] if ordered else []
+
+
 def _statistics(name: str, values_s: Iterable[float]) -> dict[str, float | None]:
     ordered = sorted(values_s)
-    keys = ("mean", "median", "std", *(f"p{share}" for share in PERCENTILES))
+    keys = ("mean", "median", "std", *(f"p{share:g}" for share in PERCENTILES))
     if not ordered:
         return {f"{key}_{name}_ms": None for key in keys}
     figures = (
         statistics.fmean(ordered),
         percentile(ordered, 50),
         statistics.pstdev(ordered),
-        *(percentile(ordered, share) for share in PERCENTILES),
+        *(_percentile_if_supported(ordered, share) for share in PERCENTILES),
     )
-    return {f"{key}_{name}_ms": round(value * 1000, 4) for key, value in zip(keys, figures, strict=True)}
+    return {
+        f"{key}_{name}_ms": None if value is None else round(value * 1000, 4)
+        for key, value in zip(keys, figures, strict=True)
+    }
 
 
 def inter_token_s(record: RequestRecord) -> list[float]:
@@ -120,9 +145,11 @@ def load_figures(records: Sequence[RequestRecord], objective: Objective | None) 
     }
     figures |= _statistics("ttft", (record.ttft_s for record in done))
     figures |= _statistics("tpot", (tpot for record in done if (tpot := record.tpot_s) is not None))
-    figures |= _statistics("itl", (gap for record in done for gap in inter_token_s(record)))
+    gaps_s = [gap for record in done for gap in inter_token_s(record)]
+    figures |= _statistics("itl", gaps_s)
     figures |= _statistics("e2el", (record.e2e_s for record in done))
     figures |= {
+        "itl_quantiles_ms": _sketch(gaps_s),
         "ttfts": [round(record.ttft_s, 6) for record in done],
         "e2els": [round(record.e2e_s, 6) for record in done],
         "input_lens": [record.prompt_tokens for record in done],
@@ -135,6 +162,12 @@ def load_figures(records: Sequence[RequestRecord], objective: Objective | None) 
 def failed_share(result: Mapping[str, Any]) -> float:
     """Return the share of a point's requests that failed."""
     return result["failed"] / max(1, result["failed"] + result["completed"])
+
+
+def failed_text(share: float) -> str:
+    """Return a share of failed requests as text. A share that is not zero never reads as zero."""
+    least = 0.001
+    return f"<{least:.1%}" if 0 < share < least else f"{share:.1%}"
 
 
 def has_too_many_failures(result: Mapping[str, Any], most: float) -> bool:

@@ -22,7 +22,6 @@ EXCLUDES: Final = {
         "--output-tokens",
     ),
     "--dataset": ("--prefix-share", "--prefix-tokens", "--images", "--input-tokens", "--output-tokens with a distribution"),
-    "--turns": ("--request-rate",),
     "--prefix-share": ("--prefix-tokens",),
     "--ramp": ("--concurrency", "--request-rate"),
 }  # fmt: skip
@@ -203,7 +202,14 @@ class TrafficOptions:
     time_scale: Annotated[
         float, Option("Replay a trace this many times as fast as recorded.", least=0.001, most=1000, metavar="FACTOR")
     ] = 1.0
-    turns: Annotated[int, Option("Requests of a session; each sends the conversation so far.", least=1, most=1000)] = 1
+    turns: Annotated[
+        int,
+        Option(
+            "Requests of a session; each sends the conversation so far. --request-rate is then of new sessions.",
+            least=1,
+            most=1000,
+        ),
+    ] = 1
     think_time: Annotated[
         float, Option("Seconds between an answer and the next message of a session.", least=0, metavar="SECONDS")
     ] = 0.0

@@ -24,7 +24,7 @@ LINE_PERIOD_S: Final = 10.0
 
 def describe(point: Point) -> str:
     """Return a point as text."""
-    load = f"concurrency {point.concurrency}" if point.concurrency is not None else f"{point.request_rate:g} requests/s"
+    load = f"concurrency {point.concurrency}" if point.concurrency is not None else f"rate {point.request_rate:g}/s"
     return f"{load}, {point.input_tokens} in, {point.output_tokens} out"
 
 

@@ -1,19 +1,27 @@
-"""Write the reports of a folder from its results: summary.csv, report.md, report.html and charts/*.png."""
+"""Write the reports of a folder from its results: summary.csv, report.md, report.html and charts/*.svg."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from scripts.bench.charts import pictures
+from scripts.bench.chart_model import ChartGroup
+from scripts.bench.facts import sweep_facts
 from scripts.bench.html_report import html_report
-from scripts.bench.png import write_pngs
+from scripts.bench.markdown_report import markdown_report
 from scripts.bench.points import SweepError
-from scripts.bench.search_chart import search_charts
+from scripts.bench.report_charts import report_charts
 from scripts.bench.store import read_results, read_run, write_whole
-from scripts.bench.table import markdown_report, summary_csv, sweep_facts
+from scripts.bench.svg import chart_file
+from scripts.bench.table import summary_csv
+
+SIMULATED: Final = "simulated server"
 
 
-def write_reports(folder: Path) -> list[Path]:
-    """Write all reports again and return their paths. Raises SweepError if the folder has no results."""
+def write_reports(folder: Path, points: Sequence[str] = ()) -> list[Path]:
+    """Write all reports again and return their paths. `points` names the points to draw over time.
+
+    Raises SweepError if the folder has no results, or if such a point cannot be drawn.
+    """
     results = sorted(
         read_results(folder),
         key=lambda r: (
@@ -27,14 +35,24 @@ def write_reports(folder: Path) -> list[Path]:
     if not results:
         raise SweepError(f"{folder} has no complete point yet, so there is nothing to report.")
     run = read_run(folder)
-    facts, drawn = sweep_facts(run, results), pictures(results)
-    drawn = replace(drawn, lines=(*search_charts(run, results), *drawn.lines))
+    facts, groups = sweep_facts(run, results), report_charts(run, results, points)
     texts = {
         folder / "summary.csv": summary_csv(results),
-        folder / "report.md": markdown_report(facts, results),
-        folder / "report.html": html_report(facts, results, drawn),
+        folder / "report.md": markdown_report(facts, results, groups),
+        folder / "report.html": html_report(facts, results, groups),
     }
     for path, text in texts.items():
         write_whole(path, text)
     simulated = any(result["simulated"] for result in results)
-    return [*texts, *write_pngs(drawn, folder / "charts", simulated=simulated)]
+    return [*texts, *_write_charts(groups, folder / "charts", simulated=simulated)]
+
+
+def _write_charts(groups: Sequence[ChartGroup], folder: Path, *, simulated: bool) -> list[Path]:
+    """Write one file per chart that is not folded, and remove those of an earlier report. Charts of a simulated server say so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    charts = {folder / f"{chart.key}.svg": chart for group in groups if not group.folded for chart in group.charts}
+    for old in set(folder.glob("*.svg")) - charts.keys():
+        old.unlink()
+    for path, chart in charts.items():
+        write_whole(path, chart_file(chart, remark=SIMULATED if simulated else ""))
+    return list(charts)

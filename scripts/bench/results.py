@@ -20,6 +20,7 @@ from scripts.bench.records import WorkerResult
 from scripts.bench.server import ServerInfo, Watch
 from scripts.bench.settings import SweepSettings, warm_up_requests
 from scripts.bench.steady import saturation_figures, steady_figures, steady_window
+from scripts.bench.timeline import point_timeline
 from scripts.bench.traffic.figures import traffic_figures, traffic_notes
 from scripts.bench.traffic.prepare import PreparedTraffic
 from scripts.bench.vllm_command import vllm_command
@@ -46,8 +47,10 @@ def point_result(
     client, server = client_figures(results), watch.figures()
     failing = failure_reason(figures, settings.max_failed)
     reasons = ([failing] if failing else []) + invalid_reasons(client, figures["median_ttft_ms"])
-    window = None if prepared.traffic.unsteady else steady_window(records, point)
-    saturation = None if prepared.traffic.unsteady else saturation_figures(records, window, point.request_rate)
+    # Sessions that arrive at a rate send later turns long after the first: the load fills up only when whole sessions end.
+    unsteady = prepared.traffic.unsteady or (prepared.traffic.turns > 1 and point.mode == "open")
+    window = None if unsteady else steady_window(records, point)
+    saturation = None if unsteady else saturation_figures(records, window, point.request_rate)
     disagreements, not_compared = server_reasons(records, figures, server)
     reasons += [*little_reasons(records, figures, point, window), *disagreements]
     notes = [
@@ -78,6 +81,7 @@ def point_result(
         **figures,
         "steady": steady_figures(records, window),
         "saturation": saturation,
+        "timeline": point_timeline(records),
         **error_figures(records),
         "usd_per_million_output_tokens": round(price / 3600 / throughput * 1e6, 4)
         if price is not None and throughput > 0

@@ -5,7 +5,7 @@ import json
 import shlex
 import sys
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -13,17 +13,19 @@ from contracts.exit_codes import ExitCode
 from scripts.bench.options import BenchOptions
 from scripts.bench.points import Sweep, SweepError
 from scripts.bench.progress import reporter_for_stderr
+from scripts.bench.report import write_reports
 from scripts.bench.roofline import roofline_of
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results
 from scripts.bench.sweep import SweepOutcome, run_sweep, seed_of
 from scripts.cli.command import say
 from scripts.client.access import TOKEN_MARGIN_S, ServerAccess, open_stack_access, open_url_access
+from scripts.measured.planned import deployed_plan
 from scripts.measured.record import keep_sweep, now
 from scripts.pulumi.stack import stack_outputs
 
-NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times"})
-"""Fields of a result with one value per request; --json leaves them out."""
+NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times", "timeline"})
+"""Fields of a result with one value per request or moment; --json leaves them out."""
 
 
 def run_benchmark(options: BenchOptions) -> ExitCode:
@@ -70,6 +72,10 @@ def _search_sweep(options: BenchOptions, sweep: Sweep) -> Sweep:
             raise SweepError(f"--find slo searches with one length; give one of {name}, such as {name} {lengths[0]}.")
     if load.concurrency:
         return sweep
+    if options.report.slo.ttft_s is None and options.report.slo.e2e_s is None:
+        raise SweepError(
+            "--find slo for a rate needs a limit of ttft or e2e, because requests that wait in a queue keep tpot; add one to --slo, or give --concurrency."
+        )
     return replace(sweep, concurrency=(), request_rate=load.request_rate or (1.0,))
 
 
@@ -131,15 +137,13 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 model=settings.model or outputs.served_model,
                 usd_per_hour=outputs.plan.cost.usd_per_hour if given_usd_per_hour is None else given_usd_per_hour,
                 tokenizer=outputs.model,
-                forecast=asdict(outputs.plan.throughput),
+                answers=deployed_plan(settings.stack, outputs).answers if settings.find else None,
                 roofline=roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
             ),
         )
 
 
 def _written_reports(settings: SweepSettings, outcome: SweepOutcome) -> Sequence[Path]:
-    from scripts.bench.report import write_reports  # noqa: PLC0415 - matplotlib is slow to load
-
     return write_reports(settings.out) if outcome.stored else ()
 
 

@@ -1,9 +1,13 @@
-"""Charts of a search for limits: the share of requests that keep them, and the measured rate beside the planner's forecast."""
+"""Charts of a search for limits: the share of requests that keep them, and the measured rate, each beside the planner's forecast."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from scripts.bench.charts import LineChart, Mark, Result, Series
+from scripts.client.events import as_mapping
+
+ENDS: Final = ("low", "typical", "high")
+"""Ends of the planner's bands."""
 
 
 def search_charts(run: Mapping[str, Any], results: Sequence[Result]) -> tuple[LineChart, ...]:
@@ -13,27 +17,47 @@ def search_charts(run: Mapping[str, Any], results: Sequence[Result]) -> tuple[Li
         return ()
     users = steps[0]["point"]["mode"] == "closed"
     unit = "users" if users else "requests/s offered"
-    return (_kept(steps, unit), _rates(run, steps, unit, users=users))
+    return (_kept(as_mapping(run.get("found")), steps, unit), _rates(steps, unit))
 
 
-def _kept(steps: Sequence[Result], unit: str) -> LineChart:
+def _kept(found: Mapping[str, Any], steps: Sequence[Result], unit: str) -> LineChart:
     marks: list[Mark] = []
     for step in steps:
         kept, missed = step["search"]["kept"], step["search"]["missed"]
         share = 100 * kept / max(1, kept + missed)
         label = f"{unit} {step['point']['level']:g}: {share:.4g} % of {kept + missed} requests, {step['search']['verdict']} the limits"
         marks.append(Mark(x=step["point"]["level"], y=share, label=label, valid=bool(step["valid"])))
+    series = [Series(name="measured", marks=tuple(marks))]
+    expected = _expected(found)
+    if expected:
+        series.append(Series(name="highest load by the plan, with its band", marks=expected))
     return LineChart(
         key="search-kept",
         title="Requests that keep the limits",
         x_label=unit,
         y_label="% of the tested requests",
-        series=(Series(name="measured", marks=tuple(marks)),),
+        series=tuple(series),
         log_x=True,
     )
 
 
-def _rates(run: Mapping[str, Any], steps: Sequence[Result], unit: str, *, users: bool) -> LineChart:
+def _expected(found: Mapping[str, Any]) -> tuple[Mark, ...]:
+    """Return the forecast of the highest load, at the height of the share that has to keep the limits."""
+    forecast = as_mapping(found.get("forecast"))
+    levels = [(end, forecast.get(end)) for end in ENDS]
+    return tuple(
+        Mark(
+            x=float(f"{level:.3g}"),  # the axis names it
+            y=100 * found["share"],
+            label=f"the plan expects {level:,.4g} {found['unit']} ({end})",
+            valid=True,
+        )
+        for end, level in levels
+        if isinstance(level, int | float) and level > 0  # the axis of loads has no zero
+    )
+
+
+def _rates(steps: Sequence[Result], unit: str) -> LineChart:
     measured = tuple(
         Mark(
             x=step["point"]["level"],
@@ -45,25 +69,27 @@ def _rates(run: Mapping[str, Any], steps: Sequence[Result], unit: str, *, users:
         if step["completed"]
     )
     series = [Series(name="measured", marks=measured)]
-    forecast = run.get("forecast")
-    if forecast:
-        series.append(Series(name="planner's forecast", marks=tuple(_forecast(forecast, steps, unit, users=users))))
+    planned = [
+        (step, step["search"]["forecast_output_tok_per_s"])
+        for step in steps
+        if step["search"].get("forecast_output_tok_per_s")
+    ]
+    for end, name in zip(ENDS, ("forecast, low end", "forecast", "forecast, high end"), strict=True):
+        marks = tuple(
+            Mark(
+                x=step["point"]["level"],
+                y=band[end],
+                label=f"{name}, {unit} {step['point']['level']:g}: {band[end]:,.4g} tok/s",
+                valid=True,
+            )
+            for step, band in planned
+        )
+        series += [Series(name=name, marks=marks)] if marks else []
     return LineChart(
         key="search-rate",
-        title="Throughput, measured and forecast" if forecast else "Throughput of the steps",
+        title="Throughput, measured and forecast" if planned else "Throughput of the steps",
         x_label=unit,
         y_label="output tokens a second",
         series=tuple(series),
         log_x=True,
     )
-
-
-def _forecast(forecast: Mapping[str, float], steps: Sequence[Result], unit: str, *, users: bool) -> list[Mark]:
-    """Return what the plan expects at each load: what is asked for, at most the saturated rate."""
-    marks: list[Mark] = []
-    for step in steps:
-        level = step["point"]["level"]
-        asked = level * (forecast["decode_tok_per_s"] if users else step["point"]["output_tokens"])
-        rate = min(asked, forecast["saturated_tok_per_s"])
-        marks.append(Mark(x=level, y=rate, label=f"forecast, {unit} {level:g}: {rate:,.4g} tok/s", valid=True))
-    return marks

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from scripts.bench.forecast import Answers
 from scripts.bench.measure import Objective
 from scripts.bench.points import Point
 from scripts.bench.roofline import Roofline
@@ -43,8 +44,8 @@ class SweepSettings:
     """Whether to search for the highest load that keeps `objective`."""
     slo_share: float = DEFAULT_SHARE
     """Share of the requests that have to keep `objective` in a search."""
-    forecast: Mapping[str, float] | None = None
-    """The planner's figures for this deployment: `decode_tok_per_s` and `saturated_tok_per_s`; None without a plan."""
+    answers: Answers | None = None
+    """What the plan of the stack's deployment says of a workload; None without a stack."""
     tokenizer: str | None = None
     """Name of the model at Hugging Face; None if the server serves the model by that name."""
 

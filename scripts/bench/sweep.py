@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
+from planning.types import Band
+from planning.workload import Workload
+from scripts.bench.forecast import NOT_DEPLOYED, OF_FILE, WITHOUT_STACK, level_forecast, output_forecast, shape_of
 from scripts.bench.limits import open_files_limit
 from scripts.bench.load import Share
 from scripts.bench.measure import SCHEMA_VERSION, Objective, has_too_many_failures
@@ -19,12 +22,17 @@ from scripts.bench.results import point_result
 from scripts.bench.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
 from scripts.bench.settings import SweepSettings, warm_up_requests
 from scripts.bench.slo_search import (
+    MOST_CONFIRMATIONS,
     MOST_REQUESTS,
     MOST_STEPS,
     Bisection,
+    ConfirmationTest,
+    Search,
     ShareTest,
+    Step,
     StepTest,
     bisection_for,
+    confirming_requests,
     found_json,
     skipped_requests,
 )
@@ -122,7 +130,6 @@ def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
         "roofline": asdict(settings.roofline) if settings.roofline else None,
         "traffic": sweep.traffic.as_json(),
         "find": {"slo_share": settings.slo_share} if settings.find else None,
-        "forecast": dict(settings.forecast) if settings.forecast else None,
     }
 
 
@@ -185,7 +192,11 @@ async def _sweep(
         with open_store(settings.out, config, resume=settings.resume) as store:
             calibration = await _calibration(client, info, chat=settings.chat)
             prepared = await prepare_traffic(sweep, info, client, calibration, chat=settings.chat)
-            first = _step_sweep(prepared.sweep, settings, _bisection(sweep).first) if settings.find else prepared.sweep
+            first = (
+                _step_sweep(prepared.sweep, settings, Step(level=_bisection(sweep).first))
+                if settings.find
+                else prepared.sweep
+            )
             points, planned_notes = plan_points(first, prepared.max_model_len)
             notes = [*prepared.notes, *planned_notes]
             if proxy is not None:
@@ -213,7 +224,7 @@ async def _sweep(
                 proxy=proxy,
             )
             if settings.find:
-                return await _find(run, store, state, _bisection(sweep))
+                return await _find(run, store, state, Search(bisection=_bisection(sweep)))
             return await _all_points(run, store, todo, state)
 
 
@@ -221,38 +232,50 @@ def _bisection(sweep: Sweep) -> Bisection:
     return bisection_for(sweep.concurrency, sweep.request_rate)
 
 
-def _step_sweep(sweep: Sweep, settings: SweepSettings, level: float) -> Sweep:
+def _step_sweep(sweep: Sweep, settings: SweepSettings, step: Step) -> Sweep:
     """Return the sweep of one step of a search: one load, and as many requests as the test may need."""
     most = sweep.requests or MOST_REQUESTS
-    loads = (int(max(1, round(level))),) if sweep.concurrency else ()
-    users, rate = (loads[0], None) if loads else (None, level)
+    users, rate = (int(max(1, round(step.level))), None) if sweep.concurrency else (None, step.level)
+    if rate is not None and step.confirms:
+        most = confirming_requests(rate, most)
     skipped = skipped_requests(settings.objective, users=users, rate_per_s=rate) if settings.objective else 0
     return replace(
         sweep,
-        concurrency=loads,
-        request_rate=() if loads else (level,),
+        concurrency=() if users is None else (users,),
+        request_rate=() if rate is None else (rate,),
         requests=skipped + most,
         duration_s=None,
-        repeats=1,
+        repeats=1 + step.confirms,
     )
 
 
-async def _find(run: _Run, store: ResultStore, state: _State, search: Bisection) -> SweepOutcome:
+def _step_point(run: _Run, step: Step) -> Point:
+    """Return the point of a step. A step that confirms is the second measurement of its load, with other prompts and arrivals."""
+    points, _ = plan_points(_step_sweep(run.prepared.sweep, run.settings, step), run.prepared.max_model_len)
+    return points[-1]
+
+
+async def _find(run: _Run, store: ResultStore, state: _State, search: Search) -> SweepOutcome:
     """Measure the steps of a search. The steps of an earlier run are taken as they are."""
-    run.reporter.begin(MOST_STEPS)
+    run.reporter.begin(MOST_STEPS + MOST_CONFIRMATIONS)
+    whole = search.bisection.whole
+    planned = _Forecast(run, whole=whole)
     try:
-        while (level := search.next_level()) is not None:
-            sweep = _step_sweep(run.prepared.sweep, run.settings, level)
-            (point,), _ = plan_points(sweep, run.prepared.max_model_len)
+        while (step := search.next_step()) is not None:
+            point = _step_point(run, step)
             result = state.results.get(point.key)
             if result is None:
                 run.reporter.start(point)
                 result = await _measured(run, point)
+                result["search"] |= {
+                    "confirms": step.confirms,
+                    "forecast_output_tok_per_s": planned.output_tok_per_s(point),
+                }
                 store.append(result)
                 state.results[point.key] = result
                 state.measured += 1
                 run.reporter.done(point, result)
-            search.learn(point.level, result["search"]["verdict"])
+            search.learn(step, result["search"]["verdict"])
             run.reporter.line(f"{point.key}: {result['search']['verdict']} the limits")
     except _GoneError as error:
         return state.outcome("server gone", str(error))
@@ -267,10 +290,37 @@ async def _find(run: _Run, store: ResultStore, state: _State, search: Bisection)
             name=run.settings.stack or run.info.model,
             objective=run.settings.objective,
             share=run.settings.slo_share,
-            whole=search.whole,
+            whole=whole,
+            forecast=planned.level(run.settings.objective),
+            no_forecast=planned.why_none,
         )
         store.write_run(store.run | {"found": state.found})
     return state.outcome("done", "")
+
+
+class _Forecast:
+    """What the plan says of a search. Without a plan, `why_none` says why."""
+
+    def __init__(self, run: _Run, *, whole: bool) -> None:
+        self._answers, self._traffic, self._whole = run.settings.answers, run.prepared.traffic, whole
+        self._shape: Workload | None = None
+        self.why_none = WITHOUT_STACK
+        if self._answers is not None:
+            self._shape = shape_of(self._traffic, _step_point(run, Step(level=1.0)))
+            self.why_none = OF_FILE if self._shape is None else NOT_DEPLOYED
+
+    def level(self, objective: Objective) -> Band | None:
+        """Return the highest load that keeps the limits."""
+        if self._answers is None or self._shape is None:
+            return None
+        return level_forecast(self._answers, self._shape, objective, whole=self._whole)
+
+    def output_tok_per_s(self, point: Point) -> dict[str, float] | None:
+        """Return the output rate of a step."""
+        if self._answers is None or self._shape is None:
+            return None
+        band = output_forecast(self._answers, self._shape, point.level, whole=self._whole)
+        return None if band is None else band.rounded(2)
 
 
 def _proxy(url: str) -> HttpProxy | None:
@@ -428,7 +478,10 @@ def _step_test(settings: SweepSettings, point: Point) -> StepTest | None:
     if not settings.find or settings.objective is None:
         return None
     skipped = skipped_requests(settings.objective, users=point.concurrency, rate_per_s=point.request_rate)
-    return StepTest(test=ShareTest(share=settings.slo_share), skipped=skipped)
+    share = settings.slo_share
+    if point.repeat and point.requests is not None:  # the step confirms (`_step_point`)
+        return StepTest(test=ConfirmationTest(share=share, most=point.requests - skipped), skipped=skipped)
+    return StepTest(test=ShareTest(share=share), skipped=skipped)
 
 
 def _judged(

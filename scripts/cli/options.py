@@ -89,7 +89,11 @@ def read_options(kind: type[T], parsed: argparse.Namespace) -> T:
 
 def positional_names(kind: type[object]) -> Sequence[str]:
     """Return the names of the arguments that are given without a flag, in capitals."""
-    return [field.name.upper() for field, _, option in _fields(kind) if option is not None and option.positional]
+    found = [(field, option) for field, _, option in _fields(kind) if option is not None and option.positional]
+    return [
+        f"[{option.metavar or field.name.upper()} ...]" if option.repeated else field.name.upper()
+        for field, option in found
+    ]
 
 
 def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", type[object], Option | None]]:
@@ -123,7 +127,8 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
     if option.bare is not None:
         words |= {"nargs": "?", "const": option.bare}
     if option.positional:
-        add(field.name, **words if required else words | {"nargs": "?"})
+        many = {"nargs": "*"} if option.repeated else {"nargs": "?"}
+        add(field.name, **words if required else words | many)
         return
     if option.variable in os.environ:
         words["default"], required = os.environ[option.variable], False

@@ -40,6 +40,12 @@ def first_message(body: object) -> Mapping[str, object]:
     return as_mapping(as_mapping(choices[0]).get("message")) if choices else {}
 
 
+def was_cut(body: object) -> bool:
+    """Return whether a chat completion ended at its token limit, before the model had finished."""
+    choices = as_list(as_mapping(body).get("choices"))
+    return bool(choices) and as_mapping(choices[0]).get("finish_reason") == "length"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
     """One row of /v1/models."""

@@ -2,7 +2,8 @@
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -13,6 +14,44 @@ def each(tasks: Sequence[Callable[[], T]], *, workers: int) -> Sequence[T]:
 
     The threads are daemons, so that Ctrl-C ends the command while calls are under way.
     """
+    found = dict(_values(_ended(tasks, workers, lambda: None)))
+    return [found[index] for index in range(len(tasks))]
+
+
+def each_in_time(
+    tasks: Sequence[Callable[[], T]], *, workers: int, remaining_s: Callable[[], float]
+) -> Sequence[T | None]:
+    """Return what each function returned, in order; None for each that had not ended when no seconds remained. Raises the first error of one.
+
+    `remaining_s` is asked before each wait for the next function that ends.
+    """
+    found = dict(_values(_ended(tasks, workers, lambda: max(remaining_s(), 0.0))))
+    return [found.get(index) for index in range(len(tasks))]
+
+
+def each_within(
+    tasks: Sequence[Callable[[], T]], *, workers: int, limit_s: float
+) -> Sequence[tuple[T | None, BaseException | None]]:
+    """Return what each function returned or raised, in order; TimeoutError for those that have not ended after `limit_s` seconds."""
+    deadline_s = time.monotonic() + limit_s
+    ended = _ended(tasks, workers, lambda: max(deadline_s - time.monotonic(), 0.0))
+    found = {index: (value, error) for index, value, error in ended}
+    late = (None, TimeoutError(f"no answer within {limit_s:.0f} s"))
+    return [found.get(index, late) for index in range(len(tasks))]
+
+
+def _values(ended: Iterator[tuple[int, T | None, BaseException | None]]) -> Iterator[tuple[int, T]]:
+    """Yield index and value of each function as it ends. Raises the first error of one."""
+    for index, value, error in ended:
+        if error is not None:
+            raise error
+        yield index, value  # pyright: ignore[reportReturnType] - a task without an error has returned its value
+
+
+def _ended(
+    tasks: Sequence[Callable[[], T]], workers: int, wait_s: Callable[[], float | None]
+) -> Iterator[tuple[int, T | None, BaseException | None]]:
+    """Yield index, value and error of each function as it ends, until one is not there within `wait_s`."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
     for index in range(len(tasks)):
@@ -26,15 +65,13 @@ def each(tasks: Sequence[Callable[[], T]], *, workers: int) -> Sequence[T]:
                 return
             try:
                 done.put((index, tasks[index](), None))
-            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
                 done.put((index, None, error))
 
     for number in range(min(workers, len(tasks))):
         threading.Thread(target=work, name=f"call-{number}", daemon=True).start()
-    found: dict[int, T] = {}
     for _ in tasks:
-        index, value, error = done.get()
-        if error is not None:
-            raise error
-        found[index] = value  # pyright: ignore[reportArgumentType] - a task without an error has returned its value
-    return [found[index] for index in range(len(tasks))]
+        try:
+            yield done.get(timeout=wait_s())
+        except queue.Empty:
+            return

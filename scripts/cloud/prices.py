@@ -10,11 +10,18 @@ from typing import Final, cast
 
 from planning.hardware import find_accelerator
 from planning.prices import LIST_PRICES, instance_parts, slice_parts
+from planning.types import ProvisioningModel
 from scripts.cloud.inventory.found import FoundResource
 
 _HOUR_S: Final = 3600.0
 _BILLED_STATES: Final = frozenset({"PROVISIONING", "ACTIVE", "SUSPENDING", "DELETING"})
 """States of a queued resource in which it can have nodes."""
+_PROVISIONING: Final[Mapping[str, ProvisioningModel]] = {
+    "FLEX_START": "flex-start",
+    "SPOT": "spot",
+    "RESERVATION_BOUND": "reservation",
+}
+"""Provisioning models of the API that say all; gcloud sends STANDARD beside the tier `spot`."""
 _GENERATIONS: Final = {"v6e": "v6e", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p"}
 """Generations with known prices -> their name in the list of prices."""
 _CORES_PER_CHIP: Final = {"v5p": 2}
@@ -55,13 +62,15 @@ def _queued(document: _Item, zone: str) -> float | None:
     state = str(_part(document, "state").get("state") or "")
     if state not in _BILLED_STATES:
         return 0.0
-    model = str(document.get("provisioningModel") or "")
-    provisioning = {"FLEX_START": "flex-start", "SPOT": "spot"}.get(model) or (
-        "spot" if "spot" in document else "standard"
-    )
     specs = cast("Sequence[_Item]", _part(document, "tpu").get("nodeSpec") or ())
-    rates = [_node(_part(spec, "node"), provisioning, zone) for spec in specs]
+    rates = [_node(_part(spec, "node"), provisioning_of(document), zone) for spec in specs]
     return None if None in rates else sum(rate for rate in rates if rate is not None)
+
+
+def provisioning_of(document: _Item) -> ProvisioningModel:
+    """Return how a queued resource buys its capacity, as the setting `tpu.provisioning` names it."""
+    named = _PROVISIONING.get(str(document.get("provisioningModel") or ""))
+    return named or ("spot" if "spot" in document or "bestEffort" in document else "standard")
 
 
 def _node(document: _Item, provisioning: str, zone: str) -> float | None:

@@ -5,7 +5,6 @@ Google did not let it be told. A hub or a registry that this machine cannot reac
 """
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
+from scripts.cloud.simulated import is_simulated
 from scripts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
@@ -55,17 +55,13 @@ def _doctor(options: DoctorOptions) -> ExitCode:
 
 def _report(project: str, stack: str | None, lines: "Sequence[Diagnosis]", *, ready: bool) -> dict[str, object]:
     checks = [{key: value for key, value in asdict(line).items() if key != "required"} for line in lines]
-    return {"project": project, "stack": stack, "simulated": _is_simulated(), "ready": ready, "checks": checks}
-
-
-def _is_simulated() -> bool:
-    return "LOCALCLOUD_URL" in os.environ
+    return {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}
 
 
 def _show(project: str, stack: str | None, lines: "Sequence[Diagnosis]") -> None:
     from scripts.cli.tables import console, table
 
-    where = " (local cloud, simulated)" if _is_simulated() else ""
+    where = " (local cloud, simulated)" if is_simulated() else ""
     title = f"Project {project}, {f'stack {stack}' if stack else 'without a stack'}{where}"
     shown = table(title, ("check", "state", "found"), whole=("state",))
     for line in lines:

@@ -1,49 +1,28 @@
-"""Checks of the accelerator: quotas as numbers, and zones that offer the type.
+"""Checks of the accelerator: quotas as numbers, and zones that offer the type."""
 
-Names of the metrics and their units: public programs that read them (2026-11). The name of a TPU's quota id stands in Google's own message,
-"Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded". The quota of an RTX PRO 6000 counts thousandths of a GPU.
-"""
-
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, cast
-from urllib.parse import quote
+from typing import Final
 
+from planning.hardware import api_accelerator_type
+from scripts.cloud import quotas
 from scripts.cloud.google_api import GoogleListError
+from scripts.cloud.quotas import Quota
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from stacks.settings import CloudRunSettings, TpuSettings
 
-_QUOTA_VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
-_UNLIMITED: Final = -1
 _NOT_FOUND: Final = 404
-_TPU_METRICS: Final = {
-    "v6e": ("tpu-v6e", "TPUV6E"),
-    "v5litepod": ("tpu-v5s-litepod", "TPUV5sLitepod"),
-    "v5e": ("tpu-v5s-litepod", "TPUV5sLitepod"),
-}
-"""Generation -> metric, and beginning of the quota id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Quota:
-    """A quota that a stack uses: `needed` in the units of the metric, `divisor` units are one of `unit`."""
+class _Need:
+    """What a stack needs of a quota, in the quota's unit, in each of its places."""
 
-    service: str
-    metric: str
-    quota_id: str
-    dimension: str
+    quota: Quota
     places: Sequence[str]
-    needed: int
-    divisor: int = 1
-    unit: str
-
-
-_GPU_METRICS: Final = {
-    "nvidia-l4": ("nvidia_l4_gpu_allocation", "NvidiaL4GpuAlloc", 1),
-    "nvidia-rtx-pro-6000": ("nvidia_rtx_pro_6000_gpu_allocation", "NvidiaRtxPro6000GpuAlloc", 1000),
-}
-"""GPU -> metric, beginning of the quota id, and units for one GPU."""
+    needed: float
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
@@ -51,107 +30,60 @@ def checks(checkup: Checkup) -> Iterator[Check]:
     settings = checkup.settings
     if settings is None:
         return
-    for quota in _tpu_quotas(settings.tpu) if settings.tpu else _run_quotas(settings.cloud_run):
-        yield Check(name=f"quota {quota.metric}", run=partial(_quota, checkup, quota))
+    for need in _tpu_needs(settings.tpu) if settings.tpu else _run_needs(settings.cloud_run):
+        yield Check(name=f"quota {need.quota.metric}", run=partial(_quota, checkup, need))
     if settings.tpu is not None:
-        kind = settings.tpu.accelerator_type.replace("v5e-", "v5litepod-")
+        kind = api_accelerator_type(settings.tpu.accelerator_type)
         for zone in settings.tpu.zones:
             yield Check(name=f"{kind} in {zone}", run=partial(_zone, checkup, kind, zone))
 
 
-def _tpu_quotas(tpu: TpuSettings) -> Iterator[_Quota]:
-    generation, _, chips = tpu.accelerator_type.rpartition("-")
-    if generation not in _TPU_METRICS or tpu.provisioning == "reservation":
-        return
-    metric, quota_id = _TPU_METRICS[generation]
-    preemptible = tpu.provisioning in {"flex-start", "spot"}
-    yield _Quota(
-        service="tpu",
-        metric=f"{metric}-preemptible" if preemptible else metric,
-        quota_id=f"{quota_id}{'Preemptible' if preemptible else ''}PerProjectPerZoneForTPUAPI",
-        dimension="zone",
-        places=tpu.zones,
-        needed=int(chips),
-        unit="chips",
-    )
+def _tpu_needs(tpu: TpuSettings) -> Iterator[_Need]:
+    quota = quotas.tpu_quota(tpu.accelerator_type, tpu.provisioning)
+    if quota is not None:
+        yield _Need(quota=quota, places=tpu.zones, needed=int(tpu.accelerator_type.rpartition("-")[2]))
 
 
-def _run_quotas(run: CloudRunSettings | None) -> Iterator[_Quota]:
+def _run_needs(run: CloudRunSettings | None) -> Iterator[_Need]:
     if run is None:
         return
-    metric, quota_id, units = _GPU_METRICS[run.gpu]
-    single = not run.zonal_redundancy
-    place, instances = (run.region,), run.max_instances
-    yield _Quota(
-        service="run",
-        metric=f"{metric}_no_zonal_redundancy" if single else metric,
-        quota_id=f"{quota_id}{'NoZonalRedundancy' if single else ''}PerProjectRegion",
-        dimension="region",
-        places=place,
-        needed=instances * units,
-        divisor=units,
-        unit="GPUs",
-    )
-    yield _Quota(
-        service="run",
-        metric="cpu_allocation",
-        quota_id="CpuAllocPerProjectRegion",
-        dimension="region",
-        places=place,
-        needed=instances * run.cpu * 1000,
-        divisor=1000,
-        unit="vCPU",
-    )
-    yield _Quota(
-        service="run",
-        metric="mem_allocation",
-        quota_id="MemAllocPerProjectRegion",
-        dimension="region",
-        places=place,
-        needed=instances * run.memory_mib * 1024**2,
-        divisor=1024**3,
-        unit="GiB",
-    )
+    gpus = quotas.gpu_quota(run.gpu, zonal_redundancy=run.zonal_redundancy)
+    for quota, each in ((gpus, 1), (quotas.CPU, run.cpu), (quotas.MEMORY, run.memory_mib / 1024)):
+        yield _Need(quota=quota, places=(run.region,), needed=run.max_instances * each)
 
 
-def _quota(checkup: Checkup, quota: _Quota) -> Sequence[Diagnosis]:
-    service = f"{quota.service}.googleapis.com"
-    name = quote(f"{service}/{quota.metric}", safe="")
-    path = f"v1beta1/projects/{checkup.project}/services/{service}/consumerQuotaMetrics/{name}?view=FULL"
+def _quota(checkup: Checkup, need: _Need) -> Sequence[Diagnosis]:
     try:
-        answer = checkup.google.get("serviceusage", path)
+        limits = quotas.read_limits(checkup.google, checkup.project, need.quota)
     except GoogleListError as error:
-        line = checkup.refused(f"quota of {quota.unit}", "serviceusage", _QUOTA_VIEWER, error)
+        line = checkup.refused(f"quota of {need.quota.unit}", "serviceusage", quotas.VIEWER, error)
         return (line,)
-    limits = cast("list[Mapping[str, object]]", answer.get("consumerQuotaLimits") or [])
-    return [_in_place(checkup, quota, place, limits) for place in quota.places]
+    return [_in_place(checkup, need, place, limits) for place in need.places]
 
 
-def _in_place(checkup: Checkup, quota: _Quota, place: str, limits: Sequence[Mapping[str, object]]) -> Diagnosis:
+def _in_place(checkup: Checkup, need: _Need, place: str, limits: Sequence[Mapping[str, object]]) -> Diagnosis:
+    quota, needed = need.quota, need.needed
     check = f"quota of {quota.unit} in {place}"
-    found = [limit for limit in (_limit(limit, quota.dimension, place) for limit in limits) if limit is not None]
-    if not found:
+    limit = quotas.limit_in(limits, quota, place)
+    if limit is None:
         detail = f"Service Usage names no limit of {quota.metric} for {place}"
         return Diagnosis(check=check, state="cannot be told", detail=detail)
-    finite = [limit for limit in found if limit != _UNLIMITED]
-    needed = quota.needed / quota.divisor
-    if not finite:
+    if math.isinf(limit):
         return Diagnosis(check=check, state="ok", detail=f"no limit, {needed:g} needed", values={"needed": needed})
-    limit = min(finite) / quota.divisor
     values = {"limit": limit, "needed": needed}
     detail = f"{limit:g} {quota.unit}, {needed:g} needed"
-    if min(finite) >= quota.needed:
+    if limit >= needed:
         detail += _typed(checkup, quota, int(limit))
         return Diagnosis(check=check, state="ok", detail=detail, values=values)
     mend = (
         f"{checkup.enable('cloudquotas')} && gcloud beta quotas preferences create --project={checkup.project} --service={quota.service}.googleapis.com "
-        f"--quota-id={quota.quota_id} --dimensions={quota.dimension}={place} --preferred-value={quota.needed} "
+        f"--quota-id={quota.quota_id} --dimensions={quota.dimension}={place} --preferred-value={math.ceil(needed * quota.divisor)} "
         '--email="$(gcloud config get account)"'
     )
     return Diagnosis(check=check, state="missing", detail=detail, mend=mend, values=values)
 
 
-def _typed(checkup: Checkup, quota: _Quota, limit: int) -> str:
+def _typed(checkup: Checkup, quota: Quota, limit: int) -> str:
     """Return how the planner is told the GPU quota, if `cloudRun.gpuQuota` says another."""
     run = checkup.settings.cloud_run if checkup.settings else None
     if run is None or quota.unit != "GPUs" or run.gpu_quota == limit:
@@ -161,17 +93,6 @@ def _typed(checkup: Checkup, quota: _Quota, limit: int) -> str:
         f"; cloudRun.gpuQuota {said}: pulumi config set --stack {checkup.stack} --path "
         f"gemma-serving:cloudRun.gpuQuota {limit} tells the planner"
     )
-
-
-def _limit(limit: Mapping[str, object], dimension: str, place: str) -> int | None:
-    """Return a limit's value for a place, the nearest bucket first; None if the limit is about something else. An absent value is 0."""
-    if f"{{{dimension}}}" not in str(limit.get("unit")):
-        return None
-    buckets = cast("list[Mapping[str, object]]", limit.get("quotaBuckets") or [])
-    own = [b for b in buckets if cast("Mapping[str, str]", b.get("dimensions") or {}) == {dimension: place}]
-    general = [b for b in buckets if not b.get("dimensions")]
-    chosen = (own or general or [None])[0]
-    return None if chosen is None else int(str(chosen.get("effectiveLimit") or 0))
 
 
 def _zone(checkup: Checkup, kind: str, zone: str) -> Sequence[Diagnosis]:

@@ -81,7 +81,7 @@ _STAGED = _of("roles/storage.objectViewer", "storage.objects", "get", "list")
 _USE = _of("roles/monitoring.viewer", "monitoring.timeSeries", "list")
 _SERVICES = _of("roles/run.admin", "run.services", *_OWN, *_ACCESS)
 _LOGS = _of("roles/logging.viewer", "logging.logEntries", "list")
-"""Without it a failed `up` says only that the container did not start."""
+"""Without it a failed `up` says only that the container did not start, and nobody sees the server's lines."""
 _NODES = _of("roles/tpu.admin", "tpu.nodes", "create", "get", "list", "update", "delete")
 _TUNNEL = _of("roles/iap.tunnelResourceAccessor", "iap.tunnelInstances", "accessViaIAP")
 _ACCOUNT_ACCESS = _of("roles/iam.serviceAccountAdmin", "iam.serviceAccounts", *_ACCESS)
@@ -114,5 +114,7 @@ def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
     if settings.tpu is not None:
         needed += [_NODES, _TUNNEL] if settings.tpu.existing_network else [_NODES, _TUNNEL, _NETWORKS, _FIREWALLS]
     elif settings.cloud_run is not None:
-        needed += [_SERVICES, _LOGS, _NETWORKS, _FIREWALLS] if settings.cloud_run.direct_vpc else [_SERVICES, _LOGS]
+        needed += [_SERVICES, _NETWORKS, _FIREWALLS] if settings.cloud_run.direct_vpc else [_SERVICES]
+    if settings.tpu is not None or settings.cloud_run is not None:
+        needed.append(_LOGS)
     return needed

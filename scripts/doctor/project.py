@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from scripts.cloud.google_api import GoogleListError
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.doctor.permissions import RolePermissions, permissions_of
-from stacks.apis import COMMON_APIS, apis_of, apis_read_after_failures
+from stacks.apis import COMMON_APIS, LOG_APIS, apis_of
 
 FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
 """APIs that must be on before the stack can enable any other: the provider's first calls go to them."""
@@ -28,7 +28,7 @@ def checks(checkup: Checkup) -> Iterator[Check]:
 
 def _apis(checkup: Checkup) -> Sequence[Diagnosis]:
     settings = checkup.settings
-    needed = (*apis_of(settings), *apis_read_after_failures(settings)) if settings else COMMON_APIS
+    needed = (*apis_of(settings), *LOG_APIS) if settings else COMMON_APIS
     apis = tuple(dict.fromkeys((*FIRST_APIS, *needed)))
     parent = f"projects/{checkup.project}"
     query = urlencode([("names", f"{parent}/services/{api}.googleapis.com") for api in apis])

@@ -36,15 +36,24 @@ def examine(project_id: str, stack: str | None, settings: Settings | None) -> Se
     lines = _credentials(credentials, project_id)
     if any(line.state != "ok" and line.check == "credentials" for line in lines):
         return lines
-    checkup = Checkup(
+    checkup = _checkup(credentials, project_id, stack, settings)
+    checks = [check for room in (project, capacity, machine, model) for check in room.checks(checkup)]
+    return [*lines, *concurrently(checks)]
+
+
+def checkup_of(project_id: str, stack: str | None, settings: Settings | None) -> Checkup:
+    """Return a project with the caller's credentials, for other commands that read it. Raises CommandRefusedError if there are none."""
+    return _checkup(google_api.credentials(), project_id, stack, settings)
+
+
+def _checkup(credentials: Credentials, project_id: str, stack: str | None, settings: Settings | None) -> Checkup:
+    return Checkup(
         project=project_id,
         stack=stack,
         settings=settings,
         google=_session(credentials, project_id),
         member=_member(credentials),
     )
-    checks = [check for room in (project, capacity, machine, model) for check in room.checks(checkup)]
-    return [*lines, *concurrently(checks)]
 
 
 def concurrently(checks: Sequence[Check], limit_s: float = LIMIT_S) -> Sequence[Diagnosis]:

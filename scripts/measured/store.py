@@ -1,13 +1,12 @@
 """Read and write `results/STACK.measured.json`. Writers hold a lock, and a reader sees the old file or the new one, never half of one."""
 
-import fcntl
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from contracts.fields import ContractError, from_json, to_json
+from scripts.cli.kept import change_file
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.measured.schema import SCHEMA_VERSION, MeasuredFile
 from scripts.pulumi.engine import project_folder
@@ -51,13 +50,7 @@ def change_measured(stack: str, change: Callable[[MeasuredFile], MeasuredFile]) 
     """Change the file of a stack and return its path. Raises NotKeptError, and leaves a file that it cannot read as it is."""
     path = measured_path(stack)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            text = json.dumps(to_json(change(read_measured(stack))), indent=1, allow_nan=False)
-            fresh = path.with_suffix(".new")
-            fresh.write_text(text + "\n", encoding="utf-8")
-            os.replace(fresh, path)  # noqa: PTH105 - the atomic one, by its name
+        change_file(path, lambda: json.dumps(to_json(change(read_measured(stack))), indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise NotKeptError(
             f"the measured figures were not kept: {path} cannot be written ({error.strerror})."

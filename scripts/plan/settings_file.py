@@ -2,12 +2,12 @@
 
 import difflib
 import io
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from contracts.labels import PRODUCT
 from scripts.plan.question import NO_PROJECT
@@ -88,8 +88,18 @@ def _set(block: Block, path: tuple[str, ...], value: object) -> None:
         _set(cast("Block", block[key]), tuple(rest), value)
         return
     orphans = tuple(_comments_after(block, key)) if isinstance(block.get(key), MutableMapping) else ()
-    block[key] = value
+    block[key] = _in_style(value, block.get(key))
     _comment_next(block, key, orphans)
+
+
+def _in_style(value: object, before: object) -> object:
+    """Return a list that is written on one line if the one before it was."""
+    if not isinstance(value, list | tuple) or not isinstance(before, CommentedSeq):
+        return cast("object", value)
+    items: Any = CommentedSeq(cast("Sequence[object]", value))
+    if cast("Any", before).fa.flow_style():
+        items.fa.set_flow_style()
+    return items
 
 
 def _remove(block: Block, path: tuple[str, ...]) -> None:

@@ -6,11 +6,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final, cast
 
+import yaml
+
 from contracts.fields import camel_case
 from contracts.labels import PRODUCT
 from planning.candidates import RUN_S
 from planning.errors import PlanningError
-from planning.images import IMAGES
 from planning.planner import plan
 from planning.recommendation import FUSE_MODES
 from planning.solve import ServiceLimits, Solution
@@ -18,43 +19,73 @@ from planning.units import format_duration
 from planning.vllm_args import VllmOptions
 from planning.workload import DEFAULT_WORKLOAD, Workload
 from scripts.plan.question import NO_PROJECT, ROOT, stack_file
-from stacks.loading import from_values, read_yaml
+from stacks.loading import from_values, read_yaml, take_secrets
 from stacks.naming import Names, NamingError
 from stacks.planned import to_deployment
+from stacks.secrets import SECRET_KEYS
 from stacks.wording import spelled
 
 SCHEMA: Final = "# yaml-language-server: $schema=docs/settings.schema.json"
 
 
-def new_file(name: str) -> Path:
+def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> Path:
     """Return the path of a new stack's settings file. Raises PlanningError for a name that no stack can have, or one that exists."""
     try:
         Names(project=NO_PROJECT, stack=name)
     except NamingError as error:
-        raise PlanningError(f"--write: {error}") from None
+        raise PlanningError(f"{option}: {error}") from None
     path = stack_file(name)
-    if path.exists():
-        raise PlanningError(f"{path.name} exists; choose another name for --write, or remove the file.")
+    if path.exists() and not overwrite:
+        instead = "pass --force to replace it" if option == "NAME" else "remove the file"
+        raise PlanningError(f"{path.name} exists; choose another name for {option}, or {instead}.")
     return path
 
 
-def write_stack(name: str, solution: Solution, limits: ServiceLimits, *, prices: Path | None) -> Path:
-    """Write `Pulumi.NAME.yaml` and return its path. Raises PlanningError if it exists, or cannot be written."""
-    path = new_file(name)
-    text = stack_text(name, solution, limits, prices=prices)
-    _check(text, path)
+def write_stack(
+    name: str, solution: Solution, limits: ServiceLimits, *, prices: Path | None, overwrite: bool = False
+) -> Path:
+    """Write `Pulumi.NAME.yaml` and return its path. Raises PlanningError if it exists and may not be overwritten, or cannot be written.
+
+    What Pulumi keeps in the file stays: the salt and the secrets that it encrypts, and the keys of other namespaces.
+    """
+    path = new_file(name, overwrite=overwrite)
     try:
-        with path.open("x", encoding="utf-8") as file:
+        kept = _kept(path) if path.exists() else ("", "")
+        text = stack_text(name, solution, limits, prices=prices) + "".join(kept)
+        _check(text, path)
+        with path.open("w" if overwrite else "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise PlanningError(f"{path.name} cannot be written: {error.strerror}.") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise PlanningError(f"{path.name} cannot be read ({error}); remove the file.") from None
     return path
+
+
+def _kept(path: Path) -> tuple[str, str]:
+    """Return what stays of an existing file: keys of the config block that are not settings, and keys beside that block."""
+    found = read_yaml(path.read_text(encoding="utf-8")) or cast("object", {})
+    if not isinstance(found, dict):
+        raise PlanningError(f"{path.name} is no settings file; remove it, or choose another name.")
+    document = cast("dict[str, object]", found)
+    config = cast("dict[str, object]", document.pop("config", None) or {})
+    secrets = {f"{PRODUCT}:{key}" for key in SECRET_KEYS}
+    inner = {key: value for key, value in config.items() if not key.startswith(f"{PRODUCT}:") or key in secrets}
+    lines = _dumped(inner).splitlines(keepends=True)
+    return "".join(f"  {line}" for line in lines), _dumped(document)
+
+
+def _dumped(block: Mapping[str, object]) -> str:
+    return yaml.safe_dump(dict(block), sort_keys=False, width=10_000) if block else ""
 
 
 def _check(text: str, path: Path) -> None:
     """Raise PlanningError if the file would not be planned as fitting."""
     document = cast("Mapping[str, Mapping[str, object]]", read_yaml(text))
-    values = {key.partition(":")[2]: value for key, value in document["config"].items()}
+    values: dict[str, object] = {
+        key.partition(":")[2]: value for key, value in document["config"].items() if key.startswith(f"{PRODUCT}:")
+    }
+    take_secrets(values)
     planned = plan(to_deployment(from_values(values, project=NO_PROJECT, origin=path.name), path.parent))
     if not planned.fits:
         ids = ", ".join(finding.id for finding in planned.stopping)
@@ -101,10 +132,6 @@ def _config(solution: Solution, prices: Path | None) -> Iterator[str]:
     if deployment.quantization is not None:
         yield _key("quantization", deployment.quantization)
     yield _key("weights", "hub" if resolved.weights_mode == "hub" else "bucket")
-    yield _key(
-        "image",
-        next(name for name, image in IMAGES.items() if image.platform == ("tpu" if resolved.is_tpu else "cuda")),
-    )
     if prices is not None:
         yield "  # The prices with which it was found; the path counts from this folder."
         yield _key("prices", json.dumps(_from_root(prices)))

@@ -1,11 +1,14 @@
-"""Preview every stack, and show the differences as one comment on a pull request.
+"""Preview every stack, and show what a pull request changes as one comment.
 
-python -m scripts.preview run --out DIR
-python -m scripts.preview comment --from DIR --pull-request N
+  python -m scripts.preview run --out DIR --base main
+  python -m scripts.preview comment --from DIR --pull-request N
+  python -m scripts.preview plans --out FILE
+
+The plans of both commits need no cloud and no credentials. docs/ci.md describes the comment and the workflows.
 """
 
-import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,7 +16,6 @@ from typing import Annotated, Final
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
-from scripts.errors import CommandRefusedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,13 @@ class RunOptions:
             "Preview this stack; may be repeated. By default all with a settings file.", repeated=True, metavar="NAME"
         ),
     ] = ()
-    create: Annotated[bool, Option("Create stacks that the backend does not know.")] = False
+    base: Annotated[
+        str | None, Option("Compare with the plans of this commit, such as main or HEAD^1.", metavar="COMMIT")
+    ] = None
+    create: Annotated[
+        bool, Option("Preview stacks that the backend does not know as new ones. Nothing is written to the backend.")
+    ] = False
+    plans_only: Annotated[bool, Option("Compare the plans, and do not ask the engine.")] = False
     as_json: JsonSwitch = False
 
 
@@ -47,16 +55,28 @@ class NoOptions:
     """A command that is called with a subcommand."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlansOptions:
+    """Options of `plans`."""
+
+    out: Annotated[Path, Option("File for the plans.", metavar="FILE")]
+
+
 def _run(options: RunOptions) -> ExitCode:
-    """Preview stacks one after the other.
+    """Plan all stacks of both commits, preview them, and print the comment.
 
     A failed preview is stored with its error, and the exit code is 1.
     """
-    from scripts.preview.report import comment, report
+    from scripts.preview.comment import comment
+    from scripts.preview.report import StackPreview, report
     from scripts.preview.run import preview_stacks
+    from scripts.preview.stored import compare_plans
 
-    previews = preview_stacks(options.stack, options.out, create=options.create)
-    print(report(previews) if options.as_json else comment(previews))
+    base, head = compare_plans(options.out, options.base)
+    previews: Sequence[StackPreview] = ()
+    if not options.plans_only:
+        previews = preview_stacks(options.stack, options.out, create=options.create)
+    print(report(previews, base, head) if options.as_json else comment(base, head, previews), end="")
     return ExitCode.FAILED if any(preview.error is not None for preview in previews) else ExitCode.DONE
 
 
@@ -65,15 +85,22 @@ def _comment(options: CommentOptions) -> ExitCode:
 
     The token comes from GITHUB_TOKEN.
     """
-    from scripts.preview.github import api_url, upsert_comment
-    from scripts.preview.report import comment, read_all
+    from scripts.preview.comment import MARKER
+    from scripts.preview.github import repository_from_environment
+    from scripts.preview.stored import stored_comment
 
-    token = os.environ.get("GITHUB_TOKEN", "")
-    if not token:
-        raise CommandRefusedError("GITHUB_TOKEN is not set, so the comment cannot be posted.")
-    body = comment(read_all(options.source))
-    action = upsert_comment(api_url(), options.repository, options.pull_request, token, body)
+    repository = repository_from_environment(options.repository)
+    action = repository.upsert_comment(options.pull_request, MARKER, stored_comment(options.source))
     print(f"preview: comment {action} on {options.repository}#{options.pull_request}")
+    return ExitCode.DONE
+
+
+def _plans(options: PlansOptions) -> ExitCode:
+    """Write the plans of all stacks of this checkout to a file, for a comparison by another checkout."""
+    from scripts.preview.plans import describe_checkout, write_plans
+    from scripts.pulumi.engine import project_folder
+
+    write_plans(options.out, describe_checkout(project_folder()))
     return ExitCode.DONE
 
 
@@ -86,6 +113,7 @@ COMMAND: Final = Command(
         Command(
             name="run", help=_run.__doc__, options=RunOptions, run=_run, after_interrupt="Finished previews are stored."
         ),
+        Command(name="plans", help=_plans.__doc__, options=PlansOptions, run=_plans),
         Command(name="comment", help=_comment.__doc__, options=CommentOptions, run=_comment),
     ),
 )

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Preview every stack into the folder $1: on the real cloud where there are credentials, else on the local one.
+# Plan and preview every stack into the folder $1: on the real cloud where there are credentials, else on the local one.
+# BASE_COMMIT names the commit to compare the plans with; without it no stack is compared.
 # What is printed also goes into the step's summary, where GitHub gives one.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -9,17 +10,20 @@ text=$(mktemp)
 trap 'rm -f "$text"' EXIT
 code=0
 if [ -n "${GOOGLE_APPLICATION_CREDENTIALS:-}${GOOGLE_OAUTH_ACCESS_TOKEN:-}" ] && [ -n "${PULUMI_BACKEND_URL:-}" ]; then
-    .venv/bin/python -m scripts.preview run --out "$out" >"$text" || code=$?
+    .venv/bin/python -m scripts.preview run --create ${BASE_COMMIT:+--base "$BASE_COMMIT"} --out "$out" >"$text" || code=$?
 else
     # Stacks are made in a scratch copy: making one writes its encryption salt into the settings file.
     copy=$(mktemp -d)
     trap 'rm -f "$text"; rm -rf "$copy"' EXIT
     git ls-files -z --cached --others --exclude-standard | tar --create --null --files-from - | tar --extract --directory "$copy"
-    ln -s "$PWD/.venv" "$copy/.venv"
+    ln -sfn "$PWD/.venv" "$copy/.venv"
     mkdir -p "$out"
     target=$(cd "$out" && pwd)
+    GIT_DIR=$(git rev-parse --absolute-git-dir)
+    export GIT_DIR
     unset PULUMI_BACKEND_URL PULUMI_CONFIG_PASSPHRASE GOOGLE_CLOUD_PROJECT || true
-    (cd "$copy" && .venv/bin/python -m localcloud run -- .venv/bin/python -m scripts.preview run --create --out "$target") >"$text" || code=$?
+    (cd "$copy" && .venv/bin/python -m localcloud run -- .venv/bin/python -m scripts.preview run --create \
+        ${BASE_COMMIT:+--base "$BASE_COMMIT"} --out "$target") >"$text" || code=$?
 fi
 cat "$text"
 cat "$text" >>"$summary"

@@ -1,38 +1,87 @@
-"""Post a comment on a pull request."""
+"""Comments and issues that are updated in place. A marker in the text finds them again."""
 
 import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
 import requests
 
-from scripts.errors import ScriptError
-from scripts.preview.report import MARKER
+from scripts.errors import CommandRefusedError, ScriptError
 
 _CALL_LIMIT_S = 30.0
 _PAGE = 100
 
 
-def upsert_comment(api: str, repository: str, pull_request: int, token: str, body: str) -> str:
-    """Create the comment on a pull request, or update it. Return "created" or "updated".
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitHubRepository:
+    """A repository and the token to write to it. The token stands in no message."""
 
-    Raises ScriptError with GitHub's message.
-    """
-    headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
-    comments = f"{api}/repos/{repository}/issues/{pull_request}/comments"
-    page = 1
-    while True:
-        found = _github("GET", comments, headers, params={"per_page": str(_PAGE), "page": str(page)})
-        items = cast("list[dict[str, object]]", found)
-        for item in items:
-            if str(item.get("body") or "").startswith(MARKER):
-                _github(
-                    "PATCH", f"{api}/repos/{repository}/issues/comments/{item['id']}", headers, json_body={"body": body}
-                )
+    api: str
+    """Root URL of GitHub's API."""
+    name: str
+    """Owner and name, with a slash."""
+    token: str = field(repr=False)
+
+    def upsert_comment(self, pull_request: int, marker: str, body: str) -> str:
+        """Create the comment on a pull request, or update it. Return "created" or "updated".
+
+        Raises ScriptError with GitHub's message.
+        """
+        comments = f"issues/{pull_request}/comments"
+        for item in self._all(comments, {}):
+            if _begins(item, marker):
+                self._send("PATCH", f"issues/comments/{item['id']}", {"body": body})
                 return "updated"
-        if len(items) < _PAGE:
-            _github("POST", comments, headers, json_body={"body": body})
-            return "created"
-        page += 1
+        self._send("POST", comments, {"body": body})
+        return "created"
+
+    def upsert_issue(self, marker: str, title: str, body: str | None) -> str:
+        """Create or update the one open issue with the marker; without a body, close it.
+
+        Return "created", "updated", "closed" or "not needed". Raises ScriptError with GitHub's message.
+        """
+        found = next((item for item in self._all("issues", {"state": "open"}) if _begins(item, marker)), None)
+        if body is None:
+            if found is None:
+                return "not needed"
+            self._send("POST", f"issues/{found['number']}/comments", {"body": "The latest run found no difference."})
+            self._send("PATCH", f"issues/{found['number']}", {"state": "closed", "state_reason": "completed"})
+            return "closed"
+        if found is not None:
+            self._send("PATCH", f"issues/{found['number']}", {"title": title, "body": body})
+            return "updated"
+        self._send("POST", "issues", {"title": title, "body": body})
+        return "created"
+
+    def _all(self, path: str, query: Mapping[str, str]) -> Iterator[Mapping[str, object]]:
+        """Yield the items of a list, page by page."""
+        page = 1
+        while True:
+            found = self._send("GET", path, query={**query, "per_page": str(_PAGE), "page": str(page)})
+            items = cast("list[Mapping[str, object]]", found)
+            yield from items
+            if len(items) < _PAGE:
+                return
+            page += 1
+
+    def _send(
+        self, method: str, path: str, body: Mapping[str, str] | None = None, *, query: Mapping[str, str] | None = None
+    ) -> object:
+        headers = {"Authorization": f"Bearer {self.token}", "Accept": "application/vnd.github+json"}
+        return _github(method, f"{self.api}/repos/{self.name}/{path}", headers, params=query, json_body=body)
+
+
+def repository_from_environment(name: str) -> GitHubRepository:
+    """Return a repository with the token of GITHUB_TOKEN. Raises CommandRefusedError without one."""
+    token = os.environ.get("GITHUB_TOKEN", "")
+    if not token:
+        raise CommandRefusedError("GITHUB_TOKEN is not set, so that nothing can be posted.")
+    return GitHubRepository(api=api_url(), name=name, token=token)
+
+
+def _begins(item: Mapping[str, object], marker: str) -> bool:
+    return str(item.get("body") or "").startswith(marker)
 
 
 def _github(
@@ -40,8 +89,8 @@ def _github(
     url: str,
     headers: dict[str, str],
     *,
-    params: dict[str, str] | None = None,
-    json_body: dict[str, str] | None = None,
+    params: Mapping[str, str] | None = None,
+    json_body: Mapping[str, str] | None = None,
 ) -> object:
     try:
         answer = requests.request(method, url, headers=headers, params=params, json=json_body, timeout=_CALL_LIMIT_S)

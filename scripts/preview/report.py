@@ -1,21 +1,13 @@
-"""Previews of stacks as data, and the comment that shows them."""
+"""Previews of stacks by the engine, as data."""
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-MARKER = "<!-- gemma-serving: preview of all stacks -->"
-"""Identifies the comment, so that it can be updated."""
-
-_MAX_COMMENT_CHARACTERS = 60_000
-"""GitHub's limit is 65,536 characters."""
-
-_SIGNS = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
-"""First character of a line in a diff, which GitHub colours green, orange or red."""
+from scripts.preview.plans import PlansDocument
 
 _REPLACING = frozenset({"replace", "create-replacement"})
 _SHOWN = frozenset({"create", "update", "delete", "replace", "read"})
@@ -62,7 +54,10 @@ class ResourceChange(BaseModel):
 
 
 class StackPreview(BaseModel):
-    """One stack's preview. `error` is set if it failed; `usd_per_hour` is the planned price, None without a plan."""
+    """One stack's preview. `error` is set if it failed; `usd_per_hour` is the planned price, None without a plan.
+
+    `new_stack`: the backend does not know the stack, so that the engine compared with nothing.
+    """
 
     model_config = ConfigDict(frozen=True)
     stack: str
@@ -72,6 +67,7 @@ class StackPreview(BaseModel):
     error: str | None = None
     usd_per_hour: float | None = None
     simulated: bool = False
+    new_stack: bool = False
     elapsed_s: float = Field(default=0.0)
 
     @property
@@ -91,28 +87,6 @@ def from_engine(preview: EnginePreview) -> tuple[tuple[ResourceChange, ...], int
     return changes, (preview.change_summary or {}).get("same", 0), warnings
 
 
-def comment(previews: Iterable[StackPreview]) -> str:
-    """Return the Markdown comment for all stacks, cut to GitHub's limit."""
-    ordered = sorted(previews, key=lambda preview: preview.stack)
-    lines = [MARKER, "### Preview of all stacks", ""]
-    if any(preview.simulated for preview in ordered):
-        lines += [
-            "Previewed on the local cloud (simulated, empty), because there are no credentials for Google Cloud.",
-            "",
-        ]
-    lines += [
-        "| stack | create | update | replace | delete | unchanged | USD/hour |",
-        "| --- | --: | --: | --: | --: | --: | --: |",
-    ]
-    lines += [_row(preview) for preview in ordered]
-    lines += [line for preview in ordered for line in _details(preview)]
-    text = "\n".join(lines) + "\n"
-    if len(text) > _MAX_COMMENT_CHARACTERS:
-        cut = text[:_MAX_COMMENT_CHARACTERS].rpartition("\n")[0]
-        text = f"{cut}\n```\n</details>\n\nCut here; run `pulumi preview --diff` for the rest.\n"
-    return text
-
-
 def write(folder: Path, preview: StackPreview) -> Path:
     """Store a stack's preview as a file for a later step."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,43 +102,14 @@ def read_all(folder: Path) -> Sequence[StackPreview]:
     ]
 
 
-def report(previews: Sequence[StackPreview]) -> str:
-    """Return the previews as one JSON object."""
-    body: Mapping[str, object] = {"previews": [preview.model_dump() for preview in previews]}
-    return json.dumps(body)
-
-
-def _row(preview: StackPreview) -> str:
-    cost = "" if preview.usd_per_hour is None else f"{preview.usd_per_hour:.2f}"
-    if preview.error is not None:
-        return f"| {preview.stack} | failed | | | | | {cost} |"
-    counts = Counter(change.op for change in preview.changes)
-    replaced = f"**{len(preview.replacements)}**" if preview.replacements else "0"
-    cells = (counts["create"], counts["update"], replaced, counts["delete"], preview.unchanged, cost)
-    return f"| {preview.stack} | {' | '.join(map(str, cells))} |"
-
-
-def _details(preview: StackPreview) -> Iterable[str]:
-    if preview.error is not None:
-        yield from ("", f"**{preview.stack} failed**", "", "```text", preview.error.strip(), "```")
-        return
-    if preview.replacements:
-        names = ", ".join(
-            f"`{change.name}` (forced by {', '.join(change.forced_by) or 'its type'})"
-            for change in preview.replacements
-        )
-        yield from ("", f"**{preview.stack} replaces {names}: the running resources are deleted first.**")
-    for warning in preview.warnings:
-        yield from ("", f"> {preview.stack}: {warning}")
-    if preview.changes:
-        yield from ("", f"<details><summary>{preview.stack}: {len(preview.changes)} changes</summary>", "", "```diff")
-        yield from (_line(change) for change in preview.changes)
-        yield from ("```", "", "</details>")
-
-
-def _line(change: ResourceChange) -> str:
-    what = f" [{', '.join(change.properties)}]" if change.properties else ""
-    return f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}"
+def report(previews: Sequence[StackPreview], base: PlansDocument | None, head: PlansDocument) -> str:
+    """Return the previews and the plans of both commits as one JSON object. `base` is null without a commit to compare with."""
+    body: Mapping[str, object] = {
+        "previews": [preview.model_dump() for preview in previews],
+        "base": base.model_dump() if base else None,
+        "head": head.model_dump(),
+    }
+    return json.dumps(body) + "\n"
 
 
 def _type(step: _Step) -> str:

@@ -1,9 +1,11 @@
 """Preview stacks with the engine."""
 
+import contextlib
 import os
 import re
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -11,17 +13,24 @@ from pydantic import ValidationError
 
 from scripts.cli.command import say
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.preview.plans import UNKNOWN_PROJECT, stacks_in
 from scripts.preview.report import EnginePreview, StackPreview, from_engine, write
 from scripts.pulumi import engine
 from scripts.pulumi.settings import stack_settings
+from stacks.masking import masked
 
 PREVIEW_LIMIT_S = 600.0
+_BACKEND = "PULUMI_BACKEND_URL"
+_NO_STACK = "no stack named"
 _REFUSAL = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in project")
 """Words of Google's in an error that is about the project or the caller."""
 
 
 def preview_stacks(names: Sequence[str], out: Path, *, create: bool) -> Sequence[StackPreview]:
     """Preview stacks one after the other and store each result in `out`. A failed preview is a result too.
+
+    With `create`, a stack that the backend does not know is previewed as a new one, in a backend of its own that is deleted: nothing is
+    written to the real backend, so that the right to read is enough.
 
     Raises CommandRefusedError if a stack has no settings file.
     """
@@ -41,8 +50,7 @@ def preview_stacks(names: Sequence[str], out: Path, *, create: bool) -> Sequence
 
 def all_stacks() -> Sequence[str]:
     """Return the stacks that have a settings file, sorted. Raises CommandRefusedError if there are none."""
-    files = engine.project_folder().glob("Pulumi.*.yaml")
-    names = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files)
+    names = stacks_in(engine.project_folder())
     if not names:
         raise CommandRefusedError("There is no Pulumi.<stack>.yaml here.")
     return names
@@ -56,15 +64,25 @@ def _preview(stack: str, *, create: bool) -> StackPreview:
     try:
         changes = _previewed(stack, create=create)
     except ScriptError as error:
-        changes = {"error": str(error)}
+        changes = {"error": masked(str(error))}
     return result.model_copy(update={**changes, "elapsed_s": round(time.monotonic() - started_s, 1)})
 
 
 def _previewed(stack: str, *, create: bool) -> dict[str, object]:
     """Return the fields of a preview. Raises ScriptError with the engine's own words."""
-    chosen = engine.run("stack", "select", *(["--create"] if create else []), stack, limit_s=PREVIEW_LIMIT_S)
-    if chosen.returncode != 0:
+    chosen = engine.run("stack", "select", stack, limit_s=PREVIEW_LIMIT_S)
+    if chosen.returncode == 0:
+        return _asked(stack)
+    if not create or _NO_STACK not in chosen.stderr + chosen.stdout:
         raise ScriptError(_error(stack, chosen, None))
+    with _scratch_backend(stack):
+        made = engine.run("stack", "init", stack, limit_s=PREVIEW_LIMIT_S)
+        if made.returncode != 0:
+            raise ScriptError(_error(stack, made, None))
+        return {**_asked(stack), "new_stack": True}
+
+
+def _asked(stack: str) -> dict[str, object]:
     answer = engine.run("preview", "--json", "--stack", stack, limit_s=PREVIEW_LIMIT_S)
     try:
         parsed = EnginePreview.model_validate_json(answer.stdout)
@@ -74,6 +92,23 @@ def _previewed(stack: str, *, create: bool) -> dict[str, object]:
         raise ScriptError(_error(stack, answer, parsed))
     changes, unchanged, warnings = from_engine(parsed)
     return {"changes": changes, "unchanged": unchanged, "warnings": warnings}
+
+
+@contextlib.contextmanager
+def _scratch_backend(stack: str) -> Generator[None]:
+    """Let the engine use an empty backend for a while, and leave the settings file as it was: a new stack writes its salt there."""
+    path = engine.project_folder() / f"Pulumi.{stack}.yaml"
+    text, before = path.read_bytes(), os.environ.get(_BACKEND)
+    with tempfile.TemporaryDirectory(prefix="backend-") as folder:
+        os.environ[_BACKEND] = f"file://{folder}"
+        try:
+            yield
+        finally:
+            path.write_bytes(text)
+            if before is None:
+                del os.environ[_BACKEND]
+            else:
+                os.environ[_BACKEND] = before
 
 
 def _error(stack: str, answer: CompletedProcess[str], parsed: EnginePreview | None) -> str:
@@ -92,6 +127,6 @@ def _usd_per_hour(stack: str) -> float | None:
     from stacks.planned import to_deployment  # noqa: PLC0415 - the same
 
     try:
-        return plan(to_deployment(stack_settings(stack, project="unknown-project"))).cost.usd_per_hour
+        return plan(to_deployment(stack_settings(stack, project=UNKNOWN_PROJECT))).cost.usd_per_hour
     except (CommandRefusedError, PlanningError):
         return None

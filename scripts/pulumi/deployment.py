@@ -164,6 +164,11 @@ def parse_deployment(stack: str, text: str) -> StackDeployment:
         document: object = json.loads(text)
     except ValueError as error:
         raise _unreadable(stack, str(error)) from None
+    return deployment_of(stack, document)
+
+
+def deployment_of(stack: str, document: object) -> StackDeployment:
+    """Return the deployment in the document of an export. Raises StateUnreadableError."""
     if not isinstance(document, dict) or not isinstance(as_mapping(cast("object", document)).get("version"), int):
         raise _unreadable(stack, "it has no version")
     known = cast("Mapping[str, object]", document)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar, cast
+from urllib.parse import unquote, urlsplit
 
 from contracts.labels import PRODUCT
-from scripts.errors import CommandRefusedError
+from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
 
 Result = TypeVar("Result")
@@ -115,12 +116,22 @@ def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[
 
 def stack_locks(stack: str) -> tuple[StackLock, ...]:
     """Return the locks of a stack in a file backend; nothing for other backends, whose locks only show when a command is refused."""
-    folder = backend_folder()
+    try:
+        folder = backend_folder()
+    except ScriptError:
+        return ()
     return read_locks(folder / "locks" / "organization" / PRODUCT / stack) if folder else ()
 
 
 def backend_folder() -> Path | None:
-    """Return the folder `.pulumi` of a file backend; None for other backends."""
+    """Return the folder `.pulumi` of a file backend: of PULUMI_BACKEND_URL, else of the engine's login; None for other backends.
+
+    Raises ScriptError if the variable is not set and there is no engine to ask.
+    """
+    given = os.environ.get("PULUMI_BACKEND_URL", "")
+    if given:
+        parts = urlsplit(given)
+        return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser() / ".pulumi" if parts.scheme == "file" else None
     answer = engine.run("whoami", "--verbose", "--json")
     try:
         url = str(json.loads(answer.stdout).get("url") or "")

@@ -8,7 +8,7 @@ from contracts.outputs import DETAILS_TYPE, StackOutputs
 from scripts.errors import CommandRefusedError
 from scripts.pulumi.deployment import ResourceState, read_deployment
 
-_STACK_TYPE: Final = "pulumi:pulumi:Stack"
+STACK_TYPE: Final = "pulumi:pulumi:Stack"
 
 
 def stack_outputs(stack: str) -> StackOutputs:
@@ -16,8 +16,15 @@ def stack_outputs(stack: str) -> StackOutputs:
 
     Raises CommandRefusedError if the stack does not exist, is not deployed, or was deployed by another version of the project.
     """
-    resources = read_deployment(stack).resources
-    printed = _outputs(resources, _STACK_TYPE)
+    return outputs_in(stack, read_deployment(stack).resources)
+
+
+def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
+    """Return the outputs in a stack's resources.
+
+    Raises CommandRefusedError if it is not deployed, or was deployed by another version of the project.
+    """
+    printed = _outputs(resources, STACK_TYPE)
     raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
     if not printed:
         raise CommandRefusedError(f"Stack {stack} is not deployed; run `pulumi up --stack {stack}`.")

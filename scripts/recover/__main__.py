@@ -5,7 +5,6 @@ cleared. Resources of others with the same name are named and never touched. Not
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
+from scripts.cli.asking import confirm
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
-from scripts.errors import CommandRefusedError
+from scripts.cloud.simulated import is_simulated
 
 if TYPE_CHECKING:
     from scripts.recover.run import Examined, Recovery
@@ -40,11 +40,11 @@ def _recover(options: RecoverOptions) -> ExitCode:
     if options.dry_run:
         return _show_findings(options, run.look(stack, api))
 
-    def confirm(findings: "Sequence[Examined]") -> None:
+    def confirm_findings(findings: "Sequence[Examined]") -> None:
         if not options.yes:
             _confirm(stack, findings)
 
-    recovery = run.recover(stack, api, report=lambda text: say("recover", text), confirm=confirm)
+    recovery = run.recover(stack, api, report=lambda text: say("recover", text), confirm=confirm_findings)
     if options.as_json:
         print(json.dumps({**_to_json(recovery), "elapsed_s": round(time.monotonic() - started_s, 1)}))
     else:
@@ -54,14 +54,14 @@ def _recover(options: RecoverOptions) -> ExitCode:
 
 def _confirm(stack: str, findings: "Sequence[Examined]") -> None:
     """Ask a person. Raises CommandRefusedError unless the answer is yes."""
-    if not sys.stdin.isatty():
-        raise CommandRefusedError(f"The state of stack {stack} has to change and stdin is no terminal; pass --yes.")
     for finding in findings:
         print(f"  {finding.noun}  {finding.name}", file=sys.stderr)
     question = f"Take these {len(findings)} resources into" if findings else "Start a new"
-    print(f"{question} state of stack {stack}? Type yes: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != "yes":
-        raise CommandRefusedError("Nothing was changed; type yes, or pass --yes.")
+    confirm(
+        f"{question} state of stack {stack}?",
+        without_terminal=f"The state of stack {stack} has to change and stdin is no terminal; pass --yes.",
+        declined="Nothing was changed; type yes, or pass --yes.",
+    )
 
 
 def _show_findings(options: RecoverOptions, findings: "Sequence[Examined]") -> ExitCode:
@@ -98,7 +98,7 @@ def _to_json(recovery: "Recovery") -> dict[str, object]:
         "open": list(recovery.open),
         "backups": [str(path) for path in recovery.backups],
         "clean": recovery.clean,
-        "simulated": "LOCALCLOUD_URL" in os.environ,
+        "simulated": is_simulated(),
     }
 
 

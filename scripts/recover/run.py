@@ -26,8 +26,8 @@ from scripts.pulumi.deployment import (
     write_deployment,
 )
 from scripts.pulumi.locks import backend_folder, end_dead_locks, past_dead_locks, stack_locks
+from scripts.pulumi.previewed import declared
 from scripts.recover.kinds import KINDS, REPEATABLE, Found, Owner, Search, lookup
-from scripts.recover.previewed import declared
 from scripts.recover.surgery import Candidate, adopted, candidates, without_pending
 
 _MAX_ROUNDS: Final = 10

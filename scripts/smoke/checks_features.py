@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, cast
 
-from scripts.client.events import as_list, as_mapping, first_message
+from scripts.client.events import as_list, as_mapping, first_message, was_cut
 from scripts.client.openai import chat_body
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
@@ -127,7 +127,8 @@ async def structured_output(context: CheckContext) -> Outcome:
     try:
         found: object = json.loads(content)
     except ValueError:
-        return failed(measured, wanted=wanted, detail="the answer is not JSON.")
+        cut = f"the answer was cut off at {body['max_tokens']} tokens (finish_reason length), before its JSON ended."
+        return failed(measured, wanted=wanted, detail=cut if was_cut(answer.body) else "the answer is not JSON.")
     return judged(measured, _city_fault(found), wanted=wanted)
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from contracts.exit_codes import ExitCode
 from scripts.cloud.google_api import GoogleApi
-from scripts.teardown.limits import StackSpending, spending
-from scripts.teardown.receipt import Receipt, is_simulated
+from scripts.cloud.simulated import is_simulated
+from scripts.cloud.spending import StackSpending, spending
+from scripts.teardown.receipt import Receipt
 from scripts.teardown.run import Teardown, TeardownRequest, known
 from scripts.teardown.talk import Talk, text_of
 

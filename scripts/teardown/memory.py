@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from scripts.pulumi.state import StackState
 from scripts.teardown.receipt import FOLDER
-from scripts.teardown.state import StackState
 
 _KEYS = ("type", "urn", "inputs")
 

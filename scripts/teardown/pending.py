@@ -17,7 +17,7 @@ from scripts.cloud.inventory.grants import PolicyHolder
 from scripts.cloud.inventory.kinds import GRANT, by_name
 from scripts.cloud.inventory.search import resource_of
 from scripts.errors import ScriptError
-from scripts.teardown.state import StackState
+from scripts.pulumi.state import StackState
 
 Item = Mapping[str, object]
 

@@ -1,7 +1,6 @@
 """The receipt of a teardown: what was read, deleted and kept, and what could not be told, for somebody who was not there."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import Final
 from scripts.cloud.deletion import DeletedResource
 from scripts.cloud.inventory.found import FoundResource, Inventory
 from scripts.cloud.prices import usd_per_hour, usd_so_far
+from scripts.cloud.simulated import is_simulated
 
 FOLDER: Final = Path(".work") / "teardown"
 
@@ -111,8 +111,3 @@ def described(item: FoundResource, now: datetime) -> dict[str, object]:
         "usd_per_hour": None if rate is None else round(rate, 4),
         "usd_so_far": None if so_far is None else round(so_far, 2),
     }
-
-
-def is_simulated() -> bool:
-    """Whether the cloud is a local one."""
-    return "LOCALCLOUD_URL" in os.environ

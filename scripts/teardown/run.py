@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, cast
 
-from contracts.labels import PRODUCT
 from scripts.cloud.deletion import DeletedResource, WaitClock, delete_all
 from scripts.cloud.google_api import GoogleApi, GoogleListError
 from scripts.cloud.inventory.found import FoundResource, Inventory
 from scripts.cloud.inventory.search import Scope, search
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
+from scripts.pulumi import state as states
 from scripts.pulumi.deployment import (
     StateUnreadableError,
     back_up,
@@ -26,12 +26,11 @@ from scripts.pulumi.deployment import (
     read_deployment,
     write_deployment,
 )
-from scripts.pulumi.locks import StackLock, is_lock_error, parse_locks
+from scripts.pulumi.locks import StackLock, is_lock_error, parse_locks, stack_locks
 from scripts.pulumi.settings import stack_settings
+from scripts.pulumi.state import StackState
 from scripts.teardown import locks, memory, pending
-from scripts.teardown import state as states
 from scripts.teardown.receipt import Receipt
-from scripts.teardown.state import StackState
 from scripts.teardown.talk import Talk, counted
 from stacks.loading import project_from_environment
 from stacks.settings import Settings
@@ -97,7 +96,7 @@ class Teardown:
         self.talk.show("Found in the cloud", self.left, datetime.now(UTC))
         if not self.request.dry_run:
             for state in self.known.states:
-                self._end_locks(state.stack, locks.in_backend(state.stack))
+                self._end_locks(state.stack, stack_locks(state.stack))
             self._confirm()
             for state in self.known.states:
                 memory.remember(state)
@@ -319,7 +318,7 @@ class Teardown:
 def known(request: TeardownRequest, say: Callable[[str], None]) -> Known:
     """Return what states, settings and environment say. Raises CommandRefusedError if no project is known."""
     doubts: list[str] = []
-    found = [states.read(request.stack)] if request.stack else _all_states()
+    found = [states.read(request.stack)] if request.stack else states.all_states()
     settings: dict[str, Settings] = {}
     for state in found:
         if state.status != "read" and (request.stack or state.status != "missing"):
@@ -372,21 +371,3 @@ def without_pending(exported: Mapping[str, object]) -> Mapping[str, object]:
 
 def _deployment(exported: Mapping[str, object]) -> dict[str, object]:
     return cast("dict[str, object]", exported.get("deployment") or {})
-
-
-def _all_states() -> list[StackState]:
-    """Return the state of each stack that the backend or a settings file names."""
-    files = engine.project_folder().glob("Pulumi.*.yaml")
-    known_names = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files}
-    try:
-        listed = json.loads(engine.query(["stack", "ls", "--json", "--project", PRODUCT]))
-        deployed = {str(item["name"]).rpartition("/")[2] for item in listed}
-    except ScriptError:
-        backend = states.backend_folder()
-        deployed = {path.stem for path in (backend / "stacks" / PRODUCT).glob("*.json")} if backend else known_names
-    return [
-        states.read(name)
-        if name in deployed
-        else StackState(stack=name, status="missing", detail="It is not deployed.")
-        for name in sorted(known_names | deployed)
-    ]

@@ -6,14 +6,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from planning.units import age
 from scripts.cli.command import say
 from scripts.cli.tables import console, table
 from scripts.cloud.inventory.found import FoundResource
 from scripts.cloud.inventory.kinds import GRANT, KINDS
 from scripts.cloud.prices import usd_per_hour, usd_so_far
+from scripts.cloud.simulated import is_simulated
+from scripts.cloud.spending import SERVICE
 from scripts.errors import CommandRefusedError
-from scripts.teardown.limits import SERVICE
-from scripts.teardown.receipt import Receipt, is_simulated
+from scripts.teardown.receipt import Receipt
 
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far, at most")
 _NUMBERS: Final = ("age", "USD per hour", "USD so far, at most")
@@ -105,12 +107,7 @@ def counted(found: Sequence[FoundResource]) -> str:
 
 def _age(item: FoundResource, now: datetime) -> str:
     age_s = item.age_s(now)
-    if age_s is None:
-        return "-"
-    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if age_s >= 2 * seconds:
-            return f"{age_s / seconds:.0f} {unit}"
-    return f"{max(age_s, 0):.0f} s"
+    return "-" if age_s is None else age(age_s)
 
 
 def _usd(amount: float | None) -> str:

@@ -61,7 +61,7 @@ class Workspace:
     environment: dict
     transcript: list = field(default_factory=list)
 
-    def run(self, *command, stdin="", expect=0, environment=None):
+    def run(self, *command, stdin="", expect=0, environment=None, limit_s=LIMIT_S):
         done = subprocess.run(
             [str(part) for part in command],
             cwd=self.folder / "project",
@@ -69,7 +69,7 @@ class Workspace:
             capture_output=True,
             text=True,
             input=stdin,
-            timeout=LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
         answer = Answer(done.returncode, done.stdout, done.stderr)

@@ -99,6 +99,10 @@ class Cycle:
     def teardown(self, *words, expect=0, **options):
         return self.workspace.script("teardown", "--stack", STACK, "--yes", "--json", *words, expect=expect, **options)
 
+    def status(self):
+        (found,) = self.workspace.script("status", "--stack", STACK, "--json").json["stacks"]
+        return found
+
     def assert_nothing_left(self):
         assert self.left() == []
         members = {member for item in self.policy() for member in item["members"]}
@@ -123,7 +127,18 @@ def test_a_request_in_a_zone_that_the_settings_no_longer_name_is_found(cycle):
     )
     process = cycle.start()
     cycle.wait(lambda: cycle.left("/queuedResources/"), "no queued resource")
+    cycle.wait(lambda: cycle.status()["waits"], "the status does not tell the wait")
+    waiting = cycle.status()
+    assert waiting["cloud"]["state"] in {"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"}
+    assert waiting["cloud"]["place"] == ZONE
+    assert any(f"process {process.pid}" in wait for wait in waiting["waits"])
+    assert waiting["next_command"] == f"python -m scripts.status --stack {STACK} --watch"
     cycle.kill(process)
+    killed = cycle.status()
+    assert any("whose process is gone" in wait for wait in killed["waits"])
+    assert killed["next_command"] == f"python -m scripts.recover --stack {STACK}"
+    nothing = cycle.workspace.script("logs", "--stack", STACK)
+    assert (nothing.out, "there are no lines" in nothing.err) == ("", True)
     assert f"zones: [{ZONE}, " in cycle.original
     cycle.settings.write_text(cycle.original.replace(f"zones: [{ZONE}, ", "zones: ["))
     cycle.workspace.pulumi("cancel", "--yes", "--stack", STACK)

@@ -165,6 +165,8 @@ def test_a_changed_start_up_script_reaches_the_machine_and_leaves_the_server_run
 def test_the_token_is_found_nowhere_in_clear(workspace, deployed):
     """Incident SEC01: state, metadata, start-up script, logs, previews, exceptions, process arguments."""
     assert deployed["watch"].seen == []
+    lines = workspace.script("logs", "--stack", STACK, "--lines", "5000", "--since", "1d").out
+    assert "Starting vLLM API server" in lines
     for canary in CANARIES:
         assert canary not in workspace.state(STACK)
         assert canary not in json.dumps(capacity(workspace))

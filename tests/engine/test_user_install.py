@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections import Counter
 from importlib.metadata import distribution
 from pathlib import Path, PurePosixPath
@@ -97,4 +98,32 @@ def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
     load = ["--concurrency", "2", "--requests", "4", "--input-tokens", "16", "--output-tokens", "8"]
     user.run(*scripts, "scripts.bench", "--stack", stack, *load, "--out", user.folder / stack)
     assert (user.folder / stack / "report.html").is_file()
+    before = status(user, stack, "--tunnel", "--wake", "--refresh")
+    assert (before["cloud"]["state"], before["health"], before["unanswered"]) == (
+        "READY" if stack.startswith("l4") else "ACTIVE",
+        "ready",
+        [],
+    )
+    assert before["server"]["waiting_requests"] == 0
+    assert before["rate"]["measured_tok_per_s"] > 0
+    assert (before["cloud"]["running"], before["drift"]) == (before["cloud"]["declared"], [])
+    assert before["next_command"] == f"python -m scripts.connect --stack {stack}"
+    logs = [*scripts, "scripts.logs", "--stack", stack]
+    eventually(lambda: "Application startup complete" in user.run(*logs, "--lines", "5000").out)
     user.run(*scripts, "scripts.teardown", "--stack", stack, "--yes")
+    after = status(user, stack)
+    assert (after["deployed"], after["cloud"], after["next_command"]) == (False, None, f"pulumi up --stack {stack}")
+    assert "Application startup complete" in user.run(*logs, "--lines", "5000").out
+
+
+def status(user, stack, *options):
+    (found,) = user.run(python(user), "-m", "scripts.status", "--stack", stack, "--json", *options).json["stacks"]
+    return found
+
+
+def eventually(condition, limit_s=60):
+    """Entries can be listed some seconds after they were written."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(1)

@@ -10,8 +10,8 @@ from planning.prices import LIST_PRICES
 from scripts.cloud import prices
 from scripts.cloud.inventory.kinds import by_name
 from scripts.cloud.inventory.search import resource_of
+from scripts.cloud.spending import spending
 from scripts.preview.run import _usd_per_hour as preview_usd_per_hour
-from scripts.teardown.limits import spending
 from scripts.teardown.receipt import described
 from stacks.loading import from_file
 from stacks.planned import to_deployment
@@ -65,7 +65,7 @@ def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
     planned = plan(to_deployment(settings))
     assert preview_usd_per_hour(stack) == planned.cost.usd_per_hour
     assert planned.summary().cost.usd_per_hour == round(planned.cost.usd_per_hour, 4)
-    monkeypatch.setattr("scripts.teardown.limits._billed_s", lambda *_: 3 * 3600.0)
+    monkeypatch.setattr("scripts.cloud.spending._billed_s", lambda *_: 3 * 3600.0)
     for one in planned.cost.places:
         found = deployed(settings, one.place)
         first = found[0]

@@ -61,10 +61,11 @@ def test_the_tpu_baseline_is_the_documented_one():
         "flex-start",
         4 * 3600,
     )
-    vllm = settings.vllm
+    vllm = plan(to_deployment(settings)).vllm
     assert (vllm.tensor_parallel_size, vllm.max_model_len, vllm.max_num_batched_tokens) == (4, 16384, 4096)
     assert (vllm.kv_cache_dtype, vllm.gpu_memory_utilization, vllm.disable_chunked_mm_input) == ("fp8", 0.4, True)
     assert vllm.limit_mm_per_prompt == {"image": 4, "audio": 1}
+    assert (vllm.enable_auto_tool_choice, vllm.tool_call_parser, vllm.reasoning_parser) == (True, "gemma4", "gemma4")
 
 
 def test_the_l4_baseline_allows_the_start_that_was_measured():
@@ -154,7 +155,7 @@ MISTAKES = [
         "gemma-serving:vllm.gpuMemoryUtilization = 40: expected less than or equal to 1.",
     ),
     ("tpu-v6e4", "vllm.maxModelLen", "16384", 'gemma-serving:vllm.maxModelLen = "16384": expected a whole number.'),
-    ("tpu-v6e4", "vllm.toolCallParser", ..., "enableAutoToolChoice needs toolCallParser"),
+    ("tpu-v6e4", "vllm.enableAutoToolChoice", True, "enableAutoToolChoice needs toolCallParser"),
     ("tpu-v6e4", "labels", {"managed-by": "me"}, '"managed-by" is set by this project'),
     ("tpu-v6e4", "endpointUrl", "models.example.com", "expected a whole URL such as https://models.example.com"),
     ("tpu-v6e4", "endpointUrl", "http://[", "expected a whole URL such as https://models.example.com"),
@@ -303,10 +304,29 @@ def test_a_value_that_is_not_json_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_every_stack_names_an_image_and_deploys_its_digest(stack):
-    image = IMAGES[values_of(stack)["image"]]
-    settings = load(values_of(stack))
-    assert (settings.image.repository, settings.image.digest) == (image.repository, image.digest)
+def test_every_stack_leaves_the_image_to_its_target_and_deploys_its_digest(stack):
+    values = values_of(stack)
+    name = {"tpu": "vllm-tpu", "cloud-run": "vllm-openai"}[values["target"]]
+    assert "image" not in values
+    settings = load(values)
+    assert (settings.image.repository, settings.image.digest) == (IMAGES[name].repository, IMAGES[name].digest)
+    assert load({**values, "image": name}) == settings
+
+
+REPEATED = {
+    "enableAutoToolChoice": True,
+    "toolCallParser": "gemma4",
+    "reasoningParser": "gemma4",
+    "disableChunkedMmInput": True,
+}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_what_repeated_in_the_stacks_is_a_default_and_changes_nothing_when_it_is_written(stack):
+    values = values_of(stack)
+    assert not REPEATED.keys() & values["vllm"].keys()
+    written = {**values, "vllm": {**values["vllm"], **REPEATED}}
+    assert planned(written) == planned(values)
 
 
 def planned(values):

@@ -61,7 +61,7 @@ WRONG = {
     "a number as text": TPU.replace("maxModelLen: 16384", "maxModelLen: '16384'"),
     "a number out of range": TPU.replace("gpuMemoryUtilization: 0.4", "gpuMemoryUtilization: 40"),
     "a region instead of a zone": TPU.replace("us-east5-a", "us-east5"),
-    "an unknown image": TPU.replace("vllm-tpu", "vllm-gpu"),
+    "an unknown image": TPU + "  gemma-serving:image: vllm-gpu\n",
     "an unknown precision": TPU.replace("kvCacheDtype: fp8", "kvCacheDtype: int3"),
     "a missing model": "\n".join(line for line in TPU.splitlines() if "model:" not in line),
     "a token in clear": TPU + "  gemma-serving:hfToken: hf_canary\n",

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from components.startup_script import startup_script
 from contracts.serving_document import SCRIPT_METADATA_KEY
-from tests.google_bodies import google_body
+from tests.google_bodies import google_body, google_request
 from vm_agent.base import TMPFS
 
 CANARY = "hf_canaryCANARYcanary0123456789"
@@ -94,6 +94,7 @@ if verb == "rm":
     os.remove(root + "/" + name + ".json")
 if verb == "logs":
     with open(root + "/" + name + ".log") as f:
+        if "--tail=0" in args: f.read()
         while True:
             running = alive(box["pid"])
             sys.stdout.write(f.read()); sys.stdout.flush()
@@ -167,6 +168,8 @@ class Machine:
     fail_next: dict[str, int] = field(default_factory=dict)
     wrong_md5: set[str] = field(default_factory=set)
     ranges: list[str] = field(default_factory=list)
+    shipped: list[dict[str, Any]] = field(default_factory=list)
+    """Bodies of the writes to Cloud Logging."""
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self):
@@ -178,7 +181,12 @@ class Machine:
             (bin_folder / name).chmod(0o755)
         (self.root / "server.py").write_text(SERVER)
         (bin_folder / "python3").symlink_to(self.python)
-        self.attributes[SCRIPT_METADATA_KEY] = startup_script()
+        self.attributes |= {
+            SCRIPT_METADATA_KEY: startup_script(),
+            "service-accounts/default/email": "gemma-x@p.iam.gserviceaccount.com",
+            "zone": "projects/1/zones/us-east5-a",
+            "name": "t1v-n-0-w-0",
+        }
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
@@ -194,6 +202,7 @@ class Machine:
             "GCE_METADATA_HOST": self.url.removeprefix("http://"),
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"{self.url}/secretmanager/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.url}/storage/storage/v1/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING": f"{self.url}/logging/",
         }
 
     def boot(self) -> subprocess.CompletedProcess[str]:
@@ -229,6 +238,11 @@ class Machine:
             if key in {"phase", "document-hash"} and (not seen or seen[-1] != moment):
                 seen.append(moment)
         return seen
+
+    def log_lines(self, source: str) -> list[str]:
+        """What the agent has written to Cloud Logging."""
+        entries = [entry for body in list(self.shipped) for entry in body["entries"]]
+        return [entry["textPayload"] for entry in entries if entry["labels"]["source"] == source]
 
     def docker_calls(self) -> list[list[str]]:
         lines = (self.root / "docker.log").read_text().splitlines()
@@ -269,6 +283,17 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
                 return
             machine.published.append((self.path.removeprefix(prefix), body))
             self.answer(200, b"")
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.headers.get("Authorization") != "Bearer vm-token":
+                self.answer(401, b"{}")
+            elif machine.fail_next.get("entries:write"):
+                machine.fail_next["entries:write"] -= 1
+                self.answer(403, b'{"error": {"message": "Permission denied."}}')
+            else:
+                machine.shipped.append(google_request("POST", self.path.lstrip("/"), body))
+                self.answer(200, b"{}")
 
         def do_GET(self) -> None:
             url = urlsplit(self.path)

@@ -242,6 +242,43 @@ def test_a_crash_is_told_with_the_servers_last_lines_and_without_the_secret(mach
     assert CANARY not in json.dumps(machine.published) + (machine.root / "agent.log").read_text()
 
 
+def test_the_lines_of_the_server_and_the_phases_reach_cloud_logging_without_the_token(machine: Machine):
+    machine.fail_next["entries:write"] = 1
+    port = free_port()
+    machine.set_document(document(port, args=["m", f"--port={port}", "--crash"]))
+    machine.boot()
+    eventually(lambda: "ValueError: no such flag" in machine.log_lines("server"), "the server's lines are written")
+    eventually(lambda: any("retrying" in line for line in machine.log_lines("agent")), "the phase is written")
+    assert "the token is [removed]" in machine.log_lines("server")
+    assert any("retrying. The server stopped with exit code 3." in line for line in machine.log_lines("agent"))
+    assert CANARY not in json.dumps(machine.shipped)
+    first = machine.shipped[0]
+    assert first["logName"] == "projects/p/logs/gemma-serving-machine"
+    labels = {"project_id": "p", "location": "us-east5-a", "namespace": "gemma-x", "node_id": "t1v-n-0-w-0"}
+    assert first["resource"] == {"type": "generic_node", "labels": labels}
+    entries = [entry for body in machine.shipped for entry in body["entries"]]
+    assert len({entry["insertId"] for entry in entries}) == len(entries)
+    assert [entry["timestamp"] for entry in entries] == sorted({entry["timestamp"] for entry in entries})
+    assert (
+        "not written to Cloud Logging: POST /logging/v2/entries:write failed: 403"
+        in (machine.root / "agent.log").read_text()
+    )
+
+
+def test_an_agent_that_starts_again_ships_no_line_twice_and_knows_the_secrets(machine: Machine):
+    text_hash = machine.set_document(document(free_port()))
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    printed = (machine.root / "gemma-serving.log").read_text().splitlines()
+    eventually(lambda: machine.log_lines("server") == printed, "the server's lines are written")
+    machine.stop_agent()
+    machine.published.clear()
+    machine.boot()
+    eventually(lambda: is_phase(machine, "ready", text_hash), "the second agent sees the server")
+    eventually(lambda: len(machine.log_lines("agent")) > len(set(machine.log_lines("agent"))), "it writes again")
+    assert machine.log_lines("server") == printed
+
+
 def test_an_unreadable_secret_is_told_before_the_old_server_is_touched(machine: Machine):
     port = free_port()
     first = machine.set_document(document(port))

@@ -161,6 +161,7 @@ class SimulatedMachines:
             "GCE_METADATA_HOST": metadata_server,
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"{self._base_url}/secretmanager/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._base_url}/storage/storage/v1/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING": f"{self._base_url}/logging/",
             "GEMMA_SERVING_LOOPBACK": address,
         }
 

@@ -70,6 +70,10 @@ def traffic_notes(
         fixed = prepared.dataset is None and prepared.trace is None and prepared.traffic.output_lengths is None
         notes.append(f"{short} answers are shorter than {f'{point.output_tokens} tokens' if fixed else 'asked for'}")
     begun, cut = sum(result.sessions for result in results), sum(result.sessions_cut for result in results)
+    if prepared.traffic.turns > 1 and point.request_rate is not None:
+        notes.append(
+            f"{point.request_rate:g} per second is the rate of new sessions: {begun} sessions sent {len(records)} requests"
+        )
     if cut:
         notes.append(f"{cut} of {begun} sessions ended early, because the conversation had reached max-model-len")
     if prepared.dataset is not None:

@@ -113,6 +113,16 @@ def test_entries_come_in_order_by_page_and_from_one_project(client):
     assert client.error("POST", LIST, {**asked, "resourceNames": ["projects/foreign"]})[0] == 403
 
 
+def test_an_entry_that_is_written_again_after_a_lost_answer_is_listed_once(client):
+    log = f"{P}/logs/again"
+    entry = {"logName": log, "textPayload": "x", "timestamp": "2026-11-01T00:00:00Z", "insertId": "a1"}
+    other = {**entry, "insertId": "a2"}
+    for _ in range(2):
+        client.ok("POST", "/logging/v2/entries:write", {"resource": {"type": "global"}, "entries": [entry, other]})
+    found = client.ok("POST", LIST, {"resourceNames": [P], "filter": f'logName="{log}"'})["entries"]
+    assert [item["insertId"] for item in found] == ["a1", "a2"]
+
+
 def test_an_entry_can_be_listed_some_seconds_after_it_was_written():
     with idle_cloud.start(scenario=Scenario(logging=Logging(lag_s=1_000_000))) as cloud:
         client = Client(cloud.base_url, cloud.token)

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -10,15 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.bench.charts import pictures
 from scripts.bench.compare import compare_folders, comparison_json, comparison_markdown
 from scripts.bench.points import Point, SweepError
 from scripts.bench.report import write_reports
+from scripts.bench.report_charts import report_charts
 from scripts.bench.roofline import MOST_OF_PEAK, roofline_of
 from scripts.bench.server import Watch
-from scripts.bench.svg import log_ticks, nice_ticks
+from scripts.bench.svg_axes import log_ticks, nice_ticks
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = next(
+    (
+        found
+        for name in (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
+        if name and (found := shutil.which(name))
+    ),
+    None,
+)
+NO_CHROMIUM = (
+    "no Chromium, so that the page is not opened in a browser; to enable this test install one (Debian: `apt-get install chromium`)"
+    " or set CHROMIUM to the path of one"
+)
 
 
 def result(level, tokens, *, slower=1.0, valid=True, failed=0, requests=64, output=32, repeat=0, wobble=0.05):
@@ -87,6 +99,10 @@ def grid():
     ]
 
 
+CHARTS = 6 + 1 + 2 + 3 * 3
+"""Six charts over the load, as some requests failed; a map; the first tokens of two more shapes; distributions of three shapes."""
+
+
 class Page(HTMLParser):
     def __init__(self):
         super().__init__()
@@ -104,7 +120,7 @@ def test_the_report_stands_alone_and_shows_all_its_charts(tmp_path):
     html = (tmp_path / "r" / "report.html").read_text()
     page = Page()
     page.feed(html)
-    assert page.links == ["data:,"]
+    assert [link for link in page.links if not link.startswith("#")] == ["data:,"]
     assert "script" not in page.tags
     assert not re.search(r"url\(|@import|https?://(?!h\b|www\.w3\.org/2000/svg)", html)
     for title in (
@@ -115,16 +131,16 @@ def test_the_report_stands_alone_and_shows_all_its_charts(tmp_path):
         "Output tokens per second, 32",
     ):
         assert title in html
-    assert page.tags.count("svg") == 8  # five charts, one map, and two more shapes of the first chart
+    assert page.tags.count("svg") == CHARTS
     assert {file.name for file in files} >= {
         "summary.csv",
         "report.md",
         "report.html",
-        "throughput-closed.png",
-        "grid-o32.png",
-        "cost-closed.png",
+        "throughput-closed.svg",
+        "grid-o32.svg",
+        "cost-closed.svg",
     }
-    assert all((file).stat().st_size > 1000 for file in files if file.suffix == ".png")
+    assert all((file).stat().st_size > 1000 for file in files if file.suffix == ".svg")
 
 
 def test_words_of_a_server_cannot_become_markup(tmp_path):
@@ -139,18 +155,18 @@ def test_the_report_says_simulated_invalid_and_failed(tmp_path):
     results = grid()
     for found in results:
         found["simulated"] = "vllm"
-    write_reports(folder(tmp_path / "r", results))
+    write_reports(folder(tmp_path / "r", results, run={"max_failed": 0.01}))
     for name in ("report.html", "report.md"):
         text = (tmp_path / "r" / name).read_text()
         assert "Simulated server" in text
-        assert "1 of 12 points are invalid" in text
+        assert "NOT VALID: 2 of 12 points" in text
         assert "3 x http_503" in text
 
 
 def test_an_invalid_point_is_hollow_and_never_the_best(tmp_path):
     results = [result(1, 16), result(8, 16, valid=False)]
-    drawn = pictures(results)
-    assert [mark.valid for mark in drawn.lines[0].series[0].marks] == [True, False]
+    (charts, *_) = report_charts({}, results)
+    assert [mark.valid for mark in charts.charts[0].series[0].marks] == [True, False]
     write_reports(folder(tmp_path / "r", results))
     assert "(load 1)" in (tmp_path / "r" / "report.md").read_text()
 
@@ -196,17 +212,21 @@ def test_ticks_cover_what_they_mark_and_stay_few(low, factor):
         assert len(ticks) <= 18
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the page is not opened in a browser")
-@pytest.mark.parametrize("width", [1280, 500])
-def test_a_browser_shows_the_page_without_errors_and_without_scrolling_sideways(tmp_path, width):
-    """Headless Chromium takes no window narrower than 500 px; the phone is measured in a frame of 375 px on the same page."""
+@pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_the_page_without_errors_and_without_scrolling_sideways(tmp_path, width, scheme):
+    """Headless Chromium takes no window narrower than 500 px, so that the page is measured in a frame of the width."""
     write_reports(folder(tmp_path / "r", grid()))
-    page = tmp_path / "r" / "report.html"
     probe = tmp_path / "r" / "probe.html"
     frame = (
-        f'<!doctype html><body style="margin:0"><iframe src="report.html" style="border:0;width:{375 if width == 500 else width}px;height:900px"></iframe>'
-        "<script>onload=()=>{const d=document.querySelector('iframe').contentDocument.documentElement;"
-        "document.title='width '+d.scrollWidth+' of '+d.clientWidth+' charts '+d.querySelectorAll('svg').length}</script></body>"
+        f'<!doctype html><body style="margin:0"><iframe src="report.html" style="border:0;width:{width}px;height:900px"></iframe>'
+        "<script>onload=()=>{const f=document.querySelector('iframe'),d=f.contentDocument.documentElement;"
+        "d.querySelectorAll('details').forEach(e=>e.open=true);"
+        "const box=e=>e.getBoundingClientRect(),out=[...d.querySelectorAll('svg text')].filter(t=>{const a=box(t),b=box(t.closest('svg'));"
+        "return a.left<b.left-1||a.right>b.right+1}).map(t=>t.textContent);"
+        "document.title='width '+d.scrollWidth+' of '+d.clientWidth+' charts '+d.querySelectorAll('svg').length"
+        "+' background '+f.contentWindow.getComputedStyle(d.querySelector('body')).backgroundColor+' cut ['+out.join('|')+']'}</script></body>"
     )
     probe.write_text(frame)
     flags = [
@@ -215,13 +235,14 @@ def test_a_browser_shows_the_page_without_errors_and_without_scrolling_sideways(
         "--disable-gpu",
         "--allow-file-access-from-files",
         "--enable-logging=stderr",
+        f"--blink-settings=preferredColorScheme={int(scheme == 'light')}",
         f"--user-data-dir={tmp_path / 'p'}",
     ]
     done = subprocess.run(
         [
             str(CHROMIUM),
             *flags,
-            f"--window-size={width},1000",
+            f"--window-size={max(500, width)},1000",
             "--virtual-time-budget=3000",
             "--dump-dom",
             probe.as_uri(),
@@ -231,12 +252,13 @@ def test_a_browser_shows_the_page_without_errors_and_without_scrolling_sideways(
         timeout=120,
         check=True,
     )
-    found = re.search(r"width (\d+) of (\d+) charts (\d+)", done.stdout)
+    found = re.search(r"width (\d+) of (\d+) charts (\d+) background rgb\((\d+),.* cut \[(.*?)\]</title>", done.stdout)
     assert found, done.stderr[-500:]
     assert int(found[1]) <= int(found[2])
-    assert int(found[3]) == 8
+    assert int(found[3]) == CHARTS
+    assert (int(found[4]) > 200) == (scheme == "light")
+    assert not found[5], f"texts that leave their chart: {found[5]}"
     assert "CONSOLE" not in done.stderr
-    assert page.exists()
 
 
 def test_the_same_sweep_twice_shows_no_change(tmp_path):
@@ -403,8 +425,9 @@ def test_failures_points_that_were_left_out_and_old_definitions_are_said_first(t
     path = folder(tmp_path / "r", results, run={"max_failed": 0.01, "left_out": left_out})
     write_reports(path)
     notices = [line for line in (path / "report.md").read_text().splitlines() if line.startswith("> ")]
-    assert notices[0].startswith(
-        "> **1 of 2 points failed: more than 0.01 of their requests had no complete answer, 3.0% at load 1."
-    )
-    assert "1 points were not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[1]
-    assert "older version of this tool" in notices[2]
+    assert notices[:2] == [
+        "> **NOT VALID: 1 of 2 points. Do not use their figures.**",
+        "> - 2 of 66 requests failed (3.0%), more than --max-failed 0.01 (1 point: closed-c1-i16-o32-n0)",
+    ]
+    assert "1 points were not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[2]
+    assert "older version of this tool" in notices[3]

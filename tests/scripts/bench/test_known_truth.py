@@ -1,4 +1,7 @@
-"""Sweeps against a server that records what it did: every figure is the truth within 2 %, or the point says that it is invalid."""
+"""Sweeps over sockets against a server that records what it did: every figure is the truth within 2 %, or the point is invalid.
+
+test_planted_times.py has the same definitions on a clock of its own, where no figure may differ at all.
+"""
 
 import asyncio
 import json
@@ -46,24 +49,36 @@ def truth_of(rows):
     """The figures of vllm bench serve, from the readings of the server's own clock, in ms."""
     done = [row for row in rows if row["completed"]]
     spans = [(row["last_s"] - row["first_s"]) / (row["tokens"] - 1) for row in done if row["tokens"] > 1]
+    ttfts, e2es = ([row[name] - row["received_s"] for row in done] for name in ("first_s", "last_s"))
     return {
-        "mean_ttft_ms": statistics.fmean(row["first_s"] - row["received_s"] for row in done) * 1000,
+        "mean_ttft_ms": statistics.fmean(ttfts) * 1000,
+        "median_ttft_ms": statistics.median(ttfts) * 1000,
         "mean_tpot_ms": statistics.fmean(spans) * 1000,
-        "mean_e2el_ms": statistics.fmean(row["last_s"] - row["received_s"] for row in done) * 1000,
-        "duration_ms": (max(row["end_s"] for row in rows) - min(row["received_s"] for row in rows)) * 1000,
+        "median_tpot_ms": statistics.median(spans) * 1000,
+        "mean_e2el_ms": statistics.fmean(e2es) * 1000,
+        "median_e2el_ms": statistics.median(e2es) * 1000,
+        # The server reads `last_s` before it writes; `end_s` comes after, when the client may have read already.
+        "duration_ms": (max(row["last_s"] for row in rows) - min(row["received_s"] for row in rows)) * 1000,
     }
 
 
-def assert_true_or_invalid(result, rows):
-    """The point is invalid for a stated reason, or each figure is the server's within 2 % and the client's own lateness."""
+def assert_true_or_invalid(server, result, rows):
+    """No time is shorter than the server's own, whatever the machine does. If the point is valid, each is longer by 2 % at most.
+
+    Both add their lateness: the server's largest one and the client's. test_planted_times.py has the definitions without any.
+    """
+    figures, truth = {**result, "duration_ms": result["duration"] * 1000}, truth_of(rows)
+    for name, wanted in truth.items():
+        if "tpot" not in name:  # a late first token makes it shorter
+            assert figures[name] >= wanted - 0.01, name
     if not result["valid"]:
         assert result["invalid_reasons"]
         return
-    figures = {**result, "duration_ms": result["duration"] * 1000}
-    late_ms = 1.0 + result["client"]["lag_p99_ms"]  # at most; printed with the point
-    for name, wanted in truth_of(rows).items():
-        slack_ms = late_ms / 15 if name == "mean_tpot_ms" else late_ms
-        assert figures[name] == pytest.approx(wanted, rel=NEAR, abs=slack_ms), name
+    late_ms = 1.0 + 2 * (result["client"]["lag_max_ms"] + 1000 * server.control()["late_max_s"])
+    for name, wanted in truth.items():
+        slack_ms = late_ms / 15 if "tpot" in name else late_ms
+        if name != "duration_ms" or not result["failed"]:  # a refused request is no stream of the server's list
+            assert figures[name] == pytest.approx(wanted, rel=NEAR, abs=slack_ms), name
 
 
 @pytest.mark.parametrize(
@@ -77,18 +92,48 @@ def test_every_figure_is_the_servers_whatever_the_tokens_say(calm, tmp_path, tai
     result, rows = measured(calm, tmp_path, chat=chat)
     assert (result["completed"], result["failed"]) == (24, 0)
     assert result["total_output_tokens"] == 24 * 16
-    assert_true_or_invalid(result, rows)
-    # As long for a token as the server's own clock says, however many of them have text: one that stops at the last text says a fifth.
-    spans_ms = [(row["last_s"] - row["first_s"]) / (row["tokens"] - 1) * 1000 for row in rows]
-    assert not result["valid"] or result["median_tpot_ms"] > statistics.median(spans_ms) / 2
+    assert_true_or_invalid(calm, result, rows)
+    # A clock that stops at the last text would say a fifth.
+    assert result["median_tpot_ms"] > 0.5 * truth_of(rows)["median_tpot_ms"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ({"kind": "status", "status": 429}, "http_429"),
+        ({"kind": "status", "status": 503}, "http_503"),
+        ({"kind": "reset", "after_tokens": 3}, "reset"),
+        ({"kind": "close", "after_tokens": 3}, "closed"),
+        ({"kind": "malformed", "after_tokens": 3}, "malformed"),
+        ({"kind": "error_event", "after_tokens": 3}, "error_event"),
+        ({"kind": "no_usage"}, "missing_usage"),
+        ({"kind": "abort"}, "abort"),
+        ({"kind": "html"}, "html"),
+        ({"kind": "gzip"}, "compressed"),
+        ({"kind": "json"}, "no_stream"),
+        ({"kind": "stall", "after_tokens": 3}, "stall"),
+        ({"kind": "hang"}, "stall"),
+    ],
+    ids=lambda value: value.get("status", value["kind"]) if isinstance(value, dict) else value,
+)
+@pytest.mark.parametrize("tail", [0, 12], ids=["text", "tail"])
+def test_failures_of_every_kind_leave_the_figures_of_the_others_true(calm, tmp_path, fault, error, tail):
+    every, limit_s = (12, STALL_LIMIT_S) if error == "stall" else (4, 120.0)
+    calm.control({**fault, "every": every, "tail": tail})
+    result, rows = measured(calm, tmp_path, max_failed=0.5, stall_limit_s=limit_s)
+    assert result["errors_by_kind"] == {error: 24 // every}
+    assert (result["completed"], result["failed"]) == (24 - 24 // every, 24 // every)
+    assert_true_or_invalid(calm, result, rows)
+    if error == "stall":
+        assert result["duration"] >= STALL_LIMIT_S
 
 
 def test_the_first_output_ends_the_time_to_first_token_and_special_tokens_before_it_do_not(calm, tmp_path):
     calm.control({"lead": 8})
     result, rows = measured(calm, tmp_path)
     assert result["completed"] == 24
-    assert sorted(result["ttfts"]) >= sorted(row["first_s"] - row["received_s"] for row in rows)
-    assert_true_or_invalid(result, rows)
+    assert result["median_ttft_ms"] > 20 + 8 * 5 * 0.9
+    assert_true_or_invalid(calm, result, rows)
 
 
 def test_a_server_whose_own_histograms_disagree_makes_the_point_invalid(calm, tmp_path):
@@ -116,53 +161,45 @@ def test_a_limited_server_is_over_saturated_and_an_unlimited_one_is_not(start_se
     # Two at once for 100 ms each: 20 requests a second. Forty are offered.
     server = start_server("--ttft-s", "0.05", "--tpot-s", "0.01", "--capacity", str(capacity))
     sweep = replace(SWEEP, concurrency=(), request_rate=(40.0,), requests=80, output_tokens=(6,))
-    result, rows = measured(server, tmp_path, sweep)
-    found, has_stood_still = result["saturation"], server.control()["stood_still_s"] > STOOD_STILL_S
-    if has_stood_still or not result["valid"]:
-        return  # the machine was the limit; test_steady.py has the verdicts on planted answers
-    assert found["over"] is over
+    result, rows = measured(server, tmp_path, sweep, stall_limit_s=30.0)
+    if over or (result["valid"] and server.control()["stood_still_s"] <= STOOD_STILL_S):
+        assert result["saturation"]["over"] is over
+    assert_true_or_invalid(server, result, rows)
     if over:
+        # The rate that the server had by its own clock; never more than 20.
         ends = sorted(row["end_s"] for row in rows)
-        assert found["answered_per_s"] == pytest.approx(79 / (ends[-1] - ends[0]), rel=0.25)
+        assert result["saturation"]["answered_per_s"] <= 20 * 1.1
+        assert not result["valid"] or result["saturation"]["answered_per_s"] > 0.5 * 79 / (ends[-1] - ends[0])
         assert any("over-saturated" in note for note in result["notes"])
 
 
 def test_the_smoke_client_reads_the_same_speed_from_an_answer_that_ends_in_special_tokens(calm):
-    async def streams():
+    async def stream():
         async with OpenAIClient(calm.url) as client:
-            body = chat_body("timed", "hello", max_tokens=40, stream=True)
-            return [await client.stream(body, limit_s=120) for _ in range(5)]
+            return await client.stream(chat_body("timed", "hello", max_tokens=200, stream=True), limit_s=60)
 
     before = len(calm.truth())
-    calm.control({"tail": 30})
-    streamed = asyncio.run(streams())
-    rows = calm.truth()[before:]
-    assert [one.events for one in streamed] == [10] * 5
-    assert all(one.decode_tok_per_s is not None for one in streamed)
-    # The server's own time for 39 tokens. A clock that stops at the last text says a quarter of it, in each of the five.
-    shares = [
-        (one.last_s - one.ttft_s) / (row["last_s"] - row["first_s"]) for one, row in zip(streamed, rows, strict=True)
-    ]
-    assert max(shares) > 0.6
-    assert min(shares) < 1.6
-
-
-def test_an_aborted_answer_is_not_complete(calm, tmp_path):
-    calm.control({"kind": "abort", "every": 4})
-    result, _ = measured(calm, tmp_path)
-    assert result["errors_by_kind"] == {"abort": 6}
-    assert result["error_examples"]["abort"] == "the server ended the answer with finish_reason abort"
+    calm.control({"tail": 190})
+    streamed = asyncio.run(stream())
+    (row,) = calm.truth()[before:]
+    assert streamed.events == 10
+    assert streamed.decode_tok_per_s is not None
+    # A clock that stops at the last text would say a twentieth of the server's time.
+    served_s = row["last_s"] - row["first_s"]
+    assert streamed.last_s - streamed.ttft_s > 0.5 * served_s
+    assert streamed.decode_tok_per_s < 199 / (0.5 * served_s)
 
 
 @pytest.mark.parametrize(
     ("kind", "error", "said"),
     [
+        ("abort", "abort", "the server ended the answer with finish_reason abort"),
         ("html", "html", "an HTML page (text/html; charset=utf-8)"),
         ("gzip", "compressed", "content-encoding gzip"),
         ("json", "no_stream", "content-type application/json, not text/event-stream"),
     ],
 )
-def test_a_body_that_is_no_stream_is_named_as_what_it_is(calm, tmp_path, kind, error, said):
+def test_an_answer_that_is_none_is_named_as_what_it_is(calm, tmp_path, kind, error, said):
     calm.control({"kind": kind, "every": 2})
     result, _ = measured(calm, tmp_path)
     assert result["errors_by_kind"] == {error: 12}
@@ -175,8 +212,8 @@ def test_a_hang_before_the_first_byte_falls_under_the_stall_limit(calm, tmp_path
     assert result["errors_by_kind"] == {"stall": 1}
     assert "before the first token" in result["error_examples"]["stall"]
     # The last request hangs: the duration ends with it, although the complete answers were quick.
-    answered_s = max(row["end_s"] for row in rows) - min(row["received_s"] for row in rows)
-    assert result["duration"] > answered_s + 0.3
+    answered_s = max(row["last_s"] for row in rows) - min(row["received_s"] for row in rows)
+    assert result["duration"] >= max(STALL_LIMIT_S, answered_s)
 
 
 def test_a_server_that_refuses_is_not_fast_and_the_run_fails(calm, tmp_path):
@@ -232,7 +269,7 @@ def test_the_command_fails_and_says_so_first_when_requests_fail(calm, tmp_path, 
     assert json.loads(captured.out)["failing"] == 1
     assert "1 of 1 points FAILED: more than 0.01 of their requests" in captured.err
     text = (tmp_path / "report.html").read_text()
-    assert text.index("points failed: more than 0.01") < text.index('class="facts"')
+    assert text.index("NOT VALID: NO point is valid") < text.index('class="facts"')
     old = read_run(tmp_path) | {"schema_version": 1}
     (tmp_path / "run.json").write_text(json.dumps(old))
     assert run_command(COMMAND, [*words, "--resume", "--out", str(tmp_path)]) == 2

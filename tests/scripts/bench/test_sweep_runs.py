@@ -24,6 +24,7 @@ from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results, read_run
 from scripts.bench.sweep import _Saturation, run_sweep, seed_of
 from scripts.client.access import ServerAccess
+from tests.scripts.bench.model_pool import ModelPool, ModelServer
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
@@ -130,6 +131,27 @@ def test_an_open_loop_sends_at_its_rate_whatever_the_server_does(calm, tmp_path)
     assert result["start_times"] == pytest.approx([n / 40 for n in range(40)], abs=1e-6)
     assert result["max_concurrency"] is None
     assert result["request_rate"] == 40.0
+
+
+@pytest.mark.parametrize(
+    ("slots", "left_out"),
+    [(4, ["open-r60-i32-o11-n0", "open-r70-i32-o11-n0"]), (None, [])],
+    ids=["limited", "unlimited"],
+)
+def test_loads_above_saturation_are_left_out_and_said_so(calm, tmp_path, monkeypatch, slots, left_out):
+    # On a model of a server, four at once for 100 ms each: 40 requests per second.
+    model = ModelServer(ttft_s=0.02, tpot_s=0.008, slots=slots)
+    monkeypatch.setattr("scripts.bench.sweep.WorkerPool", lambda: ModelPool(model))
+    rates = (5.0, 20.0, 44.0, 50.0, 60.0, 70.0)
+    sweep = replace(SWEEP, concurrency=(), request_rate=rates, output_tokens=(11,), requests=None, duration_s=30.0)
+    outcome, results = bench(calm.url, tmp_path, sweep, stop_when_saturated=True)
+    assert [row["key"] for row in outcome.left_out] == left_out
+    assert read_run(tmp_path).get("left_out", []) == [dict(row) for row in outcome.left_out]
+    over = [result["saturation"]["over"] for result in results.values()]
+    assert over == ([False, False, True, True] if left_out else [False] * 6)
+    if left_out:
+        assert all(row["reason"] == "the server is saturated at a lower load" for row in outcome.left_out)
+    assert all(result["valid"] for result in results.values())
 
 
 def test_an_open_loop_above_its_limit_sheds_and_is_invalid(calm, tmp_path):
@@ -435,6 +457,25 @@ def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tm
     assert again.returncode == 0, errors
     told = json.loads(output)
     assert (told["ending"], told["stored"], told["simulated"]) == ("done", 3, "timed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_live_comparison_is_one_sentence_and_its_files_are_whole(calm, tmp_path, number):
+    words = ["compare", "--live", calm.url, calm.url, "--concurrency", "2", "--requests", "30", "--input-tokens", "8"]
+    process = run_cli(*words, "--output-tokens", "8", "--rounds", "100", "--json", "--folder", str(tmp_path / "live"))
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "live" / "b" / "results.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert output == ""
+    assert "Traceback" not in errors
+    assert "exception was never retrieved" not in errors
+    assert errors.splitlines()[-1].startswith("bench: interrupted.")
+    for side in "ab":
+        assert read_results(tmp_path / "live" / side)
+        assert read_run(tmp_path / "live" / side)["model"] == "timed"
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def test_presets_have_the_lengths_of_their_names():
     [
         (["--trace", "t", "--concurrency", "4"], "--trace and --concurrency exclude each other"),
         (["--dataset", "d", "--images", "1"], "--dataset and --images exclude each other"),
-        (["--turns", "3", "--request-rate", "2"], "--turns and --request-rate exclude each other"),
+        (["--turns", "3", "--trace", "t"], "--trace and --turns exclude each other"),
         (["--turns", "3", "--ramp", "rate 1..2 over 5s"], "--turns 3 needs users"),
         (["--time-scale", "2"], "no trace is given; add --trace FILE"),
         (["--think-time", "2"], "sessions have one turn; add --turns N"),

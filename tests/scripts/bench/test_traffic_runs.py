@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 
 from scripts.bench.points import Sweep, SweepError
+from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results, read_run
+from scripts.bench.sweep import run_sweep
 from scripts.bench.traffic.images import ImageSize
 from scripts.bench.traffic.lengths import parse_lengths
 from scripts.bench.traffic.ramp import parse_ramp
 from scripts.bench.traffic.spec import Traffic
-from tests.scripts.bench.test_sweep_runs import bench, only
+from scripts.client.access import ServerAccess
+from tests.scripts.bench.test_sweep_runs import Quiet, bench, only
 
 SWEEP = Sweep(
     concurrency=(2,), request_rate=(), input_tokens=(40,), output_tokens=(6,), requests=8, duration_s=None, seed=1
@@ -107,6 +110,72 @@ def test_each_turn_of_a_session_sends_the_conversation_so_far(keeping, tmp_path)
     assert sorted(result["input_lens"]) == sorted([40] * 4 + [82] * 4 + [124] * 4)
 
 
+OPEN_SESSIONS = replace(
+    SWEEP, concurrency=(), request_rate=(20.0,), requests=12, traffic=Traffic(turns=3, think_time_s=0.15)
+)
+
+
+def sessions_of(result, turns):
+    """The intended times and the durations of the turns of each session, in the order of the sessions."""
+    pairs = list(zip(result["start_times"], result["e2els"], strict=True))
+    return [pairs[number : number + turns] for number in range(0, len(pairs), turns)]
+
+
+def test_sessions_arrive_at_their_rate_and_each_turn_waits_for_the_answer_before_and_thinks(start_server, tmp_path):
+    # An answer takes longer than the time between two sessions: a closed loop would send one session after the other.
+    server = start_server("--ttft-s", "0.3", "--tpot-s", "0.002", "--keep-requests")
+    _, results = bench(server.url, tmp_path / "out", OPEN_SESSIONS, poisson=False, stall_limit_s=60.0)
+    result = only(results)
+    assert (result["completed"], result["failed"]) == (12, 0)
+    assert result["sessions"] == {"begun": 4, "ended_at_max_model_len": 0, "turns": 3, "think_time_s": 0.15}
+    sessions = sessions_of(result, 3)
+    # The plan of the load, whatever this machine does: sessions at 20 per second, and turns after answer and think time.
+    assert [turns[0][0] for turns in sessions] == pytest.approx([0.0, 0.05, 0.10, 0.15])
+    for turns in sessions:
+        for (before_s, took_s), (after_s, _) in itertools.pairwise(turns):
+            assert after_s >= before_s + took_s + 0.15 - 1e-5
+    # What the server received: never a turn before the answer to the one before, by its own clock.
+    by_session = {}
+    for item in server.received():
+        by_session.setdefault(item["body"]["messages"][0]["content"], []).append(item)
+    assert [[len(turn["body"]["messages"]) for turn in turns] for turns in by_session.values()] == [[1, 3, 5]] * 4
+    for turns in by_session.values():
+        for before, after in itertools.pairwise(turns):
+            assert after["at_s"] - before["at_s"] >= 0.3 + 5 * 0.002 + 0.15
+    # No judgement of a steady state, and words for the rate.
+    assert (result["steady"], result["saturation"]) == (None, None)
+    assert "20 per second is the rate of new sessions: 4 sessions sent 12 requests" in result["notes"]
+
+
+def test_sessions_of_an_open_loop_without_think_time_have_no_steady_window_and_end_with_the_duration(keeping, tmp_path):
+    sweep = replace(OPEN_SESSIONS, requests=None, duration_s=0.5, traffic=Traffic(turns=200))
+    _, results = bench(keeping.url, tmp_path / "out", sweep, poisson=False, stall_limit_s=60.0)
+    result = only(results)
+    assert result["sessions"]["begun"] == 10  # 20 per second x 0.5 s
+    assert (result["steady"], result["saturation"], result["failed"]) == (None, None, 0)
+    # A turn is sent only before the end; an answer of 20 ms leaves room for 25 of 200 turns.
+    assert max(result["start_times"]) <= 0.5
+    assert result["completed"] <= 10 * 25
+
+
+def test_two_processes_share_sessions_without_sending_any_twice(keeping, tmp_path):
+    traffic = Traffic(turns=2)
+    settings = SweepSettings(url=keeping.url, model=None, out=tmp_path / "out", warm_up=0, workers=2)
+    sweep = replace(OPEN_SESSIONS, requests=10, traffic=traffic)
+    run_sweep(settings, sweep, ServerAccess(base_url=keeping.url, auth="none"), Quiet())
+    (result,) = read_results(tmp_path / "out")
+    assert (result["client"]["workers"], result["completed"], result["sessions"]["begun"]) == (2, 10, 5)
+    firsts = [item["body"]["messages"][0]["content"] for item in keeping.received()]
+    assert sorted(firsts.count(text) for text in set(firsts)) == [2] * 5
+
+
+def test_a_failed_turn_ends_its_session_and_no_other(keeping, tmp_path):
+    keeping.control({"kind": "status", "status": 503, "times": 1})
+    _, results = bench(keeping.url, tmp_path / "out", OPEN_SESSIONS, poisson=False, stall_limit_s=60.0)
+    result = only(results)
+    assert (result["completed"], result["errors_by_kind"]) == (9, {"http_503": 1})
+
+
 def test_a_session_ends_before_it_exceeds_max_model_len(start_server, tmp_path):
     server = start_server("--ttft-s", "0.01", "--tpot-s", "0.002", "--keep-requests", "--max-model-len", "100")
     sweep = replace(SWEEP, requests=40, traffic=Traffic(turns=5))
@@ -177,11 +246,12 @@ def test_a_ramp_of_users_begins_one_after_the_other(keeping, tmp_path):
     assert sum(window["sent"] for window in windows) == result["completed"] == len(keeping.received())
     assert [windows[0]["level"], windows[-1]["level"]] == [1, 3]
     assert keeping.control()["max_open"] <= 4
-    # One user until a third of a second: the server never had two requests open then.
-    alone_until_s = keeping.received()[0]["at_s"] + 1 / 3 - lateness_s(keeping, result)
-    early = [stream for stream in keeping.truth() if stream["end_s"] < alone_until_s]
-    for before, after in itertools.pairwise(sorted(early, key=lambda stream: stream["received_s"])):
-        assert before["end_s"] <= after["received_s"]
+    # One user until a third of a second, by the load's own clock: one request after the other.
+    begun = sorted(zip(result["start_times"], result["e2els"], strict=True))
+    alone = [(at_s, took_s) for at_s, took_s in begun if at_s < 0.333]
+    assert alone
+    for (before_s, took_s), (after_s, _) in itertools.pairwise(alone):
+        assert after_s >= before_s + took_s - 1e-5
 
 
 def test_a_ramp_of_a_rate_sends_more_and_more(keeping, tmp_path):

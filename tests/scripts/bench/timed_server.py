@@ -156,6 +156,7 @@ class Stream:
         self.last_at = self.first_at = self.began_at = 0.0
         self.tail = int(self.state.fault.get("tail", 0))
         self.lead = int(self.state.fault.get("lead", 0))
+        self.faulty = bool(fault.get("kind"))
         self.head, self.opening, self.pieces = self.state.frames[chat]
         counters = self.state.counters
         counters["open"] += 1
@@ -240,7 +241,7 @@ class Stream:
             self.state.truth.append(
                 {
                     "received_s": self.started_at, "first_s": self.first_at or self.began_at, "last_s": self.last_at,
-                    "end_s": self.state.scheduler.loop.time(), "tokens": self.sent, "completed": completed,
+                    "end_s": self.state.scheduler.loop.time(), "tokens": self.sent, "completed": completed and not self.faulty,
                 }
             )  # fmt: skip
             if self.admitted:
@@ -325,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
         body = json.loads(raw) if raw else {}
         if path == "/control":
             if method == "POST":
-                self.state.fault, counters["stood_still_s"] = body, 0.0
+                self.state.fault, counters["stood_still_s"], counters["late_max_s"] = body, 0.0, 0.0
             self.answer(200, {**counters, "prompts": len(self.state.prompts)})
             return
         if path in {"/received", "/truth"}:

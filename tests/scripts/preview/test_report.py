@@ -1,25 +1,21 @@
-"""A preview becomes one comment, in which a replacement cannot be overlooked, and which is updated in place."""
+"""What the engine says about a stack, and the comment and the issue that are updated in place."""
 
 import http.server
 import json
+import os
 import re
 import subprocess
 import threading
 
 import pytest
 
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import run_command
 from scripts.errors import ScriptError
-from scripts.preview.github import upsert_comment
-from scripts.preview.report import (
-    MARKER,
-    EnginePreview,
-    ResourceChange,
-    StackPreview,
-    comment,
-    from_engine,
-    read_all,
-    write,
-)
+from scripts.preview.__main__ import COMMAND
+from scripts.preview.comment import MARKER
+from scripts.preview.github import GitHubRepository
+from scripts.preview.report import EnginePreview, StackPreview, from_engine, read_all, write
 from scripts.preview.run import _previewed
 from scripts.pulumi import engine
 
@@ -61,29 +57,6 @@ def test_an_engines_preview_is_read_without_the_stack_itself():
     assert preview.warnings == ("FIT07: fp8 KV buys nothing",)
 
 
-def test_a_replacement_stands_out_with_what_forces_it():
-    text = comment([preview_of_engine()])
-    assert "| x | 0 | 1 | **1** | 0 | 12 | 5.40 |" in text
-    assert "**x replaces `capacity` (forced by acceleratorType): the running resources are deleted first.**" in text
-    assert "FIT07" in text
-    assert text.startswith(MARKER)
-
-
-def test_a_failed_preview_says_why():
-    text = comment([StackPreview(stack="bad", error="Pulumi.bad.yaml: gemma-serving:tagret is not a known setting.")])
-    assert "| bad | failed |" in text
-    assert "tagret is not a known setting" in text
-
-
-def test_a_simulated_preview_says_so():
-    assert "simulated" in comment([preview_of_engine(simulated=True)])
-
-
-def test_a_comment_never_exceeds_what_github_takes():
-    changes = tuple(ResourceChange(op="create", type="t" * 100, name=f"n{i}") for i in range(2000))
-    assert len(comment([StackPreview(stack="x", changes=changes)])) < 65_536
-
-
 def test_previews_survive_between_steps(tmp_path):
     previews = [preview_of_engine("b"), preview_of_engine("a")]
     for preview in previews:
@@ -92,10 +65,15 @@ def test_previews_survive_between_steps(tmp_path):
 
 
 class GitHub(http.server.BaseHTTPRequestHandler):
-    """Keeps comments as GitHub's API does, page by page."""
+    """Keeps comments and issues as GitHub's API does, page by page."""
 
     comments: list
+    issues: list
     tokens: list
+
+    @property
+    def kept(self):
+        return self.comments if "comments" in self.path else self.issues
 
     def _answer(self, status, body):
         data = json.dumps(body).encode()
@@ -113,14 +91,17 @@ class GitHub(http.server.BaseHTTPRequestHandler):
             self._answer(404, {"message": "Not Found"})
             return
         page = int(self.path.partition("&page=")[2])
-        self._answer(200, self.comments[(page - 1) * 100 : page * 100])
+        state = "open" if "state=open" in self.path else None
+        found = [item for item in self.kept if state in (None, item.get("state", "open"))]
+        self._answer(200, found[(page - 1) * 100 : page * 100])
 
     def do_POST(self):
-        self.comments.append({"id": len(self.comments), **self._body()})
+        number = len(self.kept)
+        self.kept.append({"id": number, "number": number, **self._body()})
         self._answer(201, {})
 
     def do_PATCH(self):
-        self.comments[int(self.path.rpartition("/")[2])].update(self._body())
+        self.kept[int(self.path.rpartition("/")[2])].update(self._body())
         self._answer(200, {})
 
     def log_message(self, *_):
@@ -129,7 +110,7 @@ class GitHub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def github():
-    handler = type("Handler", (GitHub,), {"comments": [], "tokens": []})
+    handler = type("Handler", (GitHub,), {"comments": [], "issues": [], "tokens": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -139,26 +120,75 @@ def github():
     thread.join()
 
 
+def repository(api, token="t"):  # noqa: S107 - of a simulated GitHub
+    return GitHubRepository(api=api, name="o/r", token=token)
+
+
 def test_there_is_one_comment_however_often_it_is_posted_and_others_are_left_alone(github):
     handler, api = github
     handler.comments.extend({"id": i, "body": f"of a person {i}"} for i in range(150))
-    assert upsert_comment(api, "o/r", 7, "t", comment([preview_of_engine()])) == "created"
-    assert upsert_comment(api, "o/r", 7, "t", comment([preview_of_engine("y")])) == "updated"
+    assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nfirst") == "created"
+    assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nsecond") == "updated"
     assert len(handler.comments) == 151
-    assert "| y |" in handler.comments[150]["body"]
+    assert handler.comments[150]["body"] == f"{MARKER}\nsecond"
     assert handler.comments[3]["body"] == "of a person 3"
+
+
+def test_there_is_one_open_issue_which_is_updated_closed_and_later_opened_anew(github):
+    handler, api = github
+    handler.issues.append({"id": 0, "number": 0, "body": "of a person"})
+    bodies = ("<!-- m -->\na", "<!-- m -->\nb", None, None, "<!-- m -->\nc")
+    said = [repository(api).upsert_issue("<!-- m -->", "Drift", body) for body in bodies]
+    assert said == ["created", "updated", "closed", "not needed", "created"]
+    assert [(issue.get("body"), issue.get("state", "open")) for issue in handler.issues] == [
+        ("of a person", "open"),
+        ("<!-- m -->\nb", "closed"),
+        ("<!-- m -->\nc", "open"),
+    ]
+    assert len(handler.comments) == 1
 
 
 def test_a_refusal_of_github_is_one_sentence_without_the_token(github):
     _, api = github
+    refusing = repository(api + "/missing?x=", "ghs_canary")
     with pytest.raises(ScriptError, match="GitHub refused GET") as caught:
-        upsert_comment(api + "/missing?x=", "o/r", 7, "ghs_canary", "x")
+        refusing.upsert_comment(7, MARKER, "x")
     assert "ghs_canary" not in str(caught.value)
+    assert "ghs_canary" not in repr(refusing)
 
 
 def test_an_unreachable_github_is_one_sentence():
     with pytest.raises(ScriptError, match="GitHub could not be reached"):
-        upsert_comment("http://127.0.0.1:9", "o/r", 7, "t", "x")
+        repository("http://127.0.0.1:9").upsert_comment(7, MARKER, "x")
+
+
+def test_a_stack_that_the_backend_does_not_know_is_previewed_beside_it(monkeypatch, tmp_path):
+    """Nothing is written to the backend, and the settings file stays as it was."""
+    path = tmp_path / "Pulumi.new.yaml"
+    path.write_text("config: {}\n")
+    asked = []
+
+    def run(*arguments, **_options):
+        asked.append((arguments[:2], os.environ.get("PULUMI_BACKEND_URL")))
+        if arguments[:2] == ("stack", "select"):
+            return subprocess.CompletedProcess(arguments, 255, "", "error: no stack named 'new' found")
+        if arguments[:2] == ("stack", "init"):
+            path.write_text("config: {}\nencryptionsalt: v1:salt\n")
+            return subprocess.CompletedProcess(arguments, 0, "", "")
+        return subprocess.CompletedProcess(arguments, 0, json.dumps(ENGINE), "")
+
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://real")
+    monkeypatch.setattr(engine, "run", run)
+    monkeypatch.setattr(engine, "project_folder", lambda: tmp_path)
+    with pytest.raises(ScriptError, match="no stack named"):
+        _previewed("new", create=False)
+    asked.clear()
+    found = _previewed("new", create=True)
+    assert found["new_stack"] is True
+    assert asked[0][1] == "gs://real"
+    assert all(backend.startswith("file://") for _, backend in asked[1:])
+    assert os.environ["PULUMI_BACKEND_URL"] == "gs://real"
+    assert path.read_text() == "config: {}\n"
 
 
 @pytest.mark.parametrize(
@@ -178,3 +208,14 @@ def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named
     with pytest.raises(ScriptError, match=re.escape(said)) as caught:
         _previewed("l4-qat", create=False)
     assert ("python -m scripts.doctor --stack l4-qat" in str(caught.value)) == named
+
+
+def test_the_plans_of_both_commits_stand_in_the_json(monkeypatch, tmp_path, capsys):
+    (tmp_path / "Pulumi.yaml").write_text("name: x\n")
+    (tmp_path / "Pulumi.a.yaml").write_text("config: {}\n")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(COMMAND, ["run", "--plans-only", "--json", "--out", str(tmp_path / "out")]) == ExitCode.DONE
+    found = json.loads(capsys.readouterr().out)
+    assert found["base"] is None
+    assert [stack["stack"] for stack in found["head"]["stacks"]] == ["a"]
+    assert found["previews"] == []

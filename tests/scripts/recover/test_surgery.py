@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from scripts.pulumi.deployment import PendingOperation, ResourceState, is_secret, parse_deployment
+from scripts.pulumi.previewed import to_create
 from scripts.recover.kinds import KINDS, REPEATABLE, UNKNOWN, Found, Owner
-from scripts.recover.previewed import to_create
 from scripts.recover.surgery import REDACTED, Candidate, adopted, candidates, without_pending
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"

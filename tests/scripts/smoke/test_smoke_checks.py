@@ -163,11 +163,11 @@ def answering(routes):
     return run
 
 
-def says(message):
+def says(message, finish_reason="stop"):
     async def handler(_request):
         return web.json_response(
             {
-                "choices": [{"message": message}],
+                "choices": [{"message": message, "finish_reason": finish_reason}],
                 "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
             }
         )
@@ -215,6 +215,13 @@ def test_answers_are_judged_by_what_they_should_be(check, message, verdict, word
     outcome = asyncio.run(answering(says(message))(check))
     assert outcome.verdict == verdict, outcome
     assert words in outcome.detail
+
+
+def test_an_answer_that_was_cut_off_is_named_as_that_and_not_as_no_json():
+    cut = says({"content": '{"city":"Paris","country":"Fra'}, "length")
+    outcome = asyncio.run(answering(cut)(checks_features.structured_output))
+    assert outcome.verdict == "failed"
+    assert outcome.detail == "the answer was cut off at 256 tokens (finish_reason length), before its JSON ended."
 
 
 def test_a_feature_that_is_not_enabled_is_skipped_with_the_reason():

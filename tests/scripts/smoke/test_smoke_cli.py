@@ -3,7 +3,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -50,6 +53,31 @@ def test_an_interruption_ends_at_once_with_what_is_known():
     report = json.loads(output)
     assert report["interrupted"] is True
     assert {check["verdict"] for check in report["checks"]} == {"not run"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_in_the_middle_of_a_check_leaves_whole_reports_and_no_traceback(start_server, tmp_path, number):
+    never, junit = start_server("--ttft-s", "600"), tmp_path / "smoke.xml"
+    process = start("--url", never, "--model", "timed", "--json", "--junit", str(junit))
+    deadline = time.monotonic() + 120
+    while requests_of(never) == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "never retrieved" not in errors
+    report = json.loads(output)
+    assert report["interrupted"] is True
+    verdicts = [check["verdict"] for check in report["checks"]]
+    assert verdicts[0] == "passed"
+    assert verdicts[-1] == "not run"
+    assert len(ET.parse(junit).findall(".//testcase")) == len(verdicts)  # noqa: S314 - our own file
+
+
+def requests_of(url):
+    with urllib.request.urlopen(f"{url}/control", timeout=30) as answer:  # noqa: S310 - our own loopback server
+        return json.load(answer)["requests"]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from contracts.exit_codes import ExitCode
 from contracts.labels import Ownership, StackLimits
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.cloud.inventory.search import Scope, search
+from scripts.cloud.spending import spending
 from scripts.teardown import guard
-from scripts.teardown.limits import spending
 from tests.scripts.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.teardown.test_teardown import Desk
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from scripts.cloud.google_api import GoogleListError
+from scripts.pulumi.state import parse
 from scripts.teardown import pending
 from scripts.teardown.run import prepared, without_pending
-from scripts.teardown.state import parse
 from tests.google_bodies import google_answer
 from tests.scripts.cloud.test_deletion import Patience
 

@@ -1,4 +1,4 @@
-"""What a preview would create: the program's word about resources that stand in no state."""
+"""A preview of the engine: what the program says about resources that stand in no state, and what a refresh would change."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,15 @@ def declared(stack: str) -> Mapping[str, ResourceState]:
 
     Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
     """
-    answer = engine.run("preview", "--json", "--stack", stack, limit_s=PREVIEW_LIMIT_S)
+    return to_create(previewed(stack))
+
+
+def previewed(stack: str, *options: str) -> Mapping[str, object]:
+    """Return a preview of the engine in JSON.
+
+    Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
+    """
+    answer = engine.run("preview", "--json", *options, "--stack", stack, limit_s=PREVIEW_LIMIT_S)
     try:
         parsed = as_mapping(cast("object", json.loads(answer.stdout)))
     except ValueError:
@@ -32,7 +40,7 @@ def declared(stack: str) -> Mapping[str, ResourceState]:
         if is_passphrase_error(error):
             raise wrong_passphrase(stack)
         raise ScriptError(f"The preview of stack {stack} failed: {error}")
-    return to_create(parsed)
+    return parsed
 
 
 def to_create(preview: Mapping[str, object]) -> Mapping[str, ResourceState]:

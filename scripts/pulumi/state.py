@@ -4,21 +4,36 @@ A state that is lost, broken or out of reach is no reason to stop: the search by
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, cast
-from urllib.parse import unquote, urlsplit
 
 from contracts.labels import PRODUCT
+from contracts.outputs import DETAILS_TYPE, StackOutputs
+from scripts.cloud.parallel import each
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine, locks
+from scripts.pulumi.deployment import (
+    ResourceState,
+    StackDeployment,
+    StateUnreadableError,
+    as_mapping,
+    as_sequence,
+    deployment_of,
+    parse_deployment,
+)
+from scripts.pulumi.stack import STACK_TYPE, outputs_in
 
 Status = Literal["read", "missing", "unreadable", "no engine"]
 Item = Mapping[str, object]
 
+_READERS: Final = 4
+"""States that are read at the same time; each starts an engine."""
+_CHECKPOINT_VERSION: Final = 3
+"""Version of the deployment in a file of a local backend, which does not name it."""
 _HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
 _PROJECT: Final = re.compile(r'"project"\s*:\s*"([a-z][a-z0-9.:-]{4,}[a-z0-9])"')
 
@@ -40,7 +55,7 @@ class StackState:
     projects: Sequence[str] = ()
     """Google Cloud projects that it names, those of the outputs first."""
     raw: Item = field(default_factory=dict[str, object])
-    """What `pulumi stack export` printed."""
+    """What `pulumi stack export` printed, or the file of a local backend in that form."""
 
     @property
     def zones(self) -> Sequence[str]:
@@ -54,6 +69,15 @@ class StackState:
         items = (*self.resources, *self.pending)
         grants = [item for item in items if str(item.get("type")).startswith("gcp:storage/bucketIAMMember:")]
         return tuple(dict.fromkeys(str(_inputs(item).get("bucket") or "").removeprefix("b/") for item in grants))
+
+    @property
+    def outputs(self) -> StackOutputs | None:
+        """The stack's outputs; None if it is not deployed, or was deployed by another version of the project."""
+        found = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
+        try:
+            return outputs_in(self.stack, [ResourceState(as_mapping(item)) for item in found])
+        except CommandRefusedError:
+            return None
 
     def _inputs(self) -> Iterator[Item]:
         for item in (*self.resources, *self.pending):
@@ -72,39 +96,54 @@ def read(stack: str) -> StackState:
         return StackState(stack=stack, status="missing", detail=str(error))
     except ScriptError as error:
         return _from_file(stack, "unreadable", str(error))
-    return parse(stack, json.loads(text))
+    try:
+        return of_deployment(stack, parse_deployment(stack, text))
+    except StateUnreadableError as error:
+        return _from_file(stack, "unreadable", str(error))
+
+
+def all_states() -> Sequence[StackState]:
+    """Return the state of each stack that the backend or a settings file names, by name. They are read at the same time."""
+    files = engine.project_folder().glob("Pulumi.*.yaml")
+    known = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files}
+    try:
+        listed = json.loads(engine.query(["stack", "ls", "--json", "--project", PRODUCT]))
+        deployed = {str(item["name"]).rpartition("/")[2] for item in listed}
+    except ScriptError:
+        backend = backend_folder()
+        deployed = {path.stem for path in (backend / "stacks" / PRODUCT).glob("*.json")} if backend else known
+    absent = {name: StackState(stack=name, status="missing", detail="It is not deployed.") for name in known - deployed}
+    names = sorted(deployed)
+    found = dict(zip(names, each([partial(read, name) for name in names], workers=_READERS), strict=True))
+    return [absent.get(name) or found[name] for name in sorted(known | deployed)]
 
 
 def parse(stack: str, exported: Item) -> StackState:
-    """Return the state in a document of `pulumi stack export`."""
-    deployment = cast("Item", exported.get("deployment") or {})
-    items = cast("Sequence[Item]", deployment.get("resources") or ())
-    operations = cast("Sequence[Item]", deployment.get("pending_operations") or ())
-    resources = tuple(item for item in items if not str(item.get("type")).startswith(_HIDDEN))
-    pending = tuple(cast("Item", item.get("resource") or {}) for item in operations if item.get("type") == "creating")
+    """Return the state in a document of `pulumi stack export`. Raises StateUnreadableError."""
+    return of_deployment(stack, deployment_of(stack, exported))
+
+
+def of_deployment(stack: str, deployment: StackDeployment) -> StackState:
+    """Return what a deployment says about a stack."""
+    inner = cast("Item", deployment.document.get("deployment") or {})
+    begun = tuple(one.resource.raw for one in deployment.pending if one.kind == "creating")
     return StackState(
         stack=stack,
         status="read",
-        resources=resources,
-        pending=pending,
-        written=str(cast("Item", deployment.get("manifest") or {}).get("time") or ""),
-        projects=_projects([*items, *pending]),
-        raw=exported,
+        resources=tuple(item.raw for item in deployment.resources if not item.type.startswith(_HIDDEN)),
+        pending=begun,
+        written=str(cast("Item", inner.get("manifest") or {}).get("time") or ""),
+        projects=_projects([*(item.raw for item in deployment.resources), *begun]),
+        raw=deployment.document,
     )
 
 
 def backend_folder() -> Path | None:
-    """Return the folder `.pulumi` of a local backend: of PULUMI_BACKEND_URL, else of the engine's login; None for other backends."""
-    url = os.environ.get("PULUMI_BACKEND_URL", "")
-    if not url:
-        try:
-            return locks.backend_folder()
-        except ScriptError:
-            return None
-    parts = urlsplit(url)
-    if parts.scheme != "file":
+    """Return the folder `.pulumi` of a local backend; None for other backends, and if nothing says which backend it is."""
+    try:
+        return locks.backend_folder()
+    except ScriptError:
         return None
-    return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser() / ".pulumi"
 
 
 def file_text(stack: str) -> str:
@@ -122,8 +161,8 @@ def _from_file(stack: str, status: Status, detail: str) -> StackState:
     text = file_text(stack)
     try:
         checkpoint = cast("Item", cast("Item", json.loads(text)).get("checkpoint") or {})
-        found = parse(stack, {"deployment": checkpoint.get("latest")})
-    except (ValueError, TypeError, AttributeError):
+        found = parse(stack, {"version": _CHECKPOINT_VERSION, "deployment": checkpoint.get("latest")})
+    except (ValueError, TypeError, AttributeError, StateUnreadableError):
         projects = tuple(dict.fromkeys(_PROJECT.findall(text)))
         return StackState(stack=stack, status=status, detail=detail, projects=projects)
     return StackState(
@@ -134,11 +173,12 @@ def _from_file(stack: str, status: Status, detail: str) -> StackState:
         pending=found.pending,
         written=found.written,
         projects=found.projects,
+        raw=found.raw,
     )
 
 
 def _projects(items: Sequence[Item]) -> Sequence[str]:
-    outputs = [item for item in items if item.get("type") == "pulumi:pulumi:Stack"]
+    outputs = [item for item in items if item.get("type") in {STACK_TYPE, DETAILS_TYPE}]
     named = [cast("Item", item.get("outputs") or {}).get("project") for item in outputs]
     named += [_inputs(item).get("project") for item in items]
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))

@@ -1,0 +1,35 @@
+"""The log of a TPU machine in Cloud Logging: what the agent writes there, and how a reader finds it.
+
+The agent's program includes this module, so it has to run on Python 3.10.
+"""
+
+from typing import Final
+
+MACHINE_LOG: Final = "gemma-serving-machine"
+"""Id of the log."""
+MACHINE_RESOURCE: Final = "generic_node"
+"""Type of the monitored resource. Its namespace is the account id of the machine's service account, which only one stack has."""
+SOURCE_LABEL: Final = "source"
+SERVER_SOURCE: Final = "server"
+"""Source of the lines of the server's container."""
+AGENT_SOURCE: Final = "agent"
+"""Source of the lines of the agent, such as a new phase."""
+
+_ACCOUNT_DOMAIN: Final = ".iam.gserviceaccount.com"
+
+
+def machine_log_name(project: str) -> str:
+    """Return the full name of the log."""
+    return f"projects/{project}/logs/{MACHINE_LOG}"
+
+
+def account_parts(email: str) -> "tuple[str, str] | None":
+    """Return the project and the account id of a service account's e-mail address, or None if the address is of another kind.
+
+    The machine itself may be in a project of Google's, so that its metadata does not name the stack's project.
+    """
+    account, _, host = email.strip().partition("@")
+    if not host.endswith(_ACCOUNT_DOMAIN):
+        return None
+    name, _, domain = host[: -len(_ACCOUNT_DOMAIN)].partition(".")
+    return (f"{domain}:{name}" if domain else name), account

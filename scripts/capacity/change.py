@@ -1,0 +1,100 @@
+"""`--write`: the zones or the region of a stack, by promise. The change is shown, then written; comments and other lines stay."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from planning.planner import plan
+from scripts.capacity.gates import Place
+from scripts.errors import CommandRefusedError
+from scripts.plan.settings_file import SettingsFile
+from stacks.loading import SettingsError
+from stacks.planned import to_deployment
+from stacks.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """A settings file before and after."""
+
+    path: Path
+    before: str
+    after: str
+    note: str
+    """What the change means for what runs; empty if nothing."""
+
+    @property
+    def diff(self) -> str:
+        """The change as a unified diff; empty if there is none."""
+        lines = (self.before.splitlines(keepends=True), self.after.splitlines(keepends=True))
+        return "".join(
+            difflib.unified_diff(*lines, fromfile=f"a/{self.path.name}", tofile=f"b/{self.path.name}"),
+        )
+
+    def write(self) -> None:
+        """Write the file. Raises CommandRefusedError if it is no longer what was shown."""
+        if self.path.read_text(encoding="utf-8") != self.before:
+            raise CommandRefusedError(
+                f"{self.path.name} was changed meanwhile, so nothing was written; run the command again."
+            )
+        self.path.write_text(self.after, encoding="utf-8")
+
+
+def change_of(path: Path, stack: str, settings: Settings, places: Sequence[Place]) -> FileChange:
+    """Return the change that names the open places in their order. Raises CommandRefusedError if no place is open."""
+    key, value, note = _zones(stack, settings, places) if settings.tpu else _region(settings, places)
+    document = SettingsFile(path)
+    before = path.read_text(encoding="utf-8")
+    current = settings.tpu.zones if settings.tpu else [settings.cloud_run.region] if settings.cloud_run else []
+    if value == (current if settings.tpu else current[0]):
+        return FileChange(path=path, before=before, after=before, note="")
+    document.apply({key: value})
+    try:
+        changed = document.settings()
+    except SettingsError as error:
+        raise CommandRefusedError(f"{path.name} is not changed: {error}") from None
+    new = _stopping(changed, path.parent) - _stopping(settings, path.parent)
+    if new:
+        raise CommandRefusedError(
+            f"{path.name} is not changed: its plan would have the findings {', '.join(sorted(new))}."
+        )
+    return FileChange(path=path, before=before, after=document.text(), note=note)
+
+
+def _stopping(settings: Settings, folder: Path) -> set[str]:
+    return {finding.id for finding in plan(to_deployment(settings, folder)).stopping}
+
+
+def _zones(stack: str, settings: Settings, places: Sequence[Place]) -> tuple[str, list[str], str]:
+    """Return the open zones. A zone where the stack has a request stays, and first: without it `up` would give the request up."""
+    held = [place for place in places if any(own.stack == stack for own in place.own)]
+    network = settings.tpu.existing_network if settings.tpu else None
+    found = [place for place in places if place.is_open and place not in held]
+    if network is not None and settings.tpu is not None:
+        found = [place for place in found if place.place.rpartition("-")[0] in settings.tpu.regions]
+    if not held and not found:
+        raise CommandRefusedError(_nothing_open(places))
+    note = f"The stack has a request in {', '.join(place.place for place in held)}, which stays first." if held else ""
+    return "tpu.zones", [place.place for place in (*held, *found)], note
+
+
+def _region(settings: Settings, places: Sequence[Place]) -> tuple[str, str, str]:
+    found = [place for place in places if place.is_open]
+    if not found:
+        raise CommandRefusedError(_nothing_open(places))
+    moves = "A change of the region replaces the service"
+    if settings.weights == "bucket" and settings.bucket.existing is None:
+        moves += " and the bucket; stage the weights again"
+    note = "" if found[0].is_in_stack else f"{moves}."
+    return "cloudRun.region", found[0].place, note
+
+
+def _nothing_open(places: Sequence[Place]) -> str:
+    """Return why nothing can be written: what the nearest place lacks."""
+    nearest = next((place for place in places if not place.is_without), None)
+    why = ""
+    if nearest is not None:
+        lacks = [gate.detail for gate in nearest.gates if gate.answer != "yes"]
+        why = f"; the nearest is {nearest.place}: {'; '.join(lacks)}"
+    return f"No place has all three gates open, so nothing is written{why}."

@@ -1,0 +1,174 @@
+"""What the command shows: a table for each accelerator, the reasons of what is closed or not known, and the same as JSON."""
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from planning.units import age
+from scripts.capacity.gates import ORDER, Gate, Own, Place, QuotaUse
+from scripts.capacity.history import Sighting
+from scripts.capacity.reading import Answers
+from scripts.cli.tables import console, table
+from scripts.cloud.simulated import is_simulated
+
+
+def show(places: Sequence[Place], problems: Sequence[str], now: datetime) -> None:
+    """Print the tables and their notes on stdout."""
+    out = console(sys.stdout)
+    groups: dict[str, list[Place]] = {}
+    for place in places:
+        groups.setdefault(place.accelerator.name, []).append(place)
+    for name, group in groups.items():
+        _show_group(name, group, now)
+    notes = [
+        *_notes(problems),
+        ORDER,
+        "Stock is known only by asking: it is shown with its age, from our own requests.",
+    ]
+    if any(place.price_is_assumed for place in places):
+        notes.append("* The price of the region is not known; this is the dearest known one.")
+    if any(place.is_in_stack for place in places):
+        notes.append("> The stack's settings name this place.")
+    for note in notes:
+        out.print(note, soft_wrap=True, markup=False)
+
+
+def _show_group(name: str, group: Sequence[Place], now: datetime) -> None:
+    out = console(sys.stdout)
+    shown = [place for place in group if place.is_in_stack or not place.is_without]
+    where = " (local cloud, simulated)" if is_simulated() else ""
+    first = group[0]
+    kind, model = ("zone", first.model) if first.accelerator.is_tpu else ("region", "open to all")
+    headings = (kind, "hardware", model, first.use.unit, "stock, from our own requests", "$/h")
+    rows = table(f"{name}{where}", headings, whole=(kind, "hardware", model, first.use.unit), numbers=("$/h",))
+    for place in shown:
+        rows.add_row(
+            f"{'> ' if place.is_in_stack else ''}{place.place}",
+            _answer(place.hardware),
+            _answer(place.models[place.model]),
+            _use(place.use) + ("" if place.quota.answer != "no" else " !"),
+            _stock(place, now) or "-",
+            f"{place.usd_per_hour:.2f}{'*' if place.price_is_assumed else ''}",
+        )
+    out.print(rows)
+    for line in _reasons(shown):
+        out.print(line, soft_wrap=True, markup=False)
+    others = len(group) - len(shown)
+    if others:
+        out.print(f"{others} more zones do not offer {name}.", soft_wrap=True)
+    out.print()
+
+
+def _reasons(shown: Sequence[Place]) -> Iterator[str]:
+    """Yield why gates are closed or not known, each reason once, with its places. What could not be read is told at the end."""
+    reasons: dict[str, list[str]] = {}
+    for place in shown:
+        for gate in place.gates:
+            if gate.detail and gate.is_read:
+                reasons.setdefault(gate.detail, []).append(place.place)
+    for reason, places in reasons.items():
+        yield f"  {', '.join(dict.fromkeys(places))}: {reason}."
+
+
+def problems_of(answers: Answers) -> Sequence[str]:
+    """Return what was not read, each reason once, or each command that mends it once."""
+    grouped: dict[str, list[tuple[str, str]]] = {}
+    for reply in answers.problems:
+        what, _, why = reply.problem.partition(": ")
+        grouped.setdefault(reply.mend or why, []).append((what, why))
+    lines: list[str] = []
+    for key, found in grouped.items():
+        what, why = found[0]
+        several = f"{what} and {len(found) - 1} more" if len(found) > 1 else what
+        lines.append(f"{several}: {why}" + (f"; to mend it: {key}" if key != why else ""))
+    return lines
+
+
+def _notes(problems: Sequence[str]) -> Iterator[str]:
+    if problems:
+        yield "Not known, because it could not be read:"
+        yield from (f"  {problem}" for problem in problems)
+
+
+def _answer(gate: Gate) -> str:
+    return gate.answer if gate.is_read else "no answer"
+
+
+def _use(use: QuotaUse) -> str:
+    if use.limit is None:
+        return "not known"
+    limit = "no limit" if math.isinf(use.limit) else f"{use.limit:g}"
+    return limit if use.used is None else f"{use.used:g} of {limit}"
+
+
+def _stock(place: Place, now: datetime) -> str:
+    """Return what is asked now, and what was answered last."""
+    seen = place.stock
+    past = [_seen(seen, now)] if seen and seen.request not in {own.name for own in place.own} else []
+    return "; ".join([*(_own(own, now) for own in place.own), *past])
+
+
+def _own(own: Own, now: datetime) -> str:
+    return f"{own.stack}: {own.state} {age(_since(own.created, now))}"
+
+
+def _seen(seen: Sighting, now: datetime) -> str:
+    at = datetime.fromisoformat(seen.at)
+    ago = age(_since(at, now))
+    if seen.outcome == "granted":
+        return f"granted, asked {ago} ago"
+    if seen.outcome == "failed":
+        return f"failed {ago} ago"
+    waited = age(_since(datetime.fromisoformat(seen.created), at))
+    return f"waited {waited}, {ago} ago"
+
+
+def _since(moment: datetime, now: datetime) -> float:
+    return max((now - moment).total_seconds(), 0.0)
+
+
+def to_json(place: Place, now: datetime) -> dict[str, Any]:
+    """Return one place as JSON."""
+    use = place.use
+    return {
+        "accelerator": place.accelerator.name,
+        "place": place.place,
+        "open": place.is_open,
+        "hardware": _gate_json(place.hardware),
+        "provisioning": {"model": place.model, **_gate_json(place.models[place.model])},
+        "provisioning_models": {model: _gate_json(gate) for model, gate in place.models.items()},
+        "quota": {
+            **_gate_json(place.quota),
+            "limit": None if use.limit is None or math.isinf(use.limit) else use.limit,
+            "used": use.used,
+            "needed": use.needed,
+            "unit": use.unit,
+        },
+        "requests": [
+            {
+                "name": own.name,
+                "stack": own.stack,
+                "state": own.state,
+                "age_s": round(_since(own.created, now)),
+                "detail": own.detail,
+            }
+            for own in place.own
+        ],
+        "stock": None
+        if place.stock is None
+        else {
+            "outcome": place.stock.outcome,
+            "at": place.stock.at,
+            "age_s": round(_since(datetime.fromisoformat(place.stock.at), now)),
+            "detail": place.stock.detail,
+        },
+        "usd_per_hour": round(place.usd_per_hour, 4),
+        "price_is_assumed": place.price_is_assumed,
+        "in_stack": place.is_in_stack,
+    }
+
+
+def _gate_json(gate: Gate) -> dict[str, str]:
+    return {"answer": gate.answer, "detail": gate.detail, "source": gate.source}

@@ -1,0 +1,17 @@
+"""Ask a person before something is changed."""
+
+import sys
+
+from scripts.errors import CommandRefusedError
+
+
+def confirm(question: str, *, without_terminal: str, declined: str) -> None:
+    """Ask on stderr, and go on if the answer is yes.
+
+    Raises CommandRefusedError: with `without_terminal` if stdin is no terminal, with `declined` for any other answer.
+    """
+    if not sys.stdin.isatty():
+        raise CommandRefusedError(without_terminal)
+    print(f"{question} Type yes: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != "yes":
+        raise CommandRefusedError(declined)

@@ -1,0 +1,91 @@
+"""Deploy a stack from a clean checkout, check it, compare its speed with what ran before, and roll back if a check fails.
+
+  python -m scripts.deploy --stack NAME --out DIR
+  python -m scripts.deploy --stack pr-12 --settings-of l4-qat --out DIR
+
+The commit that passes is kept in the stack's tag. Exit code 0 means that this commit is what runs. docs/ci.md describes the steps.
+"""
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command, say
+from scripts.cli.options import JsonSwitch, Option, StackName
+from scripts.errors import CommandRefusedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeployOptions:
+    """Options of the command."""
+
+    stack: StackName
+    out: Annotated[Path, Option("Folder for the report, the smoke checks and the benchmarks.", metavar="DIR")]
+    settings_of: Annotated[
+        str | None,
+        Option(
+            "Deploy the settings of this stack under the name of --stack, as a preview environment.", metavar="NAME"
+        ),
+    ] = None
+    bench: Annotated[bool, Option("Measure before and after, and compare.", negatable=True)] = True
+    threshold: Annotated[float, Option("Share by which a figure may get worse.", least=0, most=1)] = 0.1
+    roll_back: Annotated[bool, Option("Deploy the last good commit again if a check fails.", negatable=True)] = True
+    as_json: JsonSwitch = False
+
+
+def _deploy(options: DeployOptions) -> ExitCode:
+    from scripts.deploy.run import DeployRequest, deploy_stack
+    from scripts.deploy.steps import EngineSteps, git
+    from scripts.preview.plans import stacks_in
+    from scripts.pulumi import engine
+
+    wanted, known = options.settings_of or options.stack, stacks_in(engine.project_folder())
+    if wanted not in known:
+        raise CommandRefusedError(
+            f"There is no Pulumi.{wanted}.yaml; the stacks with settings here are: {', '.join(known)}."
+        )
+    if options.settings_of is not None and options.stack in known:
+        raise CommandRefusedError(
+            f"Pulumi.{options.stack}.yaml exists; --settings-of would replace it. Choose another name for --stack."
+        )
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    if changed:
+        raise CommandRefusedError(
+            f"{changed.splitlines()[0].split()[-1]} is changed and not committed; commit it: a roll-back deploys a commit."
+        )
+    if options.out.exists() and any(options.out.iterdir()):
+        raise CommandRefusedError(f"--out {options.out} is not empty; name a new folder.")
+    options.out.mkdir(parents=True, exist_ok=True)
+    steps = EngineSteps(
+        stack=options.stack, out=options.out.absolute(), source=options.settings_of, threshold=options.threshold
+    )
+    request = DeployRequest(
+        stack=options.stack, commit=git("rev-parse", "HEAD"), bench=options.bench, roll_back=options.roll_back
+    )
+    report = deploy_stack(request, steps, partial(say, "deploy"))
+    text = json.dumps(report.to_json())
+    (options.out / "deploy.json").write_text(f"{text}\n", encoding="utf-8")
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(report.markdown())
+    print(text if options.as_json else report.markdown(), end="" if not options.as_json else "\n")
+    return report.exit_code
+
+
+COMMAND: Final = Command(
+    name="deploy",
+    help=__doc__,
+    options=DeployOptions,
+    run=_deploy,
+    after_interrupt="Nothing is rolled back. Run the same command again; an interrupted `up` goes on where it stopped.",
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))

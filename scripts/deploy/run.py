@@ -1,0 +1,126 @@
+"""A deployment: measure what runs, deploy, check, measure again, and roll back if a check fails."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from contracts.exit_codes import ExitCode
+from scripts.deploy.steps import DeploySteps
+from scripts.errors import ScriptError
+
+Outcome = Literal["deployed", "rolled back", "failed"]
+
+NOT_BROUGHT_BACK = (
+    "A roll-back cannot bring back TPU capacity that was given up: it asks for new capacity and waits. "
+    "It cannot bring back staged weights of a deleted bucket either, nor the URL of a service that was replaced."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployReport:
+    """How a deployment ended."""
+
+    stack: str
+    commit: str
+    outcome: Outcome
+    reason: str
+    """Why it failed, or what was checked; whole sentences."""
+    benchmark: str = ""
+    rolled_back_to: str = ""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 only if this commit is what runs now."""
+        return ExitCode.DONE if self.outcome == "deployed" else ExitCode.FAILED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report in JSON types."""
+        return {"schema_version": 1, **asdict(self)}
+
+    def markdown(self) -> str:
+        """Return the report for the summary of a workflow."""
+        lines = [f"### `{self.stack}`: {self.outcome}", "", self.reason, ""]
+        lines += [self.benchmark, ""] if self.benchmark else []
+        lines += [f"What runs now is `{self.rolled_back_to}`.", "", NOT_BROUGHT_BACK] if self.rolled_back_to else []
+        return "\n".join(lines).rstrip() + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployRequest:
+    """What to deploy, and which checks decide."""
+
+    stack: str
+    commit: str
+    bench: bool = True
+    roll_back: bool = True
+
+
+def deploy_stack(request: DeployRequest, steps: DeploySteps, say: Callable[[str], None]) -> DeployReport:
+    """Deploy, check, and roll back where a check fails. Raises nothing but KeyboardInterrupt and CommandRefusedError."""
+    good, model = steps.good_commit(), steps.model()
+    measured = request.bench and model is not None and _measured(steps, say)
+    report = DeployReport(stack=request.stack, commit=request.commit, outcome="deployed", reason="")
+    try:
+        say(f"deploying {request.commit[:12]}")
+        steps.up()
+    except ScriptError as error:
+        failed = replace(report, outcome="failed", reason=f"`pulumi up` failed: {error}")
+        return _roll_back(failed, request, steps, good, say)
+    say("checking what the server answers")
+    if not steps.smoke("after"):
+        failed = replace(report, outcome="failed", reason="The smoke checks failed.")
+        return _roll_back(failed, request, steps, good, say)
+    if request.bench:
+        report, worse = _benchmark(report, steps, model, measured=measured, say=say)
+        if worse:
+            return _roll_back(replace(report, outcome="failed"), request, steps, good, say)
+    steps.remember(request.commit)
+    return replace(report, reason=report.reason or "The smoke checks passed.")
+
+
+def _measured(steps: DeploySteps, say: Callable[[str], None]) -> bool:
+    """Measure what runs now: the comparison is then of the same machine on the same day."""
+    say("measuring what runs now")
+    return steps.bench("before")
+
+
+def _benchmark(
+    report: DeployReport, steps: DeploySteps, model: str | None, *, measured: bool, say: Callable[[str], None]
+) -> tuple[DeployReport, bool]:
+    """Measure what was deployed, and return the report with the comparison, and whether it is worse."""
+    say("measuring what was deployed")
+    if not steps.bench("after"):
+        return replace(report, reason="The benchmark failed: not every point could be measured."), True
+    if not measured:
+        why = "nothing was deployed" if model is None else "what ran before could not be measured"
+        return replace(report, benchmark=f"The benchmark is not compared, because {why}."), False
+    if model != steps.model():
+        return replace(report, benchmark="The benchmark is not compared, because the model changed."), False
+    verdict = steps.compare()
+    reason = verdict.reason if verdict.worse else ""
+    return replace(report, benchmark=verdict.reason, reason=reason), verdict.worse
+
+
+def _roll_back(
+    report: DeployReport, request: DeployRequest, steps: DeploySteps, good: str | None, say: Callable[[str], None]
+) -> DeployReport:
+    if not request.roll_back:
+        return _told(report, "It was not rolled back, because --no-roll-back was given.")
+    if good is None:
+        return _told(report, "There is nothing to roll back to: no commit of this stack has passed its checks yet.")
+    if good == request.commit:
+        return _told(report, "It was not rolled back: the last good commit is this one.")
+    say(f"rolling back to {good[:12]}. {NOT_BROUGHT_BACK}")
+    try:
+        steps.up_at(good)
+    except ScriptError as error:
+        return _told(report, f"The roll-back to {good} failed: {error}")
+    if not steps.smoke("rolled-back"):
+        return _told(report, f"It was rolled back to {good}, and the smoke checks fail there too.")
+    return replace(
+        _told(report, "It was rolled back, and the smoke checks pass."), outcome="rolled back", rolled_back_to=good
+    )
+
+
+def _told(report: DeployReport, sentence: str) -> DeployReport:
+    return replace(report, reason=f"{report.reason} {sentence}".strip())

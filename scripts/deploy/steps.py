@@ -1,0 +1,194 @@
+"""The steps of a deployment as other commands: `pulumi up`, the smoke checks, the quick benchmark and its comparison."""
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from contracts.exit_codes import ExitCode
+from contracts.labels import PRODUCT
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.pulumi import engine
+from scripts.pulumi.stack import stack_outputs
+
+GOOD_TAG: Final = f"{PRODUCT}:good-commit"
+"""Tag of a stack: the commit that was deployed last and passed its checks."""
+REPEATS: Final = 3
+"""Measurements of every point: with fewer, a comparison says at most "unclear"."""
+CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchVerdict:
+    """What the comparison of two benchmarks says. `reason` is a sentence."""
+
+    worse: bool
+    reason: str
+
+
+class DeploySteps(Protocol):
+    """What a deployment does to the world."""
+
+    def model(self) -> str | None:
+        """Return the model that is deployed, None if the stack is not deployed."""
+        ...
+
+    def good_commit(self) -> str | None:
+        """Return the commit that was deployed last and passed, None if none did."""
+        ...
+
+    def up(self) -> None:
+        """Deploy the settings of this checkout. Raises ScriptError."""
+        ...
+
+    def smoke(self, name: str) -> bool:
+        """Run the smoke checks, and return whether all passed."""
+        ...
+
+    def bench(self, name: str) -> bool:
+        """Measure, and return whether every point was."""
+        ...
+
+    def compare(self) -> BenchVerdict:
+        """Compare the benchmarks `before` and `after`."""
+        ...
+
+    def remember(self, commit: str) -> None:
+        """Keep a commit as the last good one."""
+        ...
+
+    def up_at(self, commit: str) -> None:
+        """Deploy the settings and the program of another commit. Raises ScriptError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSteps:
+    """The steps with the real engine and the commands of this project. Results lie below `out`."""
+
+    stack: str
+    out: Path
+    source: str | None
+    """Stack whose settings are used, for a stack without a file of its own; None for its own file."""
+    threshold: float
+    """Share by which a figure of the benchmark may get worse."""
+
+    def model(self) -> str | None:
+        """Return the model that is deployed, None if the stack is not deployed."""
+        try:
+            return stack_outputs(self.stack).model
+        except CommandRefusedError:
+            return None
+
+    def good_commit(self) -> str | None:
+        """Return the commit of the stack's tag."""
+        answer = engine.run("stack", "tag", "get", GOOD_TAG, "--stack", self.stack)
+        return answer.stdout.strip() or None if answer.returncode == 0 else None
+
+    def up(self) -> None:
+        """Run `pulumi up`; make the stack if the backend does not know it."""
+        self._take_settings()
+        chosen = engine.run("stack", "select", "--create", self.stack)
+        if chosen.returncode != 0:
+            raise ScriptError(engine.first_error(chosen.stderr or chosen.stdout))
+        engine.change(self.stack, "up", after_failure="")
+
+    def smoke(self, name: str) -> bool:
+        """Run the smoke checks against the stack's thresholds."""
+        return self._script("smoke", "--stack", self.stack, "--junit", str(self.out / f"smoke-{name}.xml")) == 0
+
+    def bench(self, name: str) -> bool:
+        """Run the quick benchmark, each point several times."""
+        folder = str(self.out / f"bench-{name}")
+        return self._script("bench", "--stack", self.stack, "--repeats", str(REPEATS), "--out", folder) == 0
+
+    def compare(self) -> BenchVerdict:
+        """Compare the two benchmarks; a figure that is worse beyond the threshold fails."""
+        from scripts.bench.compare import compare_folders, comparison_markdown  # noqa: PLC0415 - numpy takes 0.1 s
+        from scripts.bench.points import SweepError  # noqa: PLC0415 - the same
+
+        before, after = self.out / "bench-before", self.out / "bench-after"
+        try:
+            found = compare_folders(before, after, threshold=self.threshold, confidence=CONFIDENCE)
+        except SweepError as error:
+            return BenchVerdict(worse=False, reason=f"The benchmarks cannot be compared: {error}")
+        (self.out / "compare.md").write_text(comparison_markdown(found), encoding="utf-8")
+        worse = [f"{change.metric} at {change.point}" for change in found.changes if change.verdict == "worse"]
+        worse += found.failures
+        if not worse:
+            return BenchVerdict(worse=False, reason="No figure of the benchmark got worse beyond the threshold.")
+        return BenchVerdict(worse=True, reason=f"The benchmark got worse: {'; '.join(worse)}.")
+
+    def remember(self, commit: str) -> None:
+        """Write the stack's tag."""
+        engine.query(["stack", "tag", "set", GOOD_TAG, commit, "--stack", self.stack])
+
+    def up_at(self, commit: str) -> None:
+        """Run `pulumi up` in a checkout of the commit: with its settings, its program and its provider, and the packages that are installed."""
+        with other_checkout(commit) as folder, contextlib.chdir(folder):
+            self._take_settings()
+            engine.change(self.stack, "up", after_failure="")
+
+    def _take_settings(self) -> None:
+        """Copy the settings of the stack that they are taken from."""
+        if self.source is None:
+            return
+        folder = engine.project_folder()
+        path = folder / f"Pulumi.{self.source}.yaml"
+        if not path.is_file():
+            raise CommandRefusedError(f"There is no {path.name}; name a stack with settings.")
+        shutil.copyfile(path, folder / f"Pulumi.{self.stack}.yaml")
+
+    @staticmethod
+    def _script(name: str, *arguments: str) -> int:
+        """Run a command of this project with its output on stderr, and return its exit code. Ctrl-C ends both."""
+        done = subprocess.run(
+            [sys.executable, "-m", f"scripts.{name}", *arguments],
+            cwd=engine.project_folder(),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            check=False,
+        )
+        if done.returncode == ExitCode.INTERRUPTED:
+            raise KeyboardInterrupt
+        return done.returncode
+
+
+@contextlib.contextmanager
+def other_checkout(commit: str) -> Generator[Path]:
+    """Give a folder with another commit, beside this checkout and with its packages, and remove it afterwards.
+
+    Raises CommandRefusedError if git does not know the commit.
+    """
+    import tempfile  # noqa: PLC0415 - only for a roll-back
+
+    root = engine.project_folder()
+    with tempfile.TemporaryDirectory(prefix="checkout-") as parent:
+        folder = Path(parent) / "project"
+        git("worktree", "add", "--detach", "--force", str(folder), commit)
+        try:
+            if not (folder / ".venv").exists():
+                (folder / ".venv").symlink_to((root / ".venv").resolve())
+            yield folder
+        finally:
+            git("worktree", "remove", "--force", str(folder))
+
+
+def git(*arguments: str) -> str:
+    """Return what a git command printed. Raises CommandRefusedError with git's last line."""
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=engine.project_folder(),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise CommandRefusedError(f"`git {' '.join(arguments[:2])}` failed: {last}")
+    return done.stdout.strip()

@@ -1,0 +1,1 @@
+"""Differences between what was deployed and what is there, and the one issue that tells of them."""

@@ -1,0 +1,96 @@
+"""Ask the engine what changed in the cloud since the last deployment. Nothing is changed, not even the state."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scripts.cli.command import say
+from scripts.errors import ScriptError
+from scripts.preview.markdown import code, fenced, row
+from scripts.preview.plans import stacks_in
+from scripts.preview.report import EnginePreview, ResourceChange, from_engine
+from scripts.pulumi import engine
+from stacks.masking import masked
+
+MARKER: Final = "<!-- gemma-serving: drift -->"
+"""Identifies the issue, so that it can be updated."""
+TITLE: Final = "Deployed stacks differ from what was deployed"
+_LIMIT_S: Final = 900.0
+_MOST_BYTES: Final = 60_000
+_WORDS: Final[Mapping[str, str]] = {"update": "changed", "delete": "gone", "replace": "replaced", "create": "new"}
+
+
+class StackDrift(BaseModel):
+    """What differs in one stack. `error` is set if it could not be read; a stack that is not deployed has nothing."""
+
+    model_config = ConfigDict(frozen=True)
+    stack: str
+    deployed: bool = True
+    changes: tuple[ResourceChange, ...] = ()
+    error: str | None = None
+
+
+def drift_of(stack: str) -> StackDrift:
+    """Return what differs between a stack's state and the cloud."""
+    say("drift", f"{stack} ...")
+    try:
+        listed = json.loads(engine.query(["stack", "ls", "--json"]))
+        if stack not in {str(item["name"]).rpartition("/")[2] for item in listed}:
+            return StackDrift(stack=stack, deployed=False)
+        return StackDrift(stack=stack, changes=_refreshed(stack))
+    except ScriptError as error:
+        return StackDrift(stack=stack, error=masked(str(error)))
+
+
+def drift_of_all(names: Sequence[str]) -> Sequence[StackDrift]:
+    """Return what differs in these stacks, by default in all with a settings file."""
+    return [drift_of(stack) for stack in names or stacks_in(engine.project_folder())]
+
+
+def issue_body(found: Sequence[StackDrift], run_url: str) -> str | None:
+    """Return the issue's text; None if nothing differs and every stack could be read."""
+    differing = [one for one in found if one.changes or one.error]
+    if not differing:
+        return None
+    lines = [
+        MARKER,
+        "What is in the cloud is not what was deployed.",
+        "",
+        row(("stack", "differences")),
+        "| --- | --- |",
+    ]
+    lines += [row((code(one.stack), "could not be read" if one.error else str(len(one.changes)))) for one in differing]
+    for one in differing:
+        lines += ["", f"#### {code(one.stack)}", ""]
+        if one.error:
+            lines += fenced(one.error[:4000])
+            continue
+        lines += [_line(change) for change in one.changes]
+        lines += ["", f"To deploy what the state says again: {code(f'pulumi up --refresh --stack {one.stack}')}."]
+    lines += [
+        "",
+        f"<sub>This issue is updated each night and closed when nothing differs. [Latest run]({run_url})</sub>",
+    ]
+    text = "\n".join(lines)
+    if len(text.encode()) > _MOST_BYTES:
+        table = "\n".join(lines[: 5 + len(differing)])
+        text = f"{table}\n\nThe list is too long for an issue; the [latest run]({run_url}) has it."
+    return text + "\n"
+
+
+def _line(change: ResourceChange) -> str:
+    what = f": {', '.join(code(name) for name in change.properties)}" if change.properties else ""
+    return f"- {code(change.name)} ({code(change.type)}) is {_WORDS.get(change.op, change.op)}{what}"
+
+
+def _refreshed(stack: str) -> tuple[ResourceChange, ...]:
+    answer = engine.run("refresh", "--preview-only", "--json", "--stack", stack, limit_s=_LIMIT_S)
+    try:
+        parsed = EnginePreview.model_validate_json(answer.stdout)
+    except ValidationError:
+        parsed = None
+    if answer.returncode != 0 or parsed is None:
+        raise ScriptError(engine.first_error(answer.stderr or answer.stdout))
+    return from_engine(parsed)[0]

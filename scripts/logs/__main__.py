@@ -1,0 +1,169 @@
+"""Print the lines of a stack's server, without secrets: the container's of Cloud Run, or the machine's of a TPU.
+
+The lines are read from Cloud Logging, so they can be read while the server starts, and after it is gone. A TPU machine writes them
+there itself. Known causes of failures are named at the end, with what to change. Lines go to stdout, everything else to stderr.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Annotated, Final
+
+from contracts.exit_codes import ExitCode
+from planning.units import parse_duration_s
+from scripts.cli.command import Command, run_command, say
+from scripts.cli.options import Option, StackName
+
+if TYPE_CHECKING:
+    from scripts.logs.place import ServerLog
+    from scripts.logs.reading import LogLine
+    from stacks.failure_hints import Cause
+
+SCHEMA_VERSION: Final = 1
+DEFAULT_LINES: Final = 200
+DEFAULT_SINCE: Final = "1h"
+_KEPT: Final = 1000
+"""Lines in which a cause is looked for while they are followed."""
+
+
+def _ago(text: str) -> int:
+    try:
+        return parse_duration_s(text)
+    except ValueError:
+        raise ValueError('a duration such as "90s", "10m", "4h" or "1d"') from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogsOptions:
+    """Options of the command."""
+
+    stack: StackName
+    follow: Annotated[bool, Option("Print lines as they come, until Ctrl-C.")] = False
+    since_s: Annotated[
+        int | None,
+        Option(f"How far to go back. (default: {DEFAULT_SINCE})", flag="--since", metavar="DURATION", parse=_ago),
+    ] = None
+    lines: Annotated[int, Option("Most lines; the newest are printed.", least=1, most=10_000)] = DEFAULT_LINES
+    utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
+    as_json: Annotated[
+        bool, Option("Print one JSON object on stdout; with --follow, one for each line.", flag="--json")
+    ] = False
+
+
+def _logs(options: LogsOptions) -> ExitCode:
+    from scripts.cloud import google_api
+    from scripts.logs.causes import known_cause, sentence
+    from scripts.logs.place import server_log
+    from scripts.logs.reading import follow, newest
+    from scripts.pulumi import state as states
+
+    log = server_log(states.read(options.stack))
+    mask, api = _mask(log), google_api.connect()
+    seconds = options.since_s if options.since_s is not None else parse_duration_s(DEFAULT_SINCE)
+    since = datetime.now(UTC) - timedelta(seconds=seconds)
+    show = Printer(log=log, zone=UTC if options.utc else None, as_json=options.as_json, follows=options.follow)
+    found = newest(api, log, since, options.lines, mask)
+    if not options.follow:
+        cause = known_cause(log, [line.text for line in found])
+        show.whole(found, cause)
+        _remark(options, log, found)
+        if cause is not None:
+            _say(sentence(cause))
+        return ExitCode.DONE
+    show.begin()
+    recent = [line.text for line in found]
+    show.lines(found)
+    told: set[str] = set()
+    printed = {(line.moment, line.text) for line in found}
+    # Lines before the first printed one were left out on purpose; one between them may only become visible now.
+    begun = found[0].moment if len(found) == options.lines else since
+    fresh = True
+    for line in follow(api, log, begun, mask, say=_say):
+        if line is not None:
+            if (line.moment, line.text) in printed:
+                continue
+            show.lines([line])
+            recent, fresh = [*recent[-_KEPT:], line.text], True
+        elif fresh:
+            cause = known_cause(log, recent)
+            if cause is not None and cause.line not in told:
+                told.add(cause.line)
+                _say(sentence(cause))
+            fresh = False
+    raise AssertionError("unreachable: the lines are followed until Ctrl-C")
+
+
+def _mask(log: "ServerLog") -> Callable[[str], str]:
+    """Return what removes secrets from a line: those that this stack is known to have, and what looks like one."""
+    from scripts.cloud.secret_values import read_secret
+    from scripts.errors import ScriptError
+    from stacks.masking import masked
+
+    secrets: list[str] = []
+    if log.api_key_secret:
+        try:
+            secrets.append(read_secret(log.api_key_secret))
+        except ScriptError:
+            _say("the stack's API key cannot be read, so a line that shows it bare would not be masked.")
+    return lambda text: masked(text, secrets)
+
+
+def _remark(options: LogsOptions, log: "ServerLog", found: "Sequence[LogLine]") -> None:
+    if found:
+        if len(found) == options.lines:
+            _say(f"these are the newest {options.lines} lines; --lines N prints more.")
+        return
+    older = ""
+    if log.target == "tpu":
+        older = " A machine whose agent is older than this version writes none until it boots again."
+    _say(f"there are no lines of stack {options.stack} in this time; --since 1d goes further back.{older}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printer:
+    """Prints lines on stdout, for people or for programs."""
+
+    log: "ServerLog"
+    zone: tzinfo | None
+    """The zone of the times; None is this machine's."""
+    as_json: bool
+    follows: bool
+
+    def begin(self) -> None:
+        """Say what the times are."""
+        if not self.as_json:
+            name = datetime.now(UTC).astimezone(self.zone).tzname()
+            _say(f"stack {self.log.stack}, project {self.log.project}; times are in {name}.")
+
+    def whole(self, found: "Sequence[LogLine]", cause: "Cause | None") -> None:
+        """Print all lines."""
+        self.begin()
+        if self.as_json:
+            known = None if cause is None else {"finding": cause.finding, "line": cause.line, "mend": cause.hint}
+            place = {"stack": self.log.stack, "project": self.log.project, "target": self.log.target}
+            lines = [line.to_json() for line in found]
+            print(json.dumps({"schema_version": SCHEMA_VERSION, **place, "lines": lines, "cause": known}))
+        else:
+            self.lines(found)
+
+    def lines(self, found: "Iterable[LogLine]") -> None:
+        """Print lines."""
+        for line in found:
+            if self.as_json:
+                print(json.dumps(line.to_json()), flush=True)
+            else:
+                moment = line.moment.astimezone(self.zone).strftime("%m-%d %H:%M:%S")
+                print(f"{moment} {line.source:<6} {line.text}", flush=self.follows)
+
+
+def _say(text: str) -> None:
+    say("logs", text)
+
+
+COMMAND: Final = Command(name="logs", help=__doc__, options=LogsOptions, run=_logs)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))

@@ -1,0 +1,49 @@
+"""Known causes of failures in the lines of a server, with what to change."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from planning.errors import PlanningError
+from scripts.errors import CommandRefusedError
+from scripts.logs.place import ServerLog
+from scripts.pulumi.settings import stack_settings
+from stacks.naming import Names
+
+if TYPE_CHECKING:
+    from stacks.failure_hints import Cause, FailedStart
+
+
+def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
+    """Return the cause that explains the others; None if no line shows one that is known, or the settings cannot be read."""
+    from stacks.failure_hints import cause_of  # noqa: PLC0415 - the planner takes 0.1 s to load
+
+    start = _start(log)
+    return None if start is None else cause_of(lines, start)
+
+
+def sentence(cause: "Cause") -> str:
+    """Return a cause in words."""
+    finding = f" [{cause.finding}: docs/rules.md]" if cause.finding else ""
+    return f"known cause{finding}: {cause.hint}"
+
+
+def _start(log: ServerLog) -> "FailedStart | None":
+    from planning import plan  # noqa: PLC0415 - as above
+    from stacks.failure_hints import FailedStart  # noqa: PLC0415 - as above
+    from stacks.planned import to_deployment  # noqa: PLC0415 - as above
+
+    names = Names(project=log.project, stack=log.stack)
+    try:
+        settings = stack_settings(log.stack, project=log.project)
+        planned = plan(to_deployment(settings))
+    except (CommandRefusedError, PlanningError):
+        return None
+    return FailedStart(
+        stack=log.stack,
+        settings=settings,
+        run=settings.cloud_run,
+        plan=planned,
+        probe=planned.startup.probe if settings.cloud_run else None,
+        bucket=settings.bucket.existing or names.bucket,
+        account=f"{names.account_id}@{log.project}.iam.gserviceaccount.com",
+    )

@@ -1,0 +1,81 @@
+"""Where the lines of a stack's server are: which project, and which entries of Cloud Logging."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
+from contracts.outputs import StackOutputs, Target
+from scripts.errors import CommandRefusedError
+from scripts.pulumi.settings import stack_settings
+from scripts.pulumi.state import StackState
+from stacks.container_logs import RevisionLog
+from stacks.naming import Names
+
+if TYPE_CHECKING:
+    from stacks.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLog:
+    """The log of one stack's server."""
+
+    stack: str
+    project: str
+    target: Target
+    location: str
+    """Region of Cloud Run; empty for a TPU, whose machine can be in any zone."""
+    api_key_secret: str | None = None
+    """Version of the API key, which no line may show."""
+
+    def filter(self, since: datetime) -> str:
+        """Return the filter of the lines since a time."""
+        names, moment = Names(project=self.project, stack=self.stack), since.isoformat()
+        if self.target == "cloud-run":
+            return RevisionLog(
+                project=self.project, location=self.location, service=names.base, revision=None, since=moment
+            ).filter
+        terms = [
+            f'logName="{machine_log_name(self.project)}"',
+            f'resource.type="{MACHINE_RESOURCE}"',
+            f'resource.labels.namespace="{names.account_id}"',
+            f'timestamp>="{moment}"',
+        ]
+        return " AND ".join(terms)
+
+
+def server_log(state: StackState) -> ServerLog:
+    """Return the log of a stack: as its outputs say, else as its settings do, because lines outlive the server.
+
+    Raises CommandRefusedError if the stack has neither.
+    """
+    outputs = state.outputs
+    if outputs is not None:
+        return _of_outputs(state.stack, outputs)
+    try:
+        return _of_settings(state.stack, stack_settings(state.stack, project=next(iter(state.projects), None)))
+    except CommandRefusedError as error:
+        raise CommandRefusedError(f"Stack {state.stack} is not deployed, and {_lowered(str(error))}") from None
+
+
+def _of_outputs(stack: str, outputs: StackOutputs) -> ServerLog:
+    return ServerLog(
+        stack=stack,
+        project=outputs.project,
+        target=outputs.target,
+        location=outputs.location if outputs.target == "cloud-run" else "",
+        api_key_secret=outputs.api_key_secret,
+    )
+
+
+def _of_settings(stack: str, settings: "Settings") -> ServerLog:
+    return ServerLog(
+        stack=stack,
+        project=settings.project,
+        target=settings.target,
+        location=settings.cloud_run.region if settings.cloud_run else "",
+    )
+
+
+def _lowered(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]

@@ -1,0 +1,1 @@
+"""Make the settings file of a new stack from the planner."""

@@ -1,0 +1,273 @@
+"""The comment on a pull request: what becomes of each stack, with the figures before and after."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scripts.preview.difference import StackDifference, differences
+from scripts.preview.effects import ChangedValue, changed_values
+from scripts.preview.figures import figure_rows, most_change, usd_change
+from scripts.preview.markdown import code, fenced, named, plain, row
+from scripts.preview.plans import DescribedFinding, PlansDocument
+from scripts.preview.report import ResourceChange, StackPreview
+from scripts.preview.verdicts import StackVerdict, verdicts
+
+MARKER: Final = "<!-- gemma-serving: preview of all stacks -->"
+"""Identifies the comment, so that it can be updated."""
+MAX_COMMENT_BYTES: Final = 65_536
+"""GitHub's limit, in characters; counted here in bytes, which are never fewer."""
+
+_SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
+"""First character of a line in a diff, which GitHub colours green, orange or red."""
+_MOST_ERROR_CHARACTERS: Final = 4_000
+_FEWEST_FOR_OVERVIEW: Final = 2
+"""With one stack, its own section says it all."""
+_UNSET: Final = "-"
+_SHOWN_OF_NEW: Final = (
+    "target",
+    "tpu.acceleratorType",
+    "tpu.zones",
+    "tpu.provisioning",
+    "tpu.maxRunDuration",
+    "cloudRun.gpu",
+    "cloudRun.region",
+    "cloudRun.minInstances",
+    "cloudRun.maxInstances",
+    "cloudRun.concurrency",
+    "cloudRun.public",
+    "weights",
+    "workload",
+)
+"""Settings of a new stack that stand above the fold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Section:
+    """A part of the comment. `details` is left out first where the comment is too long."""
+
+    stack: str
+    lines: tuple[str, ...]
+    details: tuple[str, ...] = ()
+
+
+def comment(base: PlansDocument | None, head: PlansDocument, previews: Sequence[StackPreview]) -> str:
+    """Return the Markdown comment, shortened by whole sections to GitHub's limit. Without a base every plan is shown as it is."""
+    found = verdicts(differences(base or head, head), previews)
+    loud = [verdict for verdict in found if not verdict.is_quiet]
+    top = [MARKER, f"### {_headline(found)}", ""]
+    for verdict in found:
+        if verdict.is_loud and not verdict.is_quiet:
+            top += ["> [!CAUTION]", f"> {verdict.warning()}", ""]
+    top += _overview(loud)
+    sections = [_section(verdict) for verdict in loud]
+    return _fitted(top, sections, [*_quiet(found), *_footer(base, found, previews)])
+
+
+def _headline(found: Sequence[StackVerdict]) -> str:
+    """Return the comment's first line: the worst that happens."""
+    kinds = (
+        ("gives up running TPU capacity", [v for v in found if v.fate == "given up"]),
+        ("may give up running TPU capacity", [v for v in found if v.fate == "at risk"]),
+        ("is blocked", [v for v in found if v.blocked]),
+        ("loses its settings file", [v for v in found if v.difference.is_removed]),
+    )
+    worst = [f"{named(v.stack for v in ones)} {words}" for words, ones in kinds if ones]
+    if worst:
+        return f"Preview: {'; '.join(worst)}"
+    changed = [verdict for verdict in found if not verdict.is_quiet]
+    if not changed:
+        return "Preview: no stack changes"
+    if len(changed) == 1:
+        return f"Preview: {code(changed[0].stack)}: {changed[0].heading()}"
+    return f"Preview: {len(changed)} of {len(found)} stacks change"
+
+
+def _overview(shown: Sequence[StackVerdict]) -> Iterator[str]:
+    if len(shown) < _FEWEST_FOR_OVERVIEW:
+        return
+    yield from (
+        row(("stack", "what happens", "USD/hour", "USD at most", "findings")),
+        "| --- | --- | --: | --: | --- |",
+    )
+    for verdict in shown:
+        difference = verdict.difference
+        before, after = (described.plan if described else None for described in (difference.before, difference.after))
+        what = f"**{verdict.heading()}**" if verdict.is_loud else verdict.heading()
+        findings = [f"new: {_ids(difference.new_findings)}"] if difference.new_findings else []
+        findings += [f"gone: {_ids(difference.gone_findings)}"] if difference.gone_findings else []
+        cells = (usd_change(before, after), most_change(before, after), "; ".join(findings))
+        yield row((code(verdict.stack), what, *cells))
+    yield ""
+
+
+def _ids(findings: Sequence[DescribedFinding]) -> str:
+    return ", ".join(f"**{finding.id}**" if finding.stops else finding.id for finding in findings)
+
+
+def _section(verdict: StackVerdict) -> _Section:
+    difference = verdict.difference
+    lines = [f"#### {code(verdict.stack)}: {verdict.heading()}", ""]
+    for sentence in verdict.sentences():
+        lines += [sentence, ""]
+    after = difference.after
+    if after is not None and after.error is not None:
+        lines += [*fenced(after.error[:_MOST_ERROR_CHARACTERS]), ""]
+    lines += _changes(difference)
+    lines += _findings("New findings", difference.new_findings)
+    lines += _gone(difference.gone_findings)
+    details = [*_all_flags(difference), *_engine(verdict.preview)]
+    return _Section(stack=verdict.stack, lines=tuple(lines), details=tuple(details))
+
+
+def _changes(difference: StackDifference) -> Iterator[str]:
+    """Yield the table of what differs: settings and flags, then the plan's figures."""
+    before, after = difference.before, difference.after
+    values = [*_model(difference), *_settings(difference)]
+    if before is not None and after is not None:
+        values += [change for change in difference.flags if change.key != "model"]
+        values += list(difference.environment)
+    rows = [(code(change.key), _value(change.before), _value(change.after), "") for change in values]
+    figures = figure_rows(before.plan if before else None, after.plan if after else None)
+    shown = [one for one in figures if one.before or one.after]
+    rows += [(one.name, one.before or _UNSET, one.after or _UNSET, one.change) for one in shown]
+    if not rows:
+        return
+    yield from (row(("", "before", "after", "change")), "| --- | --- | --- | --: |")
+    yield from (row(cells) for cells in rows)
+    yield ""
+
+
+def _model(difference: StackDifference) -> Iterator[ChangedValue]:
+    yield from (change for change in difference.flags if change.key == "model")
+
+
+def _settings(difference: StackDifference) -> Iterator[ChangedValue]:
+    whole = difference.is_new or difference.is_removed
+    yield from (change for change in difference.settings if not whole or change.key in _SHOWN_OF_NEW)
+
+
+def _value(text: str | None) -> str:
+    return _UNSET if text is None else code(text)
+
+
+def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]:
+    """Yield the findings: those that warn or block in full, the others by id."""
+    ids = [finding.id for finding in findings if finding.severity == "info"]
+    loud = [finding for finding in findings if finding.severity != "info"]
+    if loud:
+        yield from (f"**{title}**", "")
+        for finding in loud:
+            kind = "accepted" if finding.accepted else "blocks" if finding.stops else "warns"
+            first, *rest = finding.text.removeprefix(f"{finding.id}:").strip().splitlines()
+            yield f"- **{finding.id}** {kind}: {plain(first)}"
+            yield from (f"  {'- ' * line.lstrip().startswith('- ')}{plain(line.lstrip(' -'))}" for line in rest)
+        yield ""
+    if ids:
+        yield from (f"New for information: {', '.join(ids)}.", "")
+
+
+def _gone(findings: Sequence[DescribedFinding]) -> Iterator[str]:
+    if findings:
+        yield from (f"Gone: {_ids(findings)}.", "")
+
+
+def _all_flags(difference: StackDifference) -> Iterator[str]:
+    """Yield the flags and settings of a new stack, folded."""
+    after = difference.after
+    if not difference.is_new or after is None:
+        return
+    rest = [change for change in changed_values({}, after.settings) if change.key not in _SHOWN_OF_NEW]
+    yield from ("<details><summary>All flags and settings</summary>", "", row(("", "value")), "| --- | --- |")
+    yield from (row((code(change.key), _value(change.after))) for change in (*difference.flags, *rest))
+    yield from ("", "</details>", "")
+
+
+def _engine(preview: StackPreview | None) -> Iterator[str]:
+    """Yield what the engine says about a stack, folded."""
+    if preview is None:
+        return
+    where = " on an empty local cloud (simulated)" if preview.simulated else ""
+    where = " as a new stack" if preview.new_stack and not where else where
+    if preview.error is not None:
+        yield from (f"<details><summary>The engine's preview{where} failed</summary>", "")
+        yield from (*fenced(preview.error[:_MOST_ERROR_CHARACTERS]), "", "</details>", "")
+        return
+    count = len(preview.changes)
+    noun = "resource" if count == 1 else "resources"
+    yield f"<details><summary>The engine{where}: {count} {noun} would change, {preview.unchanged} would not</summary>"
+    if preview.changes:
+        yield from ("", *fenced("\n".join(_line(change) for change in preview.changes), "diff"))
+    yield from ("", "</details>", "")
+
+
+def _line(change: ResourceChange) -> str:
+    what = f" [{', '.join(change.properties)}]" if change.properties else ""
+    forced = f" (forced by {', '.join(change.forced_by)})" if change.forced_by else ""
+    return f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}{forced}"
+
+
+def _quiet(found: Sequence[StackVerdict]) -> Iterator[str]:
+    """Yield one line for all stacks that stay as they are."""
+    quiet = [verdict for verdict in found if verdict.is_quiet]
+    if quiet:
+        yield from (f"Unchanged: {named(verdict.stack for verdict in quiet)}.", "")
+    stale = [v for v in quiet if v.real is not None and v.real.changes]
+    if stale:
+        what = ", ".join(f"{code(v.stack)} ({len(v.real.changes)})" for v in stale if v.real)
+        yield from (
+            f"Not of this pull request: the engine would also change {what}, because what is deployed is not what the base says.",
+            "",
+        )
+
+
+def _footer(
+    base: PlansDocument | None, found: Sequence[StackVerdict], previews: Sequence[StackPreview]
+) -> Iterator[str]:
+    said: list[str] = []
+    if base is None:
+        said.append("The plans of the base are not known, so that no stack is compared.")
+    elif base.planner == "other":
+        said.append("The base's own planner could not be run: both sides are planned by this branch's.")
+    failed = [preview.stack for preview in previews if preview.error is not None]
+    quiet = {verdict.stack for verdict in found if verdict.is_quiet}
+    if broken := [stack for stack in failed if stack in quiet]:
+        said.append(f"The engine could not preview {named(broken)}: the job's log says why.")
+    if not previews:
+        said.append("The engine was not asked.")
+    elif any(preview.simulated for preview in previews):
+        said.append(
+            "There are no credentials for Google Cloud, so that the engine previewed an empty local cloud (simulated)."
+        )
+    said.append("Figures are planned, prices are list prices.")
+    yield f"<sub>{' '.join(said)}</sub>"
+
+
+def _fitted(top: Sequence[str], sections: Sequence[_Section], end: Sequence[str]) -> str:
+    """Return the comment within GitHub's limit: first without details, then without whole sections, each time with a sentence."""
+    shortest = [section.lines for section in sections]
+    whole = [section.lines + section.details for section in sections]
+    for parts, remark in ((whole, ()), (shortest, ("The details were left out, because the comment is too long.", ""))):
+        text = _joined(top, parts, (*remark, *end))
+        if _size(text) <= MAX_COMMENT_BYTES:
+            return text
+    kept = len(sections)
+    while kept:
+        kept -= 1
+        hidden = named(section.stack for section in sections[kept:][:20])
+        remark = (f"Left out, because the comment is too long: {hidden} and what follows. The job's log has them.", "")
+        text = _joined(top, shortest[:kept], (*remark, *end))
+        if _size(text) <= MAX_COMMENT_BYTES:
+            return text
+    return f"{MARKER}\n### {_NO_ROOM}\n"
+
+
+_NO_ROOM: Final = "Preview: so many stacks change that the comment has no room; the job's log has them"
+
+
+def _joined(top: Sequence[str], parts: Sequence[Sequence[str]], end: Sequence[str]) -> str:
+    lines = [*top, *(line for part in parts for line in part), *end]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _size(text: str) -> int:
+    return len(text.encode())

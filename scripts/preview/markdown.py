@@ -1,0 +1,53 @@
+"""Text of others in a Markdown comment: nothing of it becomes markup, a mention, a link or HTML."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+_MARKUP = str.maketrans(
+    {
+        "&": "&amp;",
+        "<": "&lt;",
+        ">": "&gt;",
+        "@": "&#64;",
+        "|": "&#124;",
+        "*": "&#42;",
+        "_": "&#95;",
+        "`": "&#96;",
+        "[": "&#91;",
+        "]": "&#93;",
+        "~": "&#126;",
+        "#": "&#35;",
+        "\\": "&#92;",
+    }
+)
+
+
+def plain(text: str) -> str:
+    """Return a text that Markdown shows as it is, on one line."""
+    return " ".join(text.split()).translate(_MARKUP)
+
+
+def code(text: str) -> str:
+    """Return a text as code on one line, also within a table."""
+    line = " ".join(text.split()).replace("|", "\\|")
+    longest = max((len(run) for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if "`" in line else ""
+    return f"{fence}{pad}{line}{pad}{fence}" if line else ""
+
+
+def fenced(text: str, language: str = "text") -> Sequence[str]:
+    """Return the lines of a code block that no line of the text can end."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return (f"{fence}{language}", *text.strip().splitlines(), fence)
+
+
+def row(cells: Iterable[str]) -> str:
+    """Return a line of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def named(stacks: Iterable[str]) -> str:
+    """Return the names of stacks as code, with commas."""
+    return ", ".join(code(stack) for stack in stacks)

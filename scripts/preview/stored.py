@@ -1,0 +1,33 @@
+"""Plans and previews in a folder, between the step that makes them and the step that posts them."""
+
+from pathlib import Path
+from typing import Final
+
+from scripts.errors import CommandRefusedError
+from scripts.preview.base import plans_of_commit
+from scripts.preview.comment import comment
+from scripts.preview.plans import PlansDocument, describe_checkout, read_plans, write_plans
+from scripts.preview.report import read_all
+from scripts.pulumi.engine import project_folder
+
+_BASE: Final = Path("plans") / "base.json"
+_HEAD: Final = Path("plans") / "head.json"
+
+
+def compare_plans(folder: Path, commit: str | None) -> tuple[PlansDocument | None, PlansDocument]:
+    """Plan this checkout, and the commit if one is named, and store both. Raises CommandRefusedError for an unknown commit."""
+    base = plans_of_commit(commit) if commit else None
+    head = describe_checkout(project_folder())
+    (folder / _BASE).unlink(missing_ok=True)
+    if base is not None:
+        write_plans(folder / _BASE, base)
+    write_plans(folder / _HEAD, head)
+    return base, head
+
+
+def stored_comment(folder: Path) -> str:
+    """Return the comment for what is stored in a folder. Raises CommandRefusedError if no plans are."""
+    if not (folder / _HEAD).is_file():
+        raise CommandRefusedError(f"{folder} has no plans; run `python -m scripts.preview run --out {folder}` first.")
+    base = read_plans(folder / _BASE) if (folder / _BASE).is_file() else None
+    return comment(base, read_plans(folder / _HEAD), read_all(folder))

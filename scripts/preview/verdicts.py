@@ -1,0 +1,212 @@
+"""What becomes of a stack, in words: the plan's difference joined with the engine's preview."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from scripts.preview.difference import StackDifference
+from scripts.preview.effects import ZONES, StackEffect, capacity_reasons, removed_zones, weights_to_stage
+from scripts.preview.figures import duration
+from scripts.preview.markdown import code, plain
+from scripts.preview.plans import StackDescription
+from scripts.preview.report import StackPreview
+
+CAPACITY_TYPE: Final = "gcp-tpu:index:QueuedResource"
+CapacityFate = Literal["untouched", "not deployed", "kept", "at risk", "given up"]
+_NEW_CAPACITY: Final = (
+    "New capacity may take hours or not come at all: Google keeps no place, and a roll-back asks for it again."
+)
+_HEADINGS: Final[dict[StackEffect, str]] = {
+    "nothing": "nothing that runs changes",
+    "update": "resources beside the server change; the server keeps running",
+    "restart": "the server restarts on its machine, the capacity stays",
+    "revision": "a new revision",
+    "service": "replaces the service",
+    "capacity": "gives up its TPU capacity",
+    "target": "moves to another target",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackVerdict:
+    """A stack's difference, what the engine says about it, and what it means. `preview` is None where nothing was previewed."""
+
+    difference: StackDifference
+    preview: StackPreview | None
+
+    @property
+    def stack(self) -> str:
+        """The stack's name."""
+        return self.difference.stack
+
+    @property
+    def real(self) -> StackPreview | None:
+        """The engine's preview of the deployed stack; None if there is none, it failed, or it is of an empty cloud."""
+        preview = self.preview
+        usable = preview is not None and preview.error is None and not preview.simulated and not preview.new_stack
+        return preview if usable else None
+
+    @property
+    def fate(self) -> CapacityFate:
+        """What becomes of TPU capacity. The engine knows the zone in use; the settings alone know the reasons."""
+        difference = self.difference
+        if self.blocked:
+            return "untouched"
+        if not _is_tpu(difference.before) or difference.after is None or difference.is_same:
+            return self._engines_fate() or "untouched"
+        said = self._engines_fate()
+        if said is not None:
+            return said
+        if difference.effect == "target":
+            return "given up"
+        if difference.effect != "capacity" or difference.before is None:
+            return "untouched"
+        reasons = capacity_reasons(difference.before, difference.after)
+        return "at risk" if all(reason.key == ZONES for reason in reasons) else "given up"
+
+    def _engines_fate(self) -> CapacityFate | None:
+        if self.real is None:
+            return None
+        ops = {change.op for change in self.real.changes if change.type == CAPACITY_TYPE}
+        if ops & {"replace", "create-replacement", "delete"}:
+            return "given up"
+        if "create" in ops:
+            return "not deployed"
+        return "kept" if self.difference.effect == "capacity" else None
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the new settings cannot be deployed, and the change is about them."""
+        return self.difference.blocked
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether a reviewer has to see it first."""
+        difference = self.difference
+        lost = self.fate in {"given up", "at risk"} or difference.effect in {"service", "target"}
+        return self.blocked or lost or difference.is_removed
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether one line for all such stacks is enough."""
+        return self.difference.is_same and not self.blocked and self.fate != "given up"
+
+    def heading(self) -> str:
+        """Return what happens, in a few words."""
+        difference = self.difference
+        if difference.is_removed:
+            return "its settings are removed"
+        if self.blocked:
+            return "blocked"
+        if difference.is_new:
+            return "new stack"
+        others = "another model: " if any(change.key == "model" for change in difference.flags) else ""
+        return others + {
+            "given up": "gives up its TPU capacity",
+            "at risk": "may give up its TPU capacity",
+            "kept": "keeps its capacity; the server restarts at most",
+        }.get(self.fate, _HEADINGS[difference.effect])
+
+    def warning(self) -> str:
+        """Return the sentences of a loud stack."""
+        difference = self.difference
+        if difference.is_removed:
+            return self._removal()
+        if self.blocked:
+            return f"{code(self.stack)} cannot be deployed: {_blockers(difference.after)}"
+        if self.fate == "given up":
+            return f"{code(self.stack)} gives up its running TPU capacity{self._because()}. {self._permission()} {_NEW_CAPACITY}"
+        if self.fate == "at risk" and difference.before and difference.after:
+            gone = ", ".join(removed_zones(difference.before, difference.after))
+            return (
+                f"{code(self.stack)} gives up its TPU capacity if that is in {gone}, which {code(ZONES)} no longer has. "
+                f"{self._permission()} {_NEW_CAPACITY}"
+            )
+        return (
+            f"{code(self.stack)} {_HEADINGS[difference.effect]}{self._because()}. The old one is deleted with its URL. "
+            "A bucket of the stack is replaced too, and its weights are deleted."
+        )
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what to know beside the figures, each a sentence."""
+        difference = self.difference
+        before, after = difference.before, difference.after
+        if after is None or after.error is not None:
+            return
+        if before is None:
+            yield f"After the merge {code(f'python -m scripts.deploy --stack {self.stack}')} or the workflow `deploy` makes it; nothing runs before."
+        elif not self.blocked:
+            yield from self._effect(after)
+        for reason in weights_to_stage(before, after):
+            yield f"Stage the weights before `up`, because {reason}: {code(f'python -m scripts.stage_model --stack {self.stack}')}."
+        if self.fate == "not deployed" and before is not None:
+            yield "The stack is not deployed, so that nothing that runs is lost."
+
+    def _effect(self, after: StackDescription) -> Iterator[str]:
+        plan = after.plan
+        if plan is None:
+            return
+        effect = self.difference.effect
+        if effect == "restart":
+            cold = any(change.key == "model" for change in self.difference.flags) or any(
+                change.key.startswith("image.") for change in self.difference.settings
+            )
+            known = f"about {duration(plan.start_s)} (planned), because the model or the image is new on the machine"
+            warm = f"about {duration(plan.restart_s)} (planned), up to {duration(plan.start_s)} if it compiles again"
+            yield f"Nothing answers while the server restarts: {known if cold else warm}. Queued resource, node and address stay."
+        elif effect == "revision":
+            yield (
+                f"The old revision answers until the new one is ready, {duration(plan.start_s)} (planned) later; until then both hold GPUs of the quota."
+            )
+        elif effect in {"capacity", "target", "service"}:
+            comes = "If the capacity has to come anew, the" if self.fate == "at risk" else "The"
+            yield f"{comes} first start takes {duration(plan.start_s)} (planned)."
+        elif effect == "update":
+            yield "No request is lost."
+
+    def _removal(self) -> str:
+        before = self.difference.before
+        price = f" at ${before.plan.usd_per_hour:,.2f} an hour" if before and before.plan else ""
+        tpu = ", and gives up its TPU capacity" if _is_tpu(before) else ""
+        return (
+            f"{code(self.stack)} has no settings any more. That deletes nothing: if it is deployed, it keeps running{price}, and no longer has "
+            f"limits or reviews. This deletes it{tpu}: {code(f'python -m scripts.teardown --stack {self.stack}')}."
+        )
+
+    def _because(self) -> str:
+        before, after = self.difference.before, self.difference.after
+        forced = [change for change in (self.real.replacements if self.real else ()) if change.type == CAPACITY_TYPE]
+        if before and after and (reasons := capacity_reasons(before, after)):
+            words = [f"{code(r.key)} {code(r.before or 'not set')} → {code(r.after or 'not set')}" for r in reasons]
+            return f": {', '.join(words)}"
+        if forced:
+            return f": the engine names {', '.join(code(name) for change in forced for name in change.forced_by) or 'no property'}"
+        return ""
+
+    def _permission(self) -> str:
+        after = self.difference.after
+        if after is None or after.settings.get("target") != "tpu":
+            return "`up` deletes it together with the resources of the old target."
+        if after.settings.get("tpu.allowReplaceActive") == "true":
+            return "`tpu.allowReplaceActive` is true, so that `up` does it without asking."
+        return "`up` refuses this while the capacity is ACTIVE, because `tpu.allowReplaceActive` is false."
+
+
+def _is_tpu(described: StackDescription | None) -> bool:
+    return described is not None and described.settings.get("target") == "tpu"
+
+
+def _blockers(after: StackDescription | None) -> str:
+    if after is None:
+        return ""
+    if after.error is not None:
+        return plain(after.error.splitlines()[0])
+    return (
+        f"{', '.join(finding.id for finding in after.stopping)} {'block' if len(after.stopping) > 1 else 'blocks'} it."
+    )
+
+
+def verdicts(found: Sequence[StackDifference], previews: Sequence[StackPreview]) -> Sequence[StackVerdict]:
+    """Join the differences with the engine's previews, by stack."""
+    by_name = {preview.stack: preview for preview in previews}
+    return [StackVerdict(difference=one, preview=by_name.get(one.stack)) for one in found]

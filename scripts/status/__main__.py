@@ -1,0 +1,116 @@
+"""Show what every stack is doing: capacity, phase, time left, health, load, rate, cost, drift, and the next command.
+
+Google, the servers, the state and this machine's files are asked at the same time. If one does not answer, the rest is shown, the
+stack's lines say which and why, and the exit code is 1. Nothing is changed, and no tunnel is opened unless you ask for it.
+"""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command
+from scripts.cli.options import JsonSwitch, Option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scripts.status.collect import StatusRequest
+    from scripts.status.report import StatusReport
+
+DEFAULT_INTERVAL_S: Final = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions:
+    """Options of the command."""
+
+    stack: Annotated[str | None, Option("Name of the stack. Left out: all stacks.", metavar="NAME")] = None
+    watch: Annotated[
+        bool, Option("Show it again and again until Ctrl-C: drawn anew on a terminal, only changes elsewhere.")
+    ] = False
+    interval_s: Annotated[float, Option("Seconds between two reads of --watch.", flag="--interval", least=1)] = (
+        DEFAULT_INTERVAL_S
+    )
+    tunnel: Annotated[bool, Option("Open the tunnel to servers that are behind one, to ask them.")] = False
+    wake: Annotated[
+        bool, Option("Ask services that may sleep too. A request starts an instance, which costs money.")
+    ] = False
+    refresh: Annotated[
+        bool, Option("Compare every resource with Google, by a preview of the engine. Takes some seconds for a stack.")
+    ] = False
+    utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
+    as_json: JsonSwitch = False
+
+
+def _status(options: StatusOptions) -> ExitCode:
+    from scripts.status.collect import StatusRequest, collect
+
+    request = StatusRequest(stack=options.stack, tunnel=options.tunnel, wake=options.wake, refresh=options.refresh)
+    if options.watch:
+        _watch(request, options)
+    report = collect(request)
+    _show(report, options)
+    return ExitCode.DONE if report.complete else ExitCode.FAILED
+
+
+def _show(report: "StatusReport", options: StatusOptions) -> None:
+    if options.as_json:
+        print(json.dumps(report.to_json()), flush=True)
+        return
+    from scripts.cli.tables import console
+    from scripts.status.render import ReportView
+
+    console(sys.stdout).print(ReportView(report, zone_is_utc=options.utc), crop=False)
+
+
+def _watch(request: "StatusRequest", options: StatusOptions) -> None:
+    """Show the status until Ctrl-C."""
+    from scripts.status.collect import collect
+
+    if sys.stdout.isatty() and not options.as_json:
+        from rich.live import Live
+
+        from scripts.cli.tables import console
+        from scripts.status.render import ReportView
+
+        view = ReportView(collect(request), zone_is_utc=options.utc)
+        with Live(view, console=console(sys.stdout), auto_refresh=False, vertical_overflow="visible") as live:
+            while True:
+                time.sleep(options.interval_s)
+                live.update(ReportView(collect(request), zone_is_utc=options.utc), refresh=True)
+    watch_lines(lambda: collect(request), options, pause=time.sleep)
+
+
+def watch_lines(ask: "Callable[[], StatusReport]", options: StatusOptions, *, pause: "Callable[[float], None]") -> None:
+    """Print the first report, and then a line for each change, until Ctrl-C. With --json, a whole object for each change."""
+    from scripts.status.collect import changed_lines
+    from scripts.status.render import clock_time
+
+    before = ask()
+    _show(before, options)
+    while True:
+        pause(options.interval_s)
+        after = ask()
+        lines = changed_lines(before, after)
+        if options.as_json and lines:
+            _show(after, options)
+        elif not options.as_json:
+            for line in lines:
+                print(f"{clock_time()} {line}", flush=True)
+        before = after
+
+
+COMMAND: Final = Command(
+    name="status",
+    help=__doc__,
+    options=StatusOptions,
+    run=_status,
+    after_interrupt="Nothing was changed.",
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))

@@ -1,0 +1,198 @@
+"""Ask Google about what serves: a queued resource with its node and its guest attributes, or a Cloud Run service."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from http import HTTPStatus
+from typing import Final, cast
+
+from contracts.guest_attributes import (
+    DETAIL_KEY,
+    DOCUMENT_HASH_KEY,
+    GUEST_ATTRIBUTE_NAMESPACE,
+    PHASE_KEY,
+    UPDATED_AT_KEY,
+)
+from contracts.labels import PRODUCT, Ownership
+from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
+from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.cloud.inventory.found import FoundResource
+from scripts.cloud.inventory.kinds import by_name
+from scripts.cloud.inventory.search import resource_of
+from scripts.cloud.spending import NODE, QUEUED, SERVICE, spending
+from scripts.errors import ScriptError
+from scripts.pulumi.deployment import as_mapping, as_sequence
+from scripts.pulumi.state import Item, StackState
+from scripts.status.report import CloudFacts
+
+QUEUED_TYPE: Final = "gcp-tpu:index:QueuedResource"
+SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
+MISSING: Final = "MISSING"
+_NOT_THERE: Final = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
+"""Google answers 403 for a zone that does not exist."""
+_SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What a state says that serves, or has begun to make."""
+
+    kind: str
+    names: Sequence[str]
+    """Full names that it can have: a queued resource can be in any of its zones."""
+    project: str
+    inputs: Item
+    outputs: Item
+
+
+def serving(state: StackState) -> Serving | None:
+    """Return what serves in a stack, also if its creation has only begun; None if the state has nothing of the kind."""
+    for items in (state.resources, state.pending):
+        for item in items:
+            kind, inputs, outputs = item.get("type"), as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
+            project = str(inputs.get("project") or "")
+            if kind == QUEUED_TYPE and not item.get("delete"):
+                return Serving(
+                    kind=QUEUED, names=_queued_names(inputs, outputs), project=project, inputs=inputs, outputs=outputs
+                )
+            if kind == SERVICE_TYPE and not item.get("delete"):
+                name = f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"
+                return Serving(kind=SERVICE, names=[name], project=project, inputs=inputs, outputs=outputs)
+    return None
+
+
+def _queued_names(inputs: Item, outputs: Item) -> Sequence[str]:
+    zones = [outputs.get("zone"), *as_sequence(outputs.get("triedZones")), inputs.get("zone")]
+    zones += as_sequence(inputs.get("zones"))
+    known = [str(zone) for zone in dict.fromkeys(zones) if zone]
+    parents = [f"projects/{inputs.get('project')}/locations/{zone}" for zone in known]
+    named = [str(outputs["name"])] if outputs.get("name") else []
+    return list(
+        dict.fromkeys([*named, *(f"{parent}/queuedResources/{inputs['queuedResourceId']}" for parent in parents)])
+    )
+
+
+def cloud_facts(api: GoogleApi, found: Serving, *, stack: str, now: datetime) -> CloudFacts:
+    """Return what Google says. Raises ScriptError with the reason if it does not answer."""
+    try:
+        return _queued(api, found, stack, now) if found.kind == QUEUED else _service(api, found, stack, now)
+    except GoogleListError as error:
+        raise ScriptError(f"Google says: {error}") from None
+
+
+def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
+    """Return the first resource that exists. Raises GoogleListError, and what the last name answered if it is not "not there"."""
+    of_kind = by_name(kind)
+    for name in names:
+        try:
+            return api.get(of_kind.api, of_kind.address(name))
+        except GoogleListError as error:
+            if error.status not in _NOT_THERE or (error.status == HTTPStatus.FORBIDDEN and name == names[-1]):
+                raise
+    return None
+
+
+def _queued(api: GoogleApi, found: Serving, stack: str, now: datetime) -> CloudFacts:
+    document = _read(api, QUEUED, found.names)
+    metadata = as_mapping(found.inputs.get("metadata")).get(DOCUMENT_METADATA_KEY)
+    declared = document_hash(metadata) if isinstance(metadata, str) else None
+    if document is None:
+        return CloudFacts(state=MISSING, declared=declared)
+    name = str(document.get("name"))
+    facts = CloudFacts(
+        state=str(as_mapping(document.get("state")).get("state") or "UNKNOWN"),
+        state_since=str(document.get("createTime") or "") or None,
+        place=name.split("/")[3],
+        declared=declared,
+    )
+    owned = [_owned(QUEUED, document, found.project, stack)]
+    node_name = _node_name(document, found.outputs)
+    node = _read(api, NODE, [node_name]) if node_name else None
+    if node is not None:
+        owned.append(_owned(NODE, node, found.project, stack))
+        facts = _with_node(api, facts, node, node_name)
+    return _with_cost(api, facts, owned, now)
+
+
+def _node_name(document: Item, outputs: Item) -> str:
+    specs = as_sequence(as_mapping(document.get("tpu")).get("nodeSpec"))
+    spec = as_mapping(specs[0]) if specs else as_mapping(None)
+    if spec.get("nodeId"):
+        return f"{spec.get('parent')}/nodes/{spec['nodeId']}"
+    return str(outputs.get("nodeName") or "")
+
+
+def _with_node(api: GoogleApi, facts: CloudFacts, node: Item, name: str) -> CloudFacts:
+    stored = as_mapping(node.get("metadata")).get(DOCUMENT_METADATA_KEY)
+    deadline = as_mapping(node.get("schedulingConfig")).get("terminationTimestamp")
+    facts = replace(
+        facts,
+        deadline=str(deadline) if deadline else None,
+        stored=document_hash(stored) if isinstance(stored, str) else None,
+    )
+    if node.get("state") != "READY":
+        return replace(facts, phase=f"node {node.get('state')}")
+    try:
+        published = _published(api, name)
+    except GoogleListError as error:
+        if error.status == HTTPStatus.NOT_FOUND:  # nothing was published yet
+            return replace(facts, phase="booting")
+        return replace(facts, untold=(f"The machine's phase could not be read: {error}",))
+    return replace(
+        facts,
+        phase=published.get(PHASE_KEY) or "booting",
+        phase_detail=published.get(DETAIL_KEY) or None,
+        phase_at=published.get(UPDATED_AT_KEY),
+        running=published.get(DOCUMENT_HASH_KEY) or None,
+    )
+
+
+def _published(api: GoogleApi, node: str) -> Mapping[str, str]:
+    body = {"queryPath": f"{GUEST_ATTRIBUTE_NAMESPACE}/"}
+    answer = api.post("tpu", f"v2alpha1/{node}:getGuestAttributes", body)
+    each = cast(
+        "Sequence[Mapping[str, Mapping[str, Sequence[Mapping[str, str]]]]]", answer.get("guestAttributes") or ()
+    )
+    items = [item for worker in each[:1] for item in worker.get("queryValue", {}).get("items", ())]
+    return {item["key"]: item.get("value", "") for item in items}
+
+
+def _service(api: GoogleApi, found: Serving, stack: str, now: datetime) -> CloudFacts:
+    document = _read(api, SERVICE, found.names)
+    declared = _short(found.outputs.get("latestCreatedRevision"))
+    if document is None:
+        return CloudFacts(state=MISSING, declared=declared)
+    condition = as_mapping(document.get("terminalCondition"))
+    state = _SERVICE_STATES.get(str(condition.get("state")), "DEPLOYING")
+    reason = condition.get("revisionReason") or condition.get("executionReason") or condition.get("reason")
+    facts = CloudFacts(
+        state="DEPLOYING" if document.get("reconciling") else state,
+        state_since=str(condition.get("lastTransitionTime") or "") or None,
+        place=str(document.get("name")).split("/")[3],
+        phase=str(reason) if reason and state != "READY" else None,
+        phase_detail=str(condition.get("message") or "") or None,
+        declared=declared,
+        stored=_short(document.get("latestCreatedRevision")),
+        running=_short(document.get("latestReadyRevision")),
+    )
+    return _with_cost(api, facts, [_owned(SERVICE, document, found.project, stack)], now)
+
+
+def _short(name: object) -> str | None:
+    return str(name).rpartition("/")[2] if name else None
+
+
+def _owned(kind: str, document: Item, project: str, stack: str) -> FoundResource:
+    owner = Ownership(project=PRODUCT, stack=stack)
+    return resource_of(by_name(kind), document, project=project, owner=owner)
+
+
+def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource], now: datetime) -> CloudFacts:
+    spent = spending(api, owned, now)[0]
+    return replace(
+        facts,
+        age_s=spent.age_s,
+        usd=round(spent.usd, 4),
+        usd_per_hour=round(spent.usd_per_hour, 4),
+        untold=(*facts.untold, *spent.untold),
+    )

@@ -1,0 +1,186 @@
+"""Ask every source about every stack at the same time, and put the answers together."""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, cast
+
+from contracts.outputs import StackOutputs
+from scripts.cloud import google_api
+from scripts.cloud.google_api import GoogleApi
+from scripts.cloud.parallel import each, each_within
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.pulumi import state as states
+from scripts.pulumi.locks import StackLock, stack_locks
+from scripts.pulumi.state import StackState
+from scripts.status.cloud import QUEUED, Serving, cloud_facts, serving
+from scripts.status.judge import drift_of, next_command, waits_of
+from scripts.status.plans import rate_facts, settings_drift
+from scripts.status.refresh import refreshed_drift
+from scripts.status.report import (
+    ENDPOINT,
+    GOOGLE,
+    MEASURED,
+    REFRESH,
+    SETTINGS,
+    STATE,
+    CloudFacts,
+    RateFacts,
+    ServerFacts,
+    StackStatus,
+    StatusReport,
+    UnansweredSource,
+)
+from scripts.status.server import server_facts, why_not_asked
+
+CALLS: Final = 32
+"""Sources that are asked at the same time."""
+ANSWER_LIMIT_S: Final = 60.0
+"""How long the slowest source may take."""
+TUNNEL_LIMIT_S: Final = 240.0
+REFRESH_LIMIT_S: Final = 600.0
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusRequest:
+    """What to ask."""
+
+    stack: str | None = None
+    """None: every stack."""
+    tunnel: bool = False
+    wake: bool = False
+    refresh: bool = False
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds after which a source counts as unanswered."""
+        return max(ANSWER_LIMIT_S, TUNNEL_LIMIT_S if self.tunnel else 0, REFRESH_LIMIT_S if self.refresh else 0)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """What is known of one stack while its sources are asked."""
+
+    state: StackState
+    locks: tuple[StackLock, ...]
+    outputs: StackOutputs | None
+    serves: Serving | None
+    not_asked: str | None = None
+    answers: dict[str, object] = field(default_factory=dict[str, object])
+    unanswered: list[UnansweredSource] = field(default_factory=list[UnansweredSource])
+
+
+def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport:
+    """Return the status of the stacks. Raises CommandRefusedError if the stack does not exist anywhere."""
+    found = [states.read(request.stack)] if request.stack else states.all_states()
+    if request.stack and found[0].status == "missing":
+        _require_settings(request.stack, found[0])
+    known = each([partial(_known, state) for state in found], workers=CALLS)
+    tasks = [(one, source, ask) for one in known for source, ask in _sources(one, request).items()]
+    answers = each_within([ask for _, _, ask in tasks], workers=CALLS, limit_s=request.limit_s)
+    for (one, source, _), (value, error) in zip(tasks, answers, strict=True):
+        if error is None:
+            one.answers[source] = value
+        else:
+            one.unanswered.append(UnansweredSource(source=source, why=_why(error)))
+    now_s = clock()
+    now = datetime.fromtimestamp(now_s, UTC)
+    return StatusReport(
+        at_s=now_s, simulated="LOCALCLOUD_URL" in os.environ, stacks=tuple(_status(one, now) for one in known)
+    )
+
+
+def _require_settings(stack: str, state: StackState) -> None:
+    from scripts.pulumi.engine import project_folder  # noqa: PLC0415 - one use
+
+    if not (project_folder() / f"Pulumi.{stack}.yaml").is_file():
+        raise CommandRefusedError(state.detail)
+
+
+def _known(state: StackState) -> _Known:
+    deployed = state.status in {"read", "unreadable", "no engine"}
+    return _Known(
+        state=state, locks=stack_locks(state.stack) if deployed else (), outputs=state.outputs, serves=serving(state)
+    )
+
+
+def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], object]]:
+    """Return the sources to ask about a stack."""
+    stack, outputs, found = one.state.stack, one.outputs, one.serves
+    asked: dict[str, Callable[[], object]] = {}
+    if found is not None:
+        asked[GOOGLE] = partial(_ask_google, found, stack)
+    if outputs is not None and found is not None:
+        one.not_asked = why_not_asked(outputs, found, tunnel=request.tunnel, wake=request.wake)
+        asked[MEASURED] = partial(rate_facts, stack, outputs)
+        asked[SETTINGS] = partial(settings_drift, stack, outputs)
+        if one.not_asked is None:
+            asked[ENDPOINT] = partial(server_facts, outputs)
+    if request.refresh and one.state.resources:
+        asked[REFRESH] = partial(refreshed_drift, stack)
+    # Without an engine, the file of a local backend is the state itself.
+    if one.state.status == "unreadable" or (one.state.status == "no engine" and not one.state.raw):
+        one.unanswered.append(UnansweredSource(source=STATE, why=one.state.detail))
+    return asked
+
+
+def _ask_google(found: Serving, stack: str) -> CloudFacts:
+    return cloud_facts(_api(), found, stack=stack, now=datetime.now(UTC))
+
+
+def _api() -> GoogleApi:
+    return google_api.connect()
+
+
+def _why(error: BaseException) -> str:
+    return str(error) if isinstance(error, ScriptError | TimeoutError) else f"{type(error).__name__}: {error}"
+
+
+def _status(one: _Known, now: datetime) -> StackStatus:
+    outputs, found = one.outputs, one.serves
+    cloud, server = one.answers.get(GOOGLE), one.answers.get(ENDPOINT)
+    rate, changed = one.answers.get(MEASURED), one.answers.get(SETTINGS)
+    refreshed = one.answers.get(REFRESH)
+    facts = cloud if isinstance(cloud, CloudFacts) else None
+    target = outputs.target if outputs else None if found is None else "tpu" if found.kind == QUEUED else "cloud-run"
+    drift = [*drift_of(facts, target), *([changed] if isinstance(changed, str) else [])]
+    drift += cast("Sequence[str]", refreshed or ())
+    untold = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.untold if facts else ())]
+    status = StackStatus(
+        stack=one.state.stack,
+        deployed=outputs is not None and found is not None,
+        target=target,
+        model=outputs.model if outputs else None,
+        accelerator=outputs.plan.accelerator if outputs else None,
+        cloud=facts,
+        server=server if isinstance(server, ServerFacts) else None,
+        server_not_asked=one.not_asked,
+        rate=rate if isinstance(rate, RateFacts) else None,
+        drift=tuple(drift),
+        refreshed=refreshed is not None,
+        waits=tuple(waits_of(one.state, one.locks, facts, now)),
+        unanswered=(*one.unanswered, *untold),
+    )
+    return replace(status, next_command=next_command(status, one.state, one.locks))
+
+
+def changed_lines(before: StatusReport, after: StatusReport) -> Sequence[str]:
+    """Return what has changed between two reports, a line for each stack and figure."""
+    from scripts.status.render import figures  # noqa: PLC0415 - rich is slow to load
+
+    earlier = {status.stack: figures(status) for status in before.stacks}
+    found: list[str] = []
+    for status in after.stacks:
+        was, now = earlier.get(status.stack, {}), figures(status)
+        found += [
+            f"{status.stack}: {key} {was.get(key) or 'none'} -> {now.get(key) or 'none'}"
+            for key in dict.fromkeys([*was, *now])
+            if was.get(key) != now.get(key)
+        ]
+    gone = set(earlier) - {status.stack for status in after.stacks}
+    return [*found, *(f"{stack}: gone" for stack in sorted(gone))]

@@ -1,0 +1,196 @@
+"""Show a report to people: a table of all stacks that fits 80 columns, then what is to know of each."""
+
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from contracts.guest_attributes import FAILED, RETRYING
+from planning.units import HOUR_S
+from scripts.cli.tables import table
+from scripts.status.judge import short
+from scripts.status.report import StackStatus, StatusReport
+
+_HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
+_NUMBERS: Final = ("left", "KV", "USD/h", "USD")
+_STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
+"""States whose names are too long for the table; the lines below it have them whole."""
+_DETAIL_CHARACTERS: Final = 200
+
+
+Stamp = Callable[[float], str]
+"""Writes a time in seconds since 1970 for people."""
+
+
+class ReportView:
+    """A report as rich renders it."""
+
+    def __init__(self, report: StatusReport, *, zone_is_utc: bool = False) -> None:
+        self._report = report
+        self._utc = zone_is_utc
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table and the lines below it. Nothing is wrapped where it is not read on a terminal."""
+        simulated = " (local cloud, simulated)" if self._report.simulated else ""
+        yield _table(self._report, f"{self._stamp(self._report.at_s)}{simulated}")
+        width = options.max_width if console.is_terminal else None
+        alone = len(self._report.stacks) == 1
+        for status in self._report.stacks:
+            notes = list(_notes(status, self._stamp, alone=alone))
+            if notes:
+                lines = ["", *_wrapped("", _heading(status), width)]
+                lines += [
+                    line for key, words in notes for line in _wrapped(f"  {key:<8} ", words, width, key == "next")
+                ]
+                yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
+
+    def _stamp(self, at_s: float) -> str:
+        moment = datetime.fromtimestamp(at_s, UTC).astimezone(UTC if self._utc else None)
+        return f"{moment:%Y-%m-%d %H:%M:%S} {moment.tzname()}"
+
+
+def _wrapped(begin: str, words: str, width: int | None, whole: bool = False) -> Sequence[str]:
+    """Return a line, wrapped at blanks if there is a width. A whole line stays one, so that a command can be pasted."""
+    if width is None or whole:
+        return [begin + words]
+    return textwrap.wrap(
+        begin + words,
+        width,
+        subsequent_indent=" " * len(begin),
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
+
+
+def figures(status: StackStatus) -> Mapping[str, str]:
+    """Return the figures of a stack whose change is worth a line: not those that change with every second."""
+    cloud, server = status.cloud, status.server
+    found = {
+        "deployed": "yes" if status.deployed else "no",
+        "state": cloud.state if cloud else "",
+        "place": cloud.place or "" if cloud else "",
+        "phase": cloud.phase or "" if cloud else "",
+        "deadline": cloud.deadline or "" if cloud else "",
+        "running": short(cloud.running or "") if cloud else "",
+        "health": status.health or "",
+        "drift": " ".join(status.drift),
+        "unanswered": " ".join(f"{item.source}: {item.why}" for item in status.unanswered),
+        "next": status.next_command,
+    }
+    if server is not None and server.running_requests is not None:
+        found["requests"] = _requests(status)
+    return found
+
+
+def _table(report: StatusReport, title: str) -> Table:
+    shown = table(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS)
+    for status in report.stacks:
+        shown.add_row(*_row(status, report.at_s))
+    return shown
+
+
+def _row(status: StackStatus, now_s: float) -> Sequence[str]:
+    cloud, server = status.cloud, status.server
+    if cloud is None:
+        state = "not deployed" if not status.deployed and not status.unanswered else "unknown"
+        return (status.stack, state, "", "", "", "", "", "")
+    left_s = status.left_s(now_s)
+    phase = cloud.phase or (status.health if cloud.state == "READY" else "") or ""
+    return (
+        status.stack,
+        _STATES.get(cloud.state, cloud.state),
+        phase,
+        "" if left_s is None else _left(left_s),
+        _requests(status),
+        "" if server is None or server.kv_use_share is None else f"{server.kv_use_share:.0%}",
+        "" if cloud.usd_per_hour is None else f"{cloud.usd_per_hour:.2f}",
+        "" if cloud.usd is None else f"{cloud.usd:.2f}",
+    )
+
+
+def _requests(status: StackStatus) -> str:
+    server = status.server
+    if server is None or server.running_requests is None:
+        return ""
+    return f"{server.running_requests:.0f} + {server.waiting_requests or 0:.0f}"
+
+
+def _left(seconds: float) -> str:
+    hours, rest = divmod(int(seconds), HOUR_S)
+    return f"{hours}h{rest // 60:02}m" if hours else f"{rest // 60}m{rest % 60:02}s"
+
+
+def _heading(status: StackStatus) -> str:
+    place = status.cloud.place if status.cloud else None
+    parts = [status.target, status.accelerator, place, status.model]
+    return f"{status.stack}: {', '.join(part for part in parts if part)}".rstrip(": ")
+
+
+def _notes(status: StackStatus, stamp: Stamp, *, alone: bool) -> Iterator[tuple[str, str]]:
+    """Yield what is to know of a stack; nothing of one of several that is not deployed and waits for nothing."""
+    cloud = status.cloud
+    if not alone and cloud is None and not status.deployed and not status.waits and not status.unanswered:
+        return
+    for wait in status.waits:
+        yield "waits", wait
+    if cloud is not None:
+        yield from _running(status, stamp)
+    if status.server is not None:
+        yield "health", f"{status.server.health}, {_load(status)}" if _load(status) else status.server.health
+    elif status.server_not_asked and cloud is not None:
+        yield "health", status.server_not_asked
+    yield from _rate(status)
+    for difference in status.drift:
+        yield "drift", difference
+    if status.refreshed and not status.drift:
+        yield "drift", "none: the engine compared every resource."
+    for item in status.unanswered:
+        yield "unknown", f"{item.source}: {item.why}"
+    yield "next", status.next_command
+
+
+def _running(status: StackStatus, stamp: Stamp) -> Iterator[tuple[str, str]]:
+    cloud = status.cloud
+    if cloud is None:
+        return
+    what = "document" if status.target == "tpu" else "revision"
+    if cloud.running:
+        same = cloud.running == cloud.stored == cloud.declared
+        yield "serves", f"{what} {short(cloud.running)}{', as declared' if same else ''}"
+    if cloud.phase in {FAILED, RETRYING} or (cloud.phase_detail and cloud.state == "FAILED"):
+        yield "reason", " ".join((cloud.phase_detail or "").split())[-_DETAIL_CHARACTERS:]
+    if cloud.deadline:
+        yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp())
+
+
+def _load(status: StackStatus) -> str:
+    server = status.server
+    if server is None or server.running_requests is None:
+        return ""
+    kv = "" if server.kv_use_share is None else f", {server.kv_use_share:.1%} of the KV cache in use"
+    return f"{server.running_requests:.0f} requests running, {server.waiting_requests or 0:.0f} waiting{kv}"
+
+
+def _rate(status: StackStatus) -> Iterator[tuple[str, str]]:
+    rate = status.rate
+    if rate is None or rate.planned_low_tok_per_s is None or rate.planned_high_tok_per_s is None:
+        return
+    low, high = rate.planned_low_tok_per_s, rate.planned_high_tok_per_s
+    planned = f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
+    if rate.measured_tok_per_s is None:
+        yield "rate", f"planned {planned} tok/s for one request; not measured (python -m scripts.smoke)"
+        return
+    old = " with other settings or another image" if rate.measured_is_old else ""
+    day = (rate.measured_at or "")[:10]
+    yield "rate", f"planned {planned} tok/s for one request, measured {rate.measured_tok_per_s:.0f} on {day}{old}"
+
+
+def clock_time() -> str:
+    """Return this machine's time for a line of a log."""
+    return time.strftime("%H:%M:%S")

@@ -1,0 +1,201 @@
+"""A deployment ends with the new commit checked, or with the last good one back; nothing else is called success."""
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+
+import pytest
+
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import run_command
+from scripts.deploy import __main__ as command
+from scripts.deploy.run import NOT_BROUGHT_BACK, DeployRequest, deploy_stack
+from scripts.deploy.steps import BenchVerdict, EngineSteps, git, other_checkout
+from scripts.errors import ScriptError
+from scripts.pulumi import engine
+
+NEW, GOOD = "b" * 40, "a" * 40
+
+
+@dataclass
+class World:
+    """Steps that do as they are told, and keep what was asked."""
+
+    good: str | None = GOOD
+    models: list = field(default_factory=lambda: ["m", "m"])
+    up_error: str = ""
+    back_error: str = ""
+    failing: tuple = ()
+    worse: bool = False
+    asked: list = field(default_factory=list)
+
+    def model(self):
+        return self.models.pop(0) if len(self.models) > 1 else self.models[0]
+
+    def good_commit(self):
+        return self.good
+
+    def up(self):
+        self.asked.append("up")
+        if self.up_error:
+            raise ScriptError(self.up_error)
+
+    def smoke(self, name):
+        self.asked.append(f"smoke {name}")
+        return f"smoke {name}" not in self.failing
+
+    def bench(self, name):
+        self.asked.append(f"bench {name}")
+        return f"bench {name}" not in self.failing
+
+    def compare(self):
+        self.asked.append("compare")
+        return BenchVerdict(worse=self.worse, reason="It got worse." if self.worse else "It did not get worse.")
+
+    def remember(self, commit):
+        self.asked.append(f"remember {commit[0]}")
+        self.good = commit
+
+    def up_at(self, commit):
+        self.asked.append(f"up at {commit[0]}")
+        if self.back_error:
+            raise ScriptError(self.back_error)
+
+
+def deploy(world, **options):
+    said = []
+    report = deploy_stack(DeployRequest(stack="x", commit=NEW, **options), world, said.append)
+    return report, said
+
+
+def test_a_commit_that_passes_is_the_next_one_to_roll_back_to():
+    world = World()
+    report, _ = deploy(world)
+    assert world.asked == ["bench before", "up", "smoke after", "bench after", "compare", "remember b"]
+    assert report.outcome == "deployed"
+    assert report.exit_code is ExitCode.DONE
+    assert report.benchmark == "It did not get worse."
+
+
+@pytest.mark.parametrize(
+    ("world", "reason"),
+    [
+        (World(up_error="no capacity"), "`pulumi up` failed: no capacity"),
+        (World(failing=("smoke after",)), "The smoke checks failed."),
+        (World(failing=("bench after",)), "The benchmark failed"),
+        (World(worse=True), "It got worse."),
+    ],
+)
+def test_each_failed_check_brings_the_last_good_commit_back_and_fails(world, reason):
+    report, said = deploy(world)
+    assert report.outcome == "rolled back"
+    assert report.exit_code is ExitCode.FAILED
+    assert report.reason.startswith(reason)
+    assert report.rolled_back_to == GOOD
+    assert world.asked[-2:] == ["up at a", "smoke rolled-back"]
+    assert world.good == GOOD
+    assert any(NOT_BROUGHT_BACK in line for line in said)
+    assert "cannot bring back TPU capacity" in report.markdown()
+
+
+@pytest.mark.parametrize(
+    ("world", "options", "words"),
+    [
+        (World(good=None, up_error="x"), {}, "nothing to roll back to"),
+        (World(good=NEW, up_error="x"), {}, "the last good commit is this one"),
+        (World(up_error="x"), {"roll_back": False}, "--no-roll-back"),
+        (World(up_error="x", back_error="no capacity"), {}, f"The roll-back to {GOOD} failed: no capacity"),
+        (World(up_error="x", failing=("smoke rolled-back",)), {}, "the smoke checks fail there too"),
+    ],
+)
+def test_what_could_not_be_rolled_back_is_never_called_rolled_back(world, options, words):
+    report, _ = deploy(world, **options)
+    assert report.outcome == "failed"
+    assert report.exit_code is ExitCode.FAILED
+    assert words in report.reason
+    assert report.rolled_back_to == ""
+    assert not any(step.startswith("remember") for step in world.asked)
+
+
+@pytest.mark.parametrize(
+    ("world", "words"),
+    [
+        (World(models=[None, "m"]), "because nothing was deployed"),
+        (World(models=["m", "other"]), "because the model changed"),
+        (World(failing=("bench before",)), "because what ran before could not be measured"),
+    ],
+)
+def test_a_benchmark_without_a_comparison_says_why_and_fails_nothing(world, words):
+    report, _ = deploy(world)
+    assert report.outcome == "deployed"
+    assert words in report.benchmark
+    assert "compare" not in world.asked
+
+
+def test_without_the_benchmark_only_the_smoke_checks_decide():
+    world = World()
+    deploy(world, bench=False)
+    assert world.asked == ["up", "smoke after", "remember b"]
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "Pulumi.yaml").write_text("name: x\n")
+    (folder / "Pulumi.a.yaml").write_text("config: {}\n")
+    monkeypatch.chdir(folder)
+    for arguments in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "--message", "one")):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, timeout=60)
+    return folder
+
+
+def test_another_commit_stands_beside_the_checkout_and_leaves_nothing(checkout):
+    (checkout / "Pulumi.a.yaml").write_text("config: {changed: true}\n")
+    with other_checkout("HEAD") as folder:
+        assert (folder / "Pulumi.a.yaml").read_text() == "config: {}\n"
+        assert (folder / ".venv").is_symlink()
+    assert not folder.exists()
+    assert len(git("worktree", "list").splitlines()) == 1
+    assert "changed" in (checkout / "Pulumi.a.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prepare", "words"),
+    [
+        (("--stack", "b"), None, "There is no Pulumi.b.yaml; the stacks with settings here are: a."),
+        (("--stack", "a", "--settings-of", "a"), None, "--settings-of would replace it"),
+        (("--stack", "a"), "Pulumi.a.yaml", "Pulumi.a.yaml is changed and not committed; commit it"),
+        (("--stack", "a"), "out/x", "--out out is not empty; name a new folder."),
+    ],
+)
+def test_what_could_not_be_rolled_back_later_is_refused_before_anything_is_done(
+    checkout, capsys, arguments, prepare, words
+):
+    if prepare:
+        (checkout / prepare).parent.mkdir(exist_ok=True)
+        (checkout / prepare).write_text("changed: true\n")
+    assert run_command(command.COMMAND, [*arguments, "--out", "out"]) == ExitCode.REFUSED
+    assert words in capsys.readouterr().err
+
+
+def test_the_report_goes_to_the_folder_and_to_the_summary_of_the_workflow(checkout, monkeypatch, capsys):
+    world = World()
+    monkeypatch.setattr("scripts.deploy.steps.EngineSteps", lambda **_: world)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(checkout / "summary.md"))
+    assert run_command(command.COMMAND, ["--stack", "a", "--out", "out", "--json"]) == ExitCode.DONE
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((checkout / "out" / "deploy.json").read_text())
+    assert report["commit"] == git("rev-parse", "HEAD")
+    assert (checkout / "summary.md").read_text().startswith("### `a`: deployed")
+
+
+def test_a_preview_environment_takes_the_settings_of_its_stack(checkout, monkeypatch):
+    asked = []
+    monkeypatch.setattr(engine, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
+    monkeypatch.setattr(
+        engine, "change", lambda *a, **_: asked.append((a, (checkout / "Pulumi.pr-12.yaml").read_text()))
+    )
+    EngineSteps(stack="pr-12", out=checkout, source="a", threshold=0.1).up()
+    assert asked == [(("pr-12", "up"), "config: {}\n")]

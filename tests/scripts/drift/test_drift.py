@@ -1,0 +1,86 @@
+"""Drift is told once, in one issue, and never as "nothing" where something could not be read."""
+
+import json
+import subprocess
+
+import pytest
+
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import run_command
+from scripts.drift import run as drift
+from scripts.drift.__main__ import COMMAND
+from scripts.drift.run import MARKER, StackDrift, drift_of, issue_body
+from scripts.preview.report import ResourceChange
+from scripts.pulumi import engine
+
+CAPACITY = "gcp-tpu:index:QueuedResource"
+URN = f"urn:pulumi:a::p::{CAPACITY}::capacity"
+STEPS = [
+    {"op": "refresh", "urn": URN, "newState": {"type": CAPACITY}},
+    {"op": "update", "urn": URN, "newState": {"type": CAPACITY}, "diffReasons": ["labels"]},
+]
+
+
+def engine_that(monkeypatch, refresh, code=0, listed=("a",)):
+    asked = []
+
+    def run(*arguments, **_):
+        asked.append(arguments)
+        if arguments[:2] == ("stack", "ls"):
+            return subprocess.CompletedProcess(arguments, 0, json.dumps([{"name": name} for name in listed]), "")
+        return subprocess.CompletedProcess(arguments, code, refresh, "error: no access")
+
+    monkeypatch.setattr(engine, "run", run)
+    return asked
+
+
+def test_a_difference_is_told_with_its_properties_and_nothing_is_changed(monkeypatch):
+    asked = engine_that(monkeypatch, json.dumps({"steps": STEPS}))
+    found = drift_of("a")
+    assert [(change.op, change.name, change.properties) for change in found.changes] == [
+        ("update", "capacity", ("labels",))
+    ]
+    assert asked[1] == ("refresh", "--preview-only", "--json", "--stack", "a")
+    text = issue_body([found, StackDrift(stack="b")], "https://github.com/o/r/actions/runs/1")
+    assert text.startswith(MARKER)
+    assert "| `a` | 1 |" in text
+    assert "- `capacity` (`gcp-tpu:index:QueuedResource`) is changed: `labels`" in text
+    assert "`b`" not in text
+
+
+def test_no_difference_needs_no_issue(monkeypatch):
+    engine_that(monkeypatch, json.dumps({"steps": STEPS[:1]}))
+    assert issue_body([drift_of("a")], "") is None
+
+
+def test_a_stack_that_is_not_deployed_is_not_asked_for(monkeypatch):
+    asked = engine_that(monkeypatch, "", listed=("other",))
+    assert drift_of("a") == StackDrift(stack="a", deployed=False)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("answer", "code"), [("not JSON", 0), ("{}", 255)])
+def test_what_could_not_be_read_is_an_issue_too(monkeypatch, answer, code):
+    engine_that(monkeypatch, answer, code=code)
+    found = drift_of("a")
+    assert found.error == "no access"
+    assert "could not be read" in issue_body([found], "")
+
+
+def test_a_long_list_becomes_a_table_that_fits():
+    change = ResourceChange(op="update", type=CAPACITY, name="n" * 80, properties=("labels",))
+    text = issue_body([StackDrift(stack="a", changes=(change,) * 2000)], "https://run")
+    assert len(text.encode()) < 65_536
+    assert "| `a` | 2000 |" in text
+    assert "too long" in text
+
+
+def test_the_exit_code_says_whether_something_differs(monkeypatch, capsys):
+    change = ResourceChange(op="delete", type="t", name="n")
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    monkeypatch.setattr(drift, "drift_of_all", lambda _: [StackDrift(stack="a", changes=(change,))])
+    assert run_command(COMMAND, ["--json"]) == ExitCode.FAILED
+    assert json.loads(capsys.readouterr().out)["stacks"][0]["changes"][0]["op"] == "delete"
+    monkeypatch.setattr(drift, "drift_of_all", lambda _: [StackDrift(stack="a")])
+    assert run_command(COMMAND, []) == ExitCode.DONE
+    assert run_command(COMMAND, ["--issue"]) == ExitCode.REFUSED

@@ -1,0 +1,253 @@
+"""`scripts.logs`: the lines of both targets, from the local cloud's HTTP server."""
+
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from contracts.machine_log import machine_log_name
+from localcloud.world.scenario import Logging, OperationDurations, Scenario
+from scripts.cli.command import run_command
+from scripts.cloud.google_api import connect
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.logs import __main__ as command
+from scripts.logs.causes import known_cause
+from scripts.logs.place import ServerLog, server_log
+from scripts.logs.reading import follow, newest
+from scripts.pulumi.state import StackState
+from stacks.masking import masked
+from tests.google_bodies import google_request
+from tests.scripts.cloud.populated import PROJECT, open_world
+from tests.scripts.status.planted import stack_resource, state
+
+CANARY = "hf_canaryCanaryCANARY0123456789"
+RUN = ServerLog(stack="l4-qat", project=PROJECT, target="cloud-run", location="us-east4")
+TPU = ServerLog(stack="tpu-v6e4", project=PROJECT, target="tpu", location="")
+SINCE = datetime.now(UTC) - timedelta(hours=1)
+NO_WEIGHTS = "OSError: Invalid repository ID or local directory specified: '/mnt/models/m'"
+
+
+@pytest.fixture
+def world():
+    with open_world(Scenario(operations=OperationDurations(instant=True), logging=Logging(lag_s=0))) as opened:
+        yield opened
+
+
+def write(world, log, *texts, source="stdout", minutes=10, **fields):
+    """Write lines as the agent of a machine or Cloud Run does, each a millisecond after the other."""
+    begun = datetime.now(UTC) - timedelta(minutes=minutes)
+    entries = [
+        {
+            "textPayload": text,
+            "timestamp": (begun + timedelta(milliseconds=number)).isoformat().replace("+00:00", "Z"),
+            "insertId": f"{minutes}-{number}",
+            **({"labels": {"source": source}} if log.target == "tpu" else {}),
+        }
+        for number, text in enumerate(texts)
+    ]
+    body = {**(of_machine(log) if log.target == "tpu" else of_service(log, source)), "entries": entries, **fields}
+    google_request("POST", "logging/v2/entries:write", body)
+    world.call("POST", "logging", "v2/entries:write", body)
+
+
+def of_machine(log):
+    labels = {
+        "project_id": PROJECT,
+        "location": "us-east5-a",
+        "namespace": f"gemma-{log.stack}",
+        "node_id": "t1v-n-0-w-0",
+    }
+    return {"logName": machine_log_name(PROJECT), "resource": {"type": "generic_node", "labels": labels}}
+
+
+def of_service(log, source):
+    labels = {
+        "project_id": PROJECT,
+        "location": log.location,
+        "service_name": f"gemma-{log.stack}",
+        "revision_name": f"gemma-{log.stack}-00001-abc",
+    }
+    kind = "varlog%2Fsystem" if source == "system" else source
+    return {
+        "logName": f"projects/{PROJECT}/logs/run.googleapis.com%2F{kind}",
+        "resource": {"type": "cloud_run_revision", "labels": labels},
+    }
+
+
+def followed(world, log, *, second):
+    """The lines of three reads, and what was said; `second` is called before the second read."""
+    said, reads, seen = [], 0, []
+    for line in follow(world.api, log, SINCE, masked, say=said.append, pause=lambda _: None):
+        if line is not None:
+            seen.append(line.text)
+            continue
+        reads += 1
+        if reads == 1:
+            second()
+        if reads == 3:
+            break
+    return seen, said
+
+
+def texts(found):
+    return [line.text for line in found]
+
+
+@pytest.mark.parametrize("log", [RUN, TPU], ids=["cloud-run", "tpu"])
+class TestBothTargets:
+    def test_only_the_stacks_lines_of_the_time_come_the_oldest_first(self, world, log):
+        other = ServerLog(stack=f"{log.stack}-2", project=PROJECT, target=log.target, location=log.location)
+        write(world, log, "old", minutes=90)
+        write(world, log, "one", "two\n  three")
+        write(world, other, "theirs")
+        found = newest(world.api, log, SINCE, 100, masked)
+        assert texts(found) == ["one", "two", "  three"]
+        assert {line.where for line in found} == {"t1v-n-0-w-0" if log.target == "tpu" else "gemma-l4-qat-00001-abc"}
+
+    def test_the_newest_lines_are_kept_over_several_pages(self, world, log):
+        write(world, log, *(str(number) for number in range(1200)))
+        assert texts(newest(world.api, log, SINCE, 3, masked)) == ["1197", "1198", "1199"]
+        assert len(newest(world.api, log, SINCE, 5000, masked)) == 1200
+
+    def test_a_canary_token_is_in_no_line(self, world, log):
+        write(world, log, f"the token is {CANARY}", f"HF_TOKEN={CANARY}")
+        found = newest(world.api, log, SINCE, 100, masked)
+        assert len(found) == 2
+        assert CANARY not in json.dumps([line.to_json() for line in found])
+
+    def test_followed_lines_come_once_also_those_that_become_visible_late(self, world, log):
+        """The second read sees an entry that is older than the newest one of the first read."""
+        write(world, log, "one", "three", minutes=1)
+        seen = followed(world, log, second=lambda: write(world, log, "late", minutes=1.1))
+        assert seen == (["one", "three", "late"], [])
+
+    def test_what_is_needed_to_read_is_said_in_one_sentence(self, world, log, monkeypatch):
+        email = world.account("reader-of-logs", "theirs")
+        token = world.cloud.cloud.tokens.issue_access_token(email)
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
+        with pytest.raises(ScriptError, match=r"cannot be read: Google says: .* You need logging\.logEntries\.list \("):
+            newest(connect(), log, SINCE, 3, masked)
+
+
+def test_a_read_that_fails_while_lines_are_followed_is_told_and_tried_again(world, monkeypatch):
+    write(world, RUN, "one")
+    real = type(world.api).post
+
+    def post(self, *words):
+        monkeypatch.setattr(type(world.api), "post", real)
+        raise ScriptError("It is away.")
+
+    seen = followed(world, RUN, second=lambda: monkeypatch.setattr(type(world.api), "post", post))
+    assert seen == (["one"], ["It is away. Trying again."])
+
+
+class TestWhereTheLinesAre:
+    def test_a_deployed_stack_says_it_by_its_outputs(self):
+        found = server_log(state(stack_resource(apiKeySecret="projects/p/secrets/s/versions/1")))
+        assert found == ServerLog(
+            stack="x",
+            project=PROJECT,
+            target="cloud-run",
+            location="us-east4",
+            api_key_secret="projects/p/secrets/s/versions/1",
+        )
+
+    @pytest.mark.parametrize(("stack", "place"), [("tpu-v6e4", ""), ("l4-qat", "us-east4")])
+    def test_a_stack_that_is_gone_says_it_by_its_settings(self, stack, place, monkeypatch):
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+        found = server_log(StackState(stack=stack, status="missing"))
+        assert (found.project, found.location) == (PROJECT, place)
+
+    def test_a_stack_that_nobody_knows_is_refused(self):
+        with pytest.raises(
+            CommandRefusedError, match=r"Stack nope is not deployed, and there is no Pulumi\.nope\.yaml"
+        ):
+            server_log(StackState(stack="nope", status="missing"))
+
+
+class TestCauses:
+    @pytest.mark.parametrize(
+        ("log", "line", "finding", "words"),
+        [
+            (RUN, NO_WEIGHTS, "", "python -m scripts.stage_model --stack l4-qat"),
+            (RUN, "Memory limit of 32768 MiB exceeded with 33000 MiB used.", "FIT03", "cloudRun.memory"),
+            (RUN, "STARTUP HTTP probe failed 30 times consecutively", "PRB01", "did not answer /health"),
+            (TPU, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 40G of 31G hbm.", "FIT01", "chip"),
+            (TPU, "The server stopped with exit code 137 (killed, most likely out of memory).", "", "host"),
+            (TPU, "Cannot pull image us-docker.pkg.dev/p/r: toomanyrequests: x", "", "gemma-serving:dockerHub"),
+            (TPU, "vllm serve: error: unrecognized arguments: --nope", "", "vLLM refused its command line"),
+        ],
+    )
+    def test_a_known_line_is_named_with_what_to_change(self, log, line, finding, words):
+        found = known_cause(log, ["INFO fine", line, "KeyError: 'x'"])
+        assert (found.line, found.finding) == (line, finding)
+        assert words in found.hint
+
+    def test_lines_of_the_other_target_and_unknown_lines_are_no_cause(self):
+        assert known_cause(TPU, ["STARTUP HTTP probe failed 30 times consecutively"]) is None
+        assert known_cause(RUN, ["Ran out of memory in memory space hbm"]) is None
+        assert known_cause(RUN, ["INFO fine"]) is None
+
+
+@pytest.fixture
+def deployed(world, monkeypatch):
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+    monkeypatch.setattr("scripts.pulumi.state.read", lambda stack: StackState(stack=stack, status="missing"))
+    return world
+
+
+class TestTheCommand:
+    def test_lines_go_to_stdout_and_the_cause_to_stderr(self, deployed, capsys):
+        write(deployed, RUN, "INFO fine", NO_WEIGHTS, source="stderr")
+        assert run_command(command.COMMAND, ["--stack", "l4-qat", "--utc"]) == 0
+        said = capsys.readouterr()
+        assert [line.partition(" stderr ")[2] for line in said.out.splitlines()] == ["INFO fine", NO_WEIGHTS]
+        assert "times are in UTC." in said.err
+        assert "logs: known cause: gs://local-project-gemma-l4-qat-models/" in said.err
+
+    def test_the_json_is_one_object(self, deployed, capsys):
+        write(deployed, TPU, "INFO fine", "Ran out of memory in memory space hbm", source="server")
+        assert run_command(command.COMMAND, ["--stack", "tpu-v6e4", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["schema_version"], found["target"], found["cause"]["finding"]) == (1, "tpu", "FIT01")
+        assert (found["lines"][0]["source"], found["lines"][0]["text"]) == ("server", "INFO fine")
+        assert found["lines"][0]["time"].endswith("Z")
+
+    def test_no_lines_is_said_with_the_way_further_back(self, deployed, capsys):
+        assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 0
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "there are no lines of stack tpu-v6e4 in this time; --since 1d goes further back." in said.err
+
+    def test_a_wrong_duration_is_refused(self, capsys):
+        assert run_command(command.COMMAND, ["--stack", "x", "--since", "10"]) == 2
+        assert capsys.readouterr().err.startswith("logs: --since is '10'; it must be a duration such as")
+
+    def test_an_api_key_that_a_line_shows_bare_is_masked(self, deployed, capsys, monkeypatch):
+        deployed.secret("key", {})
+        version = f"projects/{PROJECT}/secrets/key/versions/1"
+        monkeypatch.setattr("scripts.cloud.secret_values.read_secret", lambda asked: {version: "swordfish"}[asked])
+        kept = state(stack_resource(apiKeySecret=version))
+        monkeypatch.setattr("scripts.pulumi.state.read", lambda _: kept)
+        log = ServerLog(stack="x", project=PROJECT, target="cloud-run", location="us-east4")
+        write(deployed, log, "somebody printed swordfish here")
+        assert run_command(command.COMMAND, ["--stack", "x"]) == 0
+        assert capsys.readouterr().out.endswith("somebody printed [masked] here\n")
+
+    def test_following_prints_what_comes_and_ends_with_one_sentence(self, deployed, capsys, monkeypatch):
+        write(deployed, RUN, "dropped", "before", minutes=5)
+        reads = threading.Event()
+
+        def pause(_seconds):
+            if reads.is_set():
+                raise KeyboardInterrupt
+            reads.set()
+            write(deployed, RUN, NO_WEIGHTS, minutes=1)
+
+        monkeypatch.setattr(follow, "__kwdefaults__", {"pause": pause})
+        assert run_command(command.COMMAND, ["--stack", "l4-qat", "--follow", "--json", "--lines", "1"]) == 130
+        said = capsys.readouterr()
+        assert [json.loads(line)["text"] for line in said.out.splitlines()] == ["before", NO_WEIGHTS]
+        assert said.err.count("known cause") == 1
+        assert said.err.endswith("logs: interrupted.\n")

@@ -1,0 +1,153 @@
+"""A new stack's file is written by the planner's one writer, plans as fitting, and loses nothing that Pulumi keeps in it."""
+
+import json
+
+import pytest
+import yaml
+
+from planning.planner import plan
+from scripts.cli.command import run_command
+from scripts.new.__main__ import COMMAND
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+from stacks.schema import file_schema
+
+PROJECT = "my-project"
+
+
+@pytest.fixture
+def new(monkeypatch, tmp_path, capsys):
+    """Run the command in a folder of its own; returns exit code, stdout and stderr."""
+    monkeypatch.setattr("scripts.plan.question.ROOT", tmp_path)
+    for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def ran(*arguments):
+        capsys.readouterr()
+        code = run_command(COMMAND, list(arguments))
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return ran
+
+
+def settings_of(folder, name="chat"):
+    return from_file(folder / f"Pulumi.{name}.yaml", project=PROJECT)
+
+
+ASKED = {
+    "a family": ("--model", "12B"),
+    "an id and a slice": ("--model", "google/gemma-4-E4B-it", "--accelerator", "v6e-1"),
+    "a budget": ("--model", "26B-A4B", "--budget", "2"),
+    "a region": ("--model", "E2B", "--accelerator", "L4", "--region", "europe-west4"),
+    "a workload": ("--model", "E2B", "--workload", "in=1500,out=300,users=32"),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_written_file_loads_plans_as_fitting_and_is_short(new, tmp_path, asked):
+    code, out, err = new("chat", *ASKED[asked])
+    assert (code, err) == (0, "")
+    settings = settings_of(tmp_path)
+    planned = plan(to_deployment(settings))
+    assert planned.fits
+    assert [finding.id for finding in planned.findings if finding.severity != "info"] == []
+    text = (tmp_path / "Pulumi.chat.yaml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=docs/settings.schema.json\n# ")
+    assert set(yaml.safe_load(text)["config"]) <= {*file_schema()["properties"]["config"]["properties"]}
+    for word in ("image", "Parser", "enableAutoToolChoice", "disableChunkedMmInput"):
+        assert word not in text
+    assert f"It costs ${planned.cost.usd_per_hour:.2f} an hour" in out
+
+
+def test_what_was_asked_for_is_kept(new, tmp_path):
+    assert new("chat", "--model", "E2B", "--accelerator", "L4", "--region", "europe-west4")[0] == 0
+    settings = settings_of(tmp_path)
+    assert (settings.cloud_run.gpu, settings.cloud_run.region) == ("nvidia-l4", "europe-west4")
+    code, out, _ = new("cheap", "--model", "26B-A4B", "--budget", "2", "--json")
+    assert code == 0
+    assert json.loads(out)["usd_per_hour"] <= 2
+    assert "Asked for: $2/h" in (tmp_path / "Pulumi.cheap.yaml").read_text()
+
+
+def test_the_next_commands_lead_to_an_answer_of_the_model(new, tmp_path):
+    _, out, _ = new("chat", "--model", "12B", "--accelerator", "L4")
+    commands = [line.strip() for line in out.partition("Next:\n")[2].splitlines()]
+    assert commands == [
+        "pulumi stack init chat",
+        "pulumi config set gcp:project YOUR_PROJECT --stack chat",
+        "python -m scripts.doctor --stack chat",
+        "python -m scripts.save_token hfToken --stack chat   # only for a checkpoint that needs one",
+        "python -m scripts.stage_model --stack chat",
+        "pulumi up --stack chat",
+        "python -m scripts.connect chat --stack chat",
+    ]
+    _, out, _ = new("slice", "--model", "E2B", "--accelerator", "v6e-1", "--json")
+    following = json.loads(out)["next"]
+    assert "python -m scripts.capacity --stack slice" in following
+    staged = settings_of(tmp_path, "slice").weights == "bucket"
+    assert ("python -m scripts.stage_model --stack slice" in following) == staged
+
+
+def test_a_project_of_the_environment_needs_no_command(new, monkeypatch):
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+    _, out, _ = new("chat", "--model", "E2B")
+    assert "gcp:project" not in out
+
+
+def test_json_is_one_object(new, tmp_path):
+    code, out, _ = new("chat", "--model", "12B", "--json")
+    report = json.loads(out)
+    settings = settings_of(tmp_path)
+    assert code == 0
+    assert (report["file"], report["replaced"], report["fits"]) == ("Pulumi.chat.yaml", False, True)
+    assert report["model"] == settings.model
+    assert report["places"] == (settings.tpu.zones if settings.tpu else [settings.cloud_run.region])
+
+
+def test_an_existing_file_is_kept_unless_it_may_be_replaced(new, tmp_path):
+    path = tmp_path / "Pulumi.chat.yaml"
+    path.write_text("# mine\n")
+    code, _, err = new("chat", "--model", "12B")
+    assert (code, path.read_text()) == (2, "# mine\n")
+    assert err == "new: Pulumi.chat.yaml exists; choose another name for NAME, or pass --force to replace it.\n"
+    code, out, _ = new("chat", "--model", "12B", "--force", "--json")
+    assert (code, json.loads(out)["replaced"]) == (0, True)
+    assert settings_of(tmp_path).model.startswith("google/gemma-4-12B")
+
+
+def test_replacing_keeps_the_salt_the_secrets_and_the_project(new, tmp_path):
+    path = tmp_path / "Pulumi.chat.yaml"
+    path.write_text(
+        "encryptionsalt: v1:abc=:v1:def\nconfig:\n  gcp:project: kept-project\n  gemma-serving:target: tpu\n"
+        "  gemma-serving:hfToken:\n    secure: v1:secret\n"
+    )
+    code, out, _ = new("chat", "--model", "12B", "--accelerator", "L4", "--force")
+    document = yaml.safe_load(path.read_text())
+    assert code == 0
+    assert document["encryptionsalt"] == "v1:abc=:v1:def"
+    assert document["config"]["gcp:project"] == "kept-project"
+    assert document["config"]["gemma-serving:hfToken"] == {"secure": "v1:secret"}
+    assert document["config"]["gemma-serving:target"] == "cloud-run"
+    assert settings_of(tmp_path).secrets == ["hfToken"]
+    assert "save_token" not in out
+    assert "gcp:project" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("Chat", "--model", "12B"), 'The stack\'s name "Chat" becomes part of resource names'),
+        (("chat",), "the following arguments are required: --model"),
+        (("chat", "--model", "GPT"), "GPT"),
+        (("chat", "--model", "12B", "--accelerator", "H100"), '--accelerator is "H100"; this project deploys'),
+        (("chat", "--model", "12B", "--budget", "0"), "--budget is '0'; it must be a number of more than 0."),
+        (("chat", "--model", "31B", "--budget", "1"), "Nothing is enough; the nearest is"),
+        (("chat", "--model", "12B", "--workload", "in=1,out=1"), "users=N"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_nothing_is_written(new, tmp_path, arguments, said):
+    code, out, err = new(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said.lower() in err.lower()
+    assert list(tmp_path.iterdir()) == []

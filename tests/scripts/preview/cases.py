@@ -1,0 +1,116 @@
+"""Pull requests to write comments about: a base of three stacks, and one change each.
+
+`python -m tests.scripts.preview.cases` plans them and writes the plans and the comments anew. The plans are stored, so that a comment
+changes only where its own code does.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from scripts.preview.comment import comment
+from scripts.preview.plans import PlansDocument, describe_checkout, write_plans
+from scripts.preview.report import ResourceChange, StackPreview
+
+ROOT = Path(__file__).resolve().parents[3]
+HERE = Path(__file__).parent
+PLANS, GOLDEN = HERE / "plans", HERE / "golden"
+STACKS = ("l4-qat", "tpu-v6e1", "tpu-v6e4")
+DATE = "2026-10-01"
+CAPACITY = "gcp-tpu:index:QueuedResource"
+
+Edit = Callable[[Path], None]
+
+
+def replaced(stack: str, old: str, new: str) -> Edit:
+    """Return an edit of a stack's file."""
+
+    def edit(folder: Path) -> None:
+        path = folder / f"Pulumi.{stack}.yaml"
+        text = path.read_text()
+        assert old in text, f"{path.name} has no {old}"
+        path.write_text(text.replace(old, new))
+
+    return edit
+
+
+def both(*edits: Edit) -> Edit:
+    """Return several edits as one."""
+
+    def edit(folder: Path) -> None:
+        for one in edits:
+            one(folder)
+
+    return edit
+
+
+def add(folder: Path) -> None:
+    shutil.copy(ROOT / "Pulumi.rtx6000-31b.yaml", folder)
+
+
+def remove(folder: Path) -> None:
+    (folder / "Pulumi.tpu-v6e1.yaml").unlink()
+
+
+CASES: Mapping[str, Edit] = {
+    "flag": replaced("tpu-v6e4", "maxModelLen: 16384", "maxModelLen: 8192"),
+    "zone": replaced("tpu-v6e4", "zones: [us-east5-a, us-east5-b,", "zones: [us-east5-b,"),
+    "accelerator": both(
+        replaced("tpu-v6e4", "acceleratorType: v6e-4", "acceleratorType: v6e-8"),
+        replaced("tpu-v6e4", "tensorParallelSize: 4", "tensorParallelSize: 8"),
+    ),
+    "new-stack": add,
+    "no-change": lambda _: None,
+    "blocked": replaced("tpu-v6e4", "google/gemma-4-E2B-it", "google/gemma-4-31B-it"),
+    "model-switch": both(
+        replaced("tpu-v6e4", "google/gemma-4-E2B-it", "google/gemma-4-E4B-it"),
+        replaced("l4-qat", "google/gemma-4-26B-A4B-it-qat-w4a16-ct", "google/gemma-4-12B-it-qat-w4a16-ct"),
+    ),
+    "removed-stack": remove,
+}
+
+
+def capacity(op: str, *properties: str, forced: tuple[str, ...] = ()) -> ResourceChange:
+    return ResourceChange(op=op, type=CAPACITY, name="capacity", properties=properties, forced_by=forced)
+
+
+def deployed(stack: str, *changes: ResourceChange, error: str | None = None) -> StackPreview:
+    return StackPreview(stack=stack, changes=changes, unchanged=30 - len(changes), error=error)
+
+
+PREVIEWS: Mapping[str, tuple[StackPreview, ...]] = {
+    "flag": (deployed("tpu-v6e4", capacity("update", "metadata")), deployed("l4-qat"), deployed("tpu-v6e1")),
+    "accelerator": (
+        deployed(
+            "tpu-v6e4",
+            capacity("replace", "acceleratorType", "metadata", forced=("acceleratorType",)),
+        ),
+        deployed("l4-qat"),
+        deployed("tpu-v6e1"),
+    ),
+}
+"""The engine's previews of deployed stacks; without them the comment is that of a fork."""
+
+
+def planned(edit: Edit) -> PlansDocument:
+    """Plan the three stacks with an edit."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for stack in STACKS:
+            shutil.copy(ROOT / f"Pulumi.{stack}.yaml", folder)
+        edit(folder)
+        return describe_checkout(folder, date=DATE)
+
+
+def write_all() -> None:
+    base = planned(lambda _: None)
+    write_plans(PLANS / "base.json", base)
+    for name, edit in CASES.items():
+        head = planned(edit)
+        write_plans(PLANS / f"{name}.json", head)
+        (GOLDEN / f"{name}.md").write_text(comment(base, head, PREVIEWS.get(name, ())))
+
+
+if __name__ == "__main__":
+    write_all()

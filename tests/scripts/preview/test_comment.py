@@ -1,0 +1,319 @@
+"""The comment on a pull request: what a reviewer reads, for eight kinds of pull requests."""
+
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from gcp_tpu_provider.properties import INPUTS
+from markdown_it import MarkdownIt
+
+from scripts.preview import effects
+from scripts.preview.base import plans_of_checkout, plans_of_commit
+from scripts.preview.comment import MARKER, MAX_COMMENT_BYTES, comment
+from scripts.preview.difference import differences
+from scripts.preview.plans import PlansDocument, StackDescription, describe_checkout, read_plans
+from scripts.preview.report import StackPreview
+from stacks.schema import known_keys
+from tests.scripts.preview.cases import (
+    CASES,
+    GOLDEN,
+    PLANS,
+    PREVIEWS,
+    ROOT,
+    capacity,
+    deployed,
+    planned,
+    replaced,
+)
+
+BASE = read_plans(PLANS / "base.json")
+HEADS = {name: read_plans(PLANS / f"{name}.json") for name in CASES}
+RENDERER = MarkdownIt("commonmark", {"html": True}).enable("table")
+REMEDY = "If the change is meant: .venv/bin/python -m tests.scripts.preview.cases, and read the comments as a reviewer."
+
+
+class Page(HTMLParser):
+    """Text by element, and elements that were never closed."""
+
+    def __init__(self, markdown):
+        super().__init__()
+        self.open, self.texts, self.tables, self.unclosed = [], [], 0, []
+        self.feed(RENDERER.render(markdown))
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in {"br", "hr", "img"}:
+            self.open.append(tag)
+        self.tables += tag == "table"
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.unclosed.append(tag)
+
+    def handle_data(self, data):
+        self.texts.append((tuple(self.open), data))
+
+    def of(self, tag):
+        return " ".join("".join(data for open_, data in self.texts if tag in open_).split())
+
+
+def of_case(name, *previews):
+    return comment(BASE, HEADS[name], previews or PREVIEWS.get(name, ()))
+
+
+def first_line(text):
+    return text.splitlines()[1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_comment_is_the_golden_one(name):
+    assert of_case(name) == (GOLDEN / f"{name}.md").read_text(), REMEDY
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_comment_renders_to_whole_html_without_stray_markup(name):
+    page = Page(of_case(name))
+    assert page.unclosed == []
+    assert page.open == []
+    assert page.tables == of_case(name).count("\n| --- |")
+    prose = "".join(data for open_, data in page.texts if not {"code", "pre"} & set(open_))
+    assert "**" not in prose
+    assert "| ---" not in prose
+    assert "`" not in prose
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("flag", "`tpu-v6e4`: the server restarts on its machine, the capacity stays"),
+        ("zone", "`tpu-v6e4` may give up running TPU capacity"),
+        ("accelerator", "`tpu-v6e4` gives up running TPU capacity"),
+        ("new-stack", "`rtx6000-31b`: new stack"),
+        ("no-change", "no stack changes"),
+        ("blocked", "`tpu-v6e4` is blocked"),
+        ("model-switch", "2 of 3 stacks change"),
+        ("removed-stack", "`tpu-v6e1` loses its settings file"),
+    ],
+)
+def test_the_first_line_says_the_worst(name, words):
+    assert first_line(of_case(name)) == f"### Preview: {words}"
+
+
+def test_unchanged_stacks_are_one_line():
+    assert of_case("no-change").count("tpu-v6e1") == 1
+    assert "\nUnchanged: `l4-qat`, `tpu-v6e1`.\n" in of_case("flag")
+
+
+def test_a_flag_is_shown_before_and_after_with_its_effect_on_memory():
+    text = of_case("flag")
+    assert "| `--max-model-len` | `16384` | `8192` |  |" in text
+    assert "| longest requests at once |" in text
+    assert "CAUTION" not in text
+
+
+def test_the_engine_knows_better_where_the_capacity_is():
+    kept = of_case("zone", deployed("tpu-v6e4", capacity("update", "zones")))
+    assert "keeps its capacity" in first_line(kept)
+    assert "CAUTION" not in kept
+    lost = of_case("zone", deployed("tpu-v6e4", capacity("replace", "zones", forced=("zones",))))
+    assert "gives up running TPU capacity" in first_line(lost)
+    new = of_case("accelerator", deployed("tpu-v6e4", capacity("create")))
+    assert "CAUTION" not in new
+    assert "The stack is not deployed" in new
+
+
+def test_a_preview_of_an_empty_local_cloud_says_nothing_about_running_capacity():
+    simulated = StackPreview(stack="tpu-v6e4", changes=(capacity("create"),), simulated=True)
+    text = of_case("accelerator", simulated)
+    assert "gives up running TPU capacity" in first_line(text)
+    assert "empty local cloud (simulated)" in text
+
+
+def test_capacity_that_the_engine_would_replace_is_loud_although_the_settings_are_the_same():
+    text = of_case("no-change", deployed("tpu-v6e1", capacity("replace", "runtimeVersion", forced=("runtimeVersion",))))
+    assert first_line(text) == "### Preview: `tpu-v6e1` gives up running TPU capacity"
+    assert "`runtimeVersion`" in text
+
+
+def test_what_differs_from_the_base_is_named_where_the_pull_request_changes_nothing():
+    text = of_case("no-change", deployed("tpu-v6e1", capacity("update", "metadata")))
+    assert "Not of this pull request: the engine would also change `tpu-v6e1` (1)" in text
+
+
+def test_a_failed_preview_is_named_and_no_text_of_others_becomes_markup():
+    bad = "boom ``` @octocat <img src=x> | **bold** hf_abcdefghijkl"
+    text = of_case("flag", deployed("tpu-v6e4", error=bad), deployed("l4-qat", error="quota"))
+    page = Page(text)
+    assert page.unclosed == []
+    assert "<img src=x>" in page.of("pre")
+    assert "The engine could not preview `l4-qat`" in text
+    hostile = BASE.by_name["tpu-v6e4"].model_copy(update={"error": "x `a` <b> @octocat | [l](http://e) **b**"})
+    shown = comment(BASE, PlansDocument(stacks=(hostile,)), ())
+    warning = next(line for line in shown.splitlines() if "cannot be deployed" in line)
+    assert not any(mark in warning for mark in ("@octocat", "<b>", "](http", "**b**"))
+
+
+def test_a_comment_never_exceeds_what_github_takes_and_says_what_it_left_out():
+    stacks = tuple(BASE.by_name["tpu-v6e4"].model_copy(update={"stack": f"stack-{n}"}) for n in range(400))
+    changed = tuple(
+        one.model_copy(update={"flags": {**one.flags, **{f"--flag-{n}": "x" * 50 for n in range(20)}}})
+        for one in stacks
+    )
+    for count in (40, 400):
+        text = comment(PlansDocument(stacks=stacks[:count]), PlansDocument(stacks=changed[:count]), ())
+        assert len(text.encode()) <= MAX_COMMENT_BYTES
+        assert "the comment is too long" in text
+        assert Page(text).unclosed == []
+        assert text.startswith(MARKER)
+
+
+def test_details_are_left_out_before_figures():
+    many = tuple(capacity("create").model_copy(update={"name": "n" * 90 + str(n)}) for n in range(900))
+    text = of_case("flag", deployed("tpu-v6e4", *many))
+    assert "The details were left out" in text
+    assert "| `--max-model-len` | `16384` | `8192` |  |" in text
+
+
+def test_without_a_base_the_plans_are_shown_and_it_is_said():
+    assert "The plans of the base are not known" in comment(None, BASE, ())
+
+
+@pytest.mark.parametrize(
+    ("stack", "old", "new", "effect"),
+    [
+        ("tpu-v6e4", "waitPerZone: 30m", "waitPerZone: 40m", "nothing"),
+        ("tpu-v6e4", "users: 64", "users: 32", "nothing"),
+        ("tpu-v6e4", "maxRunDuration: 4h", "maxRunDuration: 5h", "capacity"),
+        ("tpu-v6e4", "provisioning: flex-start", "provisioning: spot", "capacity"),
+        ("tpu-v6e4", "[us-east5-a, us-east5-b,", "[us-east5-b, us-east5-a,", "update"),
+        ("tpu-v6e4", "gemma-serving:weights: hub", "gemma-serving:labels: { team: a }", "update"),
+        ("tpu-v6e4", "gpuMemoryUtilization: 0.4", "gpuMemoryUtilization: 0.5", "restart"),
+        ("l4-qat", "memory: 32Gi", "memory: 24Gi", "revision"),
+        ("l4-qat", "region: us-east4", "region: us-central1", "service"),
+        ("l4-qat", "maxInstances: 2", "maxInstances: 3", "revision"),
+        ("l4-qat", "maxInstances: 2", "maxInstances: 2\n    public: true", "update"),
+    ],
+)
+def test_each_setting_has_the_effect_that_it_has(stack, old, new, effect):
+    found = {one.stack: one.effect for one in differences(planned(lambda _: None), planned(replaced(stack, old, new)))}
+    assert found[stack] == effect
+
+
+def test_a_move_to_another_target_gives_the_capacity_up():
+    def move(folder):
+        (folder / "Pulumi.tpu-v6e1.yaml").write_text((ROOT / "Pulumi.l4-12b-qat.yaml").read_text())
+
+    text = comment(BASE, planned(move), ())
+    assert first_line(text) == "### Preview: `tpu-v6e1` gives up running TPU capacity"
+    assert "`target` `tpu` → `cloud-run`" in text
+
+
+def test_every_setting_with_a_rule_exists():
+    known = {key for block in ("", ".tpu", ".cloudRun", ".image", ".bucket") for key in _keys(block)}
+    rules = (*effects._NOTHING, *effects._BESIDE, *effects._CAPACITY, *effects._SERVICE, effects.ZONES)
+    named = {rule.rstrip(".") for rule in rules} - {"gcp:project"}
+    assert {name for name in named if name not in known and not name.startswith("tpu.existingNetwork")} == set()
+
+
+def _keys(block):
+    found = known_keys(f"gemma-serving{':' if block else ''}{block.removeprefix('.')}")
+    return {f"{block.removeprefix('.')}.{key}".removeprefix(".") for key in found}
+
+
+def test_the_settings_that_replace_capacity_are_those_of_the_provider():
+    """The names of the provider's inputs, in the words of the settings."""
+    replacing = {item.name for item in INPUTS if item.change == "replace"}
+    spelled = {
+        "project": "gcp:project",
+        "acceleratorType": "tpu.acceleratorType",
+        "runtimeVersion": "tpu.runtimeVersion",
+        "provisioningModel": "tpu.provisioning",
+        "reservationName": "tpu.reservation",
+        "maxRunDurationS": "tpu.maxRunDuration",
+        "bootDiskSizeGb": "tpu.bootDiskSizeGb",
+        "network": "tpu.existingNetwork.",
+        "subnetwork": "tpu.existingNetwork.",
+    }
+    no_setting = {"queuedResourceId", "nodeId", "serviceAccount", "dataDisks"}
+    assert replacing == {*spelled, *no_setting}
+    assert set(effects._CAPACITY) == set(spelled.values())
+
+
+def test_a_new_secret_is_a_change_whose_value_nobody_sees():
+    def secret(cipher):
+        return replaced("tpu-v6e4", "config:\n", f"config:\n  gemma-serving:hfToken:\n    secure: {cipher}\n")
+
+    before, after = planned(secret("v1:aaaa:bbbb")), planned(secret("v1:cccc:dddd"))
+    found = next(one for one in differences(before, after) if one.stack == "tpu-v6e4")
+    assert found.effect == "restart"
+    text = comment(before, after, ())
+    assert "`hfToken`" in text
+    assert not any(part in text for part in ("aaaa", "bbbb", "cccc", "dddd"))
+
+
+def test_a_token_in_the_arguments_is_masked():
+    edit = replaced(
+        "tpu-v6e4", "    maxModelLen: 16384", "    maxModelLen: 16384\n    extraArgs: [--hf-token=hf_abcdefghijkl]"
+    )
+    assert "hf_abcdefghijkl" not in comment(BASE, planned(edit), ())
+
+
+def test_settings_that_are_wrong_are_a_blocked_stack_with_the_sentence():
+    text = comment(BASE, planned(replaced("tpu-v6e4", "target: tpu", "tagret: tpu")), ())
+    assert first_line(text) == "### Preview: `tpu-v6e4` is blocked"
+    assert "gemma-serving:tagret is not a known setting" in text
+
+
+def git(folder, *arguments):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+def test_the_base_is_read_from_git_and_planned_by_its_own_code(tmp_path, monkeypatch):
+    for room in ("contracts", "planning", "scripts", "stacks"):
+        (tmp_path / room).symlink_to(ROOT / room)
+    for path in ("Pulumi.yaml", "Pulumi.l4-qat.yaml"):
+        (tmp_path / path).write_text((ROOT / path).read_text())
+    own = plans_of_checkout(tmp_path, tmp_path / "plans.json")
+    assert own.planner == "own"
+    assert [one.stack for one in own.stacks] == ["l4-qat"]
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "Pulumi.yaml", "Pulumi.l4-qat.yaml")
+    git(tmp_path, "commit", "--quiet", "--message", "base")
+    (tmp_path / "Pulumi.l4-qat.yaml").unlink()
+    monkeypatch.chdir(tmp_path)
+    base = plans_of_commit("HEAD")  # without code of its own
+    assert base.planner == "other"
+    assert base.by_name["l4-qat"].plan == own.by_name["l4-qat"].plan
+    assert "both sides are planned by this branch's" in comment(base, describe_checkout(tmp_path), ())
+    assert not (tmp_path / "Pulumi.l4-qat.yaml").exists()
+
+
+def test_the_planner_of_the_base_gets_no_credentials(tmp_path, monkeypatch):
+    package = tmp_path / "scripts" / "preview"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package.parent / "__init__.py").touch()
+    spy = "import json, os, pathlib, sys\npathlib.Path('seen.json').write_text(json.dumps(dict(os.environ)))\nsys.exit(1)\n"
+    (package / "__main__.py").write_text(spy)
+    for name in (
+        "PULUMI_CONFIG_PASSPHRASE",
+        "GOOGLE_OAUTH_ACCESS_TOKEN",
+        "GITHUB_TOKEN",
+        "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
+    ):
+        monkeypatch.setenv(name, "canary")
+    plans_of_checkout(tmp_path, tmp_path / "plans.json")
+    assert "canary" not in (tmp_path / "seen.json").read_text()
+
+
+def test_plans_are_the_same_after_they_were_stored(tmp_path):
+    described = StackDescription(stack="x", error="no")
+    path = tmp_path / "plans.json"
+    path.write_text(PlansDocument(stacks=(described,)).model_dump_json())
+    assert read_plans(path).by_name["x"] == described
+
+
+def test_goldens_and_stored_plans_belong_together():
+    assert {path.stem for path in GOLDEN.glob("*.md")} == set(CASES)
+    assert {path.stem for path in Path(PLANS).glob("*.json")} == {*CASES, "base"}

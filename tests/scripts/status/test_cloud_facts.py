@@ -1,0 +1,116 @@
+"""What Google says of what serves, by the local cloud's HTTP server."""
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
+from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
+from scripts.errors import ScriptError
+from scripts.status.cloud import cloud_facts, serving
+from tests.scripts.cloud.populated import PROJECT, open_world, owner
+from tests.scripts.status.planted import DOCUMENT, NAME, queued, service, stack_resource, state
+
+ZONE = f"projects/{PROJECT}/locations/us-east5-a"
+LABELS = dict(owner("x").labels)
+
+
+@pytest.fixture
+def world():
+    with open_world() as opened:
+        yield opened
+
+
+def facts(world, found):
+    return cloud_facts(world.api, serving(found), stack="x", now=datetime.now(UTC))
+
+
+def machine(world, text=DOCUMENT):
+    """A machine with a document, whose agent has published nothing yet; the full name of its node."""
+    parent, metadata = ZONE, {DOCUMENT_METADATA_KEY: text, "enable-guest-attributes": "TRUE"}
+    node = {
+        "acceleratorType": "v6e-4",
+        "runtimeVersion": "v2-alpha-tpuv6e",
+        "labels": LABELS,
+        "metadata": metadata,
+    }
+    body = {
+        "tpu": {"nodeSpec": [{"parent": parent, "nodeId": f"{NAME}-node", "node": node}]},
+        "provisioningModel": "FLEX_START",
+        "runDuration": {"maxRunDuration": "14400s"},
+    }
+    world.call("POST", "tpu", f"v2alpha1/{parent}/queuedResources?queuedResourceId={NAME}", body)
+    end = time.monotonic() + 30
+    while world.call("GET", "tpu", f"v2alpha1/{parent}/queuedResources/{NAME}")["state"]["state"] != "ACTIVE":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return f"{parent}/nodes/{NAME}-node"
+
+
+def publish(world, node, **values):
+    named = {key.replace("_", "-"): value for key, value in values.items()}
+    world.cloud.cloud.runtimes.machines.attributes[node] = {"gemma-serving": named}
+
+
+def test_a_machine_shows_its_phase_its_document_its_end_and_its_cost(world):
+    node = machine(world)
+    publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), updated_at="2026-11-01T00:00:00Z")
+    found = facts(world, state(stack_resource(), queued(zone="us-east5-a", name=f"{ZONE}/queuedResources/{NAME}")))
+    assert (found.state, found.place, found.phase) == ("ACTIVE", "us-east5-a", "ready")
+    assert found.declared == found.stored == found.running == document_hash(DOCUMENT)
+    assert found.usd_per_hour == pytest.approx(4 * 1.35)
+    assert found.usd >= 0
+    assert datetime.fromisoformat(found.deadline) > datetime.now(UTC)
+
+
+def test_a_machine_that_has_said_nothing_yet_boots(world):
+    machine(world)
+    assert facts(world, state(queued())).phase == "booting"
+
+
+def test_a_document_that_somebody_changed_is_not_the_declared_one(world):
+    publish(world, machine(world, '{"schema":1,"port":1}'), phase="loading", document_hash="old")
+    found = facts(world, state(queued()))
+    assert found.declared != found.stored
+    assert found.running == "old"
+
+
+def test_a_request_that_waits_is_found_by_the_creation_that_the_state_has_begun():
+    zones = dict(Tpu().zones)
+    for zone in ("us-east5-a", "us-east5-b"):
+        zones[zone] = zones[zone].model_copy(update={"capacity": {"v6e-4": 0}})
+    with open_world(Scenario(operations=OperationDurations(instant=True), tpu=Tpu(zones=zones))) as world:
+        world.queued(NAME, LABELS, "us-east5-b", active=False)
+        found = facts(world, state(pending=[queued()]))
+        assert (found.place, found.phase, found.usd) == ("us-east5-b", None, 0)
+        assert found.state in {"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"}
+        assert found.state_since
+
+
+@pytest.mark.parametrize("kept", [queued(), service()])
+def test_what_the_state_has_and_google_has_not_is_missing(world, kept):
+    assert facts(world, state(kept)).state == "MISSING"
+
+
+def test_a_service_shows_its_revision_and_what_it_costs(world):
+    world.service(NAME, LABELS)
+    end = time.monotonic() + 30
+    while not (found := facts(world, state(service(latestCreatedRevision="projects/p/revisions/r-1")))).running:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert (found.state, found.place, found.declared) == ("READY", "us-east4", "r-1")
+    assert found.running.startswith(NAME)
+    assert found.usd_per_hour == pytest.approx(3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002), abs=1e-3)
+
+
+def test_a_refusal_of_google_is_told_in_its_own_words(world):
+    fault = Fault(method="tpu.projects.locations.queuedResources.get", count=9, status=409)
+    world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
+    machine_is = serving(state(queued()))
+    with pytest.raises(ScriptError, match="Google says: "):
+        cloud_facts(world.api, machine_is, stack="x", now=datetime.now(UTC))
+
+
+def test_a_stack_without_anything_that_serves_has_nothing_to_ask(world):
+    assert serving(state(stack_resource())) is None

@@ -1,0 +1,116 @@
+"""What the facts of a stack mean."""
+
+import os
+import socket
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from scripts.pulumi.locks import StackLock
+from scripts.pulumi.state import StackState
+from scripts.status.judge import drift_of, next_command, waits_of
+from scripts.status.refresh import _sentences
+from scripts.status.report import CloudFacts, StackStatus
+from tests.scripts.status.planted import queued, state, urn
+
+NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+HOST = socket.gethostname()
+ALIVE = StackLock(place="", user="me", host=HOST, pid=os.getpid(), since=datetime.now(UTC).isoformat())
+DEAD = replace(ALIVE, pid=2**22 + 7)
+READY = CloudFacts(state="ACTIVE", phase="ready", declared="a", stored="a", running="a")
+DEPLOYED = StackStatus(stack="x", deployed=True, target="tpu", cloud=READY)
+EMPTY = StackState(stack="x", status="read")
+
+
+def service(google, phase=None):
+    return replace(DEPLOYED, target="cloud-run", cloud=CloudFacts(state=google, phase=phase))
+
+
+@pytest.mark.parametrize(
+    ("status", "kept", "locks", "command"),
+    [
+        (DEPLOYED, EMPTY, (), "python -m scripts.connect --stack x"),
+        (service("READY"), EMPTY, (), "python -m scripts.connect --stack x"),
+        (DEPLOYED, EMPTY, (ALIVE,), "python -m scripts.status --stack x --watch"),
+        (DEPLOYED, EMPTY, (DEAD,), "python -m scripts.recover --stack x"),
+        (DEPLOYED, replace(EMPTY, status="unreadable"), (), "python -m scripts.recover --stack x"),
+        (
+            StackStatus(stack="x", deployed=False),
+            replace(EMPTY, status="missing"),
+            (),
+            "pulumi stack init x && pulumi up --stack x",
+        ),
+        (StackStatus(stack="x", deployed=False), EMPTY, (), "pulumi up --stack x"),
+        (
+            replace(DEPLOYED, cloud=replace(READY, state="SUSPENDED")),
+            EMPTY,
+            (),
+            "pulumi up --refresh --stack x",
+        ),
+        (service("FAILED", "HEALTH_CHECK_CONTAINER_ERROR"), EMPTY, (), "python -m scripts.logs --stack x"),
+        (replace(DEPLOYED, cloud=replace(READY, phase="failed")), EMPTY, (), "python -m scripts.logs --stack x"),
+        (replace(DEPLOYED, deployed=False), state(pending=[queued()]), (), "python -m scripts.recover --stack x"),
+        (
+            replace(DEPLOYED, deployed=False, cloud=replace(READY, state="WAITING_FOR_RESOURCES")),
+            EMPTY,
+            (),
+            "pulumi up --stack x",
+        ),
+        (replace(DEPLOYED, drift=("It differs.",)), EMPTY, (), "pulumi preview --stack x"),
+        (replace(DEPLOYED, cloud=None), EMPTY, (), "python -m scripts.doctor --stack x"),
+        (
+            replace(DEPLOYED, cloud=replace(READY, phase="compiling")),
+            EMPTY,
+            (),
+            "python -m scripts.logs --stack x --follow",
+        ),
+    ],
+)
+def test_each_situation_names_the_next_command(status, kept, locks, command):
+    assert next_command(status, kept, locks) == command
+
+
+@pytest.mark.parametrize(
+    ("cloud", "words"),
+    [
+        (READY, ()),
+        (None, ()),
+        (replace(READY, stored="b", running="b"), ("changed outside of Pulumi: b, not a",)),
+        (replace(READY, running="b"), ("The document b serves, not yet a",)),
+        (replace(READY, stored="b" * 64), ("changed outside of Pulumi: bbbbbbbbbbbb, not a",)),
+        (replace(READY, state="MISSING"), ("What serves is MISSING",)),
+    ],
+)
+def test_what_runs_is_compared_with_what_was_declared(cloud, words):
+    found = drift_of(cloud, "tpu")
+    assert len(found) == len(words)
+    assert all(part in sentence for part, sentence in zip(words, found, strict=True))
+
+
+def test_a_wait_says_where_for_what_and_since_when():
+    cloud = CloudFacts(state="WAITING_FOR_RESOURCES", place="us-east5-a", state_since="2026-11-01T11:45:00Z")
+    assert waits_of(EMPTY, (), cloud, NOW) == ["us-east5-a: WAITING_FOR_RESOURCES since 11:45 UTC (15 min)."]
+
+
+def test_locks_and_creations_that_never_ended_are_waits():
+    (held,) = waits_of(EMPTY, (ALIVE,), None, NOW)
+    (dead,) = waits_of(EMPTY, (DEAD,), None, NOW)
+    assert "whose process is gone" not in held
+    assert f"(process {DEAD.pid}, since" in dead
+    assert dead.endswith("holds the lock, whose process is gone.")
+    (begun,) = waits_of(state(pending=[queued()]), (), None, NOW)
+    assert begun == "An interrupted run began to make and did not record: capacity."
+
+
+def test_a_refresh_tells_each_resource_that_would_change_once():
+    steps = [
+        {"op": "same", "urn": urn("a:b:C", "same")},
+        {"op": "create-replacement", "urn": urn("gcp-tpu:index:QueuedResource", "capacity")},
+        {"op": "delete-replaced", "urn": urn("gcp-tpu:index:QueuedResource", "capacity")},
+        {"op": "update", "urn": urn("p:i:Parent$gcp:storage/bucket:Bucket", "models")},
+    ]
+    assert _sentences({"steps": steps}) == [
+        "capacity (gcp-tpu:index:QueuedResource) would be replaced.",
+        "models (gcp:storage/bucket:Bucket) would be changed.",
+    ]

@@ -1,0 +1,323 @@
+"""`scripts.status`: what it asks, what it shows, and how it ends."""
+
+import io
+import json
+import re
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from rich.console import Console
+
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
+from scripts.cli.command import run_command
+from scripts.cloud.parallel import each_within
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.status import __main__ as command
+from scripts.status import collect
+from scripts.status.__main__ import COMMAND, StatusOptions, watch_lines
+from scripts.status.cloud import serving
+from scripts.status.collect import StatusRequest, changed_lines
+from scripts.status.render import ReportView
+from scripts.status.report import CloudFacts, RateFacts, ServerFacts, StackStatus, StatusReport, UnansweredSource
+from scripts.status.server import server_facts, why_not_asked
+from tests.scripts.sample_outputs import sample_outputs
+from tests.scripts.status.planted import queued, service, stack_resource, state
+
+OUTPUTS = from_json(StackOutputs, sample_outputs())
+READY = StackStatus(
+    stack="tpu-v6e4",
+    deployed=True,
+    target="tpu",
+    model="google/gemma-4-E2B-it",
+    accelerator="v6e-4",
+    cloud=CloudFacts(
+        state="ACTIVE",
+        place="us-east5-b",
+        phase="ready",
+        deadline="2026-11-01T16:00:00Z",
+        declared="a" * 64,
+        stored="a" * 64,
+        running="a" * 64,
+        usd=5.4,
+        usd_per_hour=5.4,
+    ),
+    server=ServerFacts(health="ready", running_requests=3, waiting_requests=1, kv_use_share=0.125),
+    rate=RateFacts(
+        planned_low_tok_per_s=180.0,
+        planned_high_tok_per_s=230.0,
+        measured_tok_per_s=201.4,
+        measured_at="2026-11-01T12:00:00+00:00",
+    ),
+    next_command="python -m scripts.connect --stack tpu-v6e4",
+)
+WAITING = StackStatus(
+    stack="tpu-v6e4-turbo",
+    deployed=False,
+    target="tpu",
+    cloud=CloudFacts(state="WAITING_FOR_RESOURCES", place="southamerica-west1-a", usd=0.0, usd_per_hour=0.0),
+    waits=("southamerica-west1-a: WAITING_FOR_RESOURCES since 11:45 UTC (15 min).",),
+    next_command="python -m scripts.status --stack tpu-v6e4-turbo --watch",
+)
+BROKEN = replace(
+    READY,
+    stack="tpu-v6e1",
+    server=None,
+    drift=("Pulumi.tpu-v6e1.yaml has other settings than the last `pulumi up`.",),
+    unanswered=(UnansweredSource(source="endpoint", why="The server does not answer (ConnectionError)."),),
+    next_command="python -m scripts.logs --stack tpu-v6e1",
+)
+ABSENT = StackStatus(stack="rtx6000-31b", deployed=False, next_command="pulumi up --stack rtx6000-31b")
+AT_S = 1793534400.0
+"""2026-11-01 12:00 UTC."""
+REPORT = StatusReport(at_s=AT_S, simulated=True, stacks=(READY, WAITING, BROKEN, ABSENT))
+
+
+def drawn(report, width, *, terminal=True):
+    out = io.StringIO()
+    view = ReportView(report, zone_is_utc=True)
+    Console(file=out, width=width, force_terminal=terminal, color_system=None, highlight=False).print(view, crop=False)
+    return out.getvalue()
+
+
+class TestWhatIsShown:
+    @pytest.mark.parametrize("width", [80, 100, 200])
+    def test_it_fits_the_terminal_and_breaks_no_word(self, width):
+        text = drawn(REPORT, width)
+        long = [line for line in text.splitlines() if len(line.rstrip()) > width]
+        assert long == []
+        for word in ("WAITING_FOR_RESOURCES", "southamerica-west1-a:", "(ConnectionError).", "not deployed"):
+            assert re.search(rf"(^|\s){re.escape(word)}(\s|$)", text, re.MULTILINE), word
+        for status in (READY, WAITING, BROKEN):
+            assert f" {status.next_command}\n" in text
+
+    def test_the_figures_stand_in_the_row_of_the_stack(self):
+        row = next(line for line in drawn(REPORT, 100).splitlines() if line.startswith("tpu-v6e4 "))
+        cells = [cell.strip() for cell in row.split("\u2502")]
+        assert cells == ["tpu-v6e4", "ACTIVE", "ready", "4h00m", "3 + 1", "12%", "5.40", "5.40"]
+
+    def test_a_stack_that_is_not_deployed_is_one_row_among_others_and_has_a_next_command_alone(self):
+        assert ABSENT.next_command not in drawn(REPORT, 100)
+        assert f"next     {ABSENT.next_command}" in drawn(replace(REPORT, stacks=(ABSENT,)), 100)
+
+    def test_nothing_is_wrapped_or_coloured_where_nobody_watches(self):
+        text = drawn(REPORT, 40, terminal=False)
+        assert "\x1b" not in text
+        assert "  waits    southamerica-west1-a: WAITING_FOR_RESOURCES since 11:45 UTC (15 min).\n" in text
+
+    def test_rates_are_compared_and_old_ones_named(self):
+        assert "planned 180 to 230 tok/s for one request, measured 201 on 2026-11-01\n" in drawn(REPORT, 200)
+        old = replace(READY, rate=replace(READY.rate, measured_is_old=True))
+        assert "with other settings or another image" in drawn(replace(REPORT, stacks=(old,)), 200)
+
+    def test_the_json_has_units_in_its_keys_and_a_version(self):
+        found = json.loads(json.dumps(REPORT.to_json()))
+        first = found["stacks"][0]
+        assert (found["schema_version"], found["complete"], found["at_s"]) == (1, False, AT_S)
+        assert (first["cloud"]["left_s"], first["cloud"]["usd_per_hour"], first["health"]) == (4 * 3600, 5.4, "ready")
+        assert first["server"]["kv_use_share"] == 0.125
+
+
+class TestWatch:
+    def test_only_changes_are_printed_as_lines(self, capsys):
+        later = replace(REPORT, at_s=AT_S + 10, stacks=(READY, replace(WAITING, cloud=READY.cloud), BROKEN, ABSENT))
+        reports = iter([REPORT, replace(REPORT, at_s=AT_S + 5), later])
+        with pytest.raises(StopIteration):
+            watch_lines(lambda: next(reports), StatusOptions(), pause=lambda _: None)
+        lines = capsys.readouterr().out.partition("scripts.logs --stack tpu-v6e1\n")[2].splitlines()
+        assert [line.partition(" ")[2] for line in lines] == [
+            "tpu-v6e4-turbo: state WAITING_FOR_RESOURCES -> ACTIVE",
+            "tpu-v6e4-turbo: place southamerica-west1-a -> us-east5-b",
+            "tpu-v6e4-turbo: phase none -> ready",
+            "tpu-v6e4-turbo: deadline none -> 2026-11-01T16:00:00Z",
+            "tpu-v6e4-turbo: running none -> aaaaaaaaaaaa",
+            "tpu-v6e4-turbo: health none -> ready",
+        ]
+
+    def test_seconds_and_money_alone_are_no_change(self):
+        richer = replace(READY, cloud=replace(READY.cloud, usd=6.0, age_s=9.0))
+        assert changed_lines(REPORT, replace(REPORT, at_s=AT_S + 60, stacks=(richer, *REPORT.stacks[1:]))) == []
+        assert changed_lines(REPORT, replace(REPORT, stacks=REPORT.stacks[1:])) == ["tpu-v6e4: gone"]
+
+    def test_a_terminal_is_drawn_anew_until_ctrl_c(self, monkeypatch, capsys):
+        later = replace(READY, cloud=replace(READY.cloud, state="SUSPENDED"))
+        reports = iter([REPORT, replace(REPORT, stacks=(later, *REPORT.stacks[1:]))])
+        pauses = iter([None])
+
+        def pause(_seconds):
+            if next(pauses, "over") == "over":
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(collect, "collect", lambda _: next(reports))
+        monkeypatch.setattr(command.time, "sleep", pause)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        assert run_command(COMMAND, ["--watch"]) == 130
+        said = capsys.readouterr()
+        before, _, after = said.out.partition("SUSPENDED")
+        assert "ACTIVE" in before
+        assert "WAITING_FOR_RESOURCES" in after
+        assert said.err == "status: interrupted. Nothing was changed.\n"
+
+    def test_ctrl_c_is_one_sentence_and_130(self, monkeypatch, capsys):
+        def interrupted(_request):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(collect, "collect", interrupted)
+        assert run_command(COMMAND, ["--watch"]) == 130
+        assert capsys.readouterr().err == "status: interrupted. Nothing was changed.\n"
+
+
+class Server(BaseHTTPRequestHandler):
+    """A model server's /health and /metrics."""
+
+    status = 200
+
+    def do_GET(self):
+        text = "" if self.path == "/health" else self.metrics
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    metrics = (
+        'vllm:num_requests_running{engine="0"} 2.0\nvllm:num_requests_waiting{engine="0"} 5.0\n'
+        'vllm:kv_cache_usage_perc{engine="0"} 0.25\n'
+    )
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def listening(status=200):
+    handler = type("Planted", (Server,), {"status": status})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield from_json(StackOutputs, sample_outputs(auth="none", endpoint=f"http://127.0.0.1:{server.server_port}"))
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class TestTheServer:
+    def test_its_queue_and_its_cache_are_read(self):
+        with listening() as outputs:
+            found = server_facts(outputs)
+        assert found == ServerFacts(health="ready", running_requests=2, waiting_requests=5, kv_use_share=0.25)
+
+    def test_a_server_that_is_not_ready_says_its_status(self):
+        with listening(503) as outputs:
+            assert server_facts(outputs) == ServerFacts(health="HTTP 503")
+
+    def test_a_server_that_is_gone_is_a_source_without_an_answer(self):
+        with listening() as outputs:
+            pass
+        with pytest.raises(ScriptError, match=r"does not answer \(ConnectionError\)"):
+            server_facts(outputs)
+
+    @pytest.mark.parametrize(
+        ("changes", "least", "asked"),
+        [
+            ({"auth": "tunnel", "target": "tpu"}, 0, "--tunnel opens it"),
+            ({}, 0, "--wake asks it"),
+            ({}, 1, None),
+        ],
+    )
+    def test_no_tunnel_is_opened_and_no_instance_started_unless_asked(self, changes, least, asked):
+        outputs, found = from_json(StackOutputs, sample_outputs(**changes)), serving(state(service(least)))
+        why = why_not_asked(outputs, found, tunnel=False, wake=False)
+        assert why is None if asked is None else asked in why
+        assert why_not_asked(outputs, found, tunnel=True, wake=True) is None
+
+
+@pytest.fixture
+def planted(monkeypatch, tmp_path):
+    """One deployed service with a state, whose other sources answer what a test says."""
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
+    (tmp_path / "Pulumi.x.yaml").write_text("config: {}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(collect.states, "read", lambda _: state(stack_resource(auth="none"), service()))
+    monkeypatch.setattr(collect, "stack_locks", lambda _: ())
+    monkeypatch.setattr(collect, "settings_drift", lambda *_: None)
+    monkeypatch.setattr(collect, "_ask_google", lambda *_: CloudFacts(state="READY", place="us-east4", running="r-1"))
+    monkeypatch.setattr(collect, "server_facts", lambda *_: ServerFacts(health="ready"))
+    return monkeypatch
+
+
+class TestTheCommand:
+    def test_when_every_source_answers_the_exit_code_is_0(self, planted, capsys):
+        assert run_command(COMMAND, ["--stack", "x", "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)["stacks"]
+        assert (found["health"], found["unanswered"]) == ("ready", [])
+        assert found["rate"]["planned_low_tok_per_s"] == 60
+        assert found["next_command"] == "python -m scripts.connect --stack x"
+
+    @pytest.mark.parametrize("source", ["_ask_google", "server_facts", "rate_facts", "settings_drift"])
+    def test_a_source_that_fails_leaves_the_others_and_the_exit_code_is_1(self, planted, capsys, source):
+        def fails(*_):
+            raise ScriptError("It is away.")
+
+        planted.setattr(collect, source, fails)
+        assert run_command(COMMAND, ["--stack", "x", "--json"]) == 1
+        (found,) = json.loads(capsys.readouterr().out)["stacks"]
+        assert [item["why"] for item in found["unanswered"]] == ["It is away."]
+        assert (found["cloud"] is None) == (source == "_ask_google")
+        assert run_command(COMMAND, ["--stack", "x"]) == 1
+        assert "It is away." in capsys.readouterr().out
+
+    def test_a_source_that_hangs_is_not_waited_for_longer_than_its_limit(self, planted):
+        hangs = threading.Event()
+        planted.setattr(collect, "ANSWER_LIMIT_S", 0.2)
+        planted.setattr(collect, "server_facts", lambda *_: hangs.wait(60))
+        found = collect.collect(StatusRequest(stack="x"))
+        hangs.set()
+        assert [(item.source, item.why) for item in found.stacks[0].unanswered] == [
+            ("endpoint", "no answer within 0 s")
+        ]
+        assert found.stacks[0].cloud.state == "READY"
+
+    def test_a_stack_that_nobody_knows_is_refused(self, planted, capsys):
+        planted.setattr(
+            collect.states, "read", lambda name: replace(state(), stack=name, status="missing", detail="None.")
+        )
+        assert run_command(COMMAND, ["--stack", "y"]) == 2
+        assert capsys.readouterr().err == "status: None.\n"
+
+    def test_a_state_that_cannot_be_read_is_said_and_recovered(self, planted):
+        broken = replace(state(), status="unreadable", detail="It was cut off.")
+        planted.setattr(collect.states, "read", lambda _: broken)
+        (found,) = collect.collect(StatusRequest(stack="x")).stacks
+        assert [(item.source, item.why) for item in found.unanswered] == [("state", "It was cut off.")]
+        assert found.next_command == "python -m scripts.recover --stack x"
+
+    def test_without_an_engine_the_file_of_the_backend_is_enough(self, planted):
+        known = replace(state(stack_resource(auth="none"), service()), status="no engine", detail="There is no engine.")
+        planted.setattr(collect.states, "read", lambda _: known)
+        (found,) = collect.collect(StatusRequest(stack="x")).stacks
+        assert (found.unanswered, found.health) == ((), "ready")
+
+    def test_a_tpu_is_healthy_by_the_word_of_its_agent(self, planted):
+        outputs = stack_resource(auth="tunnel", target="tpu")
+        planted.setattr(collect.states, "read", lambda _: state(outputs, queued()))
+        planted.setattr(collect, "_ask_google", lambda *_: CloudFacts(state="ACTIVE", phase="ready"))
+        (found,) = collect.collect(StatusRequest(stack="x")).stacks
+        assert (found.health, found.target) == ("ready", "tpu")
+        assert "--tunnel opens it" in found.server_not_asked
+
+
+def test_tasks_answer_fail_or_are_late_each_for_itself():
+    hangs = threading.Event()
+
+    def fails():
+        raise CommandRefusedError("No.")
+
+    (one, two, three) = each_within([lambda: 1, fails, lambda: hangs.wait(60)], workers=3, limit_s=0.5)
+    hangs.set()
+    assert one == (1, None)
+    assert str(two[1]) == "No."
+    assert isinstance(three[1], TimeoutError)

@@ -1,0 +1,239 @@
+"""The workflows run scripts that exist, with no more rights than they need, and docs/ci.md sets up what they use."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts.doctor import permissions
+from stacks.tpu import TUNNEL_ROLES
+from tests.localcloud import gcloud_commands
+
+ROOT = Path(__file__).resolve().parents[2]
+GITHUB = ROOT / ".github"
+WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in sorted((GITHUB / "workflows").glob("*.yml"))}
+ACTIONS = {path.parent.name: yaml.safe_load(path.read_text()) for path in (GITHUB / "actions").glob("*/action.yml")}
+PAGE = (ROOT / "docs" / "ci.md").read_text()
+PARSED = Path(__file__).parents[1] / "fixtures" / "gcloud" / "ci.txt"
+IDENTITY = {"PROJECT": "my-project", "REPOSITORY": "my-org/gemma-serving", "REPOSITORY_ID": "987654321"}
+WRITES = {"deploy.yml": "deploy", "teardown.yml": "teardown"}
+
+
+def triggers(workflow):
+    found = workflow.get(True, workflow.get("on"))  # YAML 1.1 reads `on` as true
+    return found if isinstance(found, dict) else dict.fromkeys([found] if isinstance(found, str) else found)
+
+
+def jobs():
+    return [(name, key, flow, job) for name, flow in WORKFLOWS.items() for key, job in flow["jobs"].items()]
+
+
+def steps():
+    found = [(f"{name}/{key}", step) for name, key, _, job in jobs() for step in job.get("steps", ())]
+    return found + [(name, step) for name, action in ACTIONS.items() for step in action["runs"]["steps"]]
+
+
+def rights(workflow, job):
+    return job.get("permissions", workflow["permissions"])
+
+
+def test_every_workflow_begins_with_the_right_to_read_and_every_job_ends():
+    for name, flow in WORKFLOWS.items():
+        allowed = flow["permissions"]
+        assert allowed == {"contents": "read"} or name == "guard.yml", name
+    for name, key, flow, job in jobs():
+        assert "timeout-minutes" in job or "uses" in job, (name, key)
+        written = {right for right, level in rights(flow, job).items() if level == "write"}
+        assert written <= {"id-token", "pull-requests", "issues"}, (name, key)
+
+
+@pytest.mark.parametrize(("name", "environment"), WRITES.items())
+def test_what_writes_to_the_cloud_runs_in_an_environment_and_one_at_a_time(name, environment):
+    flow = WORKFLOWS[name]
+    writing = [job for job in flow["jobs"].values() if "id-token" in rights(flow, job)]
+    assert [environment in job["environment"] for job in writing] == [True]
+    assert flow["concurrency"]["group"].startswith("stack-")
+    assert flow["concurrency"]["cancel-in-progress"] is False
+
+
+def test_each_job_gets_the_account_of_its_kind():
+    found = {
+        name: step["with"]["service_account"]
+        for name, step in steps()
+        if str(step.get("uses", "")).startswith("google-github-actions/auth@")
+    }
+    assert {name: re.search(r"GCP_(\w+)_SERVICE", account)[1] for name, account in found.items()} == {
+        "deploy.yml/deploy": "DEPLOY",
+        "drift.yml/drift": "PREVIEW",
+        "guard.yml/guard": "GUARD",
+        "preview.yml/preview": "PREVIEW",
+        "teardown.yml/teardown": "TEARDOWN",
+    }
+
+
+def test_no_text_of_an_event_or_an_input_becomes_a_command():
+    assert [name for name, step in steps() if "${{" in step.get("run", "")] == []
+
+
+def test_code_of_a_pull_request_never_meets_the_rights_of_the_base():
+    """pull_request_target runs with the base's secrets: nothing but the base may be checked out."""
+    for name, _, flow, job in jobs():
+        if "pull_request_target" not in triggers(flow):
+            continue
+        for step in job.get("steps", ()):
+            assert not {"ref", "repository"} & set(step.get("with", {})), name
+            assert "head" not in str(step), name
+
+
+def test_no_checkout_keeps_its_token():
+    checkouts = [step for _, step in steps() if str(step.get("uses", "")).startswith("actions/checkout@")]
+    assert len(checkouts) >= 8
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_every_action_is_pinned_by_its_commit_or_is_ours():
+    used = [step["uses"] for _, step in steps() if "uses" in step] + [
+        job["uses"] for *_, job in jobs() if "uses" in job
+    ]
+    for action in used:
+        assert re.search(r"@[0-9a-f]{40}$", action) or (ROOT / action).exists(), action
+
+
+def test_every_step_runs_a_command_that_exists():
+    for name, step in steps():
+        command = step.get("run", "")
+        for script in re.findall(r"scripts/\S+\.sh", command):
+            assert os.access(ROOT / script, os.X_OK), (name, script)
+            subprocess.run(["sh", "-n", script], cwd=ROOT, check=True, timeout=20)
+        for module in re.findall(r"-m (scripts\.[\w.]+|tools\.\w+)", command):
+            path = ROOT / module.replace(".", "/")
+            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), (name, module)
+
+
+def test_the_scripts_of_deploy_and_teardown_refuse_what_they_cannot_name(tmp_path):
+    def run(script, **environment):
+        path = os.environ["PATH"]
+        command = ["sh", f"scripts/{script}", str(tmp_path / "x")]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={"PATH": path, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return done.returncode, done.stderr
+
+    assert run("teardown/ci_teardown.sh", STACK="a", CONFIRM="b") == (
+        2,
+        "teardown: the two names differ; nothing was deleted.\n",
+    )
+    assert run("teardown/ci_teardown.sh")[0] == 2
+    assert run("teardown/ci_teardown.sh", PULL_REQUEST="1; rm -rf /")[0] == 2
+    assert run("deploy/ci_deploy.sh", STACK="a", PULL_REQUEST="1x") == (2, "deploy: PULL_REQUEST is not a number.\n")
+
+
+def test_the_page_names_every_variable_secret_and_environment():
+    text = "".join(path.read_text() for path in (GITHUB / "workflows").glob("*.yml"))
+    names = set(re.findall(r"\b(?:vars|secrets)\.(\w+)", text))
+    assert len(names) >= 7
+    assert {name for name in names if f"`{name}`" not in PAGE} == set()
+    environments = set(re.findall(r"environment:\w+|environment: (\w+)$", text, re.MULTILINE)) - {""}
+    assert {name for name in environments if f"| `{name}` |" not in PAGE} == set()
+    assert all(f"`{name}`" in PAGE for name in WORKFLOWS if name != "set-up.yml")
+
+
+def page_commands():
+    """The gcloud commands of the page as a shell would run them: variables set, loops unrolled."""
+    script = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1:])
+    shell = 'gcloud() { for word in "$@"; do printf \'%s\\n\' "$word"; done; echo END; }\n'
+    done = subprocess.run(["sh", "-eu", "-c", shell + script], capture_output=True, text=True, check=True, timeout=20)
+    return [block.splitlines() for block in done.stdout.split("END\n") if block]
+
+
+def test_the_parser_of_gcloud_knows_every_command_of_the_page(tmp_path):
+    commands, gcloud = page_commands(), gcloud_commands.installed()
+    assert len(commands) > 40
+    recorded = PARSED.read_text().split("END\n")[:-1]
+    if gcloud is not None:
+        outcomes = gcloud_commands.run(gcloud, "http://127.0.0.1:9", tmp_path, commands, token=None)
+        refused = zip(commands, outcomes, strict=True)
+        assert [pair for pair in refused if gcloud_commands.refused_by_parser(pair[1])] == []
+        if os.environ.get("UPDATE_GOLDEN"):
+            PARSED.write_text("".join("\n".join(command) + "\nEND\n" for command in commands))
+            recorded = PARSED.read_text().split("END\n")[:-1]
+    assert [block.splitlines() for block in recorded] == commands, "UPDATE_GOLDEN=1, where gcloud is installed"
+
+
+def accepted(**claims):
+    """Whether the condition of the page accepts a token: the operators of CEL that it uses, in the words of Python."""
+    (text,) = [word for command in page_commands() for word in command if word.startswith("--attribute-condition=")]
+    expression = text.partition("=")[2].replace("&&", " and ").replace("||", " or ")
+    names = re.findall(r"assertion\.(\w+)", expression)
+    expression = re.sub(r"assertion\.(\w+)", r"\1", expression)
+    return eval(expression, {"__builtins__": {}}, {name: claims[name] for name in names})  # noqa: S307 - text of our own page
+
+
+@pytest.mark.parametrize(
+    ("repository_id", "ref", "subject", "expected"),
+    [
+        ("987654321", "refs/heads/main", "ref:refs/heads/main", True),
+        ("987654321", "refs/heads/main", "environment:deploy", True),
+        ("987654321", "refs/heads/main", "environment:teardown", True),
+        ("987654321", "refs/pull/1/merge", "pull_request", True),
+        ("987654321", "refs/heads/branch", "environment:preview", True),
+        ("987654321", "refs/heads/branch", "environment:deploy", False),
+        ("987654321", "refs/heads/branch", "environment:teardown", False),
+        ("987654321", "refs/heads/branch", "ref:refs/heads/branch", False),
+        ("1", "refs/heads/main", "environment:deploy", False),
+        ("1", "refs/pull/1/merge", "pull_request", False),
+    ],
+)
+def test_the_condition_of_the_provider_accepts_this_repository_and_its_main_branch(
+    repository_id, ref, subject, expected
+):
+    claims = {"repository_id": repository_id, "ref": ref, "sub": f"repo:{IDENTITY['REPOSITORY']}:{subject}"}
+    assert accepted(**claims) is expected
+
+
+def account_roles(account):
+    return {
+        word.removeprefix("--role=")
+        for command in page_commands()
+        if command[:2] == ["projects", "add-iam-policy-binding"] and any(f":{account}@" in word for word in command)
+        for word in command
+        if word.startswith("--role=")
+    }
+
+
+def test_the_account_that_deploys_has_the_roles_that_the_doctor_asks_for_and_those_of_the_tunnel():
+    """An existing bucket needs the right to read alone; the stack's own bucket needs more, which holds it."""
+    groups = [value for name, value in vars(permissions).items() if isinstance(value, permissions.RolePermissions)]
+    needed = {group.role for group in (*groups, *permissions.COMMON)}
+    assert account_roles("ci-deploy") == (needed | {*TUNNEL_ROLES}) - {"roles/storage.objectViewer"}
+
+
+def test_the_account_that_previews_can_change_nothing_and_the_one_that_deletes_cannot_act_as_a_server():
+    readers = {"roles/viewer", "roles/iam.securityReviewer", "roles/storage.objectViewer"}
+    assert account_roles("ci-preview") == readers
+    deploys, deletes = account_roles("ci-deploy"), account_roles("ci-teardown")
+    assert deletes < deploys
+    assert not {"roles/iam.serviceAccountUser", "roles/serviceusage.serviceUsageAdmin"} & deletes
+
+
+def test_each_account_is_used_by_the_subjects_of_its_jobs_only():
+    found = {}
+    for command in page_commands():
+        member = next((word for word in command if word.startswith("--member=principal://")), None)
+        if member is not None:
+            account = command[3].partition("@")[0]
+            found.setdefault(account, set()).add(member.partition(f"repo:{IDENTITY['REPOSITORY']}:")[2])
+    assert found == {
+        "ci-preview": {"pull_request", "ref:refs/heads/main"},
+        "ci-deploy": {"environment:deploy", "environment:preview"},
+        "ci-teardown": {"environment:teardown"},
+    }

@@ -1,0 +1,125 @@
+"""Write the server's lines to Cloud Logging: they can be read without a login, and when the machine is gone."""
+
+import json
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import NoReturn
+
+from contracts.machine_log import (
+    AGENT_SOURCE,
+    MACHINE_RESOURCE,
+    SERVER_SOURCE,
+    SOURCE_LABEL,
+    account_parts,
+    machine_log_name,
+)
+from vm_agent.base import ServingError, log
+from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google_post
+
+ENTRIES_PER_WRITE = 500
+WAITING_ENTRIES = 20_000
+"""Entries that wait while Cloud Logging does not answer; the oldest are dropped then."""
+LINE_LIMIT = 16 * 1024
+"""Characters of a line that are kept; Cloud Logging takes 256 KB for an entry."""
+
+
+@dataclass
+class LogShipper:
+    """Writes lines to Cloud Logging in the order in which they came. A failure never reaches the server."""
+
+    metadata: MetadataClient
+    mask: Callable[[str], str]
+    """Removes secrets from a line."""
+    period_s: float = 1.0
+    """Interval between two writes."""
+    patience_s: float = 15.0
+    """Interval after a write that failed."""
+    _entries: "deque[dict[str, object]]" = field(
+        default_factory=lambda: deque[dict[str, object]](maxlen=WAITING_ENTRIES)
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _run: str = field(default_factory=lambda: secrets.token_hex(4))
+    _count: int = 0
+    _last: datetime = field(default_factory=lambda: datetime.fromtimestamp(0, timezone.utc))
+    _problem: str = ""
+
+    def server_line(self, line: str) -> None:
+        """Add a line of the server's container."""
+        self._add(SERVER_SOURCE, line)
+
+    def agent_line(self, line: str) -> None:
+        """Add a line of the agent."""
+        self._add(AGENT_SOURCE, line)
+
+    def _add(self, source: str, line: str) -> None:
+        if not line.strip():
+            return
+        text = self.mask(line)[:LINE_LIMIT]
+        with self._lock:
+            # Entries are sorted by their time, so no two may have the same.
+            self._last = max(datetime.now(timezone.utc), self._last + timedelta(microseconds=1))
+            self._count += 1
+            self._entries.append(
+                {
+                    "textPayload": text,
+                    "timestamp": self._last.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+                    "insertId": f"{self._run}{self._count:010}",
+                    "labels": {SOURCE_LABEL: source},
+                }
+            )
+
+    def run(self) -> NoReturn:
+        """Write for ever what was added."""
+        while True:
+            time.sleep(self.period_s if self.write() else self.patience_s)
+
+    def write(self) -> bool:
+        """Write what was added. Return False if it could not be written; then it is kept. The journal gets each reason once."""
+        while True:
+            with self._lock:
+                batch = [self._entries[at] for at in range(min(ENTRIES_PER_WRITE, len(self._entries)))]
+            if not batch:
+                return True
+            problem = self._written(batch)
+            if problem:
+                if problem != self._problem:
+                    log(f"The log is not written to Cloud Logging: {problem}")
+                self._problem = problem
+                return False
+            self._problem = ""
+            written = {str(entry["insertId"]) for entry in batch}
+            with self._lock:
+                while self._entries and self._entries[0]["insertId"] in written:
+                    self._entries.popleft()
+
+    def _written(self, entries: Sequence["dict[str, object]"]) -> str:
+        """Write entries and return what is wrong, or an empty text."""
+        try:
+            email = self.metadata.account()
+            parts = account_parts(email)
+            if parts is None:
+                return f"{email} is no service account of a project."
+            project, account = parts
+            labels = {
+                "project_id": project,
+                "location": self.metadata.zone(),
+                "namespace": account,
+                "node_id": self.metadata.instance_name(),
+            }
+            body = {
+                "logName": machine_log_name(project),
+                "resource": {"type": MACHINE_RESOURCE, "labels": labels},
+                "entries": list(entries),
+                "partialSuccess": True,
+            }
+            google_post(self.metadata, f"{endpoint('logging')}v2/entries:write", json.dumps(body).encode())
+        except ServingError as error:
+            return str(error)
+        except CONNECTION_ERRORS as error:
+            return str(error)
+        return ""
