@@ -13,11 +13,12 @@ from typing import Final, cast
 from planning.hardware import CLOUD_RUN_GPUS, Accelerator, gpu_regions, known_places
 from planning.types import ProvisioningModel
 from scripts.cloud import quotas
-from scripts.cloud.google_api import CONNECTIONS, GoogleListError
+from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.inventory.kinds import LOCATIONS, Item, by_name
 from scripts.cloud.parallel import each_in_time
 from scripts.cloud.quotas import Quota
 from scripts.doctor.diagnosis import Checkup
+from scripts.doctor.run import CONNECTIONS
 from scripts.errors import ScriptError
 
 LIMIT_S: Final = 20.0

@@ -21,7 +21,7 @@ from stacks.settings import Settings
 
 LIMIT_S: Final = 30.0
 """Longest wait for all checks together. One that is not done by then cannot be told."""
-_CONNECTIONS: Final = 64
+CONNECTIONS: Final = 64
 """Connections to one API at a time: as many as there can be checks."""
 
 
@@ -131,5 +131,5 @@ def _session(credentials: Credentials, project_id: str) -> google_api.GoogleApi:
         credentials = credentials.with_quota_project(project_id)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] - the library is untyped
     session = AuthorizedSession(credentials)
     for scheme in ("https://", "http://"):
-        session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
+        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
     return google_api.GoogleApi(session)

@@ -121,7 +121,10 @@ def test_the_roles_of_the_preview_account_are_enough_to_look_and_not_to_change(w
     post("iam/v1/projects/local-project/serviceAccounts", {"accountId": "ci-preview"})
     policy = post(f"{project}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}})
     bindings = [{"role": role, "members": [f"serviceAccount:{account}"]} for role in roles]
-    post(f"{project}:setIamPolicy", {"policy": {**policy, "version": 3, "bindings": [*policy.get("bindings", []), *bindings]}})
+    post(
+        f"{project}:setIamPolicy",
+        {"policy": {**policy, "version": 3, "bindings": [*policy.get("bindings", []), *bindings]}},
+    )
     workspace.advance(600)
     token = post("admin/tokens", {"email": account})["accessToken"]
     reader = {"GOOGLE_OAUTH_ACCESS_TOKEN": token, "GOOGLE_APPLICATION_CREDENTIALS": ""}

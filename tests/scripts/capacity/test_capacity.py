@@ -27,6 +27,7 @@ from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.parallel import each_in_time
 from scripts.cloud.requests import request_of
 from scripts.doctor.diagnosis import Checkup
+from scripts.doctor.run import CONNECTIONS
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.google_bodies import google_answer, google_body
@@ -321,9 +322,9 @@ def test_what_did_not_end_in_time_is_none_and_what_fails_is_raised():
 
 
 def test_all_calls_of_forty_zones_are_under_way_together():
-    """Forty zones need 120 calls; 32 at a time are four rounds after the list of zones, whatever a call takes."""
+    """Forty zones need 120 calls; 64 at a time are two rounds after the list of zones, whatever a call takes."""
     names = [f"us-test{number}-a" for number in range(40)]
-    together = threading.Barrier(google_api.CONNECTIONS, timeout=60)
+    together = threading.Barrier(CONNECTIONS, timeout=60)
     lock, calls = threading.Lock(), []
 
     class Counted(Google):
@@ -331,7 +332,7 @@ def test_all_calls_of_forty_zones_are_under_way_together():
             if "acceleratorTypes" in path or "runtimeVersions" in path or "queuedResources" in path:
                 with lock:
                     calls.append(path)
-                    first = len(calls) <= google_api.CONNECTIONS
+                    first = len(calls) <= CONNECTIONS
                 if first:
                     together.wait()
             return super().pages(api, path)
