@@ -62,3 +62,8 @@ def rule(
         return check
 
     return register
+
+
+def id_of(check: Check) -> str:
+    """Return the id of the rule that a function is. Raises StopIteration for a function that is no rule."""
+    return next(known.id for known in REGISTRY.values() if known.check is check)

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from planning import rules_memory, rules_platform
 from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from planning.probes import LONGEST_PROBE
+from planning.registry import Check, id_of
 from planning.types import Plan, StartupProbe
 from planning.units import align_to
 from stacks.secrets import HF_TOKEN, set_command
@@ -62,7 +64,8 @@ class _KnownCause:
 
     pattern: re.Pattern[str]
     explain: "Callable[[re.Match[str], FailedStart], str]"
-    finding: str = ""
+    rule: Check | None = None
+    """The planner's rule that warns of it."""
     target: Literal["tpu", "cloud-run"] | None = None
     """The only target that has such lines; None if both have."""
 
@@ -75,7 +78,9 @@ def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
         for line in reversed(lines):
             found = known.pattern.search(line)
             if found is not None:
-                return Cause(line=line, hint=known.explain(found, start), finding=known.finding)
+                return Cause(
+                    line=line, hint=known.explain(found, start), finding=id_of(known.rule) if known.rule else ""
+                )
     return None
 
 
@@ -226,7 +231,7 @@ _CAUSES: Final[Sequence[_KnownCause]] = (
     _KnownCause(
         pattern=re.compile(r"Memory limit of (?P<limit>\d+) MiB exceeded with (?P<used>\d+) MiB used"),
         explain=_memory,
-        finding="FIT03",
+        rule=rules_memory.host_memory,
         target="cloud-run",
     ),
     _KnownCause(
@@ -237,7 +242,7 @@ _CAUSES: Final[Sequence[_KnownCause]] = (
     _KnownCause(
         pattern=re.compile(r"Permission denied: '(?P<path>/mnt/[^']*)'"),
         explain=_unreadable,
-        finding="FUS01",
+        rule=rules_platform.mount_owner,
         target="cloud-run",
     ),
     _KnownCause(
@@ -256,23 +261,23 @@ _CAUSES: Final[Sequence[_KnownCause]] = (
             r"\((?P<available>[\d.]+) GiB\)\. Based on the available memory, the estimated maximum model length is (?P<longest>\d+)"
         ),
         explain=_too_long,
-        finding="FIT04",
+        rule=rules_memory.one_request,
     ),
     _KnownCause(
         pattern=re.compile(r"No available memory for the cache blocks(?P<figure> \([^)]*\))?"),
         explain=_no_cache_memory,
-        finding="FIT04",
+        rule=rules_memory.one_request,
     ),
     _KnownCause(
         pattern=re.compile(r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)"),
         explain=_gpu_memory,
-        finding="FIT01",
+        rule=rules_memory.out_of_memory,
         target="cloud-run",
     ),
     _KnownCause(
         pattern=re.compile(r"Ran out of memory in memory space hbm", re.IGNORECASE),
         explain=_tpu_memory,
-        finding="FIT01",
+        rule=rules_memory.out_of_memory,
         target="tpu",
     ),
     _KnownCause(pattern=re.compile(r"\(killed, most likely out of memory\)"), explain=_killed, target="tpu"),
@@ -282,7 +287,7 @@ _CAUSES: Final[Sequence[_KnownCause]] = (
     _KnownCause(
         pattern=re.compile(r"STARTUP \w+ probe failed \d+ times? consecutively(?!.*CANCELLED)"),
         explain=_too_slow,
-        finding="PRB01",
+        rule=rules_platform.probe_budget,
         target="cloud-run",
     ),
 )

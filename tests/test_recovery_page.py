@@ -249,7 +249,7 @@ def no_capacity(_tools):
     ]
     assert [refusals.kind(each.answer) for each in answers] == [refusals.NO_STOCK, refusals.QUOTA]
     inputs = {"provisioningModel": "flex-start", "acceleratorType": "v6e-4"}
-    return capacity._table(SimpleNamespace(project="p", inputs=inputs), answers)
+    return capacity._table(SimpleNamespace(project="p", inputs=inputs, next_steps=()), answers)
 
 
 @produces("beyond its limit for pulls without an account, set gemma-serving:dockerHub")

@@ -18,7 +18,7 @@ from scripts.cli.options import Option, StackName
 
 if TYPE_CHECKING:
     from scripts.logs.place import ServerLog
-    from scripts.logs.reading import LogLine
+    from scripts.logs.reading import PrintedLine
     from stacks.failure_hints import Cause
 
 SCHEMA_VERSION: Final = 1
@@ -110,7 +110,7 @@ def _mask(log: "ServerLog") -> Callable[[str], str]:
     return lambda text: masked(text, secrets)
 
 
-def _remark(options: LogsOptions, log: "ServerLog", found: "Sequence[LogLine]") -> None:
+def _remark(options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]") -> None:
     if found:
         if len(found) == options.lines:
             _say(f"these are the newest {options.lines} lines; --lines N prints more.")
@@ -137,7 +137,7 @@ class Printer:
             name = datetime.now(UTC).astimezone(self.zone).tzname()
             _say(f"stack {self.log.stack}, project {self.log.project}; times are in {name}.")
 
-    def whole(self, found: "Sequence[LogLine]", cause: "Cause | None") -> None:
+    def whole(self, found: "Sequence[PrintedLine]", cause: "Cause | None") -> None:
         """Print all lines."""
         self.begin()
         if self.as_json:
@@ -148,7 +148,7 @@ class Printer:
         else:
             self.lines(found)
 
-    def lines(self, found: "Iterable[LogLine]") -> None:
+    def lines(self, found: "Iterable[PrintedLine]") -> None:
         """Print lines."""
         for line in found:
             if self.as_json:

@@ -23,7 +23,7 @@ Mask = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
+class PrintedLine:
     """One line of the server, its agent or Cloud Run."""
 
     moment: datetime
@@ -40,9 +40,9 @@ class LogLine:
         return {"time": moment, "source": self.source, "where": self.where, "text": self.text}
 
 
-def newest(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Mask) -> Sequence[LogLine]:
+def newest(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Mask) -> Sequence[PrintedLine]:
     """Return the newest `count` lines since a time, the oldest first. Raises ScriptError if the log cannot be read."""
-    found: list[LogLine] = []
+    found: list[PrintedLine] = []
     for entry in _entries(api, log, since, order="timestamp desc", limit=count):
         found[:0] = _log_lines(entry, mask)
         if len(found) >= count:
@@ -58,7 +58,7 @@ def follow(
     *,
     say: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
-) -> Iterator[LogLine | None]:
+) -> Iterator[PrintedLine | None]:
     """Yield the lines since a time as they come, each once, and None after each read. A read that fails is told and tried again.
 
     Raises ScriptError if the first read fails.
@@ -108,14 +108,14 @@ def _entries(
         raise ScriptError(f"The log of stack {log.stack} cannot be read: {why}") from None
 
 
-def _log_lines(entry: Mapping[str, object], mask: Mask) -> Sequence[LogLine]:
+def _log_lines(entry: Mapping[str, object], mask: Mask) -> Sequence[PrintedLine]:
     """Return the lines of an entry: several for a traceback that Cloud Logging keeps together, none for a record of a request."""
     labels = cast("Mapping[str, str]", entry.get("labels") or {})
     resource = cast("Mapping[str, Mapping[str, str]]", entry.get("resource") or {})
     place = resource.get("labels") or {}
     where = place.get("revision_name") or place.get("node_id") or ""
     return [
-        LogLine(
+        PrintedLine(
             moment=_moment(entry), source=labels.get(SOURCE_LABEL) or line.source, where=where, text=mask(line.text)
         )
         for line in lines_of(entry)

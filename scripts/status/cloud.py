@@ -34,7 +34,7 @@ _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class DeployedServer:
     """What a state says that serves, or has begun to make."""
 
     kind: str
@@ -45,19 +45,19 @@ class Serving:
     outputs: Item
 
 
-def serving(state: StackState) -> Serving | None:
+def serving(state: StackState) -> DeployedServer | None:
     """Return what serves in a stack, also if its creation has only begun; None if the state has nothing of the kind."""
     for items in (state.resources, state.pending):
         for item in items:
             kind, inputs, outputs = item.get("type"), as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
             project = str(inputs.get("project") or "")
             if kind == QUEUED_TYPE and not item.get("delete"):
-                return Serving(
+                return DeployedServer(
                     kind=QUEUED, names=_queued_names(inputs, outputs), project=project, inputs=inputs, outputs=outputs
                 )
             if kind == SERVICE_TYPE and not item.get("delete"):
                 name = f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"
-                return Serving(kind=SERVICE, names=[name], project=project, inputs=inputs, outputs=outputs)
+                return DeployedServer(kind=SERVICE, names=[name], project=project, inputs=inputs, outputs=outputs)
     return None
 
 
@@ -72,7 +72,7 @@ def _queued_names(inputs: Item, outputs: Item) -> Sequence[str]:
     )
 
 
-def cloud_facts(api: GoogleApi, found: Serving, *, stack: str, now: datetime) -> CloudFacts:
+def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, now: datetime) -> CloudFacts:
     """Return what Google says. Raises ScriptError with the reason if it does not answer."""
     try:
         return _queued(api, found, stack, now) if found.kind == QUEUED else _service(api, found, stack, now)
@@ -92,7 +92,7 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
     return None
 
 
-def _queued(api: GoogleApi, found: Serving, stack: str, now: datetime) -> CloudFacts:
+def _queued(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -> CloudFacts:
     document = _read(api, QUEUED, found.names)
     metadata = as_mapping(found.inputs.get("metadata")).get(DOCUMENT_METADATA_KEY)
     declared = document_hash(metadata) if isinstance(metadata, str) else None
@@ -157,7 +157,7 @@ def _published(api: GoogleApi, node: str) -> Mapping[str, str]:
     return {item["key"]: item.get("value", "") for item in items}
 
 
-def _service(api: GoogleApi, found: Serving, stack: str, now: datetime) -> CloudFacts:
+def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -> CloudFacts:
     document = _read(api, SERVICE, found.names)
     declared = _short(found.outputs.get("latestCreatedRevision"))
     if document is None:

@@ -16,7 +16,7 @@ from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import state as states
 from scripts.pulumi.locks import StackLock, stack_locks
 from scripts.pulumi.state import StackState
-from scripts.status.cloud import QUEUED, Serving, cloud_facts, serving
+from scripts.status.cloud import QUEUED, DeployedServer, cloud_facts, serving
 from scripts.status.judge import drift_of, next_command, waits_of
 from scripts.status.plans import rate_facts, settings_drift
 from scripts.status.refresh import refreshed_drift
@@ -69,7 +69,7 @@ class _Known:
     state: StackState
     locks: tuple[StackLock, ...]
     outputs: StackOutputs | None
-    serves: Serving | None
+    serves: DeployedServer | None
     not_asked: str | None = None
     answers: dict[str, object] = field(default_factory=dict[str, object])
     unanswered: list[UnansweredSource] = field(default_factory=list[UnansweredSource])
@@ -129,7 +129,7 @@ def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], o
     return asked
 
 
-def _ask_google(found: Serving, stack: str) -> CloudFacts:
+def _ask_google(found: DeployedServer, stack: str) -> CloudFacts:
     return cloud_facts(_api(), found, stack=stack, now=datetime.now(UTC))
 
 

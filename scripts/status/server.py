@@ -7,7 +7,7 @@ from contracts.outputs import StackOutputs
 from scripts.client.metrics import KV_USAGE, RUNNING, WAITING, parse_metrics
 from scripts.errors import ScriptError
 from scripts.pulumi.deployment import as_mapping
-from scripts.status.cloud import Serving
+from scripts.status.cloud import DeployedServer
 from scripts.status.report import ServerFacts
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ANSWER_LIMIT_S: Final = 15.0
 
 
-def why_not_asked(outputs: StackOutputs, found: Serving | None, *, tunnel: bool, wake: bool) -> str | None:
+def why_not_asked(outputs: StackOutputs, found: DeployedServer | None, *, tunnel: bool, wake: bool) -> str | None:
     """Return why the server is not asked, a sentence; None if it is."""
     if outputs.auth == "tunnel" and not tunnel:
         return "The server is behind a tunnel; --tunnel opens it."
@@ -25,7 +25,7 @@ def why_not_asked(outputs: StackOutputs, found: Serving | None, *, tunnel: bool,
     return None
 
 
-def _sleeps(found: Serving | None) -> bool:
+def _sleeps(found: DeployedServer | None) -> bool:
     template = as_mapping(found.inputs.get("template")) if found else as_mapping(None)
     least = as_mapping(template.get("scaling")).get("minInstanceCount")
     return not least

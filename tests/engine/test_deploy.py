@@ -130,13 +130,13 @@ def test_the_roles_of_the_preview_account_are_enough_to_look_and_not_to_change(w
     reader = {"GOOGLE_OAUTH_ACCESS_TOKEN": token, "GOOGLE_APPLICATION_CREDENTIALS": ""}
     workspace.script("preview", "run", "--stack", STACK, "--out", tmp_path, environment=reader)
     workspace.script("drift", "--stack", STACK, environment=reader)
-    restore = change(workspace, "maxNumBatchedTokens: 4096", "maxNumBatchedTokens: 2048")
+    restore = change(workspace, "maxModelLen: 16384", "maxModelLen: 8192")
     refused = workspace.pulumi(
         "up", "--yes", "--skip-preview", "--stack", STACK, environment=reader, expect=None, limit_s=DEPLOY_LIMIT_S
     )
     restore()
     assert refused.code != 0
-    assert "403" in refused.text or "PERMISSION_DENIED" in refused.text
+    assert "tpu.nodes.update" in refused.text, refused.text
 
 
 def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed):

@@ -1,6 +1,7 @@
 """What a person sees while Google has no capacity, in terminals of 80, 100 and 200 columns."""
 
 import re
+import sys
 
 import pytest
 
@@ -63,3 +64,30 @@ def test_a_narrow_terminal_shows_the_wait_as_lines(waiting, columns):
         assert shown.interrupt() != 0
     finally:
         shown.close()
+
+
+def test_a_second_terminal_of_80_columns_shows_the_wait_whole(waiting):
+    """`scripts.status --watch` has its own table, whatever the width that the engine's needs."""
+    up = terminal(waiting, 80)
+    watch = None
+    try:
+        up.until(
+            lambda _: waiting.get("tpu", f"v2alpha1/projects/local-project/locations/{ZONE}/queuedResources"),
+            "a request",
+        )
+        watch = Terminal(
+            [sys.executable, "-m", "scripts.status", "--stack", STACK, "--watch", "--interval", "1"],
+            columns=80,
+            lines=LINES,
+            folder=waiting.folder / "project",
+            environment=waiting.environment,
+        )
+        watch.until(lambda it: f"{ZONE}: WAITING" in it.unwrapped, "the wait")
+        assert "WAITING" in watch.line_with(f"{STACK} ")
+        assert watch.interrupt() == 130
+        assert "Traceback" not in watch.text
+        assert up.interrupt() != 0
+    finally:
+        for opened in (watch, up):
+            if opened:
+                opened.close()

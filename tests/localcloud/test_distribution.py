@@ -26,7 +26,8 @@ def normal(name):
 
 
 def pins(requirements):
-    return {line for line in requirements.read_text().splitlines() if "==" in line}
+    """The pinned versions, without the platforms for which each file wants them."""
+    return {line.partition(";")[0].rstrip(" \\") for line in requirements.read_text().splitlines() if "==" in line}
 
 
 def imported(path):

@@ -85,12 +85,11 @@ class Bench:
             command += ["--extra-body", json.dumps(point.extra_body)]
         before = read_metrics(self.url)
         text = run_tool(command, ROOT, os.environ, out.with_suffix(".log"), self.cores, allowed=(0, 1))
-        server = self._increase(before, point)
         try:
             found = json.loads(text)["points"][0]
         except (ValueError, KeyError, IndexError) as error:
             raise OracleError(f"scripts.bench printed no result ({error!r}); see {out.with_suffix('.log')}.") from None
-        return our_run(found, server)
+        return our_run(found, self._increase(before, point))
 
     def theirs(self, point: OraclePoint, label: str, command: str) -> OracleRun:
         """Run the command that our benchmark printed, word for word, and where to write the result."""

@@ -295,7 +295,6 @@ def test_users_are_found_exactly(modelled, limit_s, users):
     assert found["unit"] == "users"
     assert (found["level"], found["missed_at"]) == (users, users + 1)
     assert len(results) == found["steps"] <= 16
-    assert found["level"] is None or found["level"] < 14  # a timer is never early; a busy machine finds less
 
 
 def test_the_report_has_the_sentence_the_load_and_the_forecast_and_a_continued_search_measures_nothing(

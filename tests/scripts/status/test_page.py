@@ -6,7 +6,7 @@ from pathlib import Path
 from scripts.logs.__main__ import Printer
 from scripts.logs.causes import known_cause, sentence
 from scripts.logs.place import ServerLog
-from scripts.logs.reading import LogLine
+from scripts.logs.reading import PrintedLine
 from tests.scripts.status.test_status import REPORT, drawn
 
 PAGE = (Path(__file__).parents[3] / "docs" / "status.md").read_text()
@@ -31,7 +31,7 @@ def test_the_status_of_the_page_is_what_a_terminal_of_80_columns_shows():
 def test_the_lines_of_the_page_are_what_the_command_prints(capsys, monkeypatch):
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
     lines = [
-        LogLine(moment=datetime(2026, 11, 1, 12, 0, second, tzinfo=UTC), source=source, where="", text=text)
+        PrintedLine(moment=datetime(2026, 11, 1, 12, 0, second, tzinfo=UTC), source=source, where="", text=text)
         for second, (source, text) in enumerate(LINES)
     ]
     Printer(log=LOG, zone=UTC, as_json=False, follows=False).whole(lines, None)
