@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT")
 _MAX_VALUE_CHARACTERS = 60
+_SURE = 0.8
+"""Least likeness of two words of which one is a slip of the other: tagret and target have 0.83, maxModelLen and model 0.63."""
 
 _PLAIN = {
     "Input should be an object": "expected a block of settings",
@@ -33,6 +35,17 @@ _PLAIN = {
     " after validation": "",
 }
 """The validator's words, and the words of a person."""
+_BOUNDS = (
+    (re.compile(r"expected greater than or equal to (\S+)"), r"expected \1 or more"),
+    (re.compile(r"expected less than or equal to (\S+)"), r"expected \1 or less"),
+    (re.compile(r"expected greater than (\S+)"), r"expected more than \1"),
+    (re.compile(r"expected less than (\S+)"), r"expected less than \1"),
+    (re.compile(r"(?:List|Dictionary|Tuple) should have at least (\d+) (item)s?, not \d+"), r"expected \1 \2 or more"),
+    (re.compile(r"(?:List|Dictionary|Tuple) should have at most (\d+) items?, not \d+"), r"expected \1 or fewer items"),
+    (re.compile(r"String should have at least (\d+) (characters?)"), r"expected \1 \2 or more"),
+    (re.compile(r"String should have at most (\d+) (characters?)"), r"expected \1 \2 or fewer"),
+)
+"""Limits, as the command line says them too."""
 
 
 class SettingsError(ValueError):
@@ -68,7 +81,7 @@ def from_values(
         )
     for key in NOT_IN_FILE:
         if key in values:
-            raise SettingsError(f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion([key])}.")
+            raise SettingsError(f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion([key])}")
     # The engine hands every value over as text, and `pulumi config set` writes `maxUsd: "3"` into the file: both mean the number.
     parsed = {key: _parsed(value) if isinstance(value, str) else value for key, value in values.items()}
     complete = {**parsed, "project": project, "secrets": list(secrets)}
@@ -95,6 +108,7 @@ def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack
         SettingsError: for every mistake, also for a token that is stored in clear.
     """
     origin = f"Pulumi.{stack}.yaml"
+    _check_namespaces(config, origin)
     values = {key: text for key, text in _own_keys(config).items() if key not in SECRET_KEYS}
     secrets = [key for key in SECRET_KEYS if f"{PRODUCT}:{key}" in config]
     for key in secrets:
@@ -127,6 +141,7 @@ def from_file(path: Path, *, project: str | None = None) -> Settings:
     except ValueError:
         raise SettingsError(f"{path.name} has a number with more digits than anything here needs.") from None
     config = _mapping(_mapping(document).get("config"))
+    _check_namespaces(config, path.name)
     values = _own_keys(config)
     secrets = take_secrets(values)
     for key, value in secrets.items():
@@ -162,6 +177,24 @@ def _secret_in_clear(origin: str, key: str) -> SettingsError:
     return SettingsError(
         f"{origin}: {PRODUCT}:{key} is stored in clear; remove it, revoke that {what}, and set a new one: {set_command(key, _stack_of(origin))}"
     )
+
+
+def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
+    """Refuse keys of a namespace that is a misspelling of ours: the engine would pass them over in silence. Raises SettingsError."""
+    spaces = {key: key.partition(":")[0] for key in config if ":" in key}
+    wrong = [key for key, space in spaces.items() if space != PRODUCT and _resembles(space)]
+    if wrong:
+        raise SettingsError(
+            "\n".join(
+                f"{origin}: {key} is not a setting of this project; did you mean {PRODUCT}:{key.partition(':')[2]}?"
+                for key in wrong
+            )
+        )
+
+
+def _resembles(space: str) -> bool:
+    spelled = space.lower().replace("_", "-")
+    return bool(difflib.get_close_matches(spelled, [PRODUCT], n=1, cutoff=_SURE))
 
 
 def _own_keys(config: Mapping[str, T]) -> dict[str, T]:
@@ -200,7 +233,7 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     location = [part for part in details["loc"] if part != "[key]"]
     key = _path(location)
     if details["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(location)}."
+        return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(location)}"
     if details["type"] == "missing":
         return f"{origin}: {PRODUCT}:{key} is missing; set it."
     place, value = _found(values, location)
@@ -214,6 +247,8 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
 def _allowed(message: str) -> str:
     for technical, plain in _PLAIN.items():
         message = message.replace(technical, plain)
+    for technical, plain in _BOUNDS:
+        message = technical.sub(plain, message)
     return message.removeprefix("Value error, ").rstrip(".")
 
 
@@ -244,11 +279,20 @@ def _shown(value: object) -> str:
 
 
 def _suggestion(location: Sequence[int | str]) -> str:
-    from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
+    """Return what an unknown key may mean, from the most to the least likely: a key of its block, or one of another block."""
+    from stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
     *block, key = location
-    known = known_keys(f"{PRODUCT}:{_path(block)}" if block else PRODUCT)
-    close = difflib.get_close_matches(str(key), known, n=1)
-    if close:
-        return f"; did you mean {close[0]}"
-    return f"; known are {', '.join(known)}" if known else ""
+    path = f"{PRODUCT}:{_path(block)}" if block else PRODUCT
+    known = known_keys(path)
+    likely = difflib.get_close_matches(str(key), known, n=1, cutoff=_SURE)
+    elsewhere = [
+        f"{where.partition(':')[2]}.{key}".removeprefix(".")
+        for where, schema in blocks()
+        if key in schema["properties"]
+    ]
+    close = likely or elsewhere or difflib.get_close_matches(str(key), known, n=1)
+    if not close:
+        return f"; known are {', '.join(known)}." if known else "."
+    meant = [one if close is elsewhere else _path([*block, one]) for one in close]
+    return f"; did you mean {' or '.join(meant)}?"

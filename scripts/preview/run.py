@@ -12,6 +12,7 @@ from subprocess import CompletedProcess
 from pydantic import ValidationError
 
 from scripts.cli.command import say
+from scripts.cloud.simulated import is_simulated
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.preview.plans import UNKNOWN_PROJECT, stacks_in
 from scripts.preview.report import EnginePreview, StackPreview, from_engine, write
@@ -60,7 +61,7 @@ def _preview(stack: str, *, create: bool) -> StackPreview:
     """Return the preview of one stack, or the engine's error."""
     say("preview", f"{stack} ...")
     started_s = time.monotonic()
-    result = StackPreview(stack=stack, usd_per_hour=_usd_per_hour(stack), simulated="LOCALCLOUD_URL" in os.environ)
+    result = StackPreview(stack=stack, usd_per_hour=_usd_per_hour(stack), simulated=is_simulated())
     try:
         changes = _previewed(stack, create=create)
     except ScriptError as error:

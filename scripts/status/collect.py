@@ -1,6 +1,5 @@
 """Ask every source about every stack at the same time, and put the answers together."""
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from contracts.outputs import StackOutputs
 from scripts.cloud import google_api
 from scripts.cloud.google_api import GoogleApi
 from scripts.cloud.parallel import each, each_within
+from scripts.cloud.simulated import is_simulated
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import state as states
 from scripts.pulumi.locks import StackLock, stack_locks
@@ -90,9 +90,7 @@ def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport
             one.unanswered.append(UnansweredSource(source=source, why=_why(error)))
     now_s = clock()
     now = datetime.fromtimestamp(now_s, UTC)
-    return StatusReport(
-        at_s=now_s, simulated="LOCALCLOUD_URL" in os.environ, stacks=tuple(_status(one, now) for one in known)
-    )
+    return StatusReport(at_s=now_s, simulated=is_simulated(), stacks=tuple(_status(one, now) for one in known))
 
 
 def _require_settings(stack: str, state: StackState) -> None:

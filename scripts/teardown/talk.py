@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from planning.units import age
+from scripts.cli.asking import confirm
 from scripts.cli.command import say
 from scripts.cli.tables import console, table
 from scripts.cloud.inventory.found import FoundResource
@@ -14,19 +15,10 @@ from scripts.cloud.inventory.kinds import GRANT, KINDS
 from scripts.cloud.prices import usd_per_hour, usd_so_far
 from scripts.cloud.simulated import is_simulated
 from scripts.cloud.spending import SERVICE
-from scripts.errors import CommandRefusedError
 from scripts.teardown.receipt import Receipt
 
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far, at most")
 _NUMBERS: Final = ("age", "USD per hour", "USD so far, at most")
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty()
-
-
-def _read_line() -> str:
-    return sys.stdin.readline()
 
 
 class Talk:
@@ -40,11 +32,7 @@ class Talk:
     @staticmethod
     def confirm(question: str, *, refusal: str) -> None:
         """Ask a person. Raises CommandRefusedError with the refusal if there is no terminal, or unless the answer is yes."""
-        if not _is_terminal():
-            raise CommandRefusedError(refusal)
-        print(f"{question} Type yes: ", end="", file=sys.stderr, flush=True)
-        if _read_line().strip() != "yes":
-            raise CommandRefusedError("The answer was not yes, so nothing more was deleted.")
+        confirm(question, without_terminal=refusal, declined="The answer was not yes, so nothing more was deleted.")
 
     @staticmethod
     def show(title: str, found: Sequence[FoundResource], now: datetime) -> None:

@@ -39,7 +39,7 @@ CHANGES = [
     (
         "maxModelLen: 16384",
         "maxModelLength: 16384",
-        "gemma-serving:vllm.maxModelLength is not a known setting; did you mean maxModelLen.",
+        "gemma-serving:vllm.maxModelLength is not a known setting; did you mean vllm.maxModelLen?",
     ),
     ("maxRunDuration: 4h", "maxRunDuration: 4", "gemma-serving:tpu.maxRunDuration = 4: a duration needs its unit"),
     ("us-east5-a", "us-east9-a", "us-east9-a"),

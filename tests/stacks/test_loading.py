@@ -79,12 +79,12 @@ def test_the_l4_baseline_allows_the_start_that_was_measured():
 
 
 MISTAKES = [
-    ("tpu-v6e4", "tagret", "tpu", "gemma-serving:tagret is not a known setting; did you mean target."),
+    ("tpu-v6e4", "tagret", "tpu", "gemma-serving:tagret is not a known setting; did you mean target?"),
     (
         "tpu-v6e4",
         "vllm.maxModelLength",
         1,
-        "gemma-serving:vllm.maxModelLength is not a known setting; did you mean maxModelLen.",
+        "gemma-serving:vllm.maxModelLength is not a known setting; did you mean vllm.maxModelLen?",
     ),
     (
         "tpu-v6e4",
@@ -112,6 +112,13 @@ MISTAKES = [
         ["us-east5"],
         'gemma-serving:tpu.zones[0] = "us-east5": expected a zone such as us-east5-a.',
     ),
+    ("tpu-v6e4", "tpu.zones", [], "gemma-serving:tpu.zones: expected 1 item or more."),
+    ("tpu-v6e4", "vllm.maxModelLen", 0, "gemma-serving:vllm.maxModelLen = 0: expected 1 or more."),
+    ("tpu-v6e4", "hftoken", "x", "gemma-serving:hftoken is not a known setting; did you mean hfToken?"),
+    ("l4-qat", "maxInstances", 3, "maxInstances is not a known setting; did you mean cloudRun.maxInstances?"),
+    ("tpu-v6e4", "tpu.zonez", ["us-east5-a"], "tpu.zonez is not a known setting; did you mean tpu.zones?"),
+    ("tpu-v6e4", "maxModelLen", 4096, "maxModelLen is not a known setting; did you mean vllm.maxModelLen?"),
+    ("tpu-v6e4", "tpu.model", "x", "gemma-serving:tpu.model is not a known setting; did you mean model?"),
     ("tpu-v6e4", "tpu.zones", ["us-east5-a", "us-east5-a"], "each zone can be named once"),
     ("tpu-v6e4", "target", "gpu", "gemma-serving:target = \"gpu\": expected 'tpu' or 'cloud-run'."),
     ("tpu-v6e4", "target", "cloud-run", "target cloud-run needs the block cloudRun"),
@@ -146,13 +153,13 @@ MISTAKES = [
         "tpu-v6e4",
         "dockerHub",
         {"username": "someone", "tokenSecret": "projects/p/secrets/s/versions/1", "token": "dckr_pat_x"},
-        "gemma-serving:dockerHub.token is not a known setting; did you mean tokenSecret.",
+        "gemma-serving:dockerHub.token is not a known setting; did you mean dockerHub.tokenSecret?",
     ),
     (
         "tpu-v6e4",
         "vllm.gpuMemoryUtilization",
         40,
-        "gemma-serving:vllm.gpuMemoryUtilization = 40: expected less than or equal to 1.",
+        "gemma-serving:vllm.gpuMemoryUtilization = 40: expected 1 or less.",
     ),
     ("tpu-v6e4", "vllm.maxModelLen", "16384", 'gemma-serving:vllm.maxModelLen = "16384": expected a whole number.'),
     ("tpu-v6e4", "vllm.enableAutoToolChoice", True, "enableAutoToolChoice needs toolCallParser"),
@@ -165,7 +172,7 @@ MISTAKES = [
         ["FIT99"],
         '"FIT99" is the id of no finding; those that can be accepted are FIT02, FIT03',
     ),
-    ("tpu-v6e4", "measuredTokPerS", 0, "gemma-serving:measuredTokPerS = 0: expected greater than 0."),
+    ("tpu-v6e4", "measuredTokPerS", 0, "gemma-serving:measuredTokPerS = 0: expected more than 0."),
     ("tpu-v6e4", "measuredTokPerS", float("inf"), "expected a finite number"),
     ("tpu-v6e4", "smoke", {"maxTtftS": float("nan")}, "gemma-serving:smoke.maxTtftS = NaN: expected a finite number"),
     ("tpu-v6e4", "vllm.gpuMemoryUtilization", float("nan"), "expected a finite number"),
@@ -194,6 +201,26 @@ MISTAKES = [
     ("l4-qat", "cloudRun.invokers", ["allUsers"], "for everybody set public: true"),
     ("l4-qat", "cloudRun.mount", {"mode": "fuse-cached"}, "mode fuse-cached and cacheSize go together"),
 ]
+
+
+@pytest.mark.parametrize("space", ["gemma-servng", "gemma_serving", "Gemma-Serving", "gemmaserving"])
+def test_a_misspelt_namespace_is_refused(tmp_path, space):
+    config = {"gemma-serving:target": "tpu", f"{space}:maxUsd": "3"}
+    sentence = f"{space}:maxUsd is not a setting of this project; did you mean gemma-serving:maxUsd?"
+    with pytest.raises(SettingsError, match=f"^Pulumi.x.yaml: {sentence.replace('?', '[?]')}$"):
+        from_pulumi(config, frozenset(), stack="x")
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text(f"config:\n  {space}:maxUsd: 3\n")
+    with pytest.raises(SettingsError, match="did you mean gemma-serving:maxUsd"):
+        from_file(path, project="my-project")
+
+
+@pytest.mark.parametrize("space", ["gcp", "gemma", "my-serving", "pulumi", "gcp-tpu"])
+def test_namespaces_of_others_are_theirs(tmp_path, space):
+    text = (ROOT / "Pulumi.tpu-v6e4.yaml").read_text()
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text(text.replace("config:\n", f"config:\n  {space}:zone: us-east5-a\n", 1))
+    assert from_file(path, project="my-project").target == "tpu"
 
 
 @pytest.mark.parametrize(("stack", "path", "value", "sentence"), MISTAKES, ids=[f"{m[1]}={m[2]}" for m in MISTAKES])

@@ -1,5 +1,6 @@
 """Without an engine or a state, a teardown still finds everything of a stack, deletes it in order, and touches nothing else."""
 
+import io
 import json
 import os
 import socket
@@ -23,6 +24,13 @@ from tests.scripts.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_
 STACK = "x"
 INSTANT = OperationDurations(instant=True)
 ROOT = Path(__file__).resolve().parents[3]
+
+
+class Terminal(io.StringIO):
+    """Standard input of a person."""
+
+    def isatty(self):
+        return True
 
 
 class Desk:
@@ -64,9 +72,7 @@ class Desk:
 
     def answer(self, *answers):
         """Sit at a terminal and answer the questions."""
-        lines = iter(f"{answer}\n" for answer in answers)
-        self.monkeypatch.setattr("scripts.teardown.talk._is_terminal", lambda: True)
-        self.monkeypatch.setattr("scripts.teardown.talk._read_line", lambda: next(lines))
+        self.monkeypatch.setattr("sys.stdin", Terminal("".join(f"{answer}\n" for answer in answers)))
 
     def run(self, *words, stack=STACK):
         chosen = ["--stack", stack] if stack else ["--all"]
@@ -145,7 +151,7 @@ def test_yes_at_the_terminal_is_asked_for_once(desk):
 def test_without_a_terminal_nothing_is_deleted(desk):
     desk.world.everything(STACK)
     before = desk.world.resources()
-    desk.monkeypatch.setattr("scripts.teardown.talk._is_terminal", lambda: False)
+    desk.monkeypatch.setattr("sys.stdin", io.StringIO())
     code, _, said = desk.run()
     assert code == ExitCode.REFUSED
     assert "stdin is no terminal; pass --yes" in said
@@ -404,7 +410,7 @@ def test_protection_is_taken_out_of_the_state_before_the_destroy(desk):
 
 def test_a_lock_that_names_nobody_is_asked_for_and_ends(desk):
     made = FakeEngine(desk, "error: [409] Conflict: Another update is currently in progress.")
-    desk.monkeypatch.setattr("scripts.teardown.talk._is_terminal", lambda: False)
+    desk.monkeypatch.setattr("sys.stdin", io.StringIO())
     code, _, said = desk.run("--yes")
     assert code == ExitCode.REFUSED
     assert "Stack x is locked by an update that the backend does not name" in said
@@ -438,7 +444,7 @@ def test_a_lock_that_may_be_in_use_is_asked_for_even_with_yes(desk, host):
     before = desk.world.resources()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as holder:
         path = desk.lock(holder.pid, host)
-        desk.monkeypatch.setattr("scripts.teardown.talk._is_terminal", lambda: False)
+        desk.monkeypatch.setattr("sys.stdin", io.StringIO())
         code, _, said = desk.run("--yes")
         assert code == ExitCode.REFUSED
         assert f"Stack x is locked by me@{host or socket.gethostname()} (process {holder.pid}" in said
