@@ -102,7 +102,7 @@ def resolve(deployment: Deployment) -> Resolved:
     check_numbers(deployment)
     if deployment.workload is not None:
         check_workload(deployment.workload)
-    accelerator = deployment.device or _accelerator(deployment.accelerator)
+    accelerator = deployment.device or _accelerator(deployment.accelerator, deployment.platform)
     platform = _platform(deployment.platform, accelerator)
     model_id, spec, scheme, quantize_on_load = _model(deployment)
     mode = _weights_mode(deployment, platform)
@@ -201,10 +201,11 @@ def _with_room_for_programs(resolved: Resolved) -> Resolved:
     return replace(resolved, utilization=utilization, vllm=replace(resolved.vllm, gpu_memory_utilization=utilization))
 
 
-def _accelerator(name: str) -> Accelerator:
+def _accelerator(name: str, platform: str | None) -> Accelerator:
     found = find_accelerator(name)
     if found is None:
-        raise PlanningError(f'The accelerator "{name}" is unknown; allowed are {", ".join(ACCELERATORS)}.')
+        fitting = [one.name for one in ACCELERATORS.values() if (platform or "").lower() in one.platforms]
+        raise PlanningError(f'The accelerator "{name}" is unknown; allowed are {", ".join(fitting or ACCELERATORS)}.')
     return found
 
 

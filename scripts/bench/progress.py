@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +17,7 @@ from rich.progress import (
 
 from scripts.bench.points import Point
 from scripts.cli.command import say
+from scripts.cli.tables import console
 
 LINE_PERIOD_S: Final = 10.0
 
@@ -91,7 +91,7 @@ class BarReporter(Reporter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._console = Console(stderr=True, highlight=False)
+        self._console = console(sys.stderr)
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""One look of tables: titles on the left, no frame, as wide as the terminal or as LOG_WIDTH in a log."""
+"""One look of tables: titles on the left, no frame, as wide as the terminal. Nothing is folded where no terminal reads."""
 
 from collections.abc import Sequence
 from typing import Final, TextIO
@@ -6,13 +6,13 @@ from typing import Final, TextIO
 from rich.console import Console
 from rich.table import Table
 
-LOG_WIDTH: Final = 150
-"""Columns where no terminal has a width of its own."""
+UNFOLDED: Final = 100_000
+"""Columns where no terminal has a width: a table is as wide as its text, so that each row is one line for grep and awk."""
 
 
 def console(stream: TextIO) -> Console:
     """Return a console for people on a stream."""
-    return Console(file=stream, highlight=False, soft_wrap=False, width=None if stream.isatty() else LOG_WIDTH)
+    return Console(file=stream, highlight=False, soft_wrap=False, width=None if stream.isatty() else UNFOLDED)
 
 
 def table(title: str, headings: Sequence[str], *, whole: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:

@@ -1,5 +1,6 @@
 """A plan for people: memory as a bar, start-up as a timeline, speed and cost, findings."""
 
+import sys
 from typing import Final
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from planning.margins import margin_words
 from planning.types import Band, Finding, Plan, WorkloadPlan
 from planning.units import duration
 from planning.wording import Wording, remedy_of, worded
+from scripts.cli.tables import console as screen
 
 _BAR: Final = 60
 _MAX_WIDTH: Final = 120
@@ -23,9 +25,9 @@ _VERDICTS: Final = {
 
 def show(plan: Plan, wording: Wording) -> None:
     """Print the plan on stdout."""
-    console = Console(highlight=False)
-    if console.width > _MAX_WIDTH or not console.is_terminal:
-        console = Console(highlight=False, width=_MAX_WIDTH)
+    console = screen(sys.stdout)
+    if console.is_terminal:
+        console.width = min(console.width, _MAX_WIDTH)
     colour, word = _VERDICTS[plan.verdict]
     if plan.fits and plan.margin:
         colour, word = "bold yellow", f"fits, but may fail ({margin_words(plan.margin)})"

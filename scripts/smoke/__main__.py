@@ -62,6 +62,7 @@ def _smoke(options: SmokeOptions) -> ExitCode:
     from scripts.client.access import open_stack_access, open_url_access
     from scripts.measured.planned import deployed_plan
     from scripts.pulumi.stack import stack_outputs
+    from scripts.smoke.failure import ServerFailure
     from scripts.smoke.keep import SmokeRecorder
     from scripts.smoke.render import publish
     from scripts.smoke.run import run_smoke
@@ -74,7 +75,8 @@ def _smoke(options: SmokeOptions) -> ExitCode:
     if server.stack is not None:
         outputs = stack_outputs(server.stack)
         recorder = SmokeRecorder(stack=server.stack, outputs=outputs, plan=deployed_plan(server.stack, outputs))
-        way, target = open_stack_access(outputs), stack_target(server.stack, outputs, recorder.plan.smoke)
+        failure = ServerFailure(server.stack) if outputs.target == "tpu" else None
+        way, target = open_stack_access(outputs), stack_target(server.stack, outputs, recorder.plan.smoke, failure)
     elif server.url is not None and server.model:
         way = open_url_access(server.url)
         target = SmokeTarget(model=server.model, thresholds=_thresholds(options.thresholds))

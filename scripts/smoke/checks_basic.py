@@ -16,6 +16,8 @@ from scripts.smoke.results import Outcome, failed, judged, passed
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
 """IAM changes take effect within one or two minutes. A refusal may last this long."""
+FAILURE_PERIOD_S: Final = 10.0
+"""Time between two questions whether the server has failed for good."""
 HEALTH_PROBES: Final = 8
 MAX_HEALTH_S: Final = 2.0
 """A slower health endpoint indicates an overloaded server."""
@@ -29,9 +31,10 @@ MIN_EVENTS: Final = 2
 
 
 async def ready(context: CheckContext) -> Outcome:
-    """Wait until /health answers 200, within the start-up budget."""
+    """Wait until /health answers 200, within the start-up budget. A server that has failed for good is not waited for."""
     budget_s = context.target.thresholds.startup_budget_s
-    start_s = time.monotonic()
+    start_s = asked_s = time.monotonic()
+    asked_s -= FAILURE_PERIOD_S
     last, pause_s, refused_since_s, next_line_s = "nothing yet", 0.25, None, start_s + 2
     while True:
         elapsed_s = time.monotonic() - start_s
@@ -60,11 +63,25 @@ async def ready(context: CheckContext) -> Outcome:
                     wanted=f"ready <= {budget_s:.0f} s",
                     detail="the account may not call the server: give it roles/run.invoker, or set OPENAI_API_KEY.",
                 )
+        if time.monotonic() - asked_s >= FAILURE_PERIOD_S:
+            asked_s = time.monotonic()
+            failure = await _failure(context)
+            if failure:
+                return failed(
+                    "failed",
+                    wanted=f"ready <= {budget_s:.0f} s",
+                    detail=failure,
+                    values={"ready_s": None, "budget_s": budget_s},
+                )
         if time.monotonic() >= next_line_s:
             context.say(f"waiting for readiness, {elapsed_s:.0f} s of {budget_s:.0f} s: {last}")
             next_line_s = time.monotonic() + 5
         await asyncio.sleep(min(pause_s, max(left_s, 0)))
         pause_s = min(pause_s * 1.5, 3.0)
+
+
+async def _failure(context: CheckContext) -> str | None:
+    return await asyncio.to_thread(context.target.failure) if context.target.failure is not None else None
 
 
 async def _is_ready(context: CheckContext, answer: ServerAnswer, ready_s: float) -> Outcome:

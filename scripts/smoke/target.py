@@ -1,6 +1,6 @@
 """The server to check, and the figures that it has to reach."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,9 +29,16 @@ class SmokeTarget:
     stack: str | None = None
     planned: SmokeFigures | None = None
     """Planned speed of the checks' requests; None without a stack."""
+    failure: Callable[[], str | None] | None = None
+    """Says why the server will not become ready, so that nobody waits for it; None if nobody can be asked."""
 
 
-def stack_target(stack: str, outputs: StackOutputs, planned: SmokeFigures | None = None) -> SmokeTarget:
+def stack_target(
+    stack: str,
+    outputs: StackOutputs,
+    planned: SmokeFigures | None = None,
+    failure: Callable[[], str | None] | None = None,
+) -> SmokeTarget:
     """Return the target that a stack's outputs and its plan describe."""
     options = {
         CACHE_CONFIG_LABELS[key]: str(value) for key, value in outputs.vllm.items() if key in CACHE_CONFIG_LABELS
@@ -43,4 +50,5 @@ def stack_target(stack: str, outputs: StackOutputs, planned: SmokeFigures | None
         memory=outputs.plan.memory,
         cache_options=options,
         planned=planned,
+        failure=failure,
     )

@@ -168,6 +168,14 @@ def test_recommendations_for_unknown_names_are_refused(model: str, platform: str
             'The model "google/gemma-4-27B-it" is not in the catalog; known are google/',
         ),
         ({"accelerator": "T4"}, 'The accelerator "T4" is unknown; allowed are v5e-1'),
+        (
+            {"accelerator": "v6e-16", "platform": "tpu-vm"},
+            'The accelerator "v6e-16" is unknown; allowed are v5e-1, v5e-4, v5e-8, v6e-1, v6e-4, v6e-8.',
+        ),
+        (
+            {"accelerator": "T4", "platform": "cloud-run"},
+            'The accelerator "T4" is unknown; allowed are L4, RTX PRO 6000.',
+        ),
         ({"platform": "cloud-run"}, 'The platform "cloud-run" does not have v6e-4; allowed for it are tpu-vm.'),
         (
             {"quantization": "int3"},

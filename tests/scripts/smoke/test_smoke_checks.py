@@ -99,6 +99,19 @@ def test_a_server_that_never_gets_ready_costs_its_budget_and_no_more():
     assert any("waiting for readiness" in line for line in said)
 
 
+def test_a_server_that_has_failed_for_good_is_not_waited_for(monkeypatch):
+    """Its budget is longer than any test may take: the check ends by the failure, or the test does not end."""
+    monkeypatch.setattr(checks_basic, "FAILURE_PERIOD_S", 0.0)
+    told = iter([None, "the server failed: out of memory."])
+    thresholds = replace(TARGET.thresholds, startup_budget_s=36_000)
+    _, checks, _ = smoke(
+        "http://127.0.0.1:9", replace(TARGET, thresholds=thresholds, failure=lambda: next(told)), only="ready"
+    )
+    assert checks["ready"].verdict == "failed"
+    assert checks["ready"].detail == "the server failed: out of memory."
+    assert next(told, "asked twice") == "asked twice"
+
+
 def test_options_that_did_not_take_effect_fail_and_a_different_cache_warns(url):
     _, checks, _ = smoke(url, replace(TARGET, cache_options={"block_size": "32"}), only="options in effect")
     assert checks["options in effect"].verdict == "failed"

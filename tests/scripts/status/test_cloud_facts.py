@@ -8,6 +8,7 @@ import pytest
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.errors import ScriptError
+from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
 from tests.scripts.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.status.planted import DOCUMENT, NAME, queued, service, stack_resource, state
@@ -74,6 +75,36 @@ def test_a_document_that_somebody_changed_is_not_the_declared_one(world):
     found = facts(world, state(queued()))
     assert found.declared != found.stored
     assert found.running == "old"
+
+
+@pytest.mark.parametrize(
+    ("phase", "document", "failed"),
+    [("failed", DOCUMENT, True), ("retrying", DOCUMENT, False), ("loading", DOCUMENT, False), ("failed", "{}", False)],
+    ids=["failed", "retrying", "loading", "failed with the document before"],
+)
+def test_smoke_waits_in_vain_only_for_a_machine_that_gave_up_this_document(world, monkeypatch, phase, document, failed):
+    publish(
+        world,
+        machine(world),
+        phase=phase,
+        document_hash=document_hash(document),
+        detail="line\nValueError: no memory.\n",
+    )
+    found = state(stack_resource(), queued(zone="us-east5-a", name=f"{ZONE}/queuedResources/{NAME}"))
+    monkeypatch.setattr("scripts.smoke.failure.states.read", lambda _stack: found)
+    monkeypatch.setattr("scripts.smoke.failure.google_api.connect", lambda: world.api)
+    said = ServerFailure("x")()
+    assert (said is not None) is failed
+    if failed:
+        assert said.startswith("the server failed, and its machine does not try again: ValueError: no memory. `python")
+
+
+def test_smoke_goes_on_waiting_where_google_cannot_be_asked(monkeypatch):
+    def refused(_stack):
+        raise ScriptError("no engine")
+
+    monkeypatch.setattr("scripts.smoke.failure.states.read", refused)
+    assert ServerFailure("x")() is None
 
 
 def test_a_request_that_waits_is_found_by_the_creation_that_the_state_has_begun():

@@ -1,0 +1,34 @@
+"""Whether waiting for a server is in vain: the agent of a TPU machine says that it does not try again."""
+
+from datetime import UTC, datetime
+
+from contracts.guest_attributes import FAILED
+from scripts.cloud import google_api
+from scripts.errors import ScriptError
+from scripts.pulumi import state as states
+from scripts.status.cloud import QUEUED, DeployedServer, cloud_facts, serving
+from stacks.masking import masked
+
+
+class ServerFailure:
+    """Asks Google about the machine of one stack; the state is read once."""
+
+    def __init__(self, stack: str) -> None:
+        self._stack = stack
+        self._found: DeployedServer | None = None
+
+    def __call__(self) -> str | None:
+        """Return why the server will not become ready, as one sentence; None if it may, and if it cannot be told."""
+        try:
+            self._found = self._found or serving(states.read(self._stack))
+            if self._found is None or self._found.kind != QUEUED:
+                return None
+            facts = cloud_facts(google_api.connect(), self._found, stack=self._stack, now=datetime.now(UTC))
+        except ScriptError:
+            return None
+        # A machine that has just got a new document still says how the one before ended.
+        if facts.phase != FAILED or facts.running != facts.stored:
+            return None
+        last = next((line.strip() for line in reversed((facts.phase_detail or "").splitlines()) if line.strip()), "")
+        said = f": {masked(last).rstrip('.')}" if last else ""
+        return f"the server failed, and its machine does not try again{said}. `python -m scripts.logs --stack {self._stack}` shows its lines."
