@@ -45,6 +45,7 @@ class StageOptions:
 
 
 def _stage_model(options: StageOptions) -> ExitCode:
+    from scripts.cli.transfer import Transfer
     from scripts.cloud import staging
     from stacks.naming import Names
 
@@ -68,7 +69,13 @@ def _stage_model(options: StageOptions) -> ExitCode:
         share = done_bytes / total_bytes if total_bytes else 1.0
         say("stage_model", f"{share:4.0%} {'copied' if copied else 'kept  '} {file.name}")
 
-    copied, kept = staging.stage(source, staging.bucket(name, settings.project), settings.weights_prefix, on_file)
+    copied, kept = staging.stage(
+        source,
+        staging.bucket(name, settings.project),
+        settings.weights_prefix,
+        on_file,
+        Transfer(lambda text: say("stage_model", text)),
+    )
     report = {
         "stack": stack,
         "bucket": name,

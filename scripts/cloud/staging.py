@@ -1,13 +1,15 @@
 """Copy a checkpoint into a bucket file by file. A second run copies only what is missing or changed."""
 
 import hashlib
+import io
 import json
+import mimetypes
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol, TypeAlias, cast
+from typing import IO, Protocol, TypeAlias, cast
 
 from google.api_core.exceptions import GoogleAPIError
 from google.auth.exceptions import GoogleAuthError
@@ -34,6 +36,10 @@ class SourceFile:
     sha256: str | None
 
 
+OnBytes: TypeAlias = Callable[[str, int, int], None]
+"""Called while a file is read, with the work and the file in words, the bytes that are done, and those of the file."""
+
+
 class Blob(Protocol):
     """The part of an object that staging uses; google-cloud-storage has no types."""
 
@@ -41,8 +47,10 @@ class Blob(Protocol):
     size: int
     metadata: dict[str, str] | None
 
-    def upload_from_filename(self, filename: str, *, timeout: int, checksum: str) -> None:
-        """Upload a file."""
+    def upload_from_file(
+        self, file_obj: IO[bytes], *, size: int, content_type: str, timeout: int, checksum: str
+    ) -> None:
+        """Upload an open file."""
         ...
 
     def upload_from_string(self, data: str, *, content_type: str, timeout: int) -> None:
@@ -138,22 +146,48 @@ def bucket(name: str, project: str) -> StagingBucket:
     return cast("StagingBucket", client.bucket(name))  # pyright: ignore[reportUnknownMemberType] - the library is untyped
 
 
+class _Watched(io.BufferedReader):
+    """A file that says how far it has been read; a retried upload reads a part again."""
+
+    def __init__(self, path: Path, work: str, on_bytes: OnBytes) -> None:
+        super().__init__(io.FileIO(path))
+        self._work, self._on_bytes, self._size = work, on_bytes, path.stat().st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read, and say where the file is."""
+        data = super().read(size)
+        self._on_bytes(self._work, self.tell(), self._size)
+        return data
+
+
+def _unwatched(_work: str, _done: int, _total: int) -> None:
+    """Nobody looks."""
+
+
 def stage(
-    source: CheckpointSource, target: StagingBucket, prefix: str, on_file: Callable[[SourceFile, bool], None]
+    source: CheckpointSource,
+    target: StagingBucket,
+    prefix: str,
+    on_file: Callable[[SourceFile, bool], None],
+    on_bytes: OnBytes = _unwatched,
 ) -> tuple[int, int]:
     """Copy what is missing or different, then write the manifest. Return the number of files copied and kept.
 
-    `on_file(file, copied)` is called after each file. Other objects below `prefix` are left alone. Raises ScriptError if Cloud Storage
-    refuses a request.
+    `on_file(file, copied)` is called after each file, `on_bytes` while one is read. Other objects below `prefix` are left alone. Raises
+    ScriptError if Cloud Storage refuses a request.
     """
     try:
-        return _stage(source, target, prefix, on_file)
+        return _stage(source, target, prefix, on_file, on_bytes)
     except (GoogleAPIError, GoogleAuthError) as error:
         raise ScriptError(f"Cloud Storage refused: {str(error).splitlines()[0]}") from None
 
 
 def _stage(
-    source: CheckpointSource, target: StagingBucket, prefix: str, on_file: Callable[[SourceFile, bool], None]
+    source: CheckpointSource,
+    target: StagingBucket,
+    prefix: str,
+    on_file: Callable[[SourceFile, bool], None],
+    on_bytes: OnBytes,
 ) -> tuple[int, int]:
     present = {blob.name: blob for blob in target.list_blobs(prefix=f"{prefix}/", timeout=_CALL_LIMIT_S)}
     copied, entries = 0, list[dict[str, object]]()
@@ -163,7 +197,7 @@ def _stage(
         copying = sha256 is None
         if sha256 is None:
             with source.local(file.name) as path:
-                sha256 = _upload(target, name, path, file)
+                sha256 = _upload(target, name, path, file, on_bytes)
         copied += copying
         on_file(file, copying)
         entries.append({**asdict(file), "sha256": sha256})
@@ -193,18 +227,25 @@ def _known(blob: Blob | None, file: SourceFile) -> str | None:
     return sha256 if sha256 is not None and file.sha256 in {None, sha256} else None
 
 
-def _upload(target: StagingBucket, name: str, path: Path, file: SourceFile) -> str:
-    sha256 = _sha256(path)
+def _upload(target: StagingBucket, name: str, path: Path, file: SourceFile, on_bytes: OnBytes) -> str:
+    sha256 = _sha256(path, f"checking {file.name}", on_bytes)
     if file.sha256 not in {None, sha256}:
         raise ScriptError(
             f"{file.name} has SHA-256 {sha256} after the download, the hub says {file.sha256}; run this again."
         )
     blob = target.blob(name, chunk_size=_CHUNK_BYTES)
     blob.metadata = {"sha256": sha256}
-    blob.upload_from_filename(str(path), timeout=_UPLOAD_LIMIT_S, checksum="auto")
+    kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+    with _Watched(path, f"uploading {file.name}", on_bytes) as stream:
+        blob.upload_from_file(
+            stream, size=path.stat().st_size, content_type=kind, timeout=_UPLOAD_LIMIT_S, checksum="auto"
+        )
     return sha256
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def _sha256(path: Path, work: str, on_bytes: OnBytes) -> str:
+    digest = hashlib.sha256()
+    with _Watched(path, work, on_bytes) as stream:
+        while part := stream.read(_CHUNK_BYTES):
+            digest.update(part)
+    return digest.hexdigest()

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -31,9 +30,12 @@ class Blob:
         self.content = content
         self.bucket.blobs[self.name] = self
 
-    def upload_from_filename(self, filename, *, timeout, checksum):
-        with Path(filename).open("rb") as stream:
-            self._put(stream.read())
+    def upload_from_file(self, file_obj, *, size, content_type, timeout, checksum):
+        parts = []
+        while part := file_obj.read(self.bucket.part_bytes):
+            parts.append(part)
+        assert sum(len(part) for part in parts) == size
+        self._put(b"".join(parts))
 
     def upload_from_string(self, data, *, content_type, timeout):
         self._put(data.encode())
@@ -43,6 +45,7 @@ class Blob:
 class StagingBucket:
     blobs: dict = field(default_factory=dict)
     uploads_left: int = 10**6
+    part_bytes: int = 1024
 
     def blob(self, blob_name, *, chunk_size=None):
         return Blob(self, blob_name)
@@ -128,3 +131,23 @@ def test_a_file_that_changed_on_the_way_is_refused(checkpoint):
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(ScriptError, match=r"has no config.json"):
         FolderSource(folder=tmp_path).files()
+
+
+def test_a_large_file_is_reported_part_by_part(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 100)
+    seen = []
+    stage(
+        FolderSource(folder=tmp_path),
+        StagingBucket(part_bytes=40),
+        "m",
+        quiet,
+        lambda work, done, total: seen.append((work, done, total)),
+    )
+    assert [(done, total) for work, done, total in seen if work == "uploading model.safetensors"] == [
+        (40, 100),
+        (80, 100),
+        (100, 100),
+        (100, 100),
+    ]
+    assert ("checking model.safetensors", 100, 100) in seen

@@ -1,0 +1,57 @@
+"""Progress inside one file, on a planted clock."""
+
+from scripts.cli.transfer import PERIOD_S, Transfer
+
+GIB = 1024**3
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_a_line_has_share_rate_and_time_left():
+    said, clock = [], Clock()
+    transfer = Transfer(said.append, clock=clock)
+    for done in range(17):
+        transfer("uploading a", done * GIB, 16 * GIB)
+        clock.now_s += 8
+    assert said[0] == "uploading a: 1.00 of 16.00 GiB (6%), 128.0 MiB/s, 2 min left"
+    assert said[3] == "uploading a: 4.00 of 16.00 GiB (25%), 128.0 MiB/s, 96 s left"
+    assert len(said) == 15  # not at the beginning, and not at the end
+
+
+def test_lines_come_no_faster_than_their_period():
+    said, clock = [], Clock()
+    transfer = Transfer(said.append, clock=clock)
+    for done in range(1, 100):
+        clock.now_s += PERIOD_S / 10
+        transfer("uploading a", done, 100)
+    assert len(said) == 9
+
+
+def test_another_file_and_a_retry_begin_anew():
+    said, clock = [], Clock()
+    transfer = Transfer(said.append, clock=clock)
+    transfer("checking a", 0, GIB)
+    clock.now_s += 100
+    transfer("uploading a", GIB // 2, GIB)
+    assert said == []
+    clock.now_s += 8
+    transfer("uploading a", GIB * 3 // 4, GIB)
+    assert said.pop() == "uploading a: 0.75 of 1.00 GiB (75%), 32.0 MiB/s, 8 s left"
+    transfer("uploading a", 0, GIB)
+    clock.now_s += 16
+    transfer("uploading a", GIB // 4, GIB)
+    assert said.pop() == "uploading a: 0.25 of 1.00 GiB (25%), 16.0 MiB/s, 48 s left"
+
+
+def test_a_transfer_that_stands_still_says_so():
+    said, clock = [], Clock()
+    transfer = Transfer(said.append, clock=clock)
+    transfer("uploading a", GIB // 4, GIB)
+    clock.now_s += 30
+    transfer("uploading a", GIB // 4, GIB)
+    assert said == ["uploading a: 0.25 of 1.00 GiB (25%), 0.0 MiB/s, stalled"]
