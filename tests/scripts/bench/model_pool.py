@@ -26,7 +26,7 @@ class ModelServer:
         """How long one request holds its slot."""
         return self.ttft_s + (tokens - 1) * self.tpot_s
 
-    def record(self, index, at_s, free, tokens):
+    def record(self, index, at_s, free, tokens, prompt_tokens):
         start_s = max(at_s, heapq.heappop(free)) if free is not None else at_s
         times = array("d", [start_s + self.ttft_s + step * self.tpot_s for step in range(tokens)])
         if free is not None:
@@ -38,26 +38,27 @@ class ModelServer:
             connect_s=0.0,
             end_s=times[-1],
             times_s=times,
-            prompt_tokens=32,
+            prompt_tokens=prompt_tokens,
             output_tokens=tokens,
             cached_tokens=None,
             error=None,
+            asked_tokens=tokens,
         )
 
     def _free(self):
         return None if self.slots is None else [0.0] * self.slots
 
-    def at_rate(self, times_s, tokens):
+    def at_rate(self, times_s, tokens, prompt_tokens=32):
         """What happens to requests that arrive at these times."""
         free = self._free()
-        return [self.record(index, at_s, free, tokens) for index, at_s in enumerate(times_s)]
+        return [self.record(index, at_s, free, tokens, prompt_tokens) for index, at_s in enumerate(times_s)]
 
-    def of_users(self, users, requests, tokens):
+    def of_users(self, users, requests, tokens, prompt_tokens):
         """What happens to users that each send the next request when the last is answered."""
         free, ready, records = self._free(), [(0.0001 * user, user) for user in range(users)], []
         while ready and len(records) < requests:
             at_s, user = heapq.heappop(ready)
-            records.append(self.record(len(records), at_s, free, tokens))
+            records.append(self.record(len(records), at_s, free, tokens, prompt_tokens))
             heapq.heappush(ready, (records[-1].end_s, user))
         return records
 
@@ -84,12 +85,14 @@ class ModelPool:
 
     async def run(self, shares, *, limit_s, progress, judge=None):
         (share,) = shares
-        tokens, rate = share.body["max_tokens"], share.rate_per_s
+        tokens, prompt_tokens, rate = share.body["max_tokens"], share.recipe.count, share.rate_per_s
         if rate is None:
-            records = self.server.of_users(share.concurrency, share.requests, tokens)
+            records = self.server.of_users(share.concurrency, share.requests, tokens, prompt_tokens)
         else:
             count = arrival_count(rate, share.requests, share.duration_s)
-            records = self.server.at_rate(arrivals(rate, count, share.recipe.seed, poisson=share.poisson), tokens)
+            records = self.server.at_rate(
+                arrivals(rate, count, share.recipe.seed, poisson=share.poisson), tokens, prompt_tokens
+            )
         late_s = self.late_s(share)
         if late_s:  # the client sends and reads late; the server is not slower
             records = [

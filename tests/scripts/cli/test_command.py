@@ -18,7 +18,10 @@ from scripts.cli.options import JsonSwitch, Option, Parser, add_options, read_op
 from scripts.errors import CommandRefusedError, ScriptError
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = ("bench", "demo", "docs", "preview", "smoke", "stage_model", "teardown")
+COMMANDS = (
+    "bench", "capacity", "connect", "demo", "deploy", "docs", "doctor", "drift", "logs", "new", "plan", "preview", "recover", "save_token",
+    "smoke", "stage_model", "status", "teardown",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +142,54 @@ def test_help_answers_at_once_without_loading_the_commands_work(command):
 
 STOPPABLE = [
     ("bench", "--stack", "l4-qat", "--out", "out"),
+    ("connect", "--stack", "l4-qat"),
+    ("doctor", "--stack", "l4-qat"),
+    ("drift", "--stack", "l4-qat"),
+    ("logs", "--stack", "l4-qat"),
     ("preview", "run", "--stack", "l4-qat", "--out", "out"),
+    ("recover", "--stack", "l4-qat"),
+    ("save_token", "hfToken", "--stack", "l4-qat"),
     ("smoke", "--stack", "l4-qat"),
+    ("stage_model", "--stack", "l4-qat", "--from", "checkpoint"),
+    ("status", "--stack", "l4-qat"),
     ("teardown", "--stack", "l4-qat", "--yes"),
 ]
+"""Commands that ask the engine first."""
+WITHOUT_ENGINE = [
+    ("capacity", "v6e-4"),
+    ("demo",),
+    ("deploy", "--stack", "l4-qat", "--out", "out"),
+    ("docs",),
+    ("new", "mine", "--model", "E2B"),
+    ("plan", "--stack", "l4-qat"),
+]
+"""Commands whose first work is something else."""
+ENGINE_THAT_WAITS = """
+from scripts.pulumi import engine
+engine.pulumi = lambda: "./pulumi"
+"""
+WORK_THAT_WAITS = """
+import pathlib, shutil, time
+from scripts.cli import command
+class Waiting:
+    def find_spec(self, *_, **__):
+        pathlib.Path("started").touch()
+        time.sleep(60)
+def read(*arguments, known=command._read):
+    found = known(*arguments)
+    sys.meta_path.insert(0, Waiting())
+    shutil.rmtree = Waiting().find_spec
+    return found
+command._read = read
+"""
+"""The first module that a command loads for its work never comes, and no folder is ever cleared, which is the first work of the demo."""
+
+
+def test_no_command_is_forgotten():
+    found = {path.stem for path in (ROOT / "scripts").glob("*.py")} - {"__init__", "errors"}
+    found |= {path.parent.name for path in (ROOT / "scripts").glob("*/__main__.py")}
+    assert sorted(found) == sorted({words[0] for words in [*STOPPABLE, *WITHOUT_ENGINE]})
+    assert sorted(found) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
@@ -150,30 +197,49 @@ STOPPABLE = [
 def test_an_interrupt_while_the_engine_works_is_one_sentence_and_exit_code_130(tmp_path, words, signum):
     """A `pulumi` that never answers stands in for the engine; it gets the same signal, as on a terminal."""
     engine = tmp_path / "pulumi"
-    engine.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexec sleep 60\n")
+    engine.write_text("#!/bin/sh\ntouch started\nexec sleep 60\n")
     engine.chmod(0o755)
+    ends_with_one_sentence(tmp_path, words, signum, ENGINE_THAT_WAITS)
+
+
+@pytest.mark.parametrize("words", WITHOUT_ENGINE, ids=[words[0] for words in WITHOUT_ENGINE])
+def test_an_interrupt_from_its_beginning_is_one_sentence_and_exit_code_130(tmp_path, words):
+    ends_with_one_sentence(tmp_path, words, signal.SIGINT, WORK_THAT_WAITS)
+
+
+def ends_with_one_sentence(folder, words, signum, preparation):
     name, *arguments = words
     starter = (
-        "import sys, runpy; from scripts.pulumi import engine\n"
-        f"engine.pulumi = lambda: {str(engine)!r}; sys.argv = [{name!r}, *{arguments!r}]\n"
+        f"import sys, runpy\n{preparation}\nsys.argv = [{name!r}, *{arguments!r}]\n"
         f"runpy.run_module('scripts.{name}', run_name='__main__', alter_sys=True)"
     )
-    environment = {**os.environ, "GOOGLE_CLOUD_PROJECT": "my-project", "PYTHONPATH": str(ROOT)}
-    (tmp_path / "Pulumi.yaml").write_text("name: x\n")
-    (tmp_path / "Pulumi.l4-qat.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
-    process = subprocess.Popen(
-        [sys.executable, "-c", starter],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    while not (tmp_path / "started").exists() and process.poll() is None:
+    environment = {
+        **os.environ,
+        "GOOGLE_CLOUD_PROJECT": "my-project",
+        "GOOGLE_OAUTH_ACCESS_TOKEN": "a-token",
+        "PYTHONPATH": str(ROOT),
+    }
+    (folder / "token").write_text(f"hf_{'a' * 34}\n")
+    (folder / "Pulumi.yaml").write_text("name: x\n")
+    (folder / "Pulumi.l4-qat.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
+    (folder / "checkpoint").mkdir()
+    (folder / "checkpoint" / "config.json").write_text("{}")
+    with (folder / "token").open() as token:
+        process = subprocess.Popen(
+            [sys.executable, "-c", starter],
+            cwd=folder,
+            env=environment,
+            stdin=token,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    while not (folder / "started").exists() and process.poll() is None:
         time.sleep(0.02)
+    assert process.poll() is None, "".join(process.communicate())
     os.killpg(process.pid, signum)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     last = errors.strip().splitlines()[-1]

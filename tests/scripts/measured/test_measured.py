@@ -26,7 +26,7 @@ from scripts.smoke.run import PLAN_CHECK, run_smoke
 from scripts.smoke.target import SmokeTarget
 from stacks.loading import from_file
 from stacks.planned import to_deployment
-from tests.scripts.bench.planted_pool import PlantedPool
+from tests.scripts.bench.model_pool import ModelPool, ModelServer
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
@@ -74,7 +74,8 @@ def deployed(project, slower, monkeypatch):
         for room in ("scripts.pulumi.stack", "scripts.bench.run", "scripts.measured.record"):
             monkeypatch.setattr(f"{room}.stack_outputs", lambda _: outputs)
         # A busy machine makes a real load invalid, and an invalid point is not kept.
-        monkeypatch.setattr("scripts.bench.sweep.WorkerPool", lambda: PlantedPool(slots=2, stream_s=0.2))
+        server = ModelServer(slots=2, ttft_s=0.025, tpot_s=0.025)
+        monkeypatch.setattr("scripts.bench.sweep.WorkerPool", lambda: ModelPool(server))
         for room in ("scripts.client.access", "scripts.bench.run"):
             monkeypatch.setattr(f"{room}.open_stack_access", lambda _: open_url_access(slower))
         return raw
