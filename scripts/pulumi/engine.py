@@ -143,6 +143,12 @@ def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
     if answer.returncode == 0:
         return answer.stdout
     error = first_error(answer.stderr or answer.stdout)
+    if "PULUMI_ACCESS_TOKEN must be set" in error:
+        # No refusal: that would mean that the stack does not exist, and a teardown would believe it.
+        raise PulumiFailedError(
+            "Pulumi is not logged in; run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` for a bucket of your own.",
+            answer.stdout + answer.stderr,
+        )
     missing = re.match(r"no stack named '([^']*)' found", error)
     if missing:
         stack = missing[1].rpartition("/")[2]

@@ -1,0 +1,40 @@
+"""What the engine says is passed on as one sentence with the next step."""
+
+import subprocess
+
+import pytest
+
+from scripts.errors import CommandRefusedError
+from scripts.pulumi import engine
+from scripts.pulumi import state as states
+from scripts.pulumi.engine import PulumiFailedError
+
+NO_LOGIN = "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n"
+
+
+def answers(monkeypatch, said):
+    monkeypatch.setattr(
+        engine, "run", lambda *arguments, **_: subprocess.CompletedProcess(arguments, 255, "", f"{said}\n")
+    )
+
+
+def test_a_missing_login_names_the_command(monkeypatch):
+    answers(monkeypatch, NO_LOGIN)
+    with pytest.raises(PulumiFailedError, match=r"^Pulumi is not logged in; run `pulumi login`, or") as failed:
+        engine.query(["stack", "ls"])
+    assert "\n" not in str(failed.value)
+
+
+def test_a_missing_login_is_not_taken_for_a_missing_stack(monkeypatch, tmp_path):
+    monkeypatch.setattr(engine, "pulumi", lambda: "pulumi")
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}")
+    answers(monkeypatch, NO_LOGIN)
+    assert states.read("x").status == "unreadable"
+    answers(monkeypatch, "error: no stack named 'x' found")
+    assert states.read("x").status == "missing"
+
+
+def test_a_missing_stack_names_the_command(monkeypatch):
+    answers(monkeypatch, "error: no stack named 'organization/p/mine' found")
+    with pytest.raises(CommandRefusedError, match="Stack mine does not exist; run `pulumi stack init mine`"):
+        engine.query(["stack", "output"])
