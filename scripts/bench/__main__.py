@@ -87,7 +87,7 @@ class ReportFolder:
         Option(
             "Points to draw over time, by their keys (default: the highest loads, and points that are not valid).",
             parse=_keys,
-            metavar="LIST",
+            metavar="KEYS",
         ),
     ] = ()
 
