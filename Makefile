@@ -1,9 +1,9 @@
-# gemma-serving. `make setup`, `make demo`, `make test`, `make long`, `make nightly`, `make laws`, `make oracle`, `make check`, `make docs`, `make clean`; see README.md.
+# gemma-serving. `make setup`, `make demo`, `make test`, `make long`, `make nightly`, `make laws`, `make oracle`, `make check`, `make docs`, `make pictures`, `make clean`; see README.md.
 SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 STAMP := .venv/.requirements-dev.txt
 
-.PHONY: setup demo test long nightly schedules laws kills oracle check docs format lock clean
+.PHONY: setup demo test long nightly schedules laws kills oracle check docs pictures format lock clean
 
 setup: $(STAMP)
 	@.venv/bin/python -m tools.engine
@@ -58,6 +58,10 @@ check: setup
 
 docs: setup
 	@.venv/bin/python -m scripts.docs
+
+# The pictures of terminals in docs/images, from a wait for capacity on the local cloud. About a minute.
+pictures: setup
+	@.venv/bin/python -m tests.pictures
 
 format: setup
 	@.venv/bin/ruff format .

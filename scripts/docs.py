@@ -4,15 +4,16 @@ A generated file is written as a whole. A generated table stands between `<!-- g
 otherwise written by hand. With --check nothing is written, and the exit code is 1 if a file is out of date.
 """
 
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
@@ -81,6 +82,22 @@ def _rules_page() -> str:
     return rules_page()
 
 
+def _commands_page() -> str:
+    from scripts.cli.reference import commands_page
+
+    return commands_page(all_commands())
+
+
+def all_commands() -> Sequence[Command[Any]]:
+    """Return the command of each module below `scripts` that has one, by name."""
+    rooms = Path(__file__).parent
+    names = [f"scripts.{path.parent.name}.__main__" for path in rooms.glob("*/__main__.py")]
+    names += [f"scripts.{path.stem}" for path in rooms.glob("*.py") if path.stem != "__init__"]
+    modules = [importlib.import_module(name) for name in names]
+    found: list[Command[Any]] = [module.COMMAND for module in modules if hasattr(module, "COMMAND")]
+    return sorted(found, key=lambda command: command.name)
+
+
 def _planning() -> Mapping[str, str]:
     from planning.reference import solve_table, support_table
 
@@ -92,6 +109,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/accuracy.md": _accuracy_page,
     "docs/assumptions.md": lambda: _printed_by("localcloud.ledger.page"),
     "docs/checkpoints.md": _checkpoints_page,
+    "docs/commands.md": _commands_page,
     "docs/rules.md": _rules_page,
     "docs/settings.md": _settings_page,
     "docs/settings.schema.json": _settings_schema,

@@ -96,6 +96,60 @@ def positional_names(kind: type[object]) -> Sequence[str]:
     ]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedOption:
+    """What a reference says of an option."""
+
+    group: str
+    """Heading of its group; empty for the command's own."""
+    words: str
+    """How it is written, such as `--limit N`."""
+    meaning: str
+    default: str
+    """`required`, or the value without it; empty for a switch and where there is none."""
+
+
+def described_options(kind: type[object]) -> Iterator[DescribedOption]:
+    """Yield every option of a dataclass in the order of its fields, groups included."""
+    for field, hint, option in _fields(kind):
+        if option is not None:
+            yield _described(field, hint, option)
+        else:
+            heading = (hint.__doc__ or "").rstrip(".")
+            yield from (dataclasses.replace(inner, group=heading) for inner in described_options(hint))
+
+
+def _described(field: "dataclasses.Field[object]", hint: type[object], option: Option) -> DescribedOption:
+    name, value = _flag(field, option), _metavar(field, hint, option)
+    if option.negatable:
+        name = f"{name}, --no-{name.removeprefix('--')}"
+    words = value if option.positional else name if hint is bool else f"{name} {value}"
+    if option.bare is not None:
+        words = f"{name} [{value}]"
+    return DescribedOption(
+        group="",
+        words=f"{words} ..." if option.repeated else words,
+        meaning=f"{option.help} {option.variable} in the environment stands in for it."
+        if option.variable
+        else option.help,
+        default="required" if field.default is dataclasses.MISSING else _shown_default(field),
+    )
+
+
+def _flag(field: "dataclasses.Field[object]", option: Option) -> str:
+    return option.flag or f"--{field.name.replace('_', '-')}"
+
+
+def _metavar(field: "dataclasses.Field[object]", hint: type[object], option: Option) -> str:
+    return option.metavar or (field.name.upper() if option.positional else _METAVARS.get(hint, "TEXT"))
+
+
+def _shown_default(field: "dataclasses.Field[object]") -> str:
+    """Return a default as text; empty where leaving the option out says it all."""
+    default = field.default
+    return "" if default is None or default is False or default == () else str(default)
+
+
 def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", type[object], Option | None]]:
     """Yield each field, the type of its value, and its option; a group of options has none."""
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -112,17 +166,17 @@ def _value_type(hint: object) -> type[object]:
 
 
 def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: type[object], option: Option) -> None:
-    flag = option.flag or f"--{field.name.replace('_', '-')}"
+    flag = _flag(field, option)
     required = field.default is dataclasses.MISSING
     default = None if required else field.default
-    shown = "" if default is None or default is False or default == () else f" (default: {default})"
-    words: dict[str, Any] = {"help": f"{option.help}{shown}", "default": default}
+    shown = "" if required else _shown_default(field)
+    words: dict[str, Any] = {"help": f"{option.help} (default: {shown})" if shown else option.help, "default": default}
     if hint is bool:
         words["action"] = argparse.BooleanOptionalAction if option.negatable else "store_true"
     else:
         words |= {
             "type": _reader(flag, hint, option),
-            "metavar": option.metavar or (field.name.upper() if option.positional else _METAVARS.get(hint, "TEXT")),
+            "metavar": _metavar(field, hint, option),
         }
     if option.bare is not None:
         words |= {"nargs": "?", "const": option.bare}

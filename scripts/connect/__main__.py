@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from contracts.exit_codes import ExitCode
@@ -199,22 +199,31 @@ def command_of(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return words[:at], words[at + 1 :]
 
 
+def _connect_alone(options: ConnectOptions) -> ExitCode:
+    return cast("ExitCode", _connect(options, ()))
+
+
+COMMAND: Final = Command(
+    name="connect",
+    help=__doc__,
+    options=ConnectOptions,
+    run=_connect_alone,
+    after_interrupt="The way to the server is closed; the server runs on.",
+    subcommands=(Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat),),
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code, or that of the command after `--`."""
     words, command = command_of(sys.argv[1:] if arguments is None else arguments)
-    subcommand = Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat)
     if command and "chat" in words:
         say("connect", "chat runs no command; leave out what follows --.")
         return int(ExitCode.REFUSED)
-    connect = Command(
-        name="connect",
-        help=__doc__,
-        options=ConnectOptions,
-        run=lambda options: cast("ExitCode", _connect(options, command)),
-        after_interrupt="The way to the server is closed; the server runs on.",
-        subcommands=(subcommand,),
-    )
-    return run_command(connect, words)
+
+    def connect(options: ConnectOptions) -> ExitCode:
+        return cast("ExitCode", _connect(options, command))
+
+    return run_command(replace(COMMAND, run=connect), words)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,202 @@
+"""Write the pictures of terminals in docs/images: `make pictures`, about a minute.
+
+A stack waits for capacity on the local cloud and gets it, in terminals that pyte reads. Nothing is drawn by hand: each picture shows the
+rows that stood on the screen; rows in the middle of the engine's table are left out, and counted. A picture is written again only if more
+than its figures changed; delete it to have it written in any case.
+"""
+
+import html
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from pyte.graphics import FG_BG_256
+
+from tests.engine.conftest import Workspace, open_workspace
+from tests.engine.terminal import Terminal
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "images"
+STACK = "tpu-v6e1"
+CELL, ROW, MARGIN, BAR = 8.4, 18, 14, 30
+"""Width of a character, height of a row, margin and height of the title bar, in pixels at a font size of 14."""
+
+FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+COLOURS = {
+    "default": "#d8dee9",
+    "black": "#98a2b3",
+    "red": "#f0717f",
+    "green": "#8fd18b",
+    "brown": "#e5c07b",
+    "blue": "#7fb4f0",
+    "magenta": "#d49be8",
+    "cyan": "#6fcfd8",
+    "white": "#eceff4",
+}
+"""Each is readable on the dark ground (contrast of 4.5 or more); the ground is the same on light and dark pages."""
+
+_NAMED = {FG_BG_256[at]: name for at, name in enumerate(tuple(COLOURS)[1:])}
+"""The first colours of the palette of 256, which the engine uses, by pyte's names for them."""
+
+_WORDS = re.compile(r"\S+(?: \S+)*")
+"""Words with single spaces between them: renderers of SVG fold wider gaps."""
+
+_OWNER = re.compile(r"\S+@\S+ \(process \d+")
+_NOBODY = "you@laptop"
+_PRIVATE = re.compile(r"(?<![\w.:/-])/\w[\w./-]*|[\w.-]+@(?!sha256:)[\w.-]+")
+"""An absolute path, and an account on a machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Characters of one style beside each other; `data`, `fg` and `bold` as pyte names them."""
+
+    column: int
+    data: str
+    fg: str = "default"
+    bold: bool = False
+
+
+def read_rows(terminal: Terminal) -> Sequence[Sequence[Run]]:
+    """Return the rows of a terminal's screen down to the last that is not empty, with their colours."""
+    screen = terminal.screen
+    rows = []
+    for line in range(screen.lines):
+        cells = [(column, screen.buffer[line][column]) for column in range(screen.columns)]
+        runs = []
+        for (colour, bold), group in groupby(cells, key=lambda cell: (cell[1].fg, cell[1].bold)):
+            found = list(group)
+            text = "".join(cell.data for _, cell in found)
+            runs += [
+                Run(column=found[0][0] + match.start(), data=match[0], fg=colour, bold=bold)
+                for match in _WORDS.finditer(text)
+            ]
+        rows.append(runs)
+    while rows and not rows[-1]:
+        rows.pop()
+    return [[_without_owner(run) for run in row] for row in rows]
+
+
+def draw(command: str, rows: Sequence[Sequence[Run]]) -> str:
+    """Return an SVG image of a terminal that shows a command and the rows of its screen."""
+    shown = [[Run(column=0, data="$", fg="green", bold=True), Run(column=2, data=command, bold=True)], *rows]
+    columns = max(run.column + len(run.data) for row in shown for run in row)
+    width, height = round(columns * CELL + 2 * MARGIN), BAR + len(shown) * ROW + MARGIN
+    texts = [_text(run, BAR + at * ROW + 14) for at, row in enumerate(shown) for run in row]
+    return "\n".join(
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
+            f"<title>{html.escape(command, quote=False)}</title>",
+            f"<style>text{{font:14px {FONTS}}} .b{{font-weight:bold}} .w{{font-size:11px;fill:#9aa4b5}}</style>",
+            f'<rect x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="8" fill="#1e222a" stroke="#7b8494"/>',
+            *(f'<circle cx="{MARGIN + 4 + 14 * at}" cy="14" r="4" fill="#4b5363"/>' for at in range(3)),
+            f'<text x="{width - MARGIN}" y="18" class="w" text-anchor="end">local cloud, simulated</text>',
+            *texts,
+            "</svg>\n",
+        )
+    )
+
+
+def words_of(picture: str) -> str:
+    """Return the text of a picture, one row a line, with its columns."""
+    rows: dict[int, str] = {}
+    for x, y, text in re.findall(r'<text x="([\d.]+)" y="(\d+)"[^>]*>([^<]*)</text>', picture):
+        column = round((float(x) - MARGIN) / CELL)
+        rows[int(y)] = rows.get(int(y), "").ljust(column) + html.unescape(text)
+    return "\n".join(rows[y] for y in sorted(rows))
+
+
+def private_words(text: str) -> Sequence[str]:
+    """Return what a picture must not show: folders of a machine, and accounts on it."""
+    return [found for found in _PRIVATE.findall(text) if found != _NOBODY]
+
+
+def _without_owner(run: Run) -> Run:
+    return Run(column=run.column, data=_OWNER.sub(f"{_NOBODY} (process 4321", run.data), fg=run.fg, bold=run.bold)
+
+
+def _text(run: Run, y: int) -> str:
+    name = _NAMED.get(run.fg, run.fg).removeprefix("bright")
+    colour = COLOURS.get(name, COLOURS["default"])
+    bold = ' class="b"' if run.bold else ""
+    place = f'x="{run.column * CELL + MARGIN:.1f}" y="{y}"'
+    width = f'textLength="{len(run.data) * CELL:.1f}" lengthAdjust="spacingAndGlyphs"'
+    return f'<text {place}{bold} fill="{colour}" {width}>{html.escape(run.data, quote=False)}</text>'
+
+
+def _write(name: str, command: str, rows: Sequence[Sequence[Run]]) -> None:
+    picture, path = draw(command, rows), FOLDER / name
+    if found := private_words(words_of(picture)):
+        raise SystemExit(f"pictures: {name} would show {found[0]!r}; nothing was written.")
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    if _figureless(before) == _figureless(picture):
+        print(f"pictures: {name} has other figures only; it stays.")
+        return
+    path.write_text(picture, encoding="utf-8")
+    print(f"pictures: {name} written.")
+
+
+def _figureless(picture: str) -> str:
+    """Return a picture without digits, spaces and dots: places follow the figures, and dots show that something goes on."""
+    return re.sub(r"[\d\s.]+", "", picture)
+
+
+def _terminal(workspace: Workspace, columns: int, words: Sequence[object]) -> Terminal:
+    folder = workspace.folder / "project"
+    return Terminal(words, columns=columns, lines=80, folder=folder, environment=workspace.environment)
+
+
+def _status(workspace: Workspace, name: str) -> None:
+    words = ("-m", "scripts.status", "--stack", STACK)
+    terminal = _terminal(workspace, 100, (sys.executable, *words))
+    try:
+        terminal.end()
+        _write(name, f"python {' '.join(words)}", read_rows(terminal))
+    finally:
+        terminal.close()
+
+
+def _tree(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
+    """Return the first rows of the engine's table and its last, which are the capacity's."""
+    cut = Run(column=1, data=f"... {len(rows) - 4} rows ...", fg="black")
+    return [*rows[:2], [cut], *rows[-2:]]
+
+
+def _outputs(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
+    """Return the rows from the stack's outputs on."""
+    begin = next(at for at, row in enumerate(rows) if row and row[0].data.startswith("Outputs:"))
+    return rows[begin:]
+
+
+def _give(workspace: Workspace, chips: int) -> None:
+    zone = {"accelerator_types": ["v6e-1"], "flex_start": True, "capacity": {"v6e-1": chips}}
+    workspace.change_scenario({"tpu": {"zones": dict.fromkeys(workspace.admin("scenario")["tpu"]["zones"], zone)}})
+
+
+def main() -> None:
+    """Take a stack through its wait and write the pictures."""
+    with tempfile.TemporaryDirectory() as folder, open_workspace(Path(folder) / "pictures") as workspace:
+        workspace.pulumi("stack", "init", STACK)
+        _give(workspace, 0)
+        words = ("up", "--yes", "--skip-preview", "--stack", STACK)
+        up = _terminal(workspace, 154, (workspace.engine, *words))
+        try:
+            up.until(lambda it: re.search(r"[1-9]\ds/30m \S+ WAITING", it.text), "the wait")
+            _write("up-waiting.svg", f"pulumi {' '.join(words)}", _tree(read_rows(up)))
+            _status(workspace, "status-waiting.svg")
+            _give(workspace, 4)
+            if up.end() != 0:
+                raise SystemExit(f"pictures: `pulumi up` failed:\n{up.text}")
+            _write("up-ready.svg", f"pulumi {' '.join(words)}", _outputs(read_rows(up)))
+        finally:
+            up.close()
+        _status(workspace, "status-ready.svg")
+        workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""docs/commands.md names every command with every option that its --help has."""
+
+import re
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command
+from scripts.cli.options import JsonSwitch, Option
+from scripts.cli.reference import commands_page
+from scripts.docs import all_commands
+from tests.test_pages import GENERATED
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "commands.md").read_text()
+COMMANDS = [
+    (command, [sub.name] if sub else [], f"scripts.{command.name}{' ' + sub.name if sub else ''}")
+    for command in all_commands()
+    for sub in (None, *command.subcommands)
+]
+
+
+def section(title):
+    found = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
+    return found[1] if found else ""
+
+
+@pytest.mark.parametrize(("command", "words", "title"), COMMANDS, ids=[title for *_, title in COMMANDS])
+def test_every_option_of_the_help_stands_in_the_page(command, words, title, capsys):
+    with pytest.raises(SystemExit):
+        run_command(command, [*words, "--help"])
+    options = set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, flags=re.MULTILINE))
+    rows = "".join(line for line in section(title).splitlines() if line.startswith("| `"))
+    assert section(title), f"{title} has no section"
+    assert [option for option in sorted(options) if not re.search(rf"{option}[ `,]", rows)] == []
+
+
+def test_every_command_of_the_readme_stands_in_the_page():
+    named = set(re.findall(r"^\| `python -m (scripts\.\w+)`", (ROOT / "README.md").read_text(), flags=re.MULTILINE))
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not section(name)] == []
+
+
+def test_every_exit_code_stands_in_the_page():
+    assert [code for code in ExitCode if f"| {int(code)} | {code.meaning} |" not in PAGE] == []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits."""
+
+    longest_s: Annotated[float, Option("Longest time.", flag="--longest", metavar="SECONDS")] = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """Options of each kind."""
+
+    folder: Annotated[Path, Option("A folder.", positional=True)]
+    stack: Annotated[str, Option("A stack.", metavar="NAME")]
+    limits: Limits
+    label: Annotated[tuple[str, ...], Option("A|B.", metavar="KEY=<V>", repeated=True)] = ()
+    write: Annotated[str | None, Option("Write.", metavar="NAME", bare="")] = None
+    wait: Annotated[bool, Option("Wait.", negatable=True)] = True
+    token: Annotated[str | None, Option("A token.", variable="THE_TOKEN")] = None
+    as_json: JsonSwitch = False
+
+
+def test_each_kind_of_option_is_described():
+    page = commands_page([Command(name="planted", help="Do it.\n\n  a | b <c>\n\nMore.", options=Planted, run=None)])
+    for row in (
+        "| `FOLDER` | A folder. | required |",
+        "| `--stack NAME` | A stack. | required |",
+        "| `--longest SECONDS` | Longest time. | `5.0` |",
+        "| `--label KEY=<V> ...` | A\\|B. |  |",
+        "| `--write [NAME]` | Write. |  |",
+        "| `--wait, --no-wait` | Wait. | `True` |",
+        "| `--token TEXT` | A token. THE_TOKEN in the environment stands in for it. |  |",
+        "| `--json` | Print one JSON object on stdout. |  |",
+        "| Limits | meaning | default |",
+        "```text\na | b <c>\n```",
+    ):
+        assert row in page
+
+
+HAND_WRITTEN = [
+    page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if page.name not in GENERATED
+]
+LINE = re.compile(r"(?:\$ )?(?:\.venv/bin/)?python -m scripts\.(\w+) (.*)")
+
+
+def shown_lines(page):
+    """Yield the command lines of a page, in blocks and in prose, that have arguments."""
+    text = page.read_text()
+    blocks = re.findall(r"```(?:sh|console)?\n(.*?)```", text, flags=re.DOTALL)
+    lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    yield from dict.fromkeys(line for line in lines if LINE.fullmatch(line))
+
+
+def reading_only(command):
+    """The same command, which reads its options and does nothing."""
+    subcommands = tuple(reading_only(sub) for sub in command.subcommands)
+    return replace(command, run=command.run and (lambda _: ExitCode.DONE), subcommands=subcommands)
+
+
+def ending_of(line):
+    """The exit code with which a command reads the options of a command line."""
+    name, words = LINE.fullmatch(line).groups()
+    command = next(command for command in all_commands() if command.name == name)
+    return run_command(reading_only(command), shlex.split(words.partition(" -- ")[0], comments=True))
+
+
+@pytest.mark.parametrize("page", HAND_WRITTEN, ids=lambda page: page.name)
+def test_every_command_line_of_a_page_is_accepted(page, capsys):
+    refused = [f"{line}: {capsys.readouterr().err}" for line in shown_lines(page) if ending_of(line) != ExitCode.DONE]
+    assert refused == []
+
+
+def test_the_pages_have_command_lines():
+    assert len(list(shown_lines(ROOT / "docs" / "tasks.md"))) > 15
+    assert len([line for page in HAND_WRITTEN for line in shown_lines(page)]) > 60
+
+
+@pytest.mark.parametrize("line", ["python -m scripts.status --stcak x", "python -m scripts.stage_model --from x"])
+def test_a_command_line_with_a_mistake_is_refused(line, capsys):
+    assert ending_of(line) == ExitCode.REFUSED
