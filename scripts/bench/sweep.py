@@ -150,6 +150,8 @@ def run_sweep(settings: SweepSettings, sweep: Sweep, access: ServerAccess, repor
     try:
         return asyncio.run(_sweep(settings, sweep, access, reporter, state))
     except KeyboardInterrupt:
+        if state.planned:  # SIGTERM may come after a point was written and before it was counted
+            state.results |= ResultStore(settings.out).done()
         return state.outcome("interrupted", "interrupted; the current point was not kept")
 
 

@@ -263,7 +263,7 @@ def test_the_equivalent_vllm_command_names_the_same_load():
 def test_no_measurement_reads_a_clock_that_can_be_set():
     """A clock that is put right in the middle of a sweep changes no duration.
 
-    Wall time are the date of a result, and the start of the server, which `/metrics` states in wall time only.
+    Wall time are the date of a result, the start of the server, which `/metrics` states in wall time only, and the age of what Google says of a machine.
     """
     root = Path(__file__).parents[3] / "scripts"
     files = [f for room in ("bench", "client", "smoke") for f in (root / room).glob("*.py") if f.name != "access.py"]
@@ -273,6 +273,10 @@ def test_no_measurement_reads_a_clock_that_can_be_set():
     ]
     assert sorted(readings) == [
         ("checks_basic.py", "    start_s = time.time() - began_s if began_s is not None else 0.0"),
+        (
+            "failure.py",
+            "            facts = cloud_facts(google_api.connect(), self._found, stack=self._stack, now=datetime.now(UTC))",
+        ),
         ("results.py", '        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),'),
     ]
 

@@ -18,11 +18,13 @@ import pytest
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from scripts.bench import sweep as sweeps
+from scripts.bench.__main__ import COMMAND
 from scripts.bench.points import Point, Sweep, SweepError
 from scripts.bench.run import open_target
 from scripts.bench.settings import SweepSettings
-from scripts.bench.store import read_results, read_run
+from scripts.bench.store import ResultStore, read_results, read_run
 from scripts.bench.sweep import _Saturation, run_sweep, seed_of
+from scripts.cli.command import run_command
 from scripts.client.access import ServerAccess
 from tests.scripts.bench.model_pool import ModelPool, ModelServer
 from tests.scripts.sample_outputs import sample_outputs
@@ -438,7 +440,8 @@ def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tm
     ]
     calm.control({"kind": "endless", "after_tokens": 2, "spare": 40})  # the second point is never complete
     process = run_cli(*words, "--warm-up", "0", "--seed", "4", "--out", str(tmp_path))
-    until((tmp_path / "results.jsonl").exists)
+    stored = tmp_path / "results.jsonl"
+    until(lambda: stored.exists() and stored.read_bytes().endswith(b"\n"))
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
@@ -457,6 +460,19 @@ def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tm
     assert again.returncode == 0, errors
     told = json.loads(output)
     assert (told["ending"], told["stored"], told["simulated"]) == ("done", 3, "timed")
+
+
+def test_a_point_that_was_written_when_the_interrupt_came_is_counted(calm, tmp_path, monkeypatch, capsys):
+    append = ResultStore.append
+
+    def interrupted(store, result):
+        append(store, result)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ResultStore, "append", interrupted)
+    words = ["--url", calm.url, "--concurrency", "1,2,3", "--input-tokens", "8", "--output-tokens", "8"]
+    assert run_command(COMMAND, [*words, "--requests", "4", "--warm-up", "0", "--out", str(tmp_path)]) == 130
+    assert "1 of 3 points are complete" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
