@@ -110,6 +110,7 @@ class WorkerPool:
                 "-m",
                 "scripts.bench.worker",
                 stdin=asyncio.subprocess.PIPE,
+                process_group=0,  # Ctrl-C of the terminal reaches only the parent, which ends its workers
                 stdout=asyncio.subprocess.PIPE,
                 cwd=ROOT,
             )
