@@ -12,6 +12,10 @@ PHASE_KEY: Final = "phase"
 DOCUMENT_HASH_KEY: Final = "document-hash"
 UPDATED_AT_KEY: Final = "updated-at"
 DETAIL_KEY: Final = "detail"
+SERVING_HASH_KEY: Final = "serving-hash"
+PAUSE_BEGAN_KEY: Final = "pause-began-at"
+PAUSE_ENDED_KEY: Final = "pause-ended-at"
+ENDS_AT_KEY: Final = "ends-at"
 
 STARTING: Final = "starting"
 PULLING_IMAGE: Final = "pulling image"
@@ -20,6 +24,8 @@ LOADING: Final = "loading"
 COMPILING: Final = "compiling"
 READY: Final = "ready"
 RETRYING: Final = "retrying"
+RESTORING: Final = "restoring"
+ENDING: Final = "ending"
 FAILED: Final = "failed"
 
 PHASES: Final[Mapping[str, str]] = {
@@ -30,7 +36,10 @@ PHASES: Final[Mapping[str, str]] = {
     COMPILING: "vLLM compiles, captures graphs or warms up.",
     READY: "`/health` answers.",
     RETRYING: "The attempt failed, and the agent tries again in a moment. `detail` says why, as for `failed`.",
-    FAILED: "The agent does not try again until the document changes. `detail` holds the server's last lines.",
+    RESTORING: "The document failed, and the agent starts the last document that was ready. `detail` says why, as for `failed`.",
+    ENDING: "The end of the run duration is near. The server has ended the running requests and stopped.",
+    FAILED: "The agent does not try again until the document or its limits change. `detail` holds the server's last lines. "
+    f"`{SERVING_HASH_KEY}` says whether an older document serves.",
 }
 """Every phase, in the order in which a start passes through them, and what it means."""
 
@@ -40,7 +49,12 @@ GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     PHASE_KEY: "One of the phases below.",
     DOCUMENT_HASH_KEY: "Hash of the serving document that the phase is about.",
     UPDATED_AT_KEY: "RFC 3339, UTC.",
-    DETAIL_KEY: f"For `{RETRYING}` and `{FAILED}`: the last lines of the server's log without secrets, at most {DETAIL_LIMIT_BYTES // 1024} KiB. "
+    DETAIL_KEY: f"For `{RETRYING}`, `{RESTORING}` and `{FAILED}`: the last lines of the server's log without secrets, "
+    f"at most {DETAIL_LIMIT_BYTES // 1024} KiB. "
     "Otherwise one line of progress, or empty.",
+    SERVING_HASH_KEY: "Hash of the document whose server answers now; empty if none does. After a failed change this is the last good document.",
+    PAUSE_BEGAN_KEY: "When the agent began to stop the old server for this document, RFC 3339, UTC; empty if it did not. Requests fail from then on.",
+    PAUSE_ENDED_KEY: "When a server answered again after that, RFC 3339, UTC; empty while none does.",
+    ENDS_AT_KEY: "When Google deletes the machine, RFC 3339; empty if it has no run limit, or if nobody told the machine.",
 }
 """Every key that the agent publishes, and what stands in it."""

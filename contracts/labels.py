@@ -15,6 +15,11 @@ URN_LABEL: Final = f"{PRODUCT}-urn"
 MAX_AGE_LABEL: Final = f"{PRODUCT}-max-age"
 MAX_USD_LABEL: Final = f"{PRODUCT}-max-usd"
 
+RETAINED_LABEL: Final = f"{PRODUCT}-retained"
+RETAINED: Final = "true"
+"""Value of `RETAINED_LABEL` on a bucket that stays when its stack is destroyed. It stands on the bucket, so that a teardown needs neither
+state nor settings to see it."""
+
 URN_DIGITS: Final = 40
 """Hex digits of the URN's SHA-256 in `URN_LABEL`; a label's value has at most 63 characters."""
 

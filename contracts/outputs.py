@@ -21,7 +21,18 @@ DETAILS_TYPE: Final = "gemma-serving:index:StackDetails"
 """Type of the component whose outputs are the `DETAILS`."""
 DETAILS: Final = frozenset(
     camel_case(field)
-    for field in ("served_model", "plan", "vllm", "smoke", "labels", "project", "api_key_secret", "tunnel", "zone")
+    for field in (
+        "served_model",
+        "rollout",
+        "plan",
+        "vllm",
+        "smoke",
+        "labels",
+        "project",
+        "api_key_secret",
+        "tunnel",
+        "zone",
+    )
 )
 """JSON keys of the outputs that `pulumi up` does not print."""
 
@@ -122,6 +133,17 @@ class PlanSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPlan:
+    """How a new revision of the Cloud Run service gets requests."""
+
+    service: Annotated[str, Doc("Full name of the service.")]
+    steps: Annotated[tuple[int, ...], Doc("Shares of the traffic in percent, rising to 100.")]
+    requests: Annotated[int, Doc("Requests of each measurement.")]
+    max_slowdown: Annotated[float, Doc("Most by which the new revision may be slower than the old one.")]
+    max_failed: Annotated[float, Doc("Most requests of a measurement that may fail, as a share.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StackOutputs:
     """Everything that a deployed stack says about itself."""
 
@@ -147,6 +169,9 @@ class StackOutputs:
     ] = None
     tunnel: Annotated[Tunnel | None, Doc("How to open the tunnel; null where there is none.")] = None
     zone: Annotated[str | None, Doc("TPU: zone that had capacity; null on Cloud Run.")] = None
+    rollout: Annotated[
+        RolloutPlan | None, Doc("How `scripts.rollout` moves the traffic; null if `pulumi up` moves it.")
+    ] = None
     state: Annotated[str | None, Doc("TPU: state of the queued resource, such as `ACTIVE`; null on Cloud Run.")] = None
     phase: Annotated[str | None, Doc("TPU: last phase that the machine published; null on Cloud Run.")] = None
     deadline: Annotated[

@@ -9,6 +9,7 @@ from contracts.fields import camel_case, documented
 from contracts.guest_attributes import GUEST_ATTRIBUTES, PHASES
 from contracts.labels import LABELS
 from contracts.outputs import DETAILS, StackOutputs
+from contracts.rollout import ROLLOUT_KEYS
 from contracts.serving_document import DOCUMENT_KEYS
 
 
@@ -17,6 +18,7 @@ def tables() -> Mapping[str, str]:
     return {
         "labels": table("label", LABELS),
         "serving-document": table("key", DOCUMENT_KEYS),
+        "rollout": table("key", ROLLOUT_KEYS),
         "guest-attributes": table("key", GUEST_ATTRIBUTES),
         "phases": table("phase", PHASES),
         "stack-outputs": table("printed output", _outputs(are_details=False)),

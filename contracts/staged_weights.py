@@ -1,10 +1,18 @@
 """The mark of a staged checkpoint: `scripts.stage_model` writes it, the program, the doctor and the planner's command look for it."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 MANIFEST: Final = "gemma-serving-manifest.json"
 """Written last: a folder of a bucket with a manifest holds the whole checkpoint."""
+
+PARTS: Final = ".gemma-serving-parts"
+"""Folder of a bucket with the parts of files that are not complete yet. It lies beside the checkpoints, so that no server reads it."""
+
+HASH_VARIABLE: Final = "GEMMA_SERVING_WEIGHTS"
+"""Environment variable of the server with the hash of the weights that it is bound to: other weights are a new revision, or a restart."""
 
 _WEIGHTS_SUFFIX: Final = ".safetensors"
 
@@ -24,6 +32,13 @@ def weights_bytes(manifest: Mapping[str, object]) -> int:
     """Return the size of the weights that a manifest lists; 0 if it lists none."""
     sizes = (one.get("size_bytes") for one in _files(manifest) if str(one.get("name")).endswith(_WEIGHTS_SUFFIX))
     return sum(size for size in sizes if isinstance(size, int))
+
+
+def manifest_hash(manifest: Mapping[str, object]) -> str:
+    """Return the hash of what a manifest lists: names, sizes and checksums, whatever the order, the revision and the time."""
+    keys = ("name", "size_bytes", "sha256")
+    listed = sorted(json.dumps([one.get(key) or one.get("crc32c") for key in keys]) for one in _files(manifest))
+    return hashlib.sha256("\n".join(listed).encode()).hexdigest()
 
 
 def _files(manifest: Mapping[str, object]) -> Sequence[Mapping[str, object]]:

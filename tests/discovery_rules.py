@@ -27,8 +27,11 @@ NOT_DECLARED = ("monitoring", "logging")
 WITH_GOOGLES_CLIENTS = {
     # scripts.stage_model
     ("storage.v1", "storage.buckets.get"),
+    ("storage.v1", "storage.objects.compose"),
+    ("storage.v1", "storage.objects.delete"),
     ("storage.v1", "storage.objects.insert"),
     ("storage.v1", "storage.objects.list"),
+    ("storage.v1", "storage.objects.rewrite"),
     # the agent on the TPU VM
     ("secretmanager.v1", "secretmanager.projects.secrets.versions.access"),
     ("storage.v1", "storage.objects.get"),
@@ -105,7 +108,8 @@ def _of_the_scripts() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
     for kind in KINDS:
         listed = kind.path.format(p="p", l="us-east5-a")
         yield "GET", f"{kind.api}/{listed.partition('?')[0]}", {}, None
-        plain = listed.partition("?")[0].removeprefix(kind.version).replace("aggregated/", "regions/us-east5/")
+        scope = "zones/us-east5-a/" if kind.items == "instances" else "regions/us-east5/"
+        plain = listed.partition("?")[0].removeprefix(kind.version).replace("aggregated/", scope)
         for verb, query in (
             ("GET", {}),
             ("DELETE", {**dict(kind.parameters), **({kind.guard: ""} if kind.guard else {})}),

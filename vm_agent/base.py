@@ -9,12 +9,14 @@ from contracts.guest_attributes import DOCUMENT_HASH_KEY
 UNIT = "gemma-serving-agent"
 CONTAINER = "gemma-serving"
 HASH_LABEL = f"{CONTAINER}.{DOCUMENT_HASH_KEY}"
+DRAIN_LABEL = f"{CONTAINER}.drain-s"
 # Memory on purpose: secrets on their way to docker never touch a disk, and the compile cache is mounted from here.
 TMPFS = "/dev/shm"  # noqa: S108 - memory shared with the container, on purpose
 # On the boot disk, outside the container: what the server downloads survives its restarts. The page cache keeps it in memory as far as
 # there is room. A copy in /dev/shm would take the host's memory from compilation (a v5e-1 host has 48 GiB) and be lost at a reboot.
 HUB_CACHE = "/mnt/huggingface"
 HUB_CACHE_VARIABLE = "HF_HOME"
+STATE_FOLDER = "/var/lib/gemma-serving"
 GIB = 1024**3
 
 
@@ -33,15 +35,17 @@ class ServingError(Exception):
 
     `log_lines` are the last lines of the server's log, if it had started. `retry` is False if another attempt cannot succeed
     until the document changes. `denied` is True if Google refused a permission: a new grant may take minutes to take effect.
+    `status` is that of Google's answer, if one came.
     """
 
     def __init__(
-        self, message: str, log_lines: Sequence[str] = (), *, retry: bool = True, denied: bool = False
+        self, message: str, log_lines: Sequence[str] = (), *, retry: bool = True, denied: bool = False, status: int = 0
     ) -> None:
         super().__init__(message)
         self.log_lines = tuple(log_lines)
         self.retry = retry
         self.denied = denied
+        self.status = status
 
 
 class SupersededError(Exception):

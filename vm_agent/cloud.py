@@ -10,9 +10,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 
 from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
 from contracts.serving_document import REPOSITORIES_METADATA_KEY, image_in, parse_repositories
@@ -132,28 +133,51 @@ def google_post(metadata: MetadataClient, url: str, body: bytes, *, tries: int =
     return _google_call(metadata, url, {"Content-Type": "application/json"}, body, tries)
 
 
+def google_delete(metadata: MetadataClient, url: str, *, tries: int = 3) -> None:
+    """Delete a resource as the machine's service account. Raises ServingError."""
+    _google_call(metadata, url, {}, None, tries, verb="DELETE")
+
+
+def google_upload(metadata: MetadataClient, url: str, path: Path, *, tries: int = 3) -> bytes:
+    """Send a file as the body of a POST, read from disk as it goes, and return the body of the answer. Retry as `google_get` does.
+
+    Raises:
+        ServingError: with Google's error message and its status, or because the file cannot be read.
+    """
+    return _google_call(metadata, url, {"Content-Type": "application/octet-stream"}, path, tries)
+
+
 def _google_call(
-    metadata: MetadataClient, url: str, headers: Mapping[str, str], body: "bytes | None", tries: int
+    metadata: MetadataClient,
+    url: str,
+    headers: Mapping[str, str],
+    body: "bytes | Path | None",
+    tries: int,
+    *,
+    verb: str = "",
 ) -> bytes:
-    verb = "GET" if body is None else "POST"
-    problem, denied = "", False
+    verb = verb or ("GET" if body is None else "POST")
+    problem, status = "", 0
     for attempt in range(tries):
         if attempt:
             time.sleep(min(8.0, 0.25 * 2**attempt))
         try:
-            authorized = {"Authorization": f"Bearer {metadata.token()}", **headers}
-            request = urllib.request.Request(url, data=body, headers=authorized, method=verb)  # noqa: S310 - https, or the override
-            with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - the same
-                return response.read()
+            with ExitStack() as opened:
+                length = {"Content-Length": str(body.stat().st_size)} if isinstance(body, Path) else {}
+                data = opened.enter_context(body.open("rb")) if isinstance(body, Path) else body
+                authorized = {"Authorization": f"Bearer {metadata.token()}", **headers, **length}
+                request = urllib.request.Request(url, data=data, headers=authorized, method=verb)  # noqa: S310 - https, or the override
+                with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - the same
+                    return response.read()
         except urllib.error.HTTPError as error:
             with error:
-                problem = f"{error.code} {_google_message(error)}"
-            denied = error.code == HTTPStatus.FORBIDDEN
-            if error.code != HTTPStatus.TOO_MANY_REQUESTS and error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
+                problem, status = f"{error.code} {_google_message(error)}", error.code
+            if status != HTTPStatus.TOO_MANY_REQUESTS and status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 break
         except CONNECTION_ERRORS as error:
-            problem = str(error)
-    raise ServingError(f"{verb} {urllib.parse.urlsplit(url).path} failed: {problem}", denied=denied)
+            problem, status = str(error), 0
+    denied = status == HTTPStatus.FORBIDDEN
+    raise ServingError(f"{verb} {urllib.parse.urlsplit(url).path} failed: {problem}", denied=denied, status=status)
 
 
 def _google_message(error: urllib.error.HTTPError) -> str:

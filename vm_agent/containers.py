@@ -14,10 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.serving_document import ServingDocument
-from vm_agent.base import CONTAINER, HASH_LABEL, HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS, ServingError, SupersededError
+from vm_agent.base import (
+    CONTAINER,
+    DRAIN_LABEL,
+    HASH_LABEL,
+    HUB_CACHE,
+    HUB_CACHE_VARIABLE,
+    TMPFS,
+    ServingError,
+    SupersededError,
+)
 from vm_agent.cloud import MetadataClient
+from vm_agent.compile_cache import program_volumes
 
 STOP_GRACE_S = 30
+SHUTDOWN_FLAG = "--shutdown-timeout"
+"""vLLM's flag since 0.18: seconds in which running requests may end after SIGTERM, while new ones are refused (vllm-project/vllm#36666)."""
 DENIED = re.compile(r"\bdenied\b|\b403\b|forbidden", re.IGNORECASE)
 """Docker's words for a registry that refuses a permission."""
 
@@ -89,16 +101,21 @@ def registry_login(metadata: MetadataClient, image: str) -> Generator[dict[str, 
 
 
 def pull(
-    metadata: MetadataClient, image: str, *, progress: Callable[[str], None], cancelled: Callable[[], bool]
+    metadata: MetadataClient,
+    image: str,
+    *,
+    progress: Callable[[str], None],
+    cancelled: Callable[[], bool],
+    keep_local: bool = False,
 ) -> None:
-    """Pull the image, unless it is named by digest and is on the machine already.
+    """Pull the image, unless it is on the machine already and is named by digest or `keep_local` is set.
 
     Raises:
         ServingError: with docker's error message.
         SupersededError: the pull was cancelled.
     """
     inspect = ["docker", "inspect", "--type=image", "--format={{.Id}}", image]
-    if "@sha256:" in image and run_command(inspect)[0] == 0:
+    if (keep_local or "@sha256:" in image) and run_command(inspect)[0] == 0:
         return
     with registry_login(metadata, image) as env:
         status, lines = _pull(image, env, progress, cancelled)
@@ -116,8 +133,27 @@ def pull_problem(image: str, said: str) -> str:
 def _pull(
     image: str, env: Mapping[str, str], progress: Callable[[str], None], cancelled: Callable[[], bool]
 ) -> tuple[int, Sequence[str]]:
+    layers = {"Pulling fs layer": 0, "Pull complete": 0}
+
+    def tell(line: str) -> None:
+        for words in layers:
+            layers[words] += words in line
+        if layers["Pulling fs layer"]:
+            progress(f"{layers['Pull complete']} of {layers['Pulling fs layer']} layers")
+
+    return run_followed(["docker", "pull", image], env=env, tell=tell, cancelled=cancelled)
+
+
+def run_followed(
+    argv: Sequence[str], *, env: Mapping[str, str], tell: Callable[[str], None], cancelled: Callable[[], bool]
+) -> tuple[int, Sequence[str]]:
+    """Run a command, tell each line of its output, and return its exit status and its last lines.
+
+    Raises:
+        SupersededError: it was cancelled, and the process is killed.
+    """
     process = subprocess.Popen(
-        ["docker", "pull", image],
+        argv,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -125,15 +161,11 @@ def _pull(
         env={**os.environ, **env},
     )
     lines: deque[str] = deque(maxlen=10)
-    layers = {"Pulling fs layer": 0, "Pull complete": 0}
 
     def read() -> None:
         for line in process.stdout or ():
             lines.append(line.strip())
-            for words in layers:
-                layers[words] += words in line
-            if layers["Pulling fs layer"]:
-                progress(f"{layers['Pull complete']} of {layers['Pulling fs layer']} layers")
+            tell(line.strip())
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
@@ -149,31 +181,38 @@ def _pull(
 
 @dataclass(frozen=True)
 class ContainerState:
-    """State of the server's container; `text_hash` is the hash of the document that it was started for."""
+    """State of the server's container; `text_hash` is the hash of the document that it was started for.
+
+    `drain_s` is how long the server itself lets running requests end after SIGTERM; 0 if it aborts them.
+    """
 
     running: bool
     exit_code: int
     text_hash: str
+    drain_s: float = 0.0
 
 
 def container_state() -> ContainerState | None:
     """Return the state of the server's container, or None if it does not exist. Raises ServingError if docker does not answer."""
-    template = '{{.State.Running}} {{.State.ExitCode}} {{index .Config.Labels "' + HASH_LABEL + '"}}'
+    labels = " ".join('{{index .Config.Labels "' + label + '"}}' for label in (HASH_LABEL, DRAIN_LABEL))
+    template = "{{.State.Running}} {{.State.ExitCode}} " + labels
     status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", CONTAINER])
     running, _, rest = output.partition(" ")
     if status and "no such" not in output.lower():
         raise ServingError(f"docker does not answer: {output[-600:] or f'exit code {status}'}")
     if status or running not in {"true", "false"}:
         return None
-    exit_code, _, text_hash = rest.partition(" ")
-    return ContainerState(running == "true", int(exit_code), text_hash)
+    exit_code, text_hash, drain_s = [*rest.split(" "), "", ""][:3]
+    return ContainerState(running == "true", int(exit_code), text_hash, float(drain_s or 0))
 
 
 def remove_container() -> None:
-    """Stop the server's container gracefully and remove it, if it exists."""
-    if container_state() is None:
+    """Stop the server's container gracefully and remove it, if it exists. A server that drains gets the time for it."""
+    state = container_state()
+    if state is None:
         return
-    run_command(["docker", "stop", "-t", str(STOP_GRACE_S), CONTAINER], timeout_s=STOP_GRACE_S + 60)
+    grace_s = STOP_GRACE_S + round(state.drain_s)
+    run_command(["docker", "stop", "-t", str(grace_s), CONTAINER], timeout_s=grace_s + 60)
     run_command(["docker", "rm", "-f", CONTAINER])
 
 
@@ -186,31 +225,51 @@ def remove_other_models(document: ServingDocument, cache: Path = Path(HUB_CACHE)
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def start_container(document: ServingDocument, text_hash: str, secrets: Mapping[str, str]) -> None:
-    """Start the server.
-
-    Docker gets the secrets through a file in memory that only its owner can read; the file is deleted right afterwards.
+def start_container(
+    document: ServingDocument, text_hash: str, secrets: Mapping[str, str], *, drain_s: float = 0.0
+) -> None:
+    """Start the server. With `drain_s` it gets vLLM's `--shutdown-timeout`, unless the document has it.
 
     Raises:
         ServingError: with docker's error message.
     """
+    drain = [f"{SHUTDOWN_FLAG}={round(drain_s)}"] if drain_s and not _names_shutdown(document) else []
     argv = ["docker", "run", "-d", f"--name={CONTAINER}", f"--label={HASH_LABEL}={text_hash}"]
+    argv += [f"--label={DRAIN_LABEL}={round(drain_s)}"] if drain else []
     argv += ["--net=host", "--privileged", f"--shm-size={max(1, round(document.shm_size_gib * 1024))}m"]
     argv.append(f"--volume={TMPFS}:{TMPFS}")
     if document.weights is not None:
         argv.append(f"--volume={document.weights.path}:{document.weights.path}:ro")
-    if HUB_CACHE_VARIABLE not in document.environment:
-        argv += [f"--volume={HUB_CACHE}:{HUB_CACHE}", f"--env={HUB_CACHE_VARIABLE}={HUB_CACHE}"]
+    argv += program_volumes(document)
+    argv += hub_cache_options(document)
     argv += [f"--env={name}={value}" for name, value in document.environment.items()]
     if document.command:
         argv.append(f"--entrypoint={document.command[0]}")
+    with secrets_option(secrets) as option:
+        argv += [option, document.image, *document.command[1:], *document.arguments, *drain]
+        status, output = run_command(argv, timeout_s=300)
+    if status:
+        raise ServingError(f"docker run failed: {output[-600:]}")
+
+
+def _names_shutdown(document: ServingDocument) -> bool:
+    return any(word.partition("=")[0].replace("_", "-") == SHUTDOWN_FLAG for word in document.arguments)
+
+
+def hub_cache_options(document: ServingDocument) -> list[str]:
+    """Return the options that give a container the hub cache of the machine, unless the document names another one."""
+    if HUB_CACHE_VARIABLE in document.environment:
+        return []
+    return [f"--volume={HUB_CACHE}:{HUB_CACHE}", f"--env={HUB_CACHE_VARIABLE}={HUB_CACHE}"]
+
+
+@contextmanager
+def secrets_option(secrets: Mapping[str, str]) -> Generator[str]:
+    """Yield the option of `docker run` for a file in memory with the secrets, which only its owner can read. It is deleted afterwards."""
     descriptor, env_file = tempfile.mkstemp(prefix=".env-", dir=TMPFS)  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:
             file.writelines(f"{name}={value}\n" for name, value in secrets.items())
-        argv += [f"--env-file={env_file}", document.image, *document.command[1:], *document.arguments]
-        status, output = run_command(argv, timeout_s=300)
+        yield f"--env-file={env_file}"
     finally:
         Path(env_file).unlink(missing_ok=True)
-    if status:
-        raise ServingError(f"docker run failed: {output[-600:]}")

@@ -7,12 +7,15 @@ import threading
 from typing import NoReturn
 
 from contracts.guest_attributes import RETRYING, STARTING
+from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY
 from contracts.serving_document import SCRIPT_METADATA_KEY
 from vm_agent.base import UNIT, ServingError, log
 from vm_agent.cloud import MetadataClient
 from vm_agent.containers import run_command, wait_for_docker
+from vm_agent.docker_package import ensure_docker
+from vm_agent.kept import STATE_FOLDER_VARIABLE
 from vm_agent.publishing import PhasePublisher
-from vm_agent.serving import Agent, LatestDocument, follow_document
+from vm_agent.serving import Agent, LatestDocument, follow_document, follow_key
 from vm_agent.shipping import LogShipper
 
 # The only variables of the start-up script's environment that the agent gets.
@@ -23,6 +26,7 @@ FORWARDED_VARIABLES = (
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE",
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING",
     "GEMMA_SERVING_LOOPBACK",
+    STATE_FOLDER_VARIABLE,
 )
 
 # The unit reads this program from metadata, so that nothing has to be on disk.
@@ -58,8 +62,12 @@ def serve_forever() -> NoReturn:
     publisher.publish(STARTING, "")
     threading.Thread(target=follow_document, args=(metadata, latest), daemon=True).start()
     try:
+        ensure_docker()
         wait_for_docker()
-        Agent(metadata, latest, publisher, shipper).run()
+        agent = Agent(metadata, latest, publisher, shipper)
+        for key, tell in ((ROLLOUT_METADATA_KEY, latest.set_limits), (ENDS_AT_METADATA_KEY, agent.set_end)):
+            threading.Thread(target=follow_key, args=(metadata, key, tell), daemon=True).start()
+        agent.run()
     except ServingError as error:
         publisher.publish(RETRYING, "", str(error))
         sys.exit(1)  # systemd starts it again

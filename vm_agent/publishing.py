@@ -19,6 +19,7 @@ from contracts.guest_attributes import (
     FETCHING_WEIGHTS,
     LOADING,
     PHASE_KEY,
+    RESTORING,
     RETRYING,
     STARTING,
     UPDATED_AT_KEY,
@@ -41,6 +42,11 @@ LOG_PHASES: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 # Patterns of tokens that must never be published, whichever program printed them.
 TOKEN_PATTERNS = re.compile(r"hf_[A-Za-z0-9]{8,}|ya29\.[\w.-]+|(?<=[Bb]earer )\S+|eyJ[\w-]{10,}\.[\w-]+\.[\w-]+")
+
+
+def utc_now() -> str:
+    """Return the time as guest attributes hold it: RFC 3339 in UTC, with milliseconds."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass
@@ -107,6 +113,7 @@ class PhasePublisher:
     """Is told each new phase, and why an attempt failed."""
     published: dict[str, str] = field(default_factory=dict[str, str])
     """What the guest attributes hold."""
+    _facts: dict[str, str] = field(default_factory=dict[str, str])
     _latest: tuple[str, str, str] = (STARTING, "", "")
     _published_at: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -122,10 +129,18 @@ class PhasePublisher:
         text = self.mask(text)
         return text.encode(errors="replace")[-DETAIL_LIMIT_BYTES:].decode(errors="ignore")
 
+    def set_fact(self, key: str, value: str) -> None:
+        """Publish a guest attribute beside the phase. One that cannot be written is written with the next phase."""
+        with self._lock:
+            self._facts[key] = value
+            self._write(key, value)
+
     def publish(self, phase: str, text_hash: str, detail: str = "") -> None:
         """Publish a phase. A reader never sees a new hash together with the phase of the previous document."""
         with self._lock:
             self._latest = (phase, text_hash, detail)
+            for key, value in self._facts.items():
+                self._write(key, value)
             if self.published.get(DOCUMENT_HASH_KEY) != text_hash:
                 self._write(PHASE_KEY, STARTING)
                 self._write(DOCUMENT_HASH_KEY, text_hash)
@@ -138,16 +153,22 @@ class PhasePublisher:
                 self._say(f"Document {text_hash[:12] or '(none)'}: {phase}.", phase, detail)
             self._write(DETAIL_KEY, detail)
             self._write(PHASE_KEY, phase)
-            now = datetime.now(timezone.utc)
-            self._write(UPDATED_AT_KEY, now.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+            self._write(UPDATED_AT_KEY, utc_now())
             self._published_at = time.monotonic()
 
     def _say(self, line: str, phase: str, detail: str) -> None:
         """Write a new phase to the journal, and to whoever is told."""
         log(line)
         if self.tell is not None:
-            reason = detail.rpartition("\n")[2] if phase in {FAILED, RETRYING} else ""
+            reason = detail.rpartition("\n")[2] if phase in {FAILED, RETRYING, RESTORING} else ""
             self.tell(f"{line} {reason}".strip())
+
+    def remark(self, text: str) -> None:
+        """Write one line that is no phase to the journal, and to whoever is told."""
+        line = self.mask(text)
+        log(line)
+        if self.tell is not None:
+            self.tell(line)
 
     def publish_again(self) -> None:
         """Publish the latest phase again: as a heartbeat, or because its detail came too soon after the one before."""

@@ -1,13 +1,31 @@
-"""The agent: follows the document, serves it, restarts a server that ends."""
+"""The agent: follows the document, serves it, restarts a server that ends, and goes back to the last good document."""
 
 import threading
 import time
 import urllib.error
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import NoReturn
 
-from contracts.guest_attributes import FAILED, FETCHING_WEIGHTS, LOADING, PULLING_IMAGE, READY, RETRYING, STARTING
+from contracts.guest_attributes import (
+    DOCUMENT_HASH_KEY,
+    ENDING,
+    ENDS_AT_KEY,
+    FAILED,
+    FETCHING_WEIGHTS,
+    LOADING,
+    PAUSE_BEGAN_KEY,
+    PAUSE_ENDED_KEY,
+    PULLING_IMAGE,
+    READY,
+    RESTORING,
+    RETRYING,
+    SERVING_HASH_KEY,
+    STARTING,
+)
+from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY, RolloutLimits, parse_rollout
 from contracts.serving_document import (
     DOCUMENT_METADATA_KEY,
     DocumentError,
@@ -17,6 +35,7 @@ from contracts.serving_document import (
 )
 from vm_agent.base import ServingError, SupersededError, environment_variable, log
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, near_image, read_secret
+from vm_agent.compile_cache import CompiledPrograms
 from vm_agent.containers import (
     ContainerState,
     container_state,
@@ -25,7 +44,9 @@ from vm_agent.containers import (
     remove_other_models,
     start_container,
 )
-from vm_agent.publishing import LogFollower, PhasePublisher
+from vm_agent.kept import FailedChange, GoodDocument, KeptState, limits_name
+from vm_agent.prefetch import HubFetch
+from vm_agent.publishing import LogFollower, PhasePublisher, utc_now
 from vm_agent.shipping import LogShipper
 from vm_agent.weights import WeightsCopy
 
@@ -33,27 +54,63 @@ KILLED_EXIT_CODE = 137  # 128 + SIGKILL
 USAGE_EXIT_CODE = 2  # Python's argparse: the command line is wrong, and stays wrong
 
 
+ENDING_LEAD_S = 60
+"""A server stops this long before the end of the run duration, and its drain before that."""
+IDLE_METRICS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+
+
 @dataclass
 class LatestDocument:
-    """The newest text of the document. One thread sets it, the agent reads it. Of rapid changes only the last one counts."""
+    """The newest text of the document, with its limits. Threads set it, the agent reads it. Of rapid changes only the last one counts."""
 
     _text: str | None = None
+    _limits: str | None = None
     _version: int = 0
+    _given_up: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def set(self, text: str | None) -> None:
+    def set(self, text: str | None, limits: str | None = None) -> None:
         """Store a text; None means that the metadata key is absent. The same text again is no new version."""
         with self._changed:
             if self._version and text == self._text:
+                self.set_limits(limits)
                 return
-            self._text = text
+            self._text, self._limits = text, limits
             self._version += 1
             self._changed.notify_all()
+
+    def set_limits(self, limits: str | None) -> None:
+        """Store the limits of the document. They begin a new version only if the present one was given up: then it is tried again."""
+        with self._changed:
+            if limits == self._limits:
+                return
+            self._limits = limits
+            if self._given_up == self._version:
+                self._version += 1
+                self._changed.notify_all()
+
+    def give_up(self, version: int) -> None:
+        """Note that this version is not tried any more."""
+        with self._changed:
+            self._given_up = version
 
     def get(self) -> tuple[int, str | None]:
         """Return the newest version's number and text."""
         with self._changed:
             return self._version, self._text
+
+    def limits_text(self) -> str | None:
+        """Return the text of the limits; None if there are none."""
+        with self._changed:
+            return self._limits
+
+    def limits(self) -> RolloutLimits:
+        """Return the limits; the defaults if they cannot be read."""
+        try:
+            return parse_rollout(self.limits_text())
+        except ValueError as error:
+            log(f"The limits of the change count as absent: {error}.")
+            return RolloutLimits()
 
     def is_newer_than(self, version: int) -> bool:
         """Whether there is a newer version than this one."""
@@ -66,12 +123,14 @@ class LatestDocument:
 
 
 def follow_document(metadata: MetadataClient, latest: LatestDocument, *, retry_s: float = 2.0) -> NoReturn:
-    """Follow the document's metadata key for ever with waiting GETs."""
+    """Follow the document's metadata key for ever with waiting GETs, and read its limits with it."""
     etag: str | None = None
     while True:
         try:
-            text, etag = metadata.attribute(DOCUMENT_METADATA_KEY, etag=etag)
-            latest.set(text)
+            text, new = metadata.attribute(DOCUMENT_METADATA_KEY, etag=etag)
+            limits = None if text is None else metadata.attribute(ROLLOUT_METADATA_KEY)[0]
+            latest.set(text, limits)
+            etag = new
             if text is not None:
                 continue
         except CONNECTION_ERRORS as error:
@@ -79,13 +138,44 @@ def follow_document(metadata: MetadataClient, latest: LatestDocument, *, retry_s
         time.sleep(retry_s)
 
 
+def follow_key(
+    metadata: MetadataClient, key: str, tell: Callable[[str | None], None], *, retry_s: float = 15.0
+) -> NoReturn:
+    """Follow another metadata key for ever."""
+    etag: str | None = None
+    while True:
+        try:
+            text, etag = metadata.attribute(key, etag=etag)
+            tell(text)
+            if text is not None:
+                continue
+        except CONNECTION_ERRORS as error:
+            log(f"The metadata server did not answer: {error}")
+        time.sleep(retry_s)
+
+
+def parse_time(text: str) -> float:
+    """Return an RFC 3339 time in seconds since 1970. Raises ValueError."""
+    whole, _, fraction = text.strip().rstrip("Z").partition(".")
+    parsed = datetime.fromisoformat(whole)
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=timezone.utc)
+    digits = fraction[: len(fraction) - len(fraction.lstrip("0123456789"))]
+    return parsed.timestamp() + float(f"0.{digits or 0}")
+
+
 @dataclass(frozen=True)
 class Assignment:
-    """One document to serve, with its version's number and the hash of its text."""
+    """One document to serve, with its version's number and the hash of its text.
+
+    `failed` is the change in whose place the last good document serves; None if the document is the one that was asked for.
+    """
 
     version: int
     text_hash: str
     document: ServingDocument
+    text: str
+    failed: "FailedChange | None" = None
 
 
 @dataclass
@@ -98,8 +188,14 @@ class Agent:
     shipper: "LogShipper | None" = None
     """Gets the server's lines; None keeps them on the machine."""
     loopback: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
+    kept: KeptState = field(default_factory=KeptState)
+    """What survives a restart of the agent."""
     restart_delays_s: tuple[float, ...] = (2, 10, 40, 120)
     """Delays before each restart of a server that ended. After the last one the document has failed."""
+    prepare_delays_s: tuple[float, ...] = (2, 10)
+    """The same for a changed document that cannot be prepared, while the old server answers."""
+    trial_delays_s: tuple[float, ...] = (2,)
+    """The same for a changed document whose server ends before it was ready: nothing answers, so the last good one is soon started again."""
     denied_budget_s: float = 600
     """How long a refused permission does not count as a failed attempt. Google says that a grant can take seven minutes or more."""
     denied_delay_s: float = 15
@@ -108,8 +204,25 @@ class Agent:
     health_lost_s: float = 120
     """A server that was ready is restarted if /health does not answer for this long."""
     health_poll_s: float = 2.0
-    _known_secrets: set[str] = field(default_factory=set[str])
-    """Versions whose values the publisher masks."""
+    ends_at_s: "float | None" = None
+    """When Google deletes the machine, in seconds since 1970; None if nobody said."""
+    _known_secrets: dict[str, str] = field(default_factory=dict[str, str])
+    """Values that the publisher masks, by their versions."""
+    _trial_began: float = 0.0
+
+    programs: CompiledPrograms = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.programs = CompiledPrograms(self.metadata, self.publisher.secrets, self.publisher.remark)
+
+    def set_end(self, text: "str | None") -> None:
+        """Take the time at which Google deletes the machine, and publish it."""
+        try:
+            self.ends_at_s = parse_time(text) if text else None
+        except ValueError as error:
+            log(f"{ENDS_AT_METADATA_KEY} is no time: {error}.")
+            return
+        self.publisher.set_fact(ENDS_AT_KEY, text or "")
 
     def run(self) -> NoReturn:
         """Serve for ever."""
@@ -133,39 +246,123 @@ class Agent:
         if text is None:
             self.publisher.publish(STARTING, "", f"waiting for the metadata key {DOCUMENT_METADATA_KEY}")
             return
-        text_hash = document_hash(text)
+        text_hash, failed = document_hash(text), self.kept.failed
+        if self._ends_soon():
+            self._end(text_hash)
+            return
+        if failed and (failed.text_hash, failed.limits) == (text_hash, limits_name(self.latest.limits_text())):
+            self._go_back(version, failed)  # it failed before this agent started
+            return
+        if self.publisher.published.get(DOCUMENT_HASH_KEY) != text_hash:
+            self._forget_pause()
         self.publisher.publish(STARTING, text_hash)
         try:
             document = parse_document(text)
         except DocumentError as error:
-            self.publisher.publish(FAILED, text_hash, str(error))
+            self._give_up(version, text_hash, str(error))
             return
         near = replace(document, image=near_image(self.metadata, document.image))
-        self._serve_with_restarts(Assignment(version, text_hash, near))
+        self._serve_with_restarts(Assignment(version, text_hash, near, text))
+
+    def _give_up(self, version: int, text_hash: str, detail: str) -> None:
+        """Serve the last good document in place of one that failed; without one, publish that nothing serves."""
+        self.latest.give_up(version)
+        good = self.kept.good
+        if good is None or good.text_hash == text_hash:
+            self.publisher.publish(FAILED, text_hash, detail)
+            return
+        limits = limits_name(self.latest.limits_text())
+        failed = FailedChange(text_hash, limits, self.publisher.remove_secrets(detail))
+        self.kept.keep_failed(failed)
+        self._go_back(version, failed)
+
+    def _go_back(self, version: int, failed: FailedChange) -> None:
+        self.latest.give_up(version)
+        good = self.kept.good
+        try:
+            document = parse_document(good.text) if good else None
+        except DocumentError:  # kept by an agent that knew more keys
+            document = None
+        if good is None or document is None:
+            self.publisher.publish(FAILED, failed.text_hash, failed.detail)
+            return
+        log(f"Document {failed.text_hash[:12]} failed: the last good one, {good.text_hash[:12]}, serves.")
+        again = Assignment(version, good.text_hash, replace(document, image=good.image), good.text, failed)
+        self._serve_with_restarts(again)
+
+    def _publish(self, assignment: Assignment, phase: str, detail: str = "") -> None:
+        """Publish a phase. While the last good document serves in place of a failed one, the phase is about the failed one."""
+        failed = assignment.failed
+        if failed is None:
+            self.publisher.publish(phase, assignment.text_hash, detail)
+        else:
+            self.publisher.publish(FAILED if phase == READY else RESTORING, failed.text_hash, failed.detail)
+
+    def _is_trial(self, assignment: Assignment) -> bool:
+        """Whether the document was never ready and another one was: then it can be rolled back."""
+        good = self.kept.good
+        return assignment.failed is None and good is not None and good.text_hash != assignment.text_hash
+
+    def _is_over_budget(self, assignment: Assignment) -> bool:
+        limit_s = self.latest.limits().ready_timeout_s
+        return self._is_trial(assignment) and time.monotonic() - self._trial_began > limit_s
+
+    def _over_budget(self) -> ServingError:
+        limit_s = self.latest.limits().ready_timeout_s
+        return ServingError(f"The server was not ready within {limit_s:.0f} s (tpu.readyTimeout).", retry=False)
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
-        restarts, limit, first = 0, len(self.restart_delays_s), time.monotonic()
+        restarts, first = 0, time.monotonic()
+        self._trial_began = first
         while True:
             began = time.monotonic()
             try:
                 self._serve_once(assignment)
             except ServingError as error:
                 problem = error
+            if self._ends_soon():
+                self._end(assignment.failed.text_hash if assignment.failed else assignment.text_hash)
+                return
             if time.monotonic() - began > self.steady_s:
                 restarts = 0
-            waits_for_grant = problem.denied and time.monotonic() - first < self.denied_budget_s
-            final = not problem.retry or (restarts == limit and not waits_for_grant)
+            delays_s, is_paused = self._delays_s(assignment)
+            waits_for_grant = problem.denied and not is_paused and time.monotonic() - first < self.denied_budget_s
+            final = not problem.retry or (restarts >= len(delays_s) and not waits_for_grant)
+            final = final or self._is_over_budget(assignment)
             detail = "\n".join([*problem.log_lines, str(problem)])
-            self.publisher.publish(FAILED if final else RETRYING, assignment.text_hash, detail)
             if final:
+                self._finally(assignment, detail)
                 return
-            delay_s = self.denied_delay_s if waits_for_grant else self.restart_delays_s[restarts]
+            self._publish(assignment, RETRYING, detail)
+            delay_s = self.denied_delay_s if waits_for_grant else delays_s[restarts]
             restarts += 0 if waits_for_grant else 1
-            attempt = "Attempt after a refused permission" if waits_for_grant else f"Restart {restarts} of {limit}"
+            attempt = (
+                "Attempt after a refused permission" if waits_for_grant else f"Restart {restarts} of {len(delays_s)}"
+            )
             log(f"{attempt} in {delay_s:g} s.")
             if self.latest.wait_for_newer(assignment.version, delay_s):
                 raise SupersededError
-            self.publisher.publish(STARTING, assignment.text_hash, f"{attempt}: {problem}")
+            self._publish(assignment, STARTING, f"{attempt}: {problem}")
+
+    def _delays_s(self, assignment: Assignment) -> "tuple[tuple[float, ...], bool]":
+        """Return the delays before the next attempts, and whether a trial has stopped the old server, so that nothing answers."""
+        if not self._is_trial(assignment):
+            return self.restart_delays_s, False
+        try:
+            state = container_state()
+        except ServingError:
+            state = None
+        old_answers = state is not None and state.running and state.text_hash != assignment.text_hash
+        return (self.prepare_delays_s, False) if old_answers else (self.trial_delays_s, True)
+
+    def _finally(self, assignment: Assignment, detail: str) -> None:
+        """Publish that no further attempt can succeed, or go back to the last good document."""
+        failed = assignment.failed
+        if failed is None:
+            self._give_up(assignment.version, assignment.text_hash, detail)
+            return
+        words = f"{failed.detail}\nThe last good document {assignment.text_hash[:12]} does not start either: {detail}"
+        self.publisher.publish(FAILED, failed.text_hash, words)
 
     def _serve_once(self, assignment: Assignment) -> NoReturn:
         """Prepare while the previous document's server still answers, then replace that server and watch the new one.
@@ -177,14 +374,7 @@ class Agent:
         state = container_state()
         is_new = not (state and state.running and state.text_hash == assignment.text_hash)
         if is_new:
-            secrets = self._prepare(assignment, lambda: self.latest.is_newer_than(assignment.version))
-            if self.latest.is_newer_than(assignment.version):
-                raise SupersededError
-            self.publisher.publish(LOADING, assignment.text_hash, "starting the server")
-            remove_container()
-            if state and state.text_hash != assignment.text_hash:
-                remove_other_models(assignment.document)
-            start_container(assignment.document, assignment.text_hash, secrets)
+            self._replace(assignment, state)
         follower = LogFollower()
         follower.start()
         shipped = self._shipped(assignment.document, is_new=is_new)
@@ -195,6 +385,93 @@ class Agent:
         finally:
             follower.stop()
             shipped.stop(wait_s=0.0 if self.latest.is_newer_than(assignment.version) else 2.0)
+
+    def _replace(self, assignment: Assignment, state: "ContainerState | None") -> None:
+        """Stop the server that runs, and start the assignment's, once all that it needs is on the machine."""
+        secrets, has_models = self._prepare_in_time(assignment)
+        self._publish(assignment, LOADING, "starting the server")
+        limits = self.latest.limits()
+        if state and state.running:
+            self._wait_until_idle(state, limits.drain_s)
+            self._begin_pause()
+        self.publisher.set_fact(SERVING_HASH_KEY, "")
+        remove_container()
+        if not has_models:
+            remove_other_models(assignment.document)
+        start_container(assignment.document, assignment.text_hash, secrets, drain_s=self._drain_s(assignment))
+
+    def _prepare_in_time(self, assignment: Assignment) -> "tuple[dict[str, str], bool]":
+        """Prepare; raise ServingError if the change's time is over, SupersededError if a newer document has arrived."""
+
+        def cancelled() -> bool:
+            return self.latest.is_newer_than(assignment.version) or self._is_over_budget(assignment)
+
+        prepared: tuple[dict[str, str], bool] | None = None
+        with suppress(SupersededError):
+            prepared = self._prepare(assignment, cancelled)
+        if self.latest.is_newer_than(assignment.version):
+            raise SupersededError
+        if prepared is None or cancelled():
+            raise self._over_budget()
+        return prepared
+
+    def _drain_s(self, assignment: Assignment) -> float:
+        """Return for how long the assignment's server can drain by itself: its image may not know the flag."""
+        if assignment.failed is not None:
+            return float(self.kept.good.drain_s) if self.kept.good else 0.0
+        limits = self.latest.limits()
+        return limits.drain_s if limits.shutdown_flag else 0.0
+
+    def _forget_pause(self) -> None:
+        """Unpublish the pause of the change before, unless it goes on."""
+        if not self.kept.pause_began_at and self.publisher.published.get(PAUSE_BEGAN_KEY):
+            self.publisher.set_fact(PAUSE_BEGAN_KEY, "")
+            self.publisher.set_fact(PAUSE_ENDED_KEY, "")
+
+    def _begin_pause(self) -> None:
+        if self.kept.pause_began_at:
+            return  # of the change that is rolled back now
+        self.kept.keep_pause(utc_now())
+        self.publisher.set_fact(PAUSE_ENDED_KEY, "")
+        self.publisher.set_fact(PAUSE_BEGAN_KEY, self.kept.pause_began_at)
+
+    def _end_pause(self) -> None:
+        if self.kept.pause_began_at:
+            self.publisher.set_fact(PAUSE_BEGAN_KEY, self.kept.pause_began_at)
+            self.publisher.set_fact(PAUSE_ENDED_KEY, utc_now())
+            self.kept.keep_pause("")
+
+    def _wait_until_idle(self, state: ContainerState, limit_s: float) -> None:
+        """Wait, at most `limit_s`, for a moment without requests. A server that drains by itself needs no such moment."""
+        good = self.kept.good
+        if state.drain_s or good is None or good.text_hash != state.text_hash:
+            return
+        port, deadline = parse_document(good.text).port, time.monotonic() + limit_s
+        while time.monotonic() < deadline and self._requests(port):
+            time.sleep(0.2)
+
+    def _requests(self, port: int) -> float:
+        """Return how many requests run and wait; 0 if the server does not say."""
+        try:
+            with DIRECT.open(f"http://{self.loopback}:{port}/metrics", timeout=5) as response:
+                lines = response.read().decode(errors="replace").splitlines()
+            return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(IDLE_METRICS))
+        except CONNECTION_ERRORS:
+            return 0.0
+
+    def _ends_soon(self) -> bool:
+        lead_s = ENDING_LEAD_S + self.latest.limits().drain_s
+        return self.ends_at_s is not None and time.time() > self.ends_at_s - lead_s
+
+    def _end(self, text_hash: str) -> None:
+        """Let running requests end, and stop the server before Google deletes the machine."""
+        with_end = datetime.fromtimestamp(self.ends_at_s or 0.0, timezone.utc)
+        self.publisher.publish(ENDING, text_hash, f"Google deletes the machine at {with_end:%Y-%m-%d %H:%M:%S} UTC")
+        state = container_state()
+        if state and state.running:
+            self._wait_until_idle(state, self.latest.limits().drain_s)
+            remove_container()
+        self.publisher.set_fact(SERVING_HASH_KEY, "")
 
     def _shipped(self, document: ServingDocument, *, is_new: bool) -> LogFollower:
         """Follow the log for Cloud Logging. Lines that a server printed before this agent started were shipped by the one before it."""
@@ -211,46 +488,88 @@ class Agent:
 
     def _learn_secrets(self, document: ServingDocument) -> None:
         """Read the secrets of a server that an earlier agent started, so that no line shows them. Raises ServingError."""
-        for version in set(document.secret_environment.values()) - self._known_secrets:
-            self.publisher.secrets.add(read_secret(self.metadata, version))
-            self._known_secrets.add(version)
+        for version in set(document.secret_environment.values()) - set(self._known_secrets):
+            self._read_secret(version)
 
-    def _prepare(self, assignment: Assignment, cancelled: Callable[[], bool]) -> dict[str, str]:
-        """Pull the image, copy the weights and return the secrets' values by the names of their variables."""
-        document = assignment.document
+    def _read_secret(self, version: str, *, is_back: bool = False) -> str:
+        """Return a secret's value and mask it from now on. On the way back a value that this agent has read before is good enough."""
+        try:
+            value = read_secret(self.metadata, version)
+        except ServingError:
+            if not is_back or version not in self._known_secrets:
+                raise
+            return self._known_secrets[version]
+        self.publisher.secrets.add(value)
+        self._known_secrets[version] = value
+        return value
+
+    def _prepare(self, assignment: Assignment, cancelled: Callable[[], bool]) -> "tuple[dict[str, str], bool]":
+        """Pull the image and fetch the weights. Return the secrets' values by the names of their variables, and whether the models are here."""
+        document, is_back = assignment.document, assignment.failed is not None
 
         def progress(phase: str) -> Callable[[str], None]:
-            self.publisher.publish(phase, assignment.text_hash)
-            return lambda detail: self.publisher.publish(phase, assignment.text_hash, detail)
+            self._publish(assignment, phase)
+            return lambda detail: self._publish(assignment, phase, detail)
 
-        pull(self.metadata, document.image, progress=progress(PULLING_IMAGE), cancelled=cancelled)
+        restored = self.programs.restore_beside(document)
+        pull(
+            self.metadata,
+            document.image,
+            progress=progress(PULLING_IMAGE),
+            cancelled=cancelled,
+            keep_local=is_back,
+        )
         if document.weights is not None:
-            WeightsCopy(self.metadata, document.weights, progress(FETCHING_WEIGHTS), cancelled).run()
-        secrets = {name: read_secret(self.metadata, secret) for name, secret in document.secret_environment.items()}
-        self.publisher.secrets |= set(secrets.values())
-        self._known_secrets |= set(document.secret_environment.values())
-        return secrets
+            self._copy_weights(
+                WeightsCopy(self.metadata, document.weights, progress(FETCHING_WEIGHTS), cancelled), is_back
+            )
+        secrets = {
+            name: self._read_secret(secret, is_back=is_back) for name, secret in document.secret_environment.items()
+        }
+        self.programs.wait_for(restored)
+        good = self.kept.good
+        if is_back or good is None or not self._is_trial(assignment):
+            return secrets, True
+        fetch = HubFetch(
+            document, secrets, lambda detail: self._publish(assignment, FETCHING_WEIGHTS, detail), cancelled
+        )
+        return secrets, fetch.run(parse_document(good.text))
+
+    @staticmethod
+    def _copy_weights(copy: WeightsCopy, is_back: bool) -> None:
+        try:
+            copy.run()
+        except ServingError as error:
+            if not is_back:
+                raise
+            log(f"The last good document starts with the weights that are here: {error}")
 
     def _watch_server(self, assignment: Assignment, follower: LogFollower) -> NoReturn:
-        text_hash = assignment.text_hash
         was_ready, lost_since, poll_s = False, 0.0, 0.1
         while True:
             problem = self._health_problem(assignment.document.port)
             if problem:
-                _require_running(container_state())
+                self._require_running()
             if not problem:
+                if not was_ready:
+                    self.programs.server_is_ready(assignment.document)
                 was_ready, lost_since = True, 0.0
-                self.publisher.publish(READY, text_hash)
+                self._take_ready(assignment)
             elif was_ready:
                 lost_since = lost_since or time.monotonic()
-                self.publisher.publish(LOADING, text_hash, f"/health does not answer any more: {problem}")
+                self.publisher.set_fact(SERVING_HASH_KEY, "")
+                self._publish(assignment, LOADING, f"/health does not answer any more: {problem}")
                 if time.monotonic() - lost_since > self.health_lost_s:
                     remove_container()
                     raise ServingError(
                         f"The server was ready, then /health did not answer for {self.health_lost_s:.0f} s: {problem}"
                     )
+            elif self._is_over_budget(assignment):
+                raise self._over_budget()
             else:
-                self.publisher.publish(follower.phase, text_hash, follower.detail)
+                self._publish(assignment, follower.phase, follower.detail)
+            if self._ends_soon():
+                raise ServingError("The run duration ends.", retry=False)
             poll_s = min(1.0, poll_s * 1.2) if problem else self.health_poll_s
             if self.latest.wait_for_newer(assignment.version, poll_s):
                 raise SupersededError
@@ -266,13 +585,27 @@ class Agent:
         except CONNECTION_ERRORS as error:
             return str(getattr(error, "reason", error))
 
+    def _take_ready(self, assignment: Assignment) -> None:
+        """Publish that the server answers, and keep its document as the last good one. The phase comes last: its reader finds the rest."""
+        self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
+        self._end_pause()
+        good = GoodDocument(assignment.text, assignment.document.image, f"{self._drain_s(assignment):g}")
+        if assignment.failed is None and (self.kept.good != good or self.kept.failed):
+            self.kept.keep_good(good)
+            remove_other_models(assignment.document)
+        self.kept.write()
+        self._publish(assignment, READY)
 
-def _require_running(state: ContainerState | None) -> None:
-    """Raise ServingError if the server's container has ended."""
-    if state is None:
-        raise ServingError("The server stopped: its container was removed.")
-    if not state.running:
-        killed = " (killed, most likely out of memory)" if state.exit_code == KILLED_EXIT_CODE else ""
-        raise ServingError(
-            f"The server stopped with exit code {state.exit_code}{killed}.", retry=state.exit_code != USAGE_EXIT_CODE
-        )
+    def _require_running(self) -> None:
+        """Raise ServingError if the server's container has ended."""
+        state = container_state()
+        if state is None or not state.running:
+            self.publisher.set_fact(SERVING_HASH_KEY, "")
+        if state is None:
+            raise ServingError("The server stopped: its container was removed.")
+        if not state.running:
+            killed = " (killed, most likely out of memory)" if state.exit_code == KILLED_EXIT_CODE else ""
+            raise ServingError(
+                f"The server stopped with exit code {state.exit_code}{killed}.",
+                retry=state.exit_code != USAGE_EXIT_CODE,
+            )

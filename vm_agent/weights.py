@@ -8,11 +8,12 @@ import shutil
 import threading
 import urllib.parse
 from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.serving_document import BucketWeights
 from vm_agent.base import GIB, ServingError, SupersededError, log
 from vm_agent.cloud import MetadataClient, endpoint, google_get
@@ -32,6 +33,8 @@ class StoredObject:
     size: int
     generation: str
     md5: str
+    sha256: str
+    """From the object's metadata, where `scripts.stage_model` writes it; empty if nobody did."""
 
 
 @dataclass
@@ -79,7 +82,7 @@ class WeightsCopy:
         found: list[StoredObject] = []
         page = ""
         while True:
-            query = {"prefix": prefix, "fields": "items(name,size,generation,md5Hash),nextPageToken"}
+            query = {"prefix": prefix, "fields": "items(name,size,generation,md5Hash,metadata),nextPageToken"}
             if page:
                 query["pageToken"] = page
             answer = json.loads(google_get(self.metadata, f"{base}?{urllib.parse.urlencode(query)}"))
@@ -87,12 +90,15 @@ class WeightsCopy:
                 relative = str(raw["name"])[len(prefix) :]
                 if not relative or relative.endswith("/"):
                     continue  # placeholders of folders
+                if not prefix and relative.startswith(f"{ARCHIVE_PREFIX}/"):
+                    continue  # compiled programs beside weights that lie in no folder
                 if ".." in relative.split("/") or relative.startswith("/"):
                     raise ServingError(
                         f"Object {raw['name']} would be written outside {self.weights.path}. Rename it.", retry=False
                     )
                 size, generation = int(raw["size"]), str(raw["generation"])
-                found.append(StoredObject(raw["name"], relative, size, generation, raw.get("md5Hash", "")))
+                sha256 = raw.get("metadata", {}).get("sha256", "")
+                found.append(StoredObject(raw["name"], relative, size, generation, raw.get("md5Hash", ""), sha256))
             page = answer.get("nextPageToken", "")
             if not page:
                 break
@@ -119,23 +125,41 @@ class WeightsCopy:
     def _copy(self, pool: ThreadPoolExecutor, target: Path, item: StoredObject, total: int) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.part")
-        with part.open("wb") as file:
+        with part.open("w+b") as file:
             file.truncate(item.size)
-            starts = range(0, item.size, self.chunk_bytes)
-            jobs = [pool.submit(self._read, file.fileno(), item, start, total) for start in starts]
-            for job in wait(jobs, return_when=FIRST_EXCEPTION).not_done:
-                job.cancel()
-            wait(jobs)  # no thread writes to the file after it is closed
-            for job in jobs:
-                if not job.cancelled():
-                    job.result()
-        if not item.md5:
-            log(f"{item.name} has no MD5, because it was uploaded in parts: only its size was checked.")
-        elif _md5(part) != item.md5:
-            part.unlink()
-            raise ServingError(f"The copy of {item.name} has another MD5 than the object in the bucket.")
+            digest = self._filled(pool, file.fileno(), item, total)
+        self._verify(part, item, digest)
         part.replace(target)
         target.with_name(f".{target.name}{GENERATION_SUFFIX}").write_text(item.generation)
+
+    def _filled(self, pool: ThreadPoolExecutor, descriptor: int, item: StoredObject, total: int) -> bytes:
+        """Read all ranges into the file, and return its digest, which is computed while later ranges are still on their way."""
+        starts = range(0, item.size, self.chunk_bytes)
+        jobs = [pool.submit(self._read, descriptor, item, start, total) for start in starts]
+        digest = hashlib.new("md5" if item.md5 else "sha256", usedforsecurity=False)
+        try:
+            for job, start in zip(jobs, starts, strict=True):
+                job.result()
+                digest.update(os.pread(descriptor, self.chunk_bytes, start))
+        finally:
+            for job in jobs:
+                job.cancel()
+            wait(jobs)  # no thread writes to the file after it is closed
+        return digest.digest()
+
+    @staticmethod
+    def _verify(part: Path, item: StoredObject, digest: bytes) -> None:
+        """Compare the copy with the object's MD5; an object that was uploaded in parts has none, but a SHA-256 if it was staged."""
+        if item.md5:
+            name, stated, found = "MD5", item.md5, base64.b64encode(digest).decode()
+        elif item.sha256:
+            name, stated, found = "SHA-256", item.sha256, digest.hex()
+        else:
+            log(f"{item.name} has neither MD5 nor SHA-256: only its size was checked.")
+            return
+        if found != stated:
+            part.unlink()
+            raise ServingError(f"The copy of {item.name} has another {name} than the object in the bucket.")
 
     def _read(self, descriptor: int, item: StoredObject, start: int, total: int) -> None:
         if self.cancelled():
@@ -152,7 +176,8 @@ class WeightsCopy:
             self.progress(f"{self._done_bytes / GIB:.1f} of {total / GIB:.1f} GiB")
 
 
-def _md5(path: Path) -> str:
+def md5_of(path: Path) -> str:
+    """Return the MD5 of a file in Cloud Storage's notation."""
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
         while block := file.read(1 << 22):

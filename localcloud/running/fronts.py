@@ -1,5 +1,6 @@
-"""Stable URLs of services: one loopback port each, IAM checked before a request reaches an instance.
+"""Stable URLs of services and of their traffic tags: one loopback port each, IAM checked before a request reaches an instance.
 
+A front with several targets divides its requests by their shares: each hundred requests in order are divided exactly, so that a test can count.
 A front reads the head of a request, checks it, and then copies bytes in both directions, so that event streams are not buffered.
 Each connection carries one request (`Connection: close`), because each request is checked.
 """
@@ -7,7 +8,7 @@ Each connection carries one request (`Connection: close`), because each request 
 import asyncio
 import html
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
@@ -40,42 +41,64 @@ LimitsOf: TypeAlias = Callable[[str], Limits]
 class Fronts:
     """Implementation of `localcloud.world.runtime.FrontRuntime`."""
 
-    def __init__(self, *, authorize: Authorize, limits: LimitsOf) -> None:
+    def __init__(
+        self, *, authorize: Authorize, limits: LimitsOf, ready: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """Ask `ready` before each request whether the instance with this URL may get it."""
         self._authorize = authorize
+        self._ready = ready
         self._limits = limits
-        self._fronts: dict[str, _Front] = {}
+        self._fronts: dict[tuple[str, str], _Front] = {}
+        self._targets: dict[str, _Target] = {}
 
-    async def open(self, service: str, *, port: int | None) -> int:
-        """Open a service's front, on the given port if that is free, and return its port."""
-        known = self._fronts.get(service)
+    async def open(self, service: str, *, port: int | None, tag: str = "") -> int:
+        """Open the front of a service or of its tag, on the given port if that is free, and return its port."""
+        known = self._fronts.get((service, tag))
         if known is not None:
             return known.port
         raise_open_files()
-        front = _Front(service, self._authorize, self._limits)
+        front = _Front(service, self._authorize, self._ready)
         await front.listen(port)
-        self._fronts[service] = front
+        self._fronts[service, tag] = front
         return front.port
 
-    def route(self, service: str, instance_url: str | None) -> None:
-        """Route new requests to an instance; running requests are not moved. Raises KeyError for a service without a front."""
-        self._fronts[service].route(instance_url)
+    def route(self, service: str, shares: Mapping[str, int], *, tag: str = "") -> None:
+        """Divide new requests between instances by their shares; running requests are not moved. Raises KeyError for a service without a front."""
+        front = self._fronts[service, tag]
+        front.route({self._target(url): share for url, share in shares.items()})
+        routed = {target.url for each in self._fronts.values() for target in each.targets}
+        self._targets = {url: target for url, target in self._targets.items() if url in routed or target.active}
 
-    async def close(self, service: str) -> None:
+    async def drained(self, instance_url: str) -> None:
+        """Wait until no request runs in an instance that gets no more of them. The request timeout ends the longest."""
+        target = self._targets.get(instance_url)
+        if target is not None:
+            await target.idle.wait()
+
+    async def close(self, service: str, *, tag: str = "") -> None:
         """Close a front and the connections through it."""
-        front = self._fronts.pop(service, None)
+        front = self._fronts.pop((service, tag), None)
         if front is not None:
             await front.close()
 
+    def _target(self, url: str) -> "_Target":
+        """Return the instance behind a URL: the service's front and those of its tags share its slots."""
+        known = self._targets.get(url)
+        if known is None:
+            known = self._targets[url] = _Target(url, self._limits(url))
+        return known
+
 
 class _Front:
-    """One listening port, and the free slots of its instance."""
+    """One listening port, and the instances behind it."""
 
-    def __init__(self, service: str, authorize: Authorize, limits: LimitsOf) -> None:
+    def __init__(self, service: str, authorize: Authorize, ready: Callable[[str], bool]) -> None:
         self.service = service
         self.authorize = authorize
+        self.ready = ready
         self.port = 0
-        self.target: _Target | None = None
-        self._limits = limits
+        self.targets: Mapping[_Target, int] = {}
+        self._credits: dict[_Target, int] = {}
         self._server: asyncio.Server | None = None
         self.clients: set[_Client] = set()
 
@@ -90,13 +113,19 @@ class _Front:
         self._server = server
         self.port = int(server.sockets[0].getsockname()[1])
 
-    def route(self, instance_url: str | None) -> None:
-        if instance_url is None:
-            self.target = None
-            return
-        if self.target is not None and self.target.url == instance_url:
-            return
-        self.target = _Target(instance_url, self._limits(instance_url))
+    def route(self, targets: "Mapping[_Target, int]") -> None:
+        self.targets = {target: share for target, share in targets.items() if share > 0}
+        self._credits = dict.fromkeys(self.targets, 0)
+
+    def pick(self) -> "_Target | None":
+        """Return the instance of the next request: the one that is furthest behind its share (smooth weighted round robin)."""
+        if not self.targets:
+            return None
+        for target, share in self.targets.items():
+            self._credits[target] += share
+        chosen = max(self._credits, key=self._credits.__getitem__)
+        self._credits[chosen] -= sum(self.targets.values())
+        return chosen
 
     async def close(self) -> None:
         if self._server is not None:
@@ -116,11 +145,26 @@ class _Target:
         self.host = parts.hostname or _HOST
         self.port = parts.port or 80
         self.limits = limits
+        self.active = 0
+        """Requests that run or wait."""
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._free = limits.concurrent
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> bool:
         """Take a slot. Return False if none became free in time."""
+        self.active += 1
+        self.idle.clear()
+        entered = False
+        try:
+            entered = await self._slot()
+            return entered
+        finally:
+            if not entered:
+                self._gone()
+
+    async def _slot(self) -> bool:
         if self._free > 0:
             self._free -= 1
             return True
@@ -133,18 +177,27 @@ class _Target:
             return False
         except asyncio.CancelledError:
             if slot.done() and not slot.cancelled():
-                self.leave()
+                self._release()
             raise
         return True
 
     def leave(self) -> None:
         """Release a slot: to the next waiting request, if there is one."""
+        self._release()
+        self._gone()
+
+    def _release(self) -> None:
         while self._waiting:
             slot = self._waiting.popleft()
             if not slot.done():
                 slot.set_result(None)
                 return
         self._free += 1
+
+    def _gone(self) -> None:
+        self.active -= 1
+        if self.active == 0:
+            self.idle.set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +283,8 @@ class _Client(asyncio.Protocol):
         """Check the request, wait for a slot, connect, and copy bytes until the instance closes the connection."""
         if not self._admit(head):
             return
-        target = self._front.target
-        if target is None:
+        target = self._front.pick()
+        if target is None or not self._front.ready(target.url):
             self._answer(503, "Service Unavailable", "The service has no instance that is ready.")
             return
         if not await target.enter():
@@ -267,6 +320,9 @@ class _Client(asyncio.Protocol):
         verdict = self._front.authorize(self._front.service, token)
         if verdict is AccessDecision.ALLOWED:
             return True
+        if verdict is AccessDecision.NOT_FOUND:
+            self._answer(404, "Page not found", "The requested URL was not found on this server.")
+            return False
         where = (
             f"Your client does not have permission to get URL <code>{html.escape(head.path)}</code> from this server."
         )

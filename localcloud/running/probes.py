@@ -1,7 +1,7 @@
-"""Cloud Run's startup probe: real requests to the server, with delays and periods on the accelerated clock."""
+"""Cloud Run's startup and readiness probes: real requests to the server, with delays and periods on the accelerated clock."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +12,8 @@ from localcloud.world.clock import Clock
 
 _LEAST_TIMEOUT_S: Final = 1.0
 """Minimum timeout of a probe in real seconds: an accelerated timeout would measure this machine, not the server."""
+_LEAST_PERIOD_S: Final = 0.05
+"""Shortest pause between readiness probes in real seconds, so that a fast clock does not keep a core busy."""
 _LAG_LIMIT_S: Final = 10.0
 """How long (real seconds) to wait for a server that should be up by its own plan: the delay comes from this machine."""
 _LAG_POLL_S: Final = 0.02
@@ -77,6 +79,16 @@ async def passes(probe: Probe, *, clock: Clock, port: int, planned: PlannedStart
             return True
         await asyncio.sleep(_LAG_POLL_S)
     return False
+
+
+async def watch(probe: Probe, *, clock: Clock, port: int, report: Callable[[bool], None]) -> None:
+    """Ask a started server without end, and report whether it is ready: no after `failure_threshold` failed attempts, yes after one answer."""
+    failed = 0
+    while True:
+        await asyncio.sleep(max(clock.real_s(probe.period_s), _LEAST_PERIOD_S))
+        failed = 0 if await _ask(probe, clock, port) else failed + 1
+        if failed in {0, probe.failure_threshold}:
+            report(failed == 0)
 
 
 async def _ask(probe: Probe, clock: Clock, port: int) -> bool:

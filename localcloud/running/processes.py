@@ -54,20 +54,20 @@ class Server:
     @classmethod
     async def start(
         cls,
-        words: Sequence[str],
+        command: Sequence[str],
         *,
         environment: Mapping[str, str],
         log: Path,
         secrets: Sequence[str],
         printed: Callable[[str, str], None],
     ) -> "Server":
-        """Start a server for a container's command line. `printed` gets each line as it was printed, with the name of its stream.
+        """Start a server by its whole command line. `printed` gets each line as it was printed, with the name of its stream.
 
         The file `log` has the lines without the values of secrets.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
-            *interpreter.command("localcloud.vllm", *words),
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -15,8 +15,9 @@ from typing import Any, Final, TypeAlias, cast
 
 from localcloud.json_values import as_list, as_object
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
-from localcloud.running.probes import passes, read_probe
+from localcloud.running.probes import passes, read_probe, watch
 from localcloud.running.processes import PlannedStart, Server, server_environment
+from localcloud.running.starters import GoogleAccess, Starter, Volumes, is_starter, server_command, starter_of
 from localcloud.services.run_limits import memory_gib
 from localcloud.world import run_words
 from localcloud.world.clock import Clock
@@ -29,6 +30,10 @@ ListObjects: TypeAlias = Callable[[str], Mapping[str, int] | None]
 """Returns names and sizes in bytes of a bucket's objects, or None if there is no such bucket."""
 WriteLog: TypeAlias = Callable[[str, LogLine], None]
 """Writes a line to Cloud Logging, for a revision's full name."""
+MayList: TypeAlias = Callable[[str, str], bool]
+"""Tells if a service account's e-mail may list a bucket's objects."""
+VersionOf: TypeAlias = Callable[[str], str]
+"""Returns the version of vLLM in an image; empty if it is not known."""
 UserOf: TypeAlias = Callable[[str], int]
 """Returns the uid of an image's container. vLLM's image runs as root."""
 
@@ -48,6 +53,14 @@ def _root(_: str) -> int:
     return 0
 
 
+def _anybody(_bucket: str, _account: str) -> bool:
+    return True
+
+
+def _not_known(_: str) -> str:
+    return ""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Instance:
     """A revision's running server."""
@@ -60,8 +73,13 @@ class _Instance:
     port: int
     limits: Limits
     server: Server | None = None
+    ready: bool = True
+    """What the readiness probe says; True without one."""
+    watcher: asyncio.Task[None] | None = None
     keeper: asyncio.Task[None] | None = None
     folder: Path = field(default_factory=Path)
+    volumes: Volumes
+    starter: Starter | None = None
 
     @property
     def url(self) -> str:
@@ -80,6 +98,9 @@ class SimulatedRevisions:
         list_objects: ListObjects,
         write_log: WriteLog,
         user_of: UserOf = _root,
+        may_list: MayList = _anybody,
+        version_of: VersionOf = _not_known,
+        google: GoogleAccess | None = None,
     ) -> None:
         """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging gets the lines as they are."""
         self._clock = clock
@@ -88,12 +109,20 @@ class SimulatedRevisions:
         self._list_objects = list_objects
         self._write_log = write_log
         self._user_of = user_of
+        self._may_list = may_list
+        self._version_of = version_of
+        self._google = google
         self._instances: dict[str, _Instance] = {}
 
     def limits(self, instance_url: str) -> Limits:
         """Return the limits of an instance; the default limits for an unknown URL."""
         found = (item for item in self._instances.values() if item.url == instance_url)
         return next((item.limits for item in found), DEFAULT_LIMITS)
+
+    def ready(self, instance_url: str) -> bool:
+        """Return whether an instance may get new requests: what its readiness probe says."""
+        found = (item for item in self._instances.values() if item.url == instance_url)
+        return next((item.ready for item in found), True)
 
     def log_file(self, name: str) -> Path:
         """Return where a revision's log is."""
@@ -113,17 +142,23 @@ class SimulatedRevisions:
             await self.stop(revision.name)
             raise
         instance.keeper = asyncio.create_task(self._keep(instance))
+        if template.readiness_probe:
+            instance.watcher = asyncio.create_task(self._watch(instance, template))
         return instance.url
 
-    async def stop(self, name: str) -> None:
-        """Stop a revision's instance."""
-        instance = self._instances.pop(name, None)
-        if instance is None:
+    async def stop(self, name: str, *, url: str | None = None) -> None:
+        """Stop a revision's instance; with `url` only if it is still that one."""
+        instance = self._instances.get(name)
+        if instance is None or url not in {None, instance.url}:
             return
-        if instance.keeper is not None:
-            instance.keeper.cancel()
+        del self._instances[name]
+        for task in (instance.keeper, instance.watcher):
+            if task is not None:
+                task.cancel()
         if instance.server is not None:
             await instance.server.stop()
+        if instance.starter is not None:
+            await instance.starter.stop()
 
     def _prepare(self, revision: RevisionSpec, template: "_TemplateReader") -> _Instance:
         secrets: list[str] = []
@@ -133,6 +168,12 @@ class SimulatedRevisions:
         folder.mkdir(parents=True, exist_ok=True)
         mounts = folder / "mounts.json"
         mounts.write_text(json.dumps(self._mounts(revision, template)), encoding="utf-8")
+        buckets = folder / "buckets.json"
+        buckets.write_text(json.dumps(self._named_buckets(template)), encoding="utf-8")
+        volumes = template.memory_volumes(folder / "volumes")
+        starter = None
+        if is_starter(template.words):
+            starter = starter_of(revision, template.service_account, self._google, folder / "bin")
         simulator = {
             "VLLM_SIM_ACCELERATOR": template.accelerator,
             "VLLM_SIM_CLOCK_SPEED": repr(self._clock.speed),
@@ -140,9 +181,14 @@ class SimulatedRevisions:
             "VLLM_SIM_BIND_PORT": str(port),
             "VLLM_SIM_MEMORY_LIMIT_MIB": str(template.memory_mib),
             "VLLM_SIM_MOUNTS_FILE": str(mounts),
+            "VLLM_SIM_BUCKETS_FILE": str(buckets),
+            "VLLM_SIM_VERSION": self._version_of(template.image),
+            "VLLM_SIM_MEMORY_VOLUMES": json.dumps(volumes.by_folder()),
             **({} if template.all_traffic else {"VLLM_SIM_NETWORK_MB_PER_S": repr(_MB_PER_S_WITHOUT_DIRECT_VPC)}),
-            # A container's file system does not outlive it, so no real folder stands behind its paths.
-            "VLLM_SIM_PATHS": json.dumps({"/": str(folder / "nothing")}),
+            # A container's file system does not outlive it, so no real folder stands behind its paths: only behind its volumes in memory.
+            "VLLM_SIM_PATHS": json.dumps(
+                {"/": str(folder / "nothing"), **{name: name for name in volumes.by_folder()}}
+            ),
             "VLLM_SIM_LIFELINE": "stdin",
         }
         return _Instance(
@@ -154,6 +200,8 @@ class SimulatedRevisions:
             port=port,
             limits=DEFAULT_LIMITS,
             folder=folder,
+            volumes=volumes,
+            starter=starter,
         )
 
     def _environment(self, revision: RevisionSpec, template: "_TemplateReader", secrets: list[str]) -> dict[str, str]:
@@ -195,9 +243,29 @@ class SimulatedRevisions:
             out.append({"path": path, "files": dict(files), "options": options, "readable": readable})
         return out
 
+    def _named_buckets(self, template: "_TemplateReader") -> dict[str, dict[str, Any]]:
+        """List the buckets that the command line names as `gs://`, or say in Google's words why they cannot be listed."""
+        out: dict[str, dict[str, Any]] = {}
+        for name in sorted(set(re.findall(r"gs://([a-z0-9][a-z0-9._-]+)", " ".join(template.words)))):
+            files = self._list_objects(name)
+            ask = f"GET https://storage.googleapis.com/storage/v1/b/{name}/o"
+            if files is None:
+                problem = f"google.api_core.exceptions.NotFound: 404 {ask}: The specified bucket does not exist."
+            elif not self._may_list(name, template.service_account):
+                problem = (
+                    f"google.api_core.exceptions.Forbidden: 403 {ask}: {template.service_account} does not have storage.objects.list access "
+                    "to the Google Cloud Storage bucket. Permission 'storage.objects.list' denied on resource (or it may not exist)."
+                )
+            else:
+                problem = ""
+            out[name] = {"files": {} if problem else dict(files or {}), "problem": problem}
+        return out
+
     async def _bring_up(self, instance: _Instance, template: "_TemplateReader") -> None:
         """Start the server and run the probe. Raises RevisionFailedError."""
         probe = read_probe(template.startup_probe, template.port)
+        if instance.starter is not None:
+            await instance.starter.start()
         server = instance.server = await self._server(instance)
         try:
             planned = await asyncio.wait_for(server.up(), _UP_LIMIT_S)
@@ -220,11 +288,25 @@ class SimulatedRevisions:
         lines = run_words.probe_failed(probe.failure_threshold, instance.spec.template, service=instance.spec.service)
         raise self._not_started(instance.spec, lines)
 
+    async def _watch(self, instance: _Instance, template: "_TemplateReader") -> None:
+        """Let the front send no new requests while the readiness probe fails. Like Cloud Run, do not end the instance."""
+        probe = read_probe(template.readiness_probe, template.port)
+
+        def report(ready: bool) -> None:
+            instance.ready = ready
+
+        await watch(probe, clock=self._clock, port=instance.port, report=report)
+
     async def _server(self, instance: _Instance) -> Server:
         name = instance.spec.name
+        command, environment = server_command(instance.words), instance.environment
+        if instance.starter is not None:
+            instance.volumes.empty()
+            command = instance.starter.command(instance.words, instance.volumes)
+            environment = instance.starter.environment(environment, instance.volumes, port=instance.port)
         return await Server.start(
-            instance.words,
-            environment=instance.environment,
+            command,
+            environment=environment,
             log=instance.log,
             secrets=instance.secrets,
             printed=lambda stream, text: self._write_log(name, LogLine(stream=cast("Stream", stream), text=text)),
@@ -317,6 +399,7 @@ class _TemplateReader:
         self.timeout_s = float(str(template.get("timeout") or "300s").removesuffix("s"))
         self.all_traffic = as_object(template.get("vpcAccess")).get("egress") == "ALL_TRAFFIC"
         self.startup_probe = as_object(self._container.get("startupProbe"))
+        self.readiness_probe = as_object(self._container.get("readinessProbe"))
 
     @property
     def words(self) -> list[str]:
@@ -332,6 +415,22 @@ class _TemplateReader:
             pair = (str(reference["secret"]), str(reference.get("version") or "latest")) if reference else None
             out.append((str(item["name"]), str(item.get("value") or ""), pair))
         return out
+
+    def memory_volumes(self, folder: Path) -> Volumes:
+        """Return the mounted volumes in memory, each with a real folder below `folder`."""
+        sizes = {
+            str(volume.get("name")): memory_mib(
+                str(as_object(volume.get("emptyDir")).get("sizeLimit") or f"{self.memory_mib}Mi")
+            )
+            for volume in self._volumes
+            if as_object(volume.get("emptyDir"))
+        }
+        mounts = map(as_object, as_list(self._container.get("volumeMounts")))
+        found = {str(one["mountPath"]).rstrip("/"): str(one.get("name")) for one in mounts if one.get("name") in sizes}
+        return Volumes(
+            folders={path: folder / name for path, name in found.items()},
+            sizes_mib={path: sizes[name] for path, name in found.items()},
+        )
 
     def buckets(self) -> list[tuple[str, str, str, dict[str, str]]]:
         """Return (mount path, volume, bucket, options) of each mounted Cloud Storage volume. An option without a value is `true`."""

@@ -1,12 +1,14 @@
 """The runtimes of the local cloud: simulated vLLM servers for revisions, fronts that check invokers, machines that run their start-up script."""
 
 import base64
+import re
 from collections.abc import Mapping
 
 from localcloud.rest.errors import CloudError
 from localcloud.running.fronts import Fronts
 from localcloud.running.machines import SimulatedMachines
 from localcloud.running.revisions import SimulatedRevisions
+from localcloud.running.starters import GoogleAccess
 from localcloud.services.run import authorizer
 from localcloud.services.secretmanager import version_name
 from localcloud.world import run_words
@@ -49,19 +51,39 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
     def write_log(revision: str, line: LogLine) -> None:
         cloud.logs.write(run_words.entry(line, revision))
 
+    def may_list(bucket: str, account: str) -> bool:
+        """Tell if an account may list a bucket's objects."""
+        document = cloud.store.get("storage.buckets", bucket) or {}
+        resources = [f"//storage.googleapis.com/{bucket}", project_policy(str(document.get("_project", "")))]
+        return cloud.policies.allows(account, "storage.objects.list", resources)
+
+    def version_of(image: str) -> str:
+        """Return the version in the tag of the scenario's image with this digest."""
+        digest = image.partition("@")[2]
+        tagged = (
+            re.search(r":v(\d[\w.]*)@", entry) for entry in cloud.scenario.images.existing if digest and digest in entry
+        )
+        return next((found[1] for found in tagged if found), "")
+
+    google = GoogleAccess(
+        base_url=cloud.base_url, access_token=cloud.tokens.issue_access_token, id_token=cloud.tokens.issue_id_token
+    )
     revisions = SimulatedRevisions(
         clock=own_clock,
         state=cloud.state,
         read_secret=read_secret,
         list_objects=list_objects,
         write_log=write_log,
+        may_list=may_list,
+        version_of=version_of,
+        google=google,
     )
-    fronts = Fronts(authorize=authorizer(cloud), limits=revisions.limits)
+    fronts = Fronts(authorize=authorizer(cloud), limits=revisions.limits, ready=revisions.ready)
     machines = SimulatedMachines(
         clock=own_clock,
         state=cloud.state,
         base_url=cloud.base_url,
-        access_token=cloud.tokens.issue_access_token,
-        id_token=cloud.tokens.issue_id_token,
+        access_token=google.access_token,
+        id_token=google.id_token,
     )
     return Runtimes(revisions=revisions, fronts=fronts, machines=machines)

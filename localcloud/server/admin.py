@@ -13,12 +13,14 @@ from localcloud.json_values import JsonObject, strings
 from localcloud.rest.call import merged
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.server.guard import operator_only
+from localcloud.services import compute_instances
 from localcloud.services.logins import check_login
 from localcloud.services.projects import ensure_project
 from localcloud.services.quota_preferences import prefer
 from localcloud.services.tpu import preempt
 from localcloud.world import scenario as scenarios
 from localcloud.world.cloud import Cloud
+from localcloud.world.runtime import MachineFailedError
 
 _LABELLED: dict[str, str] = {
     "run.services": "labels",
@@ -31,6 +33,7 @@ _LABELLED: dict[str, str] = {
     "compute.subnetworks": "labels",
     "compute.firewalls": "labels",
     "compute.routers": "labels",
+    "compute.instances": "labels",
     "tpu.queuedResources": "labels",
     "tpu.nodes": "labels",
     "monitoring.notificationChannels": "userLabels",
@@ -70,6 +73,9 @@ class Admin:
             web.post("/admin/tokens", self.tokens),
             web.post("/admin/quota", self.quota),
             web.post("/admin/preempt", self.preempt),
+            web.post("/admin/reboot", self.reboot),
+            web.get("/admin/charges", self.charges),
+            web.get("/admin/downloads", self.downloads),
             web.get("/admin/tunnel", self.tunnel),
             web.get("/admin/ssh", self.ssh),
         ]
@@ -171,11 +177,28 @@ class Admin:
         return web.json_response(document)
 
     async def preempt(self, request: web.Request) -> web.Response:
-        """Preempt the running TPU node `{"node": FULL_NAME}`."""
+        """Preempt the running TPU node or spot instance `{"node": FULL_NAME}`."""
         node = str((await _body(request)).get("node", ""))
-        if not preempt(self._cloud, node):
+        if not preempt(self._cloud, node) and not compute_instances.preempt(self._cloud, node):
             return _refusal(f"POST /admin/preempt: '{node}' is not a running node.")
         return web.json_response({})
+
+    async def reboot(self, request: web.Request) -> web.Response:
+        """Reboot the machine of the TPU node `{"node": FULL_NAME}`: processes and /dev/shm are lost, its disk stays."""
+        node = str((await _body(request)).get("node", ""))
+        try:
+            await self._cloud.runtimes.machines.reboot(node)
+        except MachineFailedError as error:
+            return _refusal(f"POST /admin/reboot: {error}")
+        return web.json_response({})
+
+    async def charges(self, request: web.Request) -> web.Response:
+        """Return the waits that the machines of ?node=FULL_NAME were charged: what, name, simulated seconds, bytes."""
+        return web.json_response({"charges": self._cloud.runtimes.machines.charges(request.query.get("node", ""))})
+
+    async def downloads(self, _request: web.Request) -> web.Response:
+        """Return how many bytes of each object of Cloud Storage each account has read since the start."""
+        return web.json_response({"downloads": self._cloud.downloads.rows()})
 
     async def ssh(self, request: web.Request) -> web.Response:
         """Return an empty object if ?account=EMAIL may log in to ?node=FULL_NAME with SSH through IAP; 403 if not."""

@@ -14,6 +14,7 @@ from localcloud.server.dispatch import Dispatcher
 from localcloud.server.guard import loopback_only
 from localcloud.server.registry import Registry
 from localcloud.services import iam
+from localcloud.services.compute_instances import resume as resume_instances
 from localcloud.services.projects import ensure_project
 from localcloud.services.run import resume as resume_run
 from localcloud.services.tpu import resume as resume_tpu
@@ -89,6 +90,7 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
     cloud.spawn(_keep_time(cloud))
     await resume_run(cloud)
     resume_tpu(cloud)
+    resume_instances(cloud)
     return OpenCloud(cloud=cloud, base_url=cloud.base_url, credentials=credentials, _runner=runner)
 
 

@@ -7,9 +7,10 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Mapping
+from email.utils import format_datetime
 from typing import Any, cast
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from localcloud.json_values import JsonObject, parts, strings
 from localcloud.rest import validation
@@ -70,6 +71,8 @@ class Dispatcher:
                 reason="backendError",
             )
             response = web.json_response(own.body(style), status=500)
+        if not response.prepared:  # simulated like every time stamp: clients compare it with them
+            response.headers[hdrs.DATE] = format_datetime(self._cloud.timeline.now(), usegmt=True)
         entry["status"] = response.status
         entry["ms"] = round((time.perf_counter() - began) * 1000, 3)
         self.log.append(entry)
@@ -175,7 +178,7 @@ class Dispatcher:
             # An operation whose name has no project can be read by whoever knows the name.
             or (project is None and permission.endswith(".operations.get"))
         )
-        attributes = _attributes(call.document.api, resources[0] if resources else "")
+        attributes = _attributes(call, resources[0] if resources else "")
         if not free and not self._cloud.policies.allows(call.caller.email, permission, resources, attributes):
             target = resources[0] if resources else call.method.id
             said = _DENIALS.get(call.method.id)
@@ -232,10 +235,22 @@ def _named_in_body(body: JsonObject) -> str | None:
     return next((str(name) for name in names if name), None)
 
 
-def _attributes(api: str, resource: str) -> Attributes:
-    """Return what an API tells conditions about the nearest resource of a call. A bucket's name has `projects/_/buckets/` before it."""
-    name = resource.partition("googleapis.com/")[2]
-    return resource_attributes(api, f"projects/_/buckets/{name}" if api == "storage" else name)
+def _attributes(call: Call, resource: str) -> Attributes:
+    """Return what an API tells conditions about the nearest resource of a call.
+
+    Cloud Storage names a bucket `projects/_/buckets/B` and an object `projects/_/buckets/B/objects/O`; a listing is a call on the bucket
+    (cloud.google.com/iam/docs/conditions-resource-attributes, 2026-11).
+    """
+    api, name = call.document.api, resource.partition("googleapis.com/")[2]
+    if api != "storage":
+        return resource_attributes(api, name)
+    found = call.path.get("object") or call.path.get("destinationObject") or _inserted(call)
+    return resource_attributes(api, f"projects/_/buckets/{name}{f'/objects/{found}' if found else ''}")
+
+
+def _inserted(call: Call) -> str:
+    """Return the name of the object that an upload makes, where its address has it; one that only a body names has no condition met."""
+    return str(call.query.get("name") or "") if call.method.id == "storage.objects.insert" else ""
 
 
 def _split(raw_path: str) -> tuple[str, str, str | None]:

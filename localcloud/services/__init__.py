@@ -4,6 +4,7 @@ from localcloud.rest.call import Handler
 from localcloud.services import (
     artifactregistry,
     compute,
+    compute_instances,
     iam,
     logs,
     monitoring,
@@ -26,6 +27,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     for module in (
         artifactregistry,
         compute,
+        compute_instances,
         iam,
         logs,
         monitoring,

@@ -1,33 +1,22 @@
 """Compute Engine, beta and v1: networks, subnetworks, firewalls, routers and their operations; regions, zones and projects read-only."""
 
-import asyncio
-import secrets
-import time
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from localcloud.json_values import JsonObject
-from localcloud.rest import filters
-from localcloud.rest.call import Call, Handler, merged, page, without_nulls
+from localcloud.rest.call import Call, Handler, merged, without_nulls
 from localcloud.rest.errors import CloudError
-from localcloud.services import networks
+from localcloud.services import instance_requests, networks
+from localcloud.services.compute_operations import ComputeOperations, link_to, list_answer
 from localcloud.services.networks import Place
 from localcloud.services.service import ApiService, method, visible
 from localcloud.world.cloud import REGIONS, Cloud, random_id
 
-_OPERATIONS = "compute.operations"
-_WAIT_LIMIT_S = 120
-_POLL_S = 0.01
-
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of the four collections, of operations and of places."""
-    services = (_Networks, _Subnetworks, _Firewalls, _Routers, _ComputeOperations, _Places)
+    services = (_Networks, _Subnetworks, _Firewalls, _Routers, ComputeOperations, _Places)
     return {name: handler for service in services for name, handler in service(cloud).handlers().items()}
-
-
-def _link(call: Call, name: str) -> str:
-    return f"https://www.googleapis.com/compute/{call.document.version}/{name}"
 
 
 def _place(call: Call) -> Place:
@@ -47,7 +36,7 @@ class _ComputeCollection(ApiService, ABC):
 
     def __init__(self, cloud: Cloud) -> None:
         super().__init__(cloud)
-        self._operations = _ComputeOperations(cloud)
+        self._operations = ComputeOperations(cloud)
         self._collection = self.prefix.partition(".")[2]
         self._singular = self._collection.removesuffix("s")
 
@@ -84,7 +73,7 @@ class _ComputeCollection(ApiService, ABC):
     def list_all(self, call: Call) -> JsonObject:
         prefix = _place(call).name(self._collection, "")
         found = [(name, self.shown(call, name, document)) for name, document in self._store.under(self.prefix, prefix)]
-        return _list_answer(call, f"compute#{self._singular}List", found)
+        return list_answer(call, f"compute#{self._singular}List", found)
 
     @method("aggregatedList")
     def list_aggregated(self, call: Call) -> JsonObject:
@@ -125,11 +114,11 @@ class _ComputeCollection(ApiService, ABC):
 
     def shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:
         """Return the document as the API shows it."""
-        shown: JsonObject = {"kind": f"compute#{self._singular}", **visible(document), "selfLink": _link(call, name)}
+        shown: JsonObject = {"kind": f"compute#{self._singular}", **visible(document), "selfLink": link_to(call, name)}
         if "network" in shown:
-            shown["network"] = _link(call, shown["network"])
+            shown["network"] = link_to(call, shown["network"])
         if "region" in shown:
-            shown["region"] = _link(call, f"projects/{call.path['project']}/regions/{shown['region']}")
+            shown["region"] = link_to(call, f"projects/{call.path['project']}/regions/{shown['region']}")
         if self.prefix != networks.SUBNETWORKS:
             shown.pop("fingerprint", None)
         return shown
@@ -164,8 +153,8 @@ class _Networks(_ComputeCollection):
 
     def shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:
         shown = super().shown(call, name, document)
-        shown["selfLinkWithId"] = _link(call, f"{name.rpartition('/')[0]}/{document['id']}")
-        links = [_link(call, subnetwork) for subnetwork in self._subnetworks(name)]
+        shown["selfLinkWithId"] = link_to(call, f"{name.rpartition('/')[0]}/{document['id']}")
+        links = [link_to(call, subnetwork) for subnetwork in self._subnetworks(name)]
         return {**shown, "subnetworks": links} if links else shown
 
     def _subnetworks(self, network: str) -> list[str]:
@@ -226,105 +215,6 @@ class _Routers(_ComputeCollection):
         return networks.with_nats(document)
 
 
-def _list_answer(call: Call, kind: str, items: list[tuple[str, JsonObject]]) -> JsonObject:
-    found = filters.chosen(items, call.query.get("filter"))
-    shown, following = page(
-        found, size=call.query.get("maxResults"), token=call.query.get("pageToken"), default=500, maximum=500
-    )
-    answer: JsonObject = {
-        "kind": kind,
-        "id": call.http.path.split("/compute/", 1)[-1],
-        "selfLink": _link(call, call.http.path.split("/projects/", 1)[-1]),
-    }
-    if shown:
-        answer["items"] = shown
-    if following:
-        answer["nextPageToken"] = following
-    return answer
-
-
-def _in_each_scope(verb: str) -> tuple[str, ...]:
-    return tuple(f"{scope}Operations.{verb}" for scope in ("global", "region", "zone"))
-
-
-class _ComputeOperations(ApiService):
-    """Compute Engine's operations: `status` PENDING, RUNNING, DONE."""
-
-    prefix = "compute"
-
-    def new(self, call: Call, what: str, target: str, target_id: str) -> JsonObject:
-        region = call.path.get("region")
-        project = call.path["project"]
-        short = f"operation-{time.time_ns() // 10**6}-{secrets.token_hex(8)}"
-        name = Place(project=project, region=region).name("operations", short)
-        now = self._cloud.timeline.stamp()
-        document: JsonObject = {
-            "id": random_id(),
-            "name": short,
-            "operationType": what,
-            "targetId": target_id,
-            "user": call.caller.email,
-            "insertTime": now,
-            "startTime": now,
-            "_target": target,
-            "_due_s": self._cloud.timeline.simulated_s()
-            + self._cloud.duration_s(self._cloud.scenario.operations.compute_s),
-        }
-        if region is not None:
-            document["_region"] = region
-        self._store.put(_OPERATIONS, name, document)
-        return self._shown(call, name, document)
-
-    @method(*_in_each_scope("get"))
-    def get(self, call: Call) -> JsonObject:
-        name = self._name(call)
-        return self._shown(call, name, self.stored(_OPERATIONS, name, f"The resource '{name}' was not found"))
-
-    @method(*_in_each_scope("wait"))
-    async def wait(self, call: Call) -> JsonObject:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + _WAIT_LIMIT_S
-        operation = self.get(call)
-        while operation["status"] != "DONE" and loop.time() < end:
-            await asyncio.sleep(_POLL_S)
-            operation = self.get(call)
-        return operation
-
-    @method(*_in_each_scope("list"))
-    def list_all(self, call: Call) -> JsonObject:
-        stored = self._store.under(_OPERATIONS, self._name(call, short=""))
-        found = [(name, self._shown(call, name, document)) for name, document in stored]
-        return _list_answer(call, "compute#operationList", found)
-
-    @method(*_in_each_scope("delete"))
-    def delete(self, call: Call) -> JsonObject:
-        self.get(call)
-        self._store.delete(_OPERATIONS, self._name(call))
-        return {}
-
-    def _name(self, call: Call, short: str | None = None) -> str:
-        short = call.path["operation"] if short is None else short
-        if "zone" in call.path:
-            return f"projects/{call.path['project']}/zones/{call.path['zone']}/operations/{short}"
-        return Place(project=call.path["project"], region=call.path.get("region")).name("operations", short)
-
-    def _shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:
-        done = self._cloud.timeline.simulated_s() >= document["_due_s"]
-        shown: JsonObject = {
-            "kind": "compute#operation",
-            **visible(document),
-            "status": "DONE" if done else "RUNNING",
-            "progress": 100 if done else 0,
-            "targetLink": _link(call, document["_target"]),
-            "selfLink": _link(call, name),
-        }
-        if "_region" in document:
-            shown["region"] = _link(call, f"projects/{call.path['project']}/regions/{document['_region']}")
-        if done:
-            shown["endTime"] = self._cloud.timeline.stamp()
-        return shown
-
-
 class _Places(ApiService):
     """Projects, regions and zones, to read only."""
 
@@ -342,7 +232,7 @@ class _Places(ApiService):
             "defaultServiceAccount": self._cloud.default_account(project),
             "defaultNetworkTier": "PREMIUM",
             "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
-            "selfLink": _link(call, f"projects/{project}"),
+            "selfLink": link_to(call, f"projects/{project}"),
         }
 
     @method("regions.get")
@@ -352,7 +242,7 @@ class _Places(ApiService):
     @method("regions.list")
     def list_regions(self, call: Call) -> JsonObject:
         found = [(region, self._region(call, region)) for region in sorted(REGIONS)]
-        return _list_answer(call, "compute#regionList", found)
+        return list_answer(call, "compute#regionList", found)
 
     @method("zones.get")
     def get_zone(self, call: Call) -> JsonObject:
@@ -366,17 +256,48 @@ class _Places(ApiService):
     def list_zones(self, call: Call) -> JsonObject:
         names = [f"{region}-{letter}" for region in sorted(REGIONS) for letter in REGIONS[region]]
         found = [(zone, self._zone(call, zone)) for zone in names]
-        return _list_answer(call, "compute#zoneList", found)
+        return list_answer(call, "compute#zoneList", found)
+
+    @method("machineTypes.get")
+    def get_machine_type(self, call: Call) -> JsonObject:
+        """Return a machine type of a zone. The catalog has those with TPUs only."""
+        name = f"projects/{call.path['project']}/zones/{call.path['zone']}/machineTypes/{call.path['machineType']}"
+        for item in self._machine_types(call):
+            if item["name"] == call.path["machineType"]:
+                return item
+        raise CloudError.not_found(f"The resource '{name}' was not found")
+
+    @method("machineTypes.list")
+    def list_machine_types(self, call: Call) -> JsonObject:
+        """Return the machine types of a zone."""
+        found = [(str(item["name"]), item) for item in self._machine_types(call)]
+        return list_answer(call, "compute#machineTypeList", sorted(found, key=lambda pair: pair[0]))
+
+    def _machine_types(self, call: Call) -> list[JsonObject]:
+        project, zone = call.path["project"], call.path["zone"]
+        facts = instance_requests.zone_facts(self._cloud, zone)
+        return [
+            {
+                "kind": "compute#machineType",
+                "name": name,
+                "guestCpus": size[0],
+                "memoryMb": size[1] * 1024,
+                "zone": zone,
+                "selfLink": link_to(call, f"projects/{project}/zones/{zone}/machineTypes/{name}"),
+            }
+            for name, size in instance_requests.MACHINE_SIZES.items()
+            if instance_requests.MACHINE_TYPES[name] in facts.accelerator_types
+        ]
 
     def _region(self, call: Call, region: str) -> JsonObject:
         project = call.path["project"]
-        zones = [_link(call, f"projects/{project}/zones/{region}-{letter}") for letter in REGIONS[region]]
+        zones = [link_to(call, f"projects/{project}/zones/{region}-{letter}") for letter in REGIONS[region]]
         return {
             "kind": "compute#region",
             "name": region,
             "status": "UP",
             "zones": zones,
-            "selfLink": _link(call, f"projects/{project}/regions/{region}"),
+            "selfLink": link_to(call, f"projects/{project}/regions/{region}"),
         }
 
     def _zone(self, call: Call, zone: str) -> JsonObject:
@@ -385,6 +306,6 @@ class _Places(ApiService):
             "kind": "compute#zone",
             "name": zone,
             "status": "UP",
-            "region": _link(call, f"projects/{project}/regions/{region}"),
-            "selfLink": _link(call, f"projects/{project}/zones/{zone}"),
+            "region": link_to(call, f"projects/{project}/regions/{region}"),
+            "selfLink": link_to(call, f"projects/{project}/zones/{zone}"),
         }

@@ -2,8 +2,9 @@
 
 from localcloud.json_values import parts
 from localcloud.rest.errors import CloudError
-from localcloud.services import oslogin, tpu_requests
+from localcloud.services import compute_instances, oslogin, tpu_requests
 from localcloud.services.checks import may_act_as
+from localcloud.services.compute_instances import INSTANCES
 from localcloud.services.tpu_nodes import NODES, metadata_of
 from localcloud.world.cloud import Cloud, project_policy
 
@@ -19,20 +20,26 @@ def check_login(cloud: Cloud, node: str, email: str) -> None:
     (cloud.google.com/compute/docs/oslogin/set-up-oslogin, 2026-11). That project-level conditions see no attribute of the machine is assumed:
     Google runs it in a project of its own.
     """
-    document = cloud.store.get(NODES, node)
+    document = cloud.store.get(NODES, node) or cloud.store.get(INSTANCES, node)
     if document is None:
         raise CloudError.not_found(f"Resource '{node}' was not found.")
     if email == cloud.operator:
         return
     project = node.split("/")[1]
     policy = project_policy(project)
-    address = parts(document, "networkEndpoints")[0]["ipAddress"]
+    is_instance = "networkInterfaces" in document
+    address = (
+        parts(document, "networkInterfaces")[0]["networkIP"]
+        if is_instance
+        else parts(document, "networkEndpoints")[0]["ipAddress"]
+    )
     destination = {"destination.port": _SSH_PORT, "destination.ip": address}
     if not cloud.policies.allows(email, "iap.tunnelInstances.accessViaIAP", [policy], destination):
         raise CloudError.denied("Error while connecting [4033: 'not authorized'].")
-    if metadata_of(document).get(_OS_LOGIN, "").upper() != "TRUE":
+    metadata = compute_instances.metadata_of(document) if is_instance else metadata_of(document)
+    if metadata.get(_OS_LOGIN, "").upper() != "TRUE":
         return
-    account = tpu_requests.account_of(cloud, project, document)
+    account = str(document["_request"]["account"]) if is_instance else tpu_requests.account_of(cloud, project, document)
     allowed = cloud.policies.allows(email, "compute.instances.osLogin", [policy])
     if not (allowed and may_act_as(cloud, email, account, project) and oslogin.has_key(cloud, email)):
         raise CloudError.denied("Permission denied (publickey).")

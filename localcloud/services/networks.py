@@ -236,7 +236,7 @@ def users_of(cloud: Cloud, name: str) -> list[str]:
             for user, document in cloud.store.under(kind)
             if document.get("network") == name and not document.get("_auto")
         )
-    for kind in ("run.services", "tpu.nodes"):
+    for kind in ("run.services", "tpu.nodes", "compute.instances"):
         users.extend(user for user, document in cloud.store.under(kind) if name in strings(document, "_networks"))
     return users
 

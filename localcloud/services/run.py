@@ -1,5 +1,6 @@
 """Cloud Run v2: services, their revisions, deployments as operations, traffic, invoker checks."""
 
+import re
 import uuid
 from typing import cast
 
@@ -35,6 +36,9 @@ _MUTABLE = {
     "description", "labels", "annotations", "client", "clientVersion", "ingress", "launchStage", "binaryAuthorization", "template", "traffic", "scaling",
     "invokerIamDisabled", "defaultUriDisabled", "customAudiences", "iapEnabled", "buildConfig", "multiRegionSettings", "functionalType", "sshEnabled",
 }  # fmt: skip
+_TAG = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_LONGEST_TAG_AND_SERVICE = 46
+"""Words and figure of Cloud Run's refusal: PolicyEngine/policyengine-api issue 3729, 2026."""
 _MAX_WAIT_S = 300.0
 GCLOUD_CLIENT = "32555940559.apps.googleusercontent.com"
 """The audience of `gcloud auth print-identity-token` for users. Cloud Run accepts it in addition to a service's URLs."""
@@ -58,6 +62,12 @@ def authorizer(cloud: Cloud) -> Authorize:
         document = cloud.store.get(SERVICES, service)
         if document is None:
             return AccessDecision.FORBIDDEN
+        # The local cloud has no VPC, so that each of its callers counts as one from the internet.
+        outside = document["ingress"] != "INGRESS_TRAFFIC_ALL"
+        return AccessDecision.NOT_FOUND if outside else invoked(document, token)
+
+    def invoked(document: JsonObject, token: str | None) -> AccessDecision:
+        service = str(document["name"])
         resources = [f"//run.googleapis.com/{service}", project_policy(service.split("/")[1])]
         if document.get("invokerIamDisabled") or cloud.policies.allows(None, "run.routes.invoke", resources):
             return AccessDecision.ALLOWED
@@ -170,7 +180,12 @@ class _Services(PolicyService):
         self._require_act_as(call, updated)
         if call.query.get("validateOnly"):
             return self._validated(name, updated)
-        updated["_new_revision"] = bool(call.query.get("forceNewRevision")) or self._needs_revision(document, updated)
+        of_template = not mask or any(
+            path.strip() in {"*", "template"} or path.strip().startswith("template.") for path in mask.split(",")
+        )
+        updated["_new_revision"] = bool(call.query.get("forceNewRevision")) or (
+            of_template and self._needs_revision(document, updated)
+        )
         return await self._deploy_later(call, name, updated)
 
     @method("delete")
@@ -186,8 +201,11 @@ class _Services(PolicyService):
             self._store.delete(SERVICES, call.name)
             self._cloud.policies.forget(f"//run.googleapis.com/{call.name}")
             runtimes = self._cloud.runtimes
-            runtimes.fronts.route(call.name, None)
+            runtimes.fronts.route(call.name, {})
             await runtimes.fronts.close(call.name)
+            tags: dict[str, int] = document.get("_tags") or {}
+            for tag in tags:
+                await runtimes.fronts.close(call.name, tag=tag)
             for revision, _ in self._store.under(REVISIONS, call.name + "/revisions/"):
                 self._store.delete(REVISIONS, revision)
                 await runtimes.revisions.stop(revision)
@@ -211,9 +229,10 @@ class _Services(PolicyService):
     async def delete_revision(self, call: Call) -> JsonObject:
         document = self.get_revision(call)
         service = self.stored(SERVICES, document["service"], _missing(document["service"]))
-        if call.name in {service.get("latestCreatedRevision"), *self._deployments.serving(service)}:
+        latest = {service.get("latestCreatedRevision"), service.get("latestReadyRevision")}
+        if call.name in {*latest, *self._deployments.serving(service)}:
             raise CloudError.precondition(
-                f"Revision '{call.name.rpartition('/')[2]}' cannot be deleted: it is the latest one or receives traffic."
+                f"Revision '{call.name.rpartition('/')[2]}' cannot be deleted: it is the latest one, or receives traffic or has a tag."
             )
         self._store.delete(REVISIONS, call.name)
         await self._cloud.runtimes.revisions.stop(call.name)
@@ -237,10 +256,13 @@ class _Services(PolicyService):
         run_limits.check(template, region=region, world=self._cloud.scenario.run, gpus_left=left, request=request)
         document["template"] = cast("JsonObject", _lean(template))
         document.setdefault("ingress", "INGRESS_TRAFFIC_ALL")
+        if document["ingress"] == "INGRESS_TRAFFIC_UNSPECIFIED":
+            document["ingress"] = "INGRESS_TRAFFIC_ALL"
         document.setdefault("launchStage", "GA")
         if not document.get("traffic"):
             document["traffic"] = [{"type": LATEST, "percent": 100}]
         self._check_traffic(name, document["traffic"], request)
+        document["traffic"] = cast("list[JsonObject]", _lean(document["traffic"]))
         References(cloud=self._cloud, service=name, template=template).account()
         document["updateTime"] = self._cloud.timeline.stamp()
         document["etag"] = f'"{uuid.uuid4().hex[:22]}"'
@@ -250,19 +272,36 @@ class _Services(PolicyService):
         require_act_as(self._cloud, call.caller, account, call.name.split("/")[1])
 
     def _check_traffic(self, name: str, traffic: list[JsonObject], request: str) -> None:
-        total = sum(int(target.get("percent", 0)) for target in traffic)
-        if total != 100:  # noqa: PLR2004 - percent
+        path = f"Violation in {request}.service.traffic"
+        shares = [int(target.get("percent", 0)) for target in traffic]
+        if any(share < 0 for share in shares) or sum(shares) != 100:  # noqa: PLR2004 - percent
             raise CloudError.field(
                 "service.traffic",
-                f"Violation in {request}.service.traffic: the percentages must add up to 100; they add up to {total}.",
+                f"{path}: the percentages must add up to 100 and none may be negative; given {', '.join(map(str, shares))}.",
             )
+        self._check_tags(name, [str(target["tag"]) for target in traffic if target.get("tag")], path)
         for target in traffic:
-            if target.get("type") == BY_REVISION and not self._store.has(
-                REVISIONS, f"{name}/revisions/{target.get('revision', '')}"
-            ):
+            revision = target.get("revision", "")
+            if target.get("type") == LATEST and revision:
+                raise CloudError.field("service.traffic", f"{path}: a target of type {LATEST} cannot name a revision.")
+            if target.get("type") == BY_REVISION and not self._store.has(REVISIONS, f"{name}/revisions/{revision}"):
+                raise CloudError.field("service.traffic", f"{path}: Revision named '{revision}' was not found.")
+
+    def _check_tags(self, name: str, tags: list[str], path: str) -> None:
+        short = name.rpartition("/")[2]
+        for tag in tags:
+            if tags.count(tag) > 1:
+                raise CloudError.field("service.traffic", f"{path}: the tag '{tag}' is given twice.")
+            if not re.fullmatch(_TAG, tag):
                 raise CloudError.field(
                     "service.traffic",
-                    f"Violation in {request}.service.traffic: Revision named '{target.get('revision', '')}' was not found.",
+                    f"{path}: the tag '{tag}' must consist of lower-case letters, digits and dashes, and begin with a letter.",
+                )
+            if len(tag) + len(short) > _LONGEST_TAG_AND_SERVICE:
+                raise CloudError.field(
+                    "service.traffic",
+                    f"{path}: traffic tag '{tag}' and service name '{short}' together are too long. "
+                    f"Combined traffic tag and service name cannot exceed {_LONGEST_TAG_AND_SERVICE} characters.",
                 )
 
     def _gpus_left(self, name: str, template: JsonObject, region: str) -> int:
@@ -270,8 +309,7 @@ class _Services(PolicyService):
         kind = run_limits.gpu_of(template)
         world = self._cloud.scenario.run
         single = bool(template.get("gpuZonalRedundancyDisabled"))
-        default = world.gpu_quota if single else world.gpu_quota_zonal_redundancy
-        left = world.gpu_quota_overrides.get(f"{region}/{kind}" + ("" if single else "/zonal"), default)
+        left = world.gpus_of(region, str(kind), zonal=not single)
         for other, document in self._store.under(SERVICES, "/".join(name.split("/")[:4]) + "/services/"):
             used = document["template"]
             if (
@@ -297,13 +335,15 @@ class _Services(PolicyService):
     async def _deploy_later(self, call: Call, name: str, document: JsonObject) -> JsonObject:
         """Store the wanted state and deploy it in the background."""
         document.update(lastModifier=call.caller.email, reconciling=True)
+        document["_deploying"] = document.pop("_new_revision", True)
         pending = {
             "type": "Ready",
             "state": "CONDITION_RECONCILING",
             "lastTransitionTime": self._cloud.timeline.stamp(),
         }
-        document.update(terminalCondition=pending, conditions=[])
-        if document.pop("_new_revision", True):
+        if document["_deploying"] or document.get("latestReadyRevision") == document.get("latestCreatedRevision"):
+            document.update(terminalCondition=pending, conditions=[])
+        if document["_deploying"]:
             document["_serial"] = int(document["_serial"]) + 1
             document["latestCreatedRevision"] = self._deployments.new_revision(name, document)
         self._store.put(SERVICES, name, document)

@@ -6,8 +6,9 @@ import re
 import string
 import uuid
 
-from localcloud.json_values import JsonObject
+from localcloud.json_values import JsonObject, part
 from localcloud.rest.errors import CloudError
+from localcloud.services.run_limits import gpu_of
 from localcloud.services.run_references import DeploymentFailedError, References
 from localcloud.services.service import visible
 from localcloud.world import run_words
@@ -74,16 +75,19 @@ class Deployments:
         self._store.put(SERVICES, name, document)
 
     async def deploy(self, name: str, generation: str, operation: str) -> None:
-        """Deploy the wanted state. The operation ends in every case."""
+        """Deploy the wanted state: the new revision if there is one, then the traffic. The operation ends in every case."""
         document = self._store.get(SERVICES, name)
         if document is None:
             return
         revision = str(document["latestCreatedRevision"])
         await self._cloud.timeline.clock.sleep(self._cloud.duration_s(self._cloud.scenario.operations.run_s))
         try:
-            if not self._ready(revision):
-                await self._start(name, revision)
-            await self._serve(name, revision, generation, operation)
+            if document.get("_deploying", True):
+                if not self._ready(revision):
+                    await self._start(name, revision)
+                await self._serve(name, revision, generation, operation)
+            else:
+                await self._shift(name, revision, generation, operation)
         except DeploymentFailedError as error:
             self._failed(name, revision, generation, error, operation)
         except Exception as error:  # noqa: BLE001 - whatever the runtime raises, the operation must end
@@ -97,6 +101,7 @@ class Deployments:
 
     async def _serve(self, name: str, revision: str, generation: str, operation: str) -> None:
         """Route the traffic to the ready revision and end the operation."""
+        await self._open_tags(name)
         document = self._store.get(SERVICES, name)
         if document is None or not self._store.has(REVISIONS, revision):
             await self._cloud.runtimes.revisions.stop(revision)
@@ -118,12 +123,34 @@ class Deployments:
         response = {"@type": f"{TYPE}.Service", **visible(self._store.get(SERVICES, name) or document)}
         self._cloud.operations.finish("run", operation, response=response, metadata=response)
 
+    async def _shift(self, name: str, revision: str, generation: str, operation: str) -> None:
+        """Start what gets traffic and has no instance, route the traffic, and end the operation. No revision is made.
+
+        A latest revision that failed stays failed, and the service with it: the operation says so although the routes have changed.
+        """
+        for serving in self.serving(self._store.get(SERVICES, name) or {}):
+            if not self._ready(serving):
+                await self._start(name, serving)
+        if (self._store.get(SERVICES, name) or {}).get("latestReadyRevision") == revision:
+            await self._serve(name, revision, generation, operation)
+            return
+        await self._open_tags(name)
+        document = self._store.get(SERVICES, name)
+        if document is not None and document["generation"] == generation:
+            document.update(reconciling=False, observedGeneration=generation)
+            document["trafficStatuses"] = self.statuses(document)
+            self._store.put(SERVICES, name, document)
+        await self._route(name)
+        message = str(part(document or {}, "terminalCondition").get("message", "The latest revision is not ready."))
+        self._cloud.operations.finish("run", operation, error={"code": 9, "message": message})
+
     async def _start(self, name: str, revision: str) -> None:
-        """Check the revision's references, then start it."""
+        """Check the revision's references and the GPUs that are left, then start it."""
         record = self._store.get(REVISIONS, revision)
         if record is None:
             return
         template: JsonObject = record["_template"]
+        self._require_gpus(revision, template)
         references = References(cloud=self._cloud, service=name, template=template)
         document = self._store.get(SERVICES, name)
         names = references.networks()
@@ -200,6 +227,7 @@ class Deployments:
             observedGeneration=generation,
         )
         document["trafficStatuses"] = self.statuses(document)
+        document["_deploying"] = False
         self._store.put(SERVICES, name, document)
 
     def _settle(self, document: JsonObject, now: str) -> None:
@@ -211,30 +239,81 @@ class Deployments:
         document["trafficStatuses"] = self.statuses(document)
 
     def statuses(self, document: JsonObject) -> list[JsonObject]:
-        """Return the traffic targets with the revisions that they mean now."""
-        ready = document.get("latestReadyRevision")
+        """Return the traffic targets with the URLs of their tags. No revision is named where the traffic follows the latest one."""
+        ports: dict[str, int] = document.get("_tags") or {}
         statuses: list[JsonObject] = []
-        for target in document["traffic"]:
-            if target.get("type") == BY_REVISION:
-                statuses.append(dict(target))
-            elif ready:
-                statuses.append({**target, "revision": str(ready).rpartition("/")[2]})
+        for target in document.get("traffic") or ():
+            status = dict(target)
+            if target.get("tag") in ports:
+                status["uri"] = f"http://127.0.0.1:{ports[target['tag']]}"
+            if target.get("type") == BY_REVISION or document.get("latestReadyRevision"):
+                statuses.append(status)
         return statuses
+
+    def _resolved(self, document: JsonObject) -> list[JsonObject]:
+        """Return the statuses with the revisions that they mean now."""
+        ready = str(document.get("latestReadyRevision") or "").rpartition("/")[2]
+        return [{"revision": ready, **status} for status in self.statuses(document)]
+
+    async def _open_tags(self, name: str) -> None:
+        """Open the fronts of the service's tags and close the others. Google's own have the URL https://TAG---SERVICE...run.app."""
+        fronts, document = self._cloud.runtimes.fronts, self._store.get(SERVICES, name)
+        if document is None:
+            return
+        known: dict[str, int] = document.get("_tags") or {}
+        wanted = [str(target["tag"]) for target in document["traffic"] if target.get("tag")]
+        for tag in known.keys() - set(wanted):
+            await fronts.close(name, tag=tag)
+        opened = {tag: await fronts.open(name, port=known.get(tag), tag=tag) for tag in wanted}
+        document = self._store.get(SERVICES, name)
+        if document is None:
+            for tag in opened:
+                await fronts.close(name, tag=tag)
+            return
+        if opened != known:
+            self._store.put(SERVICES, name, {**document, "_tags": opened})
 
     def serving(self, document: JsonObject) -> list[str]:
         """Return the revisions that receive traffic, the largest share first."""
-        shares = sorted(self.statuses(document), key=lambda status: -int(status.get("percent", 0)))
+        shares = sorted(self._resolved(document), key=lambda status: -int(status.get("percent", 0)))
         return [
             f"{document['name']}/revisions/{status['revision']}"
             for status in shares
             if int(status.get("percent", 0)) > 0 or status.get("tag")
         ]
 
+    def _require_gpus(self, revision: str, template: JsonObject) -> None:
+        """Raise DeploymentFailedError if the GPUs of the region are taken by instances that run.
+
+        A revision that gets requests or has a tag keeps its least number of instances, and one at least here, where nothing scales to zero.
+        """
+        kind, single = gpu_of(template), bool(template.get("gpuZonalRedundancyDisabled"))
+        if kind is None:
+            return
+        region = revision.partition("/services/")[0]
+        running = [
+            record["_template"]
+            for other, record in self._store.under(REVISIONS, region + "/services/")
+            if other != revision and "_url" in record
+        ]
+        alike = [
+            used for used in running if gpu_of(used) == kind and bool(used.get("gpuZonalRedundancyDisabled")) == single
+        ]
+        held, needed = sum(map(_least_instances, alike)), _least_instances(template)
+        allowed = self._cloud.scenario.run.gpus_of(region.rpartition("/")[2], kind, zonal=not single)
+        if held + needed > allowed:
+            raise DeploymentFailedError(
+                f"Quota exceeded for GPUs of type {kind} in {region.rpartition('/')[2]}: {held} of {allowed} are in use by running instances, "
+                f"and this revision needs {needed}.",
+                reason="RESOURCE_EXHAUSTED",
+                code=8,
+            )
+
     def _ready(self, revision: str) -> bool:
         return "_url" in (self._store.get(REVISIONS, revision) or {})
 
     async def _route(self, name: str) -> None:
-        """Route the traffic to the revision with the largest share, and stop the revisions without traffic."""
+        """Divide the traffic between the serving revisions, and stop the others when their last requests have ended."""
         document = self._store.get(SERVICES, name)
         if document is None:
             return
@@ -242,11 +321,10 @@ class Deployments:
         for revision in serving:
             if not self._ready(revision):
                 await self._start(name, revision)
-        urls = [(self._store.get(REVISIONS, revision) or {}).get("_url") for revision in serving]
-        self._cloud.runtimes.fronts.route(name, urls[0] if urls else None)
+        self._divide(name, document)
         for revision, record in self._store.under(REVISIONS, name + "/revisions/"):
             if "_url" in record and revision not in serving:
-                record.pop("_url")
+                url = str(record.pop("_url"))
                 record["conditions"] = [
                     *record["conditions"][:1],
                     {
@@ -255,7 +333,24 @@ class Deployments:
                     },
                 ]
                 self._store.put(REVISIONS, revision, record)
-                await self._cloud.runtimes.revisions.stop(revision)
+                self._cloud.spawn(self._stop_drained(revision, url))
+
+    def _divide(self, name: str, document: JsonObject) -> None:
+        shares: dict[str, int] = {}
+        for status in self._resolved(document):
+            record = self._store.get(REVISIONS, f"{name}/revisions/{status['revision']}") or {}
+            if "_url" not in record:
+                continue
+            url = str(record["_url"])
+            shares[url] = shares.get(url, 0) + int(status.get("percent", 0))
+            if status.get("tag"):
+                self._cloud.runtimes.fronts.route(name, {url: 100}, tag=str(status["tag"]))
+        self._cloud.runtimes.fronts.route(name, shares)
+
+    async def _stop_drained(self, revision: str, url: str) -> None:
+        """Stop an instance when its requests have ended: those that run when the traffic changes are completed."""
+        await self._cloud.runtimes.fronts.drained(url)
+        await self._cloud.runtimes.revisions.stop(revision, url=url)
 
     async def restart(self, name: str) -> None:
         """Start the serving revisions after a restart of the cloud, then continue the deployment."""
@@ -265,6 +360,10 @@ class Deployments:
         document = self._store.get(SERVICES, name)
         if document is None:
             return
+        await self._open_tags(name)
+        document = self._store.get(SERVICES, name) or document
+        document["trafficStatuses"] = self.statuses(document)
+        self._store.put(SERVICES, name, document)
         try:
             await self._route(name)
         except DeploymentFailedError as error:
@@ -280,6 +379,10 @@ class Deployments:
 def condition(kind: str, state: str, now: str) -> JsonObject:
     """Return a Condition of Cloud Run."""
     return {"type": kind, "state": state, "lastTransitionTime": now}
+
+
+def _least_instances(template: JsonObject) -> int:
+    return max(int(part(template, "scaling").get("minInstanceCount", 0)), 1)
 
 
 def _container_failed(sentence: str) -> DeploymentFailedError:

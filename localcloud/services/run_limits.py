@@ -16,6 +16,8 @@ from localcloud.world.timeline import seconds
 MAX_PROBE_DELAY_S = 240
 MAX_STARTUP_PERIOD_S = 240
 MAX_LIVENESS_PERIOD_S = 3600
+MAX_READINESS_PERIOD_S = 300
+"""Assumed: Cloud Run's page on health checks was not found to give a figure."""
 MAX_STARTUP_BUDGET_S = 600
 MAX_STARTUP_BUDGET_WITH_GPU_S = 1800
 MAX_REQUEST_TIMEOUT_S = 3600
@@ -140,6 +142,8 @@ class _TemplateCheck:
             _startup_probe(container["startupProbe"], f"{path}.startup_probe", gpu=gpu)
         if container.get("livenessProbe"):
             _liveness_probe(container["livenessProbe"], f"{path}.liveness_probe")
+        if container.get("readinessProbe"):
+            _readiness_probe(container["readinessProbe"], f"{path}.readiness_probe")
         self._resources(container, path)
 
     def _environment(self, container: JsonObject, path: str) -> None:
@@ -394,6 +398,18 @@ def _liveness_probe(probe: JsonObject, path: str) -> None:
     _range(probe, "failureThreshold", path, 1, MAX_STARTUP_BUDGET_WITH_GPU_S)
 
 
+def _readiness_probe(probe: JsonObject, path: str) -> None:
+    """Refuse what Cloud Run's page on health checks does not offer for readiness (preview, 2026): HTTP and gRPC, no delay."""
+    _kinds(probe, path, ("httpGet", "grpc"))
+    if probe.get("initialDelaySeconds"):
+        raise _violation(
+            f"{path}.initial_delay_seconds", "is not supported: the readiness probe begins after the startup probe."
+        )
+    period_s = _range(probe, "periodSeconds", path, 1, MAX_READINESS_PERIOD_S)
+    _timeout(probe, path, period_s, MAX_READINESS_PERIOD_S)
+    _range(probe, "failureThreshold", path, 1, MAX_STARTUP_BUDGET_WITH_GPU_S)
+
+
 def with_defaults(template: JsonObject, *, default_account: str, gpu_max_instances: int) -> JsonObject:
     """Return the template with Cloud Run's defaults."""
     scaling = {**part(template, "scaling")}
@@ -430,8 +446,9 @@ def _container_with_defaults(container: JsonObject) -> JsonObject:
             "failureThreshold": 1,
             "tcpSocket": {"port": port},
         }
-    if container.get("livenessProbe"):
-        filled["livenessProbe"] = _probe_with_defaults(container["livenessProbe"], port)
+    for kind in ("livenessProbe", "readinessProbe"):
+        if container.get(kind):
+            filled[kind] = _probe_with_defaults(container[kind], port)
     return filled
 
 

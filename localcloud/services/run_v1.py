@@ -147,7 +147,8 @@ def _variable(variable: JsonObject) -> JsonObject:
 def _traffic(target: JsonObject) -> JsonObject:
     latest = target.get("type") == "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
     chosen: JsonObject = {"latestRevision": True} if latest else {"revisionName": _short(target.get("revision", ""))}
-    return {"percent": int(target.get("percent", 0)), **chosen}
+    tag: JsonObject = {"tag": target["tag"], "url": target.get("uri", "")} if target.get("tag") else {}
+    return {"percent": int(target.get("percent", 0)), **chosen, **tag}
 
 
 def _status(document: JsonObject) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Cloud Storage v1: buckets and their IAM policies; objects and uploads have modules of their own."""
+"""Cloud Storage v1: buckets and their IAM policies; objects, uploads and copies have modules of their own."""
 
 import re
 
@@ -7,7 +7,7 @@ from aiohttp import web
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.call import Call, Handler, merged, page, without_nulls
 from localcloud.rest.errors import CloudError
-from localcloud.services import storage_objects, storage_uploads
+from localcloud.services import storage_copies, storage_objects, storage_uploads
 from localcloud.services.checks import check_labels
 from localcloud.services.service import ApiService, held_permissions, method, requested_version, visible
 from localcloud.world.cloud import REGIONS, Cloud
@@ -37,6 +37,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         **_Buckets(cloud).handlers(),
         **storage_objects.Objects(cloud).handlers(),
         **storage_uploads.Uploads(cloud).handlers(),
+        **storage_copies.Copies(cloud).handlers(),
     }
 
 

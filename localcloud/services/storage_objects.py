@@ -5,6 +5,7 @@ import hashlib
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,11 +13,12 @@ from urllib.parse import quote
 import google_crc32c
 from aiohttp import web
 
-from localcloud.json_values import JsonObject, part, parts
+from localcloud.json_values import JsonObject, part
 from localcloud.rest.call import Call, merged, page
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, method, visible
 from localcloud.world.cloud import Cloud
+from localcloud.world.downloads import SIMULATED_BYTES
 
 OBJECTS = "storage.objects"
 SETTABLE = (
@@ -51,8 +53,19 @@ def settable(document: JsonObject) -> JsonObject:
     return {key: value for key, value in document.items() if key in SETTABLE}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composite:
+    """What Cloud Storage knows of an object that it joined: its bytes were not read."""
+
+    components: int
+    crc32c: str
+    size: int
+    pieces: tuple[str, ...]
+    """Files of the objects' folder that hold the content in order; empty if the object's own file does already."""
+
+
 class Objects(ApiService):
-    """Objects of all buckets, without uploads."""
+    """Objects of all buckets, without uploads and copies."""
 
     prefix = "storage.objects"
 
@@ -62,15 +75,31 @@ class Objects(ApiService):
         self._folder.mkdir(exist_ok=True)
 
     def content(self, document: JsonObject) -> Path:
-        """Return the file with an object's bytes."""
-        return self._folder / str(document["_file"])
+        """Return the file with an object's bytes. That of a composite object is made when it is first read."""
+        path = self._folder / str(document["_file"])
+        if document.get("_pieces") and not path.exists():
+            joining = path.with_name(f"{path.name}.joining")
+            with joining.open("wb") as out:
+                for piece in self.files(document):
+                    with piece.open("rb") as source:
+                        shutil.copyfileobj(source, out, _CHUNK_BYTES)
+            joining.replace(path)
+            for name in document["_pieces"]:
+                (self._folder / name).unlink()
+        return path
+
+    def files(self, document: JsonObject) -> list[Path]:
+        """Return the files that hold an object's bytes, in order."""
+        path = self._folder / str(document["_file"])
+        pieces = [] if path.exists() else [self._folder / name for name in document.get("_pieces") or ()]
+        return pieces or [path]
 
     def new_file(self) -> Path:
         """Return the path of a new file for content."""
         return self._folder / f"{time.time_ns():x}-{self._store.count_up('storage.files')}"
 
     @method("get")
-    def get(self, call: Call) -> JsonObject | web.StreamResponse:
+    async def get(self, call: Call) -> JsonObject | web.StreamResponse:
         """Return metadata, or the content for alt=media and the download path."""
         document = self._named(call)
         check_conditions(call.query, document)
@@ -78,13 +107,30 @@ class Objects(ApiService):
             return self.shown(document)
         headers = {
             "Content-Type": document.get("contentType", "application/octet-stream"),
-            "X-Goog-Hash": f"crc32c={document['crc32c']},md5={document['md5Hash']}",
+            "X-Goog-Hash": ",".join(
+                f"{name}={document[key]}" for name, key in (("crc32c", "crc32c"), ("md5", "md5Hash")) if key in document
+            ),
             "X-Goog-Generation": document["generation"],
             "X-Goog-Metageneration": document["metageneration"],
             "X-Goog-Stored-Content-Length": document["size"],
             "X-Goog-Storage-Class": document["storageClass"],
         }
+        await self._count(call, document)
         return web.FileResponse(self.content(document), headers=headers, chunk_size=_CHUNK_BYTES)
+
+    async def _count(self, call: Call, document: JsonObject) -> None:
+        """Count what the request reads, and wait as long as a machine's network takes for it. The operator is on no machine."""
+        size = int(document["size"])
+        try:
+            span = call.http.http_range
+        except ValueError:  # a header that is no range: the whole object is sent
+            span = slice(0, None)
+        wanted = len(range(*span.indices(size)))
+        simulated = int(part(document, "metadata").get(SIMULATED_BYTES, size))
+        served = round(simulated * wanted / size) if size else 0
+        instant = call.caller.operator or self._cloud.scenario.operations.instant
+        name = f"{document['bucket']}/{document['name']}"
+        await self._cloud.downloads.serve(name, call.caller.email, served, instant=instant)
 
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
@@ -137,48 +183,17 @@ class Objects(ApiService):
         """Delete the live object."""
         document = self._named(call)
         check_conditions(call.query, document)
-        self._store.delete(OBJECTS, f"{document['bucket']}/{document['name']}")
-        self.content(document).unlink(missing_ok=True)
+        self.remove(document)
         return web.Response(status=204)
 
-    @method("copy")
-    def copy(self, call: Call) -> JsonObject:
-        """Copy an object."""
-        source = self.found(call.path["sourceBucket"], call.path["sourceObject"], call.query.get("sourceGeneration"))
-        target = self.new_file()
-        shutil.copyfile(self.content(source), target)
-        metadata = {**settable(source), **settable(call.body)}
-        return self.put(call.path["destinationBucket"], call.path["destinationObject"], target, metadata, call.query)
+    def remove(self, document: JsonObject) -> None:
+        """Delete an object and its content."""
+        self._store.delete(OBJECTS, f"{document['bucket']}/{document['name']}")
+        self._forget(document)
 
-    @method("rewrite")
-    def rewrite(self, call: Call) -> JsonObject:
-        """Rewrite an object; it is always done in one call."""
-        resource = self.copy(call)
-        size = resource["size"]
-        return {
-            "kind": "storage#rewriteResponse",
-            "totalBytesRewritten": size,
-            "objectSize": size,
-            "done": True,
-            "resource": resource,
-        }
-
-    @method("compose")
-    def compose(self, call: Call) -> JsonObject:
-        """Join up to 32 objects of one bucket."""
-        sources: list[JsonObject] = parts(call.body, "sourceObjects")
-        if not 1 <= len(sources) <= 32:  # noqa: PLR2004 - Cloud Storage's limit
-            raise CloudError.invalid(f"The number of source components provided ({len(sources)}) must be from 1 to 32.")
-        bucket = call.path["destinationBucket"]
-        documents = [self.found(bucket, str(source.get("name", "")), source.get("generation")) for source in sources]
-        target = self.new_file()
-        with target.open("wb") as out:
-            for document in documents:
-                with self.content(document).open("rb") as source:
-                    shutil.copyfileobj(source, out)
-        metadata = settable(part(call.body, "destination"))
-        shown = self.put(bucket, call.path["destinationObject"], target, metadata, call.query)
-        return {**shown, "componentCount": len(sources)}
+    def _forget(self, document: JsonObject) -> None:
+        for path in self.files(document):
+            path.unlink(missing_ok=True)
 
     def put(  # noqa: PLR0917 - what one object is made of
         self,
@@ -188,14 +203,18 @@ class Objects(ApiService):
         metadata: JsonObject,
         conditions: Mapping[str, Any],
         given: JsonObject | None = None,
+        composite: Composite | None = None,
     ) -> JsonObject:
-        """Store the file `content` as the object. Check conditions and given checksums first; remove the file if one fails."""
+        """Store the file `content` as the object. Check conditions and given checksums first; remove the file if one fails.
+
+        A composite object has a number of components and no MD5, and its content is not read.
+        """
         try:
             self.bucket(bucket)
             _check_name(name)
             old = self._store.get(OBJECTS, f"{bucket}/{name}")
             check_conditions(conditions, old)
-            md5, crc32c, size = digests(content)
+            md5, crc32c, size = ("", composite.crc32c, composite.size) if composite else digests(content)
             for key, value in (("md5Hash", md5), ("crc32c", crc32c)):
                 if (given or {}).get(key) not in (None, value):
                     raise CloudError.invalid(
@@ -214,16 +233,18 @@ class Objects(ApiService):
             "generation": str(max(time.time_ns() // 1000, int(old["generation"]) + 1 if old else 0)),
             "metageneration": "1",
             "size": str(size),
-            "md5Hash": md5,
+            **({"componentCount": composite.components} if composite else {"md5Hash": md5}),
             "crc32c": crc32c,
             "timeCreated": now,
             "updated": now,
             "timeStorageClassUpdated": now,
             "_file": content.name,
+            **({"_pieces": list(composite.pieces)} if composite and composite.pieces else {}),
         }
         self._store.put(OBJECTS, f"{bucket}/{name}", document)
+        self._cloud.written_objects[f"{bucket}/{name}"] += 1
         if old is not None:
-            self.content(old).unlink(missing_ok=True)
+            self._forget(old)
         return self.shown(document)
 
     def _named(self, call: Call) -> JsonObject:
@@ -261,11 +282,14 @@ class Objects(ApiService):
         return self.shown(self._store.put(OBJECTS, f"{document['bucket']}/{document['name']}", updated))
 
 
-def check_conditions(query: Mapping[str, Any], document: JsonObject | None) -> None:
-    """Raise 412 if ifGenerationMatch or a similar condition does not hold. Generation 0 means that there is no live object."""
+def check_conditions(query: Mapping[str, Any], document: JsonObject | None, *, of: str = "") -> None:
+    """Raise 412 if ifGenerationMatch or a similar condition does not hold. Generation 0 means that there is no live object.
+
+    `of` is `Source` for the conditions on the source of a copy.
+    """
     generation = int(document.get("generation", 0)) if document else 0
     metageneration = int(document["metageneration"]) if document else 0
-    for key, current in (("ifGeneration", generation), ("ifMetageneration", metageneration)):
+    for key, current in ((f"if{of}Generation", generation), (f"if{of}Metageneration", metageneration)):
         wanted, unwanted = query.get(f"{key}Match"), query.get(f"{key}NotMatch")
         if (wanted is not None and int(wanted) != current) or (unwanted is not None and int(unwanted) == current):
             raise CloudError.condition_not_met(NOT_HELD)

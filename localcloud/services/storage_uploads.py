@@ -97,7 +97,7 @@ class Uploads(ApiService):
         header = call.http.headers.get("Content-Range")
         if header is None:
             await _receive(call, target)
-            return self._finish(upload_id, session, target)
+            return self._finish(upload_id, session, target, call)
         found = _RANGE.fullmatch(header.strip())
         if found is None:
             raise CloudError.invalid(f"Invalid Content-Range '{header}'.")
@@ -113,11 +113,12 @@ class Uploads(ApiService):
                 )
             have = await _receive(call, target, at=first)
         if found["total"] != "*" and have == int(found["total"]):
-            return self._finish(upload_id, session, target)
+            return self._finish(upload_id, session, target, call)
         headers = {"Range": f"bytes=0-{have - 1}"} if have else {}
         return web.Response(status=308, headers=headers)
 
-    def _finish(self, upload_id: str, session: JsonObject, target: Path) -> JsonObject:
+    def _finish(self, upload_id: str, session: JsonObject, target: Path, call: Call) -> JsonObject:
+        """Store the object. The last request's x-goog-hash is compared like the checksums of the session's metadata."""
         self._cloud.store.delete(_SESSIONS, upload_id)
         return self._objects.put(
             session["bucket"],
@@ -125,7 +126,7 @@ class Uploads(ApiService):
             target,
             session["metadata"],
             session["conditions"],
-            given=session["given"],
+            given={**session["given"], **_hashes(call.http.headers.get("X-Goog-Hash", ""))},
         )
 
     def _checked(self, call: Call, text: bytes) -> JsonObject:
@@ -134,6 +135,12 @@ class Uploads(ApiService):
         except ValueError:
             raise CloudError.invalid("Parse Error: the object's metadata is not JSON.") from None
         return validation.request_body(call.document, call.method, body)
+
+
+def _hashes(header: str) -> JsonObject:
+    """Return the checksums of an x-goog-hash header (`crc32c=...,md5=...`) by the object's fields."""
+    given = dict(cast("tuple[str, str]", entry.strip().split("=", 1)) for entry in header.split(",") if "=" in entry)
+    return {field: given[name] for name, field in (("crc32c", "crc32c"), ("md5", "md5Hash")) if name in given}
 
 
 async def _receive(call: Call, target: Path, *, at: int = 0) -> int:

@@ -12,6 +12,7 @@ from localcloud.rest.call import Call, Handler, check_id
 from localcloud.rest.errors import CloudError
 from localcloud.services import tpu_catalog, tpu_nodes, tpu_queue, tpu_requests
 from localcloud.services.checks import require_act_as
+from localcloud.services.compute_instances import running_by_type
 from localcloud.services.service import ApiService, OperationsService, listing, method, name_prefix, visible
 from localcloud.services.tpu_nodes import NODES, Nodes, metadata_of, operation_metadata
 from localcloud.services.tpu_queue import Conditions, Effect, Queued, State
@@ -354,6 +355,7 @@ class Queue(ApiService):
         facts = self._facts(name)
         running: dict[str, int] = defaultdict(int)
         zone = parent.split("/")[3]
+        running.update(running_by_type(self._cloud, zone))
         for other, node in self._store.under(NODES):
             if other.split("/")[3] == zone:
                 running[node["acceleratorType"]] += 1

@@ -1,4 +1,7 @@
-"""`python -m localcloud.vllm serve MODEL ...` or `python -m localcloud.vllm api_server --model MODEL ...`."""
+"""`python -m localcloud.vllm COMMAND...`: what a container's command does.
+
+COMMAND is `serve MODEL ...`, `api_server --model MODEL ...`, or `hf download MODEL`.
+"""
 
 import sys
 

@@ -22,7 +22,7 @@ class ArgumentError(Exception):
 class Arguments:
     """The values of the command line; `None` if vLLM decides.
 
-    `max_model_len` is in tokens (-1: as long as fits), `cpu_offload_gib` and `gpu_memory_utilization` as vLLM names them.
+    `max_model_len` is in tokens (-1: as long as fits), `shutdown_timeout` in seconds, `cpu_offload_gib` and `gpu_memory_utilization` as vLLM names them.
     """
 
     model: str
@@ -55,6 +55,7 @@ class Arguments:
     enable_force_include_usage: bool = False
     max_queued_requests: int | None
     seed: int = 0
+    shutdown_timeout: int = 0
 
 
 def readable_int(text: str) -> int:

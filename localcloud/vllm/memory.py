@@ -4,11 +4,11 @@ On a GPU a request takes its length in the full-attention layers, and at most a 
 holds every token, and an fp8 KV dtype saves nothing because the page layout pads it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.models import GIB, Model, SimulatedAccelerator
+from localcloud.vllm.models import GIB, Model, SimulatedAccelerator, published_tpu_images, tpu_w4a16_gib
 
 _TPU_WEIGHT_ONLY_DTYPES: Final = 2  # bytes an element takes in the TPU's padded pages, whatever the dtype
 _GPU_OVERHEAD_GIB: Final = 1.51
@@ -58,6 +58,19 @@ def _round_up(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size) * block_size
 
 
+def as_loaded(model: Model, accelerator: SimulatedAccelerator, image: str) -> Model:
+    """Return what the device holds of a checkpoint. Raise EngineStartError for one that the image does not load there.
+
+    The published images refuse 4-bit weights on a TPU. An image with another digest was built by somebody, and is taken to load them.
+    """
+    if not model.is_w4a16 or accelerator.kind != "tpu":
+        return model
+    _, _, digest = image.partition("@")
+    if not digest or digest in published_tpu_images():
+        raise EngineStartError("NotImplementedError: No compressed-tensors compatible scheme was found.")
+    return replace(model, weights_gib=tpu_w4a16_gib(model))
+
+
 def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> KvCacheSize:
     """Return the KV cache. Raise EngineStartError with vLLM's message if it does not fit."""
     tp = arguments.tensor_parallel_size
@@ -67,8 +80,6 @@ def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerat
             f"on {accelerator.name}. If this is intentional and you are using: ray, set "
             "'--distributed-executor-backend ray'."
         )
-    if model.is_w4a16 and accelerator.kind == "tpu":
-        raise EngineStartError("NotImplementedError: No compressed-tensors compatible scheme was found.")
     batched = arguments.max_num_batched_tokens or accelerator.default_max_num_batched_tokens
     _check_multimodal(arguments, batched)
     block_size = arguments.block_size or accelerator.default_block_size

@@ -22,7 +22,8 @@ class Model:
     """A checkpoint. The layer counts leave out layers that share another layer's KV.
 
     `weights_gib`: size in device memory; `disk_gib`: size of the files, the same where it is None; `active_b`: billions of parameters read for
-    each token; `bytes_per_active`: average bytes each of those takes; `is_w4a16`: int4 compressed-tensors weights.
+    each token; `bytes_per_active`: average bytes each of those takes; `is_w4a16`: int4 compressed-tensors weights; `largest_tensor_gib`: the
+    largest single tensor of the files, 0 where it is not known.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Model:
     window: int
     max_position: int
     disk_gib: float | None = None
+    largest_tensor_gib: float = 0.0
     is_w4a16: bool = False
     is_moe: bool = False
     shards: int = 1
@@ -101,6 +103,17 @@ def _named_by_size(name: str) -> Model | None:
     )
 
 
+def published_tpu_images() -> frozenset[str]:
+    """Return the digests of the images for TPU that load no 4-bit weights."""
+    return frozenset(_tables()["tpu_w4a16"]["published_images"])
+
+
+def tpu_w4a16_gib(model: Model) -> float:
+    """Return what a 4-bit checkpoint takes of TPU memory: as logged, or as on a GPU where nobody saw it."""
+    size = model.name.removesuffix("-qat-w4a16")
+    return _tables()["tpu_w4a16"]["weights_gib"].get(size, model.weights_gib)
+
+
 def find_model(name: str) -> Model | None:
     """Return a checkpoint by its Hugging Face id or by the last part of a path; None for an unknown model."""
     base = name.rstrip("/").rsplit("/", 1)[-1]
@@ -130,6 +143,7 @@ def find_model(name: str) -> Model | None:
         weights_gib=row["weights_gib"] if "weights_gib" in row else row["weights_bytes"] / GIB,
         bytes_per_active=0.65,  # some 16.4 GB over 25.23 billion parameters
         disk_gib=row["disk_bytes"] / GIB if "disk_bytes" in row else None,
+        largest_tensor_gib=row.get("largest_tensor_gib", model.largest_tensor_gib),
         is_w4a16=True,
         shards=row.get("shards", model.shards),
     )

@@ -9,12 +9,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
+from localcloud import charges
 from localcloud.open_files import raise_open_files
-from localcloud.vllm import lifeline, settings
+from localcloud.vllm import hub_download, lifeline, settings
 from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, given_arguments, parse
 from localcloud.vllm.engine import SimulatedEngine, timing
@@ -30,6 +32,8 @@ PLANNED_MARK: Final = "[simulated] start planned:"
 KILLED_MARK: Final = "[simulated] memory:"
 """The last line of a container that exceeds its memory."""
 _BACKLOG: Final = 2048
+_LEAST_DRAIN_S: Final = 1.0
+"""Seconds for running requests after SIGTERM where `--shutdown-timeout` says less. vLLM's default is 0."""
 
 
 def _log(line: str, *, level: str = "INFO") -> None:
@@ -41,6 +45,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the server. Returns vLLM's exit codes: 2 for a wrong command line, 1 for a failed start, 0 after SIGTERM."""
     try:
         environment = settings.read(os.environ)
+        if list(argv[:2]) == ["hf", "download"]:
+            return hub_download.main(argv[2:], environment)
         lifeline.hold(environment.lifeline)
         raise_open_files()
         faults = InjectedFaults(environment.faults)
@@ -114,7 +120,8 @@ async def _run(
             created=int(time.time()),
         )
     )
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    drain_s = max(_LEAST_DRAIN_S, arguments.shutdown_timeout)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=drain_s)
     await runner.setup()
     site = web.SockSite(runner, listener, backlog=_BACKLOG)
     _log(f"[api_server.py:1] Starting vLLM API server 0 on http://{arguments.host or '0.0.0.0'}:{arguments.port}")
@@ -125,7 +132,7 @@ async def _run(
     print("INFO:     Application startup complete.", flush=True)
     await stopped.wait()
     print("INFO:     Shutting down", flush=True)
-    await runner.cleanup()
+    await runner.cleanup()  # refuses new connections, and waits for the requests that run
     print("INFO:     Application shutdown complete.", flush=True)
     return 0
 
@@ -138,13 +145,15 @@ async def _start(start: Start, environment: RuntimeEnvironment, stopped: asyncio
         if left > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), left)
-        if stopped.is_set() or not _take(step):
+        if stopped.is_set() or not _take(step, environment.charges):
             return False
     return True
 
 
-def _take(step: StartupStep) -> bool:
-    """Log one step and write its cache file. Return False if the step fails."""
+def _take(step: StartupStep, ledger: str | None) -> bool:
+    """Log one step, write its cache file and what it was charged. Return False if the step fails."""
+    if step.charge is not None and ledger:
+        charges.append(Path(ledger), step.charge)
     if step.line.startswith("Loading safetensors"):
         print(step.line, file=sys.stderr, flush=True)
     elif step.line:

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from localcloud.charges import VARIABLE
 from localcloud.json_values import as_list, as_object
+from localcloud.vllm import VERSION
+
+_STREAMER_LIMIT = 40_000_000_000  # run-ai/runai-model-streamer, docs/src/env-vars.md: 40 GB, read 2026-11
 
 
 class VariableError(Exception):
@@ -25,15 +29,26 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """A bucket that the server may name as `gs://`: `files` maps the objects' names to their sizes in bytes; `problem` is why it cannot be listed."""
+
+    files: Mapping[str, int]
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeEnvironment:
     """The simulator's configuration; docs/simulated-server.md lists the variables.
 
-    `clock_speed`: simulated seconds of the start per real second; `speed`: the same for serving; `ttft_s` and `tpot_s` fix the timing (real
-    seconds at speed 1); `memory_limit_mib`: the container's memory; `network_mb_per_s`: what the network lets through; `paths`: container paths
-    and the real folders behind them.
+    `image`: what the container was started from, empty if nobody says; `clock_speed`: simulated seconds of the start per real second;
+    `speed`: the same for serving; `ttft_s` and `tpot_s` fix the timing (real seconds at speed 1); `memory_limit_mib`: the container's
+    memory; `network_mb_per_s`: what the network lets through; `paths`: container paths and the real folders behind them; `version`: vLLM's;
+    `buckets`: those that the command line names, None where `gs://` is not modelled so; `memory_volumes`: real folders of volumes in memory,
+    with their size in MiB; `streamer_limit`: bytes of the streamer's buffer; `charges`: the file that takes what the start was charged.
     """
 
     accelerator: str
+    image: str
     clock_speed: float
     speed: float
     ttft_s: float | None
@@ -44,11 +59,16 @@ class RuntimeEnvironment:
     network_mb_per_s: float
     mounts: tuple[Mount, ...]
     paths: Mapping[str, str]
+    version: str
+    buckets: Mapping[str, Bucket] | None
+    memory_volumes: Mapping[str, int]
+    streamer_limit: int
     lifeline: str
     faults: tuple[Mapping[str, Any], ...]
     cache_root: str | None
     hub_home: str | None
     api_key: str | None
+    charges: str | None = None
 
     def volume_path(self, container_path: str) -> Path | None:
         """Return the real folder behind a path on a volume. None if it lies in the container's own layer, which goes with it."""
@@ -69,6 +89,7 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
     """Read the simulator's variables. Raises VariableError."""
     return RuntimeEnvironment(
         accelerator=environment.get("VLLM_SIM_ACCELERATOR", ""),
+        image=environment.get("VLLM_SIM_IMAGE", ""),
         clock_speed=_positive(environment, "VLLM_SIM_CLOCK_SPEED", 200.0),
         speed=_positive(environment, "VLLM_SIM_SPEED", 1.0),
         ttft_s=_number(environment, "VLLM_SIM_TTFT_S"),
@@ -79,11 +100,16 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         network_mb_per_s=_positive(environment, "VLLM_SIM_NETWORK_MB_PER_S", math.inf),
         mounts=_mounts(environment),
         paths=_object(environment, "VLLM_SIM_PATHS"),
+        version=environment.get("VLLM_SIM_VERSION") or VERSION,
+        buckets=_buckets(environment),
+        memory_volumes={path: int(size) for path, size in _object(environment, "VLLM_SIM_MEMORY_VOLUMES").items()},
+        streamer_limit=_streamer_limit(environment),
         lifeline=environment.get("VLLM_SIM_LIFELINE", ""),
         faults=_faults(environment),
         cache_root=environment.get("VLLM_XLA_CACHE_PATH") or environment.get("VLLM_CACHE_ROOT"),
         hub_home=environment.get("HF_HOME"),
         api_key=environment.get("VLLM_API_KEY"),
+        charges=environment.get(VARIABLE),
     )
 
 
@@ -138,14 +164,35 @@ def _faults(environment: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
 
 def _mounts(environment: Mapping[str, str]) -> tuple[Mount, ...]:
     """Read the mounts from the file that VLLM_SIM_MOUNTS_FILE names. A bucket's listing is too long for a variable."""
-    path = environment.get("VLLM_SIM_MOUNTS_FILE")
-    if not path:
-        return ()
-    try:
-        listed = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise VariableError(f"VLLM_SIM_MOUNTS_FILE names {path}, which cannot be read as JSON: {error}") from error
+    listed = _file(environment, "VLLM_SIM_MOUNTS_FILE")
     return tuple(
         Mount(path=item["path"], files=item["files"], options=item["options"], readable=item["readable"])
-        for item in listed
+        for item in listed or ()
     )
+
+
+def _buckets(environment: Mapping[str, str]) -> Mapping[str, Bucket] | None:
+    """Read the buckets from the file that VLLM_SIM_BUCKETS_FILE names; None without one."""
+    listed = _file(environment, "VLLM_SIM_BUCKETS_FILE")
+    if listed is None:
+        return None
+    return {name: Bucket(files=item["files"], problem=item["problem"]) for name, item in listed.items()}
+
+
+def _file(environment: Mapping[str, str], name: str) -> Any:  # noqa: ANN401 - JSON is any value
+    path = environment.get(name)
+    if not path:
+        return None
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise VariableError(f"{name} names {path}, which cannot be read as JSON: {error}") from error
+
+
+def _streamer_limit(environment: Mapping[str, str]) -> int:
+    """Read the streamer's own variable: bytes, -1 for no limit, 0 for the largest tensor."""
+    text = environment.get("RUNAI_STREAMER_MEMORY_LIMIT")
+    try:
+        return _STREAMER_LIMIT if text is None else int(text)
+    except ValueError as error:
+        raise VariableError(f"RUNAI_STREAMER_MEMORY_LIMIT is {text!r}, but it has to be a whole number") from error

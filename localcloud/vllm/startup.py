@@ -6,13 +6,14 @@ Every rate and duration is simulated; its source stands beside it.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from localcloud.vllm import VERSION
+from localcloud.charges import Charge
+from localcloud.vllm import VERSION, streamer
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.memory import EngineStartError, KvCacheSize, capacity
+from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
 from localcloud.vllm.settings import Mount, RuntimeEnvironment
 
@@ -22,6 +23,10 @@ _FUSE_BUFFERED_MB_PER_S: Final = 400.0  # assumed from published cold starts of 
 _HUB_MB_PER_S: Final = 300.0  # assumed: a download from the hub and the load after it
 _DISK_MB_PER_S: Final = 500.0  # assumed: a balanced persistent disk
 _MEMORY_MB_PER_S: Final = 3000.0  # assumed: a tmpfs
+_COPY_MB_PER_S: Final = 300.0  # assumed: ranges of 32 MiB by 16 threads of one Python process, into memory
+_GRAPHS_MB: Final = 490.0  # 466 MiB of VLLM_CACHE_ROOT in a public note of 2026; assumed of every model, and that compression saves nothing
+_COPY_HELD_GIB: Final = 0.6  # 16 ranges of 32 MiB that are on their way, and the interpreter
+_SERVER_HELD_GIB: Final = 3.5  # assumed: the API server and the engine, which nothing can push out of memory
 _HOST_OVERHEAD_GIB: Final = 1.46
 """Host memory at the peak of a load beyond the weights' size: 16.77 GiB were measured for 16.44 GB of weights."""
 
@@ -29,8 +34,24 @@ _IMPORT_S: Final = 12.0  # assumed: imports, argument checks, the model's config
 _COMPILE_GPU_S: Final = 98.93  # measured: torch.compile of the 26B-A4B QAT checkpoint on an L4
 _WARM_UP_GPU_S: Final = 4.03  # measured, same place
 _COMPILE_TPU_MOE_S: Final = 1440.0  # measured: 24 minutes of XLA compilation for the 26B-A4B on a v6e-4
-_COMPILE_TPU_DENSE_S: Final = 300.0  # assumed
+_COMPILE_TPU_MOE_TEXT_S: Final = (
+    197.0  # measured: the same for text only, vLLM 0.29.1rc1 (public boot log of 2026-09-26)
+)
+_COMPILE_TPU_PROGRAM_S: Final = (
+    18.4  # measured: 166 s in the engine for nine programs of E2B on a v6e-1 (public boot log of 2026-09-24)
+)
 _COMPILE_CACHED_S: Final = 9.0  # assumed: reading graphs back
+_COMPILE_TPU_CACHED_SHARE: Final = 0.40
+"""Measured: 235 s of 595 s for E2B on a v5e-1 with the cache kept (public report of 2026-08-09). Programs are traced, loaded and run once."""
+_TPU_SMALLEST_BATCH: Final = 16
+_TPU_BATCH: Final = 1024  # vLLM's default on v6e
+_TPU_IMPORT_S: Final = 39.0  # of the 69 s that 12B for text took beside loading and its engine (public boot log of 2026-09-26); the split is assumed
+_TPU_SERVER_S: Final = 30.0  # the rest of them, until /health answers
+_TPU_PROCESSOR_S: Final = 55.0  # measured: 124 s instead of 69 s where images, video or audio are served (E2B, the log of _COMPILE_TPU_PROGRAM_S)
+_TPU_LOAD_MB_PER_S: Final = {"E2B": 230.0}  # measured: E2B; the others load at
+_TPU_LOAD_OTHERS_MB_PER_S: Final = 425.0  # measured: 12B
+_TPU_HUB_MB_PER_S: Final = 430.0  # measured: the slowest of several public logs, without the load after it
+_TPU_BUCKET_MB_PER_S: Final = 400.0  # assumed: runai_streamer from gs://; 56 MB/s and more than 1 GB/s are published
 _COMPILE_TINY_S: Final = 1.0
 
 
@@ -50,6 +71,8 @@ class StartupStep:
     line: str = ""
     error: EngineStartError | KilledError | None = None
     cache_file: Path | None = None
+    charge: Charge | None = None
+    """What the wait before this step stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +99,7 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
         )
     try:
         weights = _find_weights(arguments, environment)
-        planned = capacity(arguments, weights.model, accelerator)
+        planned = capacity(arguments, as_loaded(weights.model, accelerator, environment.image), accelerator)
     except EngineStartError as error:
         step = StartupStep(at_s=_IMPORT_S + 20.0 if isinstance(error, _LateError) else _IMPORT_S, error=error)
         return Start(steps=(step,), capacity=None, model=None, accelerator=accelerator)
@@ -94,9 +117,20 @@ class _Weights:
     model: Model
     size_bytes: int
     mb_per_s: float
+    streamed: bool = False
+    """Whether the load reads the bucket: then its bytes are a download."""
     download_s: float = 0.0
     downloaded: Path | None = None
     """The file that a download leaves in a hub cache on a volume; None if there is no such cache."""
+    copied_mb_per_s: float | None = None
+    """Rate at which they were copied into a volume in memory before the server started; None if they were not."""
+    host_gib: tuple[float, float] | None = None
+    """Host memory before the load, and what the load adds; None for what reading through the page cache takes."""
+
+    @property
+    def load_gib(self) -> tuple[float, float]:
+        """Return the host memory before the load, and what the load adds at its peak."""
+        return (_HOST_OVERHEAD_GIB, self.size_bytes / 2**30) if self.host_gib is None else self.host_gib
 
 
 def _find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Weights:
@@ -110,26 +144,47 @@ def _find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Wei
     model = find_model(name)
     if model is None:
         raise EngineStartError(_not_a_model(name))
+    if name.startswith("gs://") and environment.buckets is not None:
+        return _streamed_weights(arguments, environment, model)
     if name.startswith("gs://"):
         rate = min(_FUSE_BUFFERED_MB_PER_S, environment.network_mb_per_s)
-        return _Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate)
+        return _Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate, streamed=True)
     return _hub_weights(name, model, environment)
+
+
+def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, model: Model) -> _Weights:
+    below = streamer.files_of(arguments, environment)
+    weights = _folder_weights(arguments.model, below, min(streamer.MB_PER_S, environment.network_mb_per_s))
+    buffer = streamer.buffer_bytes(model, weights.size_bytes, environment.streamer_limit)
+    return replace(weights, streamed=True, host_gib=(_SERVER_HELD_GIB, buffer / 2**30))
 
 
 def _hub_weights(name: str, model: Model, environment: RuntimeEnvironment) -> _Weights:
     """Load from the hub's cache (HF_HOME), after a download if the cache lacks the model or goes with the container."""
-    home = environment.volume_path(environment.hub_home) if environment.hub_home else None
-    downloaded = None if home is None else home / "hub" / f"models--{name.replace('/', '--')}" / "simulated-download"
-    rates = (_DISK_MB_PER_S, min(_HUB_MB_PER_S, environment.network_mb_per_s))
-    load_s, both_s = (model.disk_bytes / (rate * 1e6) for rate in rates)
+    downloaded = hub_cache_file(name, environment)
     cached = downloaded is not None and downloaded.is_file()
     return _Weights(
         model=model,
         size_bytes=model.disk_bytes,
         mb_per_s=_DISK_MB_PER_S,
-        download_s=0.0 if cached else both_s - load_s,
+        download_s=0.0 if cached else download_s(model, environment),
         downloaded=downloaded,
     )
+
+
+def hub_cache_file(name: str, environment: RuntimeEnvironment) -> Path | None:
+    """Return the file that a download of a model leaves in the hub's cache (HF_HOME); None if the cache goes with the container."""
+    home = environment.volume_path(environment.hub_home) if environment.hub_home else None
+    return None if home is None else home / "hub" / f"models--{name.replace('/', '--')}" / "simulated-download"
+
+
+def download_s(model: Model, environment: RuntimeEnvironment) -> float:
+    """Return the simulated seconds of a download from the hub, without the load after it."""
+    if _is_tpu(environment):
+        return model.disk_bytes / (min(_TPU_HUB_MB_PER_S, environment.network_mb_per_s) * 1e6)
+    rates = (_DISK_MB_PER_S, min(_HUB_MB_PER_S, environment.network_mb_per_s))
+    load_s, both_s = (model.disk_bytes / (rate * 1e6) for rate in rates)
+    return both_s - load_s
 
 
 def _not_a_model(name: str) -> str:
@@ -165,7 +220,15 @@ def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Wei
     if folder is not None and folder.is_dir():
         files = {str(item.relative_to(folder)): item.stat().st_size for item in folder.rglob("*") if item.is_file()}
     in_memory = arguments.model.startswith("/dev/shm/")  # noqa: S108 - a container's path, not ours
-    return _folder_weights(arguments.model, files, _MEMORY_MB_PER_S if in_memory else _DISK_MB_PER_S)
+    volume = next((path for path in environment.memory_volumes if folder and folder.is_relative_to(path)), None)
+    weights = _folder_weights(arguments.model, files, _MEMORY_MB_PER_S if in_memory or volume else _DISK_MB_PER_S)
+    if volume is None:
+        return weights
+    size_gib = weights.size_bytes / 2**30
+    if size_gib * 1024 > environment.memory_volumes[volume]:
+        raise EngineStartError(f"OSError: [Errno 28] No space left on device: '{arguments.model}'")
+    rate = min(_COPY_MB_PER_S, environment.network_mb_per_s)
+    return replace(weights, copied_mb_per_s=rate, host_gib=(size_gib, _SERVER_HELD_GIB))
 
 
 def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> _Weights:
@@ -198,18 +261,25 @@ def _steps(
 ) -> Iterator[StartupStep]:
     model = weights.model
     tiny = model.name == "tiny"
+    is_tpu = accelerator.kind == "tpu" and not tiny
     now = 0.0
 
     def logged(*lines: str) -> list[StartupStep]:
         return [StartupStep(at_s=now, line=line) for line in lines]
 
+    now, before = _before_the_server(arguments, environment, accelerator, weights)
+    yield from before
+    if before and before[-1].error:
+        return
     yield from logged(
         f"[api_server.py:1] vLLM API server version {VERSION}",
         f"[model.py:1] Resolved architecture: Gemma4ForConditionalGeneration ({model.name})",
         f"[model.py:1] Using max model len {planned.max_model_len}",
         f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={planned.max_num_batched_tokens}.",
     )
-    now += 0.5 if tiny else _IMPORT_S
+    import_s = 0.5 if tiny else _TPU_IMPORT_S if is_tpu else _IMPORT_S
+    now += import_s
+    yield StartupStep(at_s=now, charge=Charge(what="process", name="imports and configuration", seconds=import_s))
     yield from logged(
         f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {accelerator.name}",
         f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...",
@@ -217,11 +287,12 @@ def _steps(
     if weights.download_s:
         now += weights.download_s
         line = f"[weight_utils.py:1] Time spent downloading weights for {arguments.model}: {weights.download_s:.6f} seconds"
-        yield StartupStep(at_s=now, line=line, cache_file=weights.downloaded)
-    load_s = weights.size_bytes / (weights.mb_per_s * 1e6)
+        hub = Charge(what="hub", name=arguments.model, seconds=weights.download_s, bytes=model.disk_bytes)
+        yield StartupStep(at_s=now, line=line, cache_file=weights.downloaded, charge=hub)
+    load_s = weights.size_bytes / (_load_mb_per_s(weights, is_tpu=is_tpu) * 1e6)
     for shard in range(1, model.shards + 1):
         done = shard / model.shards
-        killed = _killed(environment, weights.size_bytes, (shard - 1) / model.shards, done)
+        killed = _killed(environment, weights.load_gib, (shard - 1) / model.shards, done)
         if killed is not None:
             at, error = killed
             yield StartupStep(at_s=now + load_s * at, error=error)
@@ -229,6 +300,13 @@ def _steps(
         line = f"Loading safetensors checkpoint shards: {done:4.0%} Completed | {shard}/{model.shards}"
         yield StartupStep(at_s=now + load_s * done, line=line)
     now += load_s
+    read = Charge(
+        what="bucket" if weights.streamed else "load",
+        name=arguments.model,
+        seconds=load_s,
+        bytes=weights.size_bytes if weights.streamed else 0,
+    )
+    yield StartupStep(at_s=now, charge=read)
     yield from logged(
         f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds",
         f"[gpu_model_runner.py:1] Model loading took {planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
@@ -240,18 +318,69 @@ def _steps(
         f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens",
         f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: {planned.concurrency:.2f}x",
     )
-    now += 0.5 if tiny else _WARM_UP_GPU_S
+    end_s = 0.5 if tiny else _tpu_end_s(arguments) if is_tpu else _WARM_UP_GPU_S
+    now += end_s
+    yield StartupStep(at_s=now, charge=Charge(what="process", name="warm-up and HTTP server", seconds=end_s))
     yield from logged(f"[core.py:1] init engine (profile, create kv cache, warmup model) took {now:.2f} seconds")
 
 
+def _before_the_server(
+    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, weights: _Weights
+) -> tuple[float, list[StartupStep]]:
+    """Return what a program before the server took in simulated seconds: an archive of graphs, then a copy of the weights into memory.
+
+    The program itself has moved placeholders of a few bytes, so that its own time says nothing.
+    """
+    now, steps = 0.0, list[StartupStep]()
+    cache = _cache_file(arguments, environment, accelerator, weights.model)
+    in_volume = cache is not None and any(cache.is_relative_to(path) for path in environment.memory_volumes)
+    if cache is not None and in_volume and cache.is_file():
+        now += _GRAPHS_MB / min(_FUSE_BUFFERED_MB_PER_S, environment.network_mb_per_s)
+        steps.append(StartupStep(at_s=now, line=f"[simulated] restoring compiled graphs took {now:.2f} seconds"))
+    if weights.copied_mb_per_s is None:
+        return now, steps
+    copy_s = weights.size_bytes / (weights.copied_mb_per_s * 1e6)
+    killed = _killed(environment, (_COPY_HELD_GIB, weights.size_bytes / 2**30), 0.0, 1.0)
+    if killed is not None:
+        return now, [*steps, StartupStep(at_s=now + copy_s * killed[0], error=killed[1])]
+    line = f"[simulated] copying the weights into memory took {copy_s:.2f} seconds"
+    return now + copy_s, [*steps, StartupStep(at_s=now + copy_s, line=line)]
+
+
+def _is_tpu(environment: RuntimeEnvironment) -> bool:
+    found = find_accelerator(environment.accelerator)
+    return found is not None and found.kind == "tpu"
+
+
+def _load_mb_per_s(weights: _Weights, *, is_tpu: bool) -> float:
+    """Return the rate of a load: on a TPU the weights are sharded on their way, which is slower than a disk or a tmpfs."""
+    if not is_tpu:
+        return weights.mb_per_s
+    if weights.streamed:
+        return min(_TPU_BUCKET_MB_PER_S, weights.mb_per_s)
+    return min(_TPU_LOAD_MB_PER_S.get(weights.model.name, _TPU_LOAD_OTHERS_MB_PER_S), weights.mb_per_s)
+
+
+def _sees_or_hears(arguments: Arguments) -> bool:
+    """Tell if the server takes more than text: unless every modality is limited to 0."""
+    return any(arguments.limit_mm_per_prompt.get(kind, 1) for kind in ("image", "video", "audio"))
+
+
+def _tpu_end_s(arguments: Arguments) -> float:
+    return _TPU_SERVER_S + (_TPU_PROCESSOR_S if _sees_or_hears(arguments) else 0.0)
+
+
 def _killed(
-    environment: RuntimeEnvironment, size_bytes: int, from_share: float, to_share: float
+    environment: RuntimeEnvironment, host_gib: tuple[float, float], from_share: float, to_share: float
 ) -> tuple[float, KilledError] | None:
-    """Return the share of the load, between the two given ones, at which the container exceeds its memory, and the error; else None."""
+    """Return the share of the load, between the two given ones, at which the container exceeds its memory, and the error; else None.
+
+    `host_gib` is the memory before the load, and what the load adds.
+    """
     limit = environment.memory_limit_mib
     if limit is None:
         return None
-    overhead_mib, size_mib = _HOST_OVERHEAD_GIB * 1024, size_bytes / 2**20
+    overhead_mib, size_mib = (gib * 1024 for gib in host_gib)
     if overhead_mib + size_mib <= limit:
         return None
     share = max(limit - overhead_mib, 0.0) / size_mib
@@ -271,24 +400,34 @@ def _compile(
             StartupStep(at_s=now, line="[vllm.py:1] Enforce eager set, disabling torch.compile and CUDAGraphs.")
         ]
     cache = _cache_file(arguments, environment, accelerator, model)
+    full_s = _full_compile_s(arguments, accelerator, model)
     if cache is not None and cache.is_file():
-        took = min(_COMPILE_CACHED_S, _full_compile_s(accelerator, model))
+        on_tpu = accelerator.kind == "tpu" and model.name != "tiny"
+        took = full_s * _COMPILE_TPU_CACHED_SHARE if on_tpu else min(_COMPILE_CACHED_S, full_s)
         line = f"[backends.py:1] Directly load the compiled graph(s) from the cache, took {took:.3f} s"
-        return now + took, [StartupStep(at_s=now + took, line=line)]
-    took = _full_compile_s(accelerator, model)
+        charge = Charge(what="cached", name=cache.name, seconds=took)
+        return now + took, [StartupStep(at_s=now + took, line=line, charge=charge)]
+    took = full_s
     begun = StartupStep(at_s=now, line="[backends.py:1] Compiling a graph for dynamic shape")
     done = StartupStep(
-        at_s=now + took, line=f"[monitor.py:1] torch.compile takes {took:.2f} s in total", cache_file=cache
+        at_s=now + took,
+        line=f"[monitor.py:1] torch.compile takes {took:.2f} s in total",
+        cache_file=cache,
+        charge=Charge(what="compile", name=cache.name if cache is not None else "", seconds=took),
     )
     return now + took, [begun, done]
 
 
-def _full_compile_s(accelerator: SimulatedAccelerator, model: Model) -> float:
+def _full_compile_s(arguments: Arguments, accelerator: SimulatedAccelerator, model: Model) -> float:
     if model.name == "tiny":
         return _COMPILE_TINY_S
-    if accelerator.kind == "tpu":
-        return _COMPILE_TPU_MOE_S if model.is_moe else _COMPILE_TPU_DENSE_S
-    return _COMPILE_GPU_S
+    if accelerator.kind != "tpu":
+        return _COMPILE_GPU_S
+    if model.is_moe:
+        return _COMPILE_TPU_MOE_S if _sees_or_hears(arguments) else _COMPILE_TPU_MOE_TEXT_S
+    # One program for each power of two up to the batch, and another with embeddings as input for what is not text.
+    batches = max((arguments.max_num_batched_tokens or _TPU_BATCH) // _TPU_SMALLEST_BATCH, 1).bit_length()
+    return _COMPILE_TPU_PROGRAM_S * batches * (2 if _sees_or_hears(arguments) else 1)
 
 
 def _cache_file(
@@ -312,6 +451,7 @@ def _cache_file(
             arguments.max_num_seqs,
             arguments.max_num_batched_tokens,
             arguments.block_size,
+            _sees_or_hears(arguments),
         ]
     )
     return folder / f"simulated-{hashlib.sha256(key.encode()).hexdigest()[:16]}.graph"

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from localcloud.json_values import JsonObject
 from localcloud.world.clock import Clock
+from localcloud.world.downloads import Downloads
 from localcloud.world.logs import LogEntries
 from localcloud.world.oauth import Tokens
 from localcloud.world.operations import LongRunningOperations
@@ -102,10 +103,13 @@ class Cloud:
         self.operations = LongRunningOperations(self.store, self.timeline)
         self.logs = LogEntries(self.store, self.timeline, lag_s=lambda: self.duration_s(self.scenario.logging.lag_s))
         self.ids = Ids()
+        self.written_objects: Counter[str] = Counter()
+        """How often this process stored an object of Cloud Storage, by BUCKET/NAME."""
         self.base_url = ""
         self._runtimes: Runtimes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.changed = asyncio.Event()
+        self.downloads = Downloads(self.timeline)
 
     @property
     def runtimes(self) -> Runtimes:

@@ -3,7 +3,7 @@
 `localcloud.services` knows these protocols only. `localcloud.running` implements them with processes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
@@ -38,8 +38,8 @@ class RevisionRuntime(Protocol):
         """
         ...
 
-    async def stop(self, name: str) -> None:
-        """Stop a revision's instance. An unknown name is ignored."""
+    async def stop(self, name: str, *, url: str | None = None) -> None:
+        """Stop a revision's instance; with `url` only if it is still that one. An unknown name is ignored."""
         ...
 
 
@@ -49,6 +49,8 @@ class AccessDecision(Enum):
     ALLOWED = 200
     UNAUTHENTICATED = 401
     FORBIDDEN = 403
+    NOT_FOUND = 404
+    """The service takes no requests from where the caller is."""
 
 
 Authorize: TypeAlias = Callable[[str, str | None], AccessDecision]
@@ -56,24 +58,28 @@ Authorize: TypeAlias = Callable[[str, str | None], AccessDecision]
 
 
 class FrontRuntime(Protocol):
-    """Stable URLs of services: one loopback port each, IAM checked before a request reaches an instance."""
+    """Stable URLs of services and of their traffic tags: one loopback port each, IAM checked before a request reaches an instance."""
 
-    async def open(self, service: str, *, port: int | None) -> int:
-        """Open the front of a service, on the given port if possible, and return its port. It answers 503 until a route is set."""
+    async def open(self, service: str, *, port: int | None, tag: str = "") -> int:
+        """Open the front of a service or of its tag, on the given port if possible, and return its port. It answers 503 until a route is set."""
         ...
 
-    def route(self, service: str, instance_url: str | None) -> None:
-        """Route the service's traffic to an instance; None means to no instance."""
+    def route(self, service: str, shares: Mapping[str, int], *, tag: str = "") -> None:
+        """Divide the traffic between instances by URL and share; an empty mapping means no instance."""
         ...
 
-    async def close(self, service: str) -> None:
+    async def drained(self, instance_url: str) -> None:
+        """Wait until no request runs in an instance that gets no more of them."""
+        ...
+
+    async def close(self, service: str, *, tag: str = "") -> None:
         """Close the front. An unknown name is ignored."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSpec:
-    """One virtual machine: `name` is the TPU node's full resource name."""
+    """One virtual machine: `name` is the full resource name of the TPU node, or of the instance."""
 
     name: str
     project: str
@@ -81,6 +87,12 @@ class MachineSpec:
     accelerator_type: str
     metadata: Mapping[str, str]
     service_account: str
+    machine_type: str = ""
+    """As the metadata server names it; empty: that of a TPU node."""
+    has_docker: bool = True
+    """Whether the boot image holds docker. Cloud TPU's runtime versions do."""
+    has_internet: bool = True
+    """Whether the machine reaches package archives."""
 
 
 class MachineRuntime(Protocol):
@@ -88,6 +100,14 @@ class MachineRuntime(Protocol):
 
     async def boot(self, machine: MachineSpec) -> None:
         """Boot the machine. Returns when the start-up script has started."""
+        ...
+
+    async def reboot(self, name: str) -> None:
+        """Reboot the machine: processes and memory are lost, the disk stays. Raises MachineFailedError if it does not run."""
+        ...
+
+    def charges(self, name: str) -> Sequence[Mapping[str, object]]:
+        """Return the waits that machines of this name were charged (localcloud.charges)."""
         ...
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:

@@ -61,6 +61,31 @@ _ZONES = {
 }
 
 
+class ComputeTpu(_Part):
+    """TPU machine types of Compute Engine. Their quotas are pools of their own, by region, apart from those of the Cloud TPU API.
+
+    Figures: a field report of August 2026 (xbill9/gemma4-dev, "The unofficial TPU migration guide"), and Compute Engine's page of Flex-start VMs.
+    """
+
+    preemptible_quota_chips: int = 1536
+    """PREEMPTIBLE-TPU-V6E-per-project-region, which flex-start and spot use, of each region that is not in `preemptible_quota_overrides`."""
+    preemptible_quota_overrides: dict[str, int] = Field(default_factory=dict)
+    """Region -> chips."""
+    family_quota_chips: int = 0
+    """TPUS-PER-TPU-FAMILY-per-project-region of CT6E: on-demand, and flex-start where the preemptible quota does not suffice."""
+    max_wait_s: Seconds = 7200
+    """Longest `requestValidForDuration`."""
+    min_wait_s: Seconds = 90
+    """With a shorter one the request does not wait."""
+    min_run_s: Seconds = 600
+    """Shortest `maxRunDuration` of flex-start."""
+    image_families: tuple[str, ...] = (
+        "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
+    )
+    """Boot images that exist. None has docker."""
+    image_size_gb: int = 10
+
+
 class Tpu(_Part):
     """Cloud TPU."""
 
@@ -76,6 +101,7 @@ class Tpu(_Part):
     """Flex-start runs last at most seven days (Cloud TPU's flex-start documentation)."""
     refuses_deletion_in: Literal["answer", "operation"] = "answer"
     """Where a deletion without `force` is refused in a state that needs it: 400 in the answer, or an operation that fails with code 9."""
+    compute: ComputeTpu = ComputeTpu()
     accelerate_run_duration: bool = False
     """True: run durations pass on the accelerated clock."""
 
@@ -100,6 +126,11 @@ class Run(_Part):
     """vCPU of all instances that a service of the region may have. New projects have 20."""
     memory_quota_gib: int = 400
     """GiB of memory of all instances that a service of the region may have. New projects have 40."""
+
+    def gpus_of(self, region: str, kind: str, *, zonal: bool) -> int:
+        """Return the quota of a GPU type in a region, with or without zonal redundancy."""
+        default = self.gpu_quota_zonal_redundancy if zonal else self.gpu_quota
+        return self.gpu_quota_overrides.get(f"{region}/{kind}" + ("/zonal" if zonal else ""), default)
 
 
 DEFAULT_SERVICES = (
@@ -163,6 +194,7 @@ class Images(_Part):
     existing: tuple[str, ...] = (
         f"{_VLLM_OPENAI}:v0.28.0@sha256:61fc8a896b0a4fbbbdc063bc4b0dbc25ce98e02b5050c24aeb7830ac02039b14",
         f"{_VLLM_TPU}@sha256:19a1a0526476f902eb83e1057f3d8938f35b457dd7716a30e9ab4f7bee90d507",
+        f"{_VLLM_TPU}@sha256:ea98ed065a86d3e69ec7142b9f4766aa3cd7e475d752e680f4ef7612745aca61",
         "us-docker.pkg.dev/cloudrun/container/hello",
     )
     """Images that exist: `HOST/NAME`, then `:TAG`, `@sha256:DIGEST` or both. Without either, the tag is `latest`.

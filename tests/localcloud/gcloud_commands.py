@@ -177,12 +177,13 @@ _HOLDERS = (
 def suggested() -> list[tuple[str, ...]]:
     """The commands that messages of this project suggest, for resources that do not exist."""
     kinds = [kind.command for kind in KINDS]
-    hint = re.search(r"`gcloud (compute tpus tpu-vm update [^`]+)`", _PROVIDER.read_text())
-    assert hint is not None
-    label = hint[1].replace("{node}", "{id}").replace("{found.zone}", "us-east5-a").replace("{labels}", "a=b")
+    hints = re.findall(r'command = f"(compute [^"]+)"', _PROVIDER.read_text())
+    assert [" ".join(hint.split()[:3]) for hint in hints] == ["compute tpus tpu-vm", "compute instances add-labels"]
+    named_by_hand = {"{node}": "{id}", "{found.zone}": "us-east5-a", "{labels}": "a=b"}
+    labels = [re.sub(r"\{[\w.]+\}", lambda found: named_by_hand[found[0]], hint) for hint in hints]
     named = [
         tuple(text.format(id="a@b.com" if text.startswith("iam") else "nothing", l="us-east5-a").split())
-        for text in (*kinds, label)
+        for text in (*kinds, *labels)
     ]
     condition = {"title": "t", "expression": "a in [1, 2] || b", "description": "x=y"}
     removals = [

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,7 @@ class IdleRevisions:
         self.running: set[str] = set()
 
     async def start(self, revision: RevisionSpec) -> str:
-        """Return a URL where nothing listens."""
+        """Return a URL of its own where nothing listens."""
         await asyncio.sleep(0)
         containers = revision.template.get("containers")
         if isinstance(containers, list) and any(
@@ -32,10 +32,11 @@ class IdleRevisions:
         ):
             raise RevisionFailedError(run_words.not_started(revision.template))
         self.running.add(revision.name)
-        return "http://127.0.0.1:9"
+        return f"http://{revision.name.rpartition('/')[2]}.invalid"
 
-    async def stop(self, name: str) -> None:
+    async def stop(self, name: str, *, url: str | None = None) -> None:
         """Remove the record."""
+        del url
         await asyncio.sleep(0)
         self.running.discard(name)
 
@@ -45,23 +46,31 @@ class IdleFronts:
 
     def __init__(self) -> None:
         self.ports: dict[str, int] = {}
-        self.routes: dict[str, str | None] = {}
+        """By the service's name, or by SERVICE#TAG."""
+        self.routes: dict[str, dict[str, int]] = {}
 
-    async def open(self, service: str, *, port: int | None) -> int:
+    async def open(self, service: str, *, port: int | None, tag: str = "") -> int:
         """Return a number without listening."""
         await asyncio.sleep(0)
-        self.ports[service] = port or 20000 + len(self.ports)
-        return self.ports[service]
+        name = f"{service}#{tag}" if tag else service
+        self.ports[name] = port or 20000 + len(self.ports)
+        return self.ports[name]
 
-    def route(self, service: str, instance_url: str | None) -> None:
+    def route(self, service: str, shares: Mapping[str, int], *, tag: str = "") -> None:
         """Record the route."""
-        self.routes[service] = instance_url
+        self.routes[f"{service}#{tag}" if tag else service] = dict(shares)
 
-    async def close(self, service: str) -> None:
+    async def drained(self, instance_url: str) -> None:
+        """Return: no request ever runs."""
+        del instance_url
+        await asyncio.sleep(0)
+
+    async def close(self, service: str, *, tag: str = "") -> None:
         """Remove the front."""
         await asyncio.sleep(0)
-        self.ports.pop(service, None)
-        self.routes.pop(service, None)
+        name = f"{service}#{tag}" if tag else service
+        self.ports.pop(name, None)
+        self.routes.pop(name, None)
 
 
 class IdleMachines:
@@ -77,6 +86,14 @@ class IdleMachines:
         await asyncio.sleep(0)
         self.machines[machine.name] = machine
         self.metadata[machine.name] = dict(machine.metadata)
+
+    async def reboot(self, name: str) -> None:
+        """Do nothing: no process runs."""
+        await asyncio.sleep(0)
+
+    def charges(self, name: str) -> Sequence[Mapping[str, object]]:
+        """Return nothing: nothing waits."""
+        return []
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Record the metadata."""

@@ -53,18 +53,20 @@ if verb == "inspect":
     if box is None: sys.exit("Error: No such container: " + args[-1])
     code = root + "/" + args[-1] + ".exit"
     running = alive(box["pid"])
-    print("true" if running else "false", 0 if running or not os.path.exists(code) else open(code).read(), box["label"])
+    labels = [box["labels"].get(part.split(chr(34))[0], "") for part in args[1].split("Config.Labels " + chr(34))[1:]]
+    print("true" if running else "false", 0 if running or not os.path.exists(code) else open(code).read(), *labels)
     sys.exit(0)
 if verb == "pull":
     image = args[-1]
-    if "missing" in image: print("Error response from daemon: manifest unknown"); sys.exit(1)
+    if "missing" in image or os.path.exists(root + "/registry-gone"): print("Error response from daemon: manifest unknown"); sys.exit(1)
     for _ in range(3): print("abc: Pulling fs layer", flush=True)
     if "slow" in image: time.sleep(20)
+    while os.path.exists(root + "/hang-pull"): time.sleep(0.01)
     for _ in range(3): print("abc: Pull complete", flush=True)
     open(root + "/image-" + image.replace("/", "_"), "w").close()
     sys.exit(0)
 if verb == "run":
-    env, label, name, entry = {}, "", "", []
+    env, labels, name, entry, attached = {}, {}, "", [], "-d" not in args
     while args[0].startswith("-"):
         flag, _, value = args.pop(0).partition("=")
         if flag == "--env": env.update([value.split("=", 1)])
@@ -72,16 +74,25 @@ if verb == "run":
             mode = oct(os.stat(value).st_mode & 0o777)
             log("env file %%s in %%s" %% (mode, os.path.dirname(value)))
             env.update(line.rstrip().split("=", 1) for line in open(value))
-        if flag == "--label": label = value.split("=", 1)[1]
+        if flag == "--label": labels.update([value.split("=", 1)])
         if flag == "--name": name = value
         if flag == "--entrypoint": entry = [value]
     image = args.pop(0)
+    if not os.path.exists(root + "/image-" + image.replace("/", "_")):
+        print("Unable to find image"); sys.exit(125)
+    if attached:
+        program = root + "/hf.py"
+        if entry != ["hf"] or not os.path.exists(program): sys.exit(127)
+        sys.exit(subprocess.run([%(python)r, program, *args], env={**os.environ, **env}).returncode)
+    agent = os.getppid()
+    while os.path.exists(root + "/hang-run") and os.getppid() == agent: time.sleep(0.01)
+    if os.getppid() != agent: sys.exit(1)  # as systemd ends the processes of a unit with it
     if load(name): print("Conflict. The container name is already in use"); sys.exit(125)
     json.dump({"env": env, "args": entry + args}, open(root + "/seen-%%d.json" %% time.time_ns(), "w"))
     out = open(root + "/" + name + ".log", "w")
     argv = [%(python)r, root + "/server.py", root + "/" + name + ".exit", *args]
     p = subprocess.Popen(argv, stdout=out, stderr=out, env={**os.environ, **env}, start_new_session=True)
-    json.dump({"pid": p.pid, "label": label}, open(root + "/" + name + ".json", "w"))
+    json.dump({"pid": p.pid, "labels": labels}, open(root + "/" + name + ".json", "w"))
     sys.exit(0)
 name = args[-1]
 box = load(name)
@@ -113,13 +124,22 @@ def end(code, *lines):
     os._exit(code)
 signal.signal(signal.SIGTERM, lambda *_: end(0))
 print("INFO Initializing a V1 LLM engine with config: model='m', compilation_config={'cudagraph_capture_sizes': []}", flush=True)
+if "--no-such-flag" in args: end(2, "vllm: error: unrecognized arguments: --no-such-flag")
 if "--crash" in args: end(3, "ValueError: no such flag", "the token is " + os.environ.get("HF_TOKEN", ""))
 print("INFO Starting to load model google/gemma", flush=True)
 time.sleep(0.5)
 print("INFO Precompile backbone with sampling", flush=True)
 time.sleep(0.5)
+while "--stuck" in args or os.path.exists(exit_file + ".stuck"): time.sleep(0.02)
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path == "/metrics":
+            busy = open(exit_file + ".busy").read() if os.path.exists(exit_file + ".busy") else "0"
+            open(exit_file + ".asked", "a").write("x")
+            text = 'vllm:num_requests_running{engine="0"} ' + busy + chr(10) + 'vllm:num_requests_waiting{engine="0"} 0.0' + chr(10)
+            self.send_response(200); self.send_header("Content-Length", str(len(text))); self.end_headers()
+            self.wfile.write(text.encode())
+            return
         if self.path == "/die": end(137)
         code = 503 if os.path.exists(exit_file + ".sick") else 200
         self.send_response(code); self.send_header("Content-Length", "0"); self.end_headers()
@@ -167,10 +187,25 @@ class Machine:
     objects: dict[str, bytes] = field(default_factory=dict)
     fail_next: dict[str, int] = field(default_factory=dict)
     wrong_md5: set[str] = field(default_factory=set)
+    composite: dict[str, str] = field(default_factory=dict)
+    """Objects that were joined of parts: without an MD5, with this SHA-256 in their metadata if it is not empty."""
+    created: dict[str, str] = field(default_factory=dict)
+    """When an object was made (RFC 3339); others are from 2026."""
+    denied: set[str] = field(default_factory=set)
+    """Verbs that Cloud Storage refuses."""
+    on_upload: "Callable[[str], None]" = lambda name: None
+    """Is called before an upload is judged, with the object's name."""
     ranges: list[str] = field(default_factory=list)
     shipped: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of the writes to Cloud Logging."""
     changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def checksums(self, name: str) -> dict[str, Any]:
+        """What Cloud Storage lists of an object's content."""
+        if name in self.composite:
+            return {"metadata": {"sha256": self.composite[name]}} if self.composite[name] else {}
+        content = b"other" if name in self.wrong_md5 else self.objects[name]
+        return {"md5Hash": base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()}
 
     def __post_init__(self):
         bin_folder = self.root / "bin"
@@ -203,6 +238,7 @@ class Machine:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"{self.url}/secretmanager/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.url}/storage/storage/v1/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING": f"{self.url}/logging/",
+            "GEMMA_SERVING_STATE": str(self.root / "state"),
         }
 
     def boot(self) -> subprocess.CompletedProcess[str]:
@@ -252,6 +288,25 @@ class Machine:
         with suppress(OSError, ValueError):
             os.kill(int((self.root / "agent.pid").read_text()), 15)
 
+    def kill_agent(self) -> None:
+        """End the agent as `kill -9` does, and wait for it."""
+        pid = int((self.root / "agent.pid").read_text())
+        os.kill(pid, 9)
+        stat = Path(f"/proc/{pid}/stat")
+
+        def ended() -> bool:
+            with suppress(OSError):
+                return stat.read_text().rpartition(")")[2].split()[0] == "Z"
+            return True
+
+        eventually(ended, "the agent ends")
+
+    def cut_power(self) -> None:
+        """End the agent and the server as a reset of the machine does. The disk stays."""
+        self.kill_agent()
+        with suppress(OSError):
+            os.kill(json.loads((self.root / "gemma-serving.json").read_text())["pid"], 9)
+
     def close(self) -> None:
         self.stop_agent()
         with suppress(OSError, ValueError):
@@ -285,15 +340,48 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
             self.answer(200, b"")
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            data = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Authorization") != "Bearer vm-token":
                 self.answer(401, b"{}")
-            elif machine.fail_next.get("entries:write"):
+                return
+            if self.path.startswith("/storage/upload/"):
+                self.upload(data)
+                return
+            body = json.loads(data)
+            if machine.fail_next.get("entries:write"):
                 machine.fail_next["entries:write"] -= 1
                 self.answer(403, b'{"error": {"message": "Permission denied."}}')
             else:
                 machine.shipped.append(google_request("POST", self.path.lstrip("/"), body))
                 self.answer(200, b"{}")
+
+        def refuse(self, code: int, message: str) -> None:
+            self.answer(code, json.dumps({"error": {"message": message}}).encode())
+
+        def upload(self, data: bytes) -> None:
+            query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
+            name = query["name"]
+            machine.on_upload(name)
+            if "POST" in machine.denied:
+                self.refuse(403, "gemma-x@p.iam.gserviceaccount.com does not have storage.objects.create access.")
+            elif query.get("ifGenerationMatch") == "0" and name in machine.objects:
+                self.refuse(412, "At least one of the pre-conditions you specified did not hold.")
+            else:
+                machine.objects[name] = data
+                sent = b"other" if name in machine.wrong_md5 else data
+                md5 = base64.b64encode(hashlib.md5(sent, usedforsecurity=False).digest()).decode()
+                self.answer(
+                    200, json.dumps(google_body("storage.v1", "Object", {"name": name, "md5Hash": md5})).encode()
+                )
+
+        def do_DELETE(self) -> None:
+            name = unquote(urlsplit(self.path).path.partition("/o/")[2])
+            if "DELETE" in machine.denied:
+                self.refuse(403, "no storage.objects.delete access.")
+            elif machine.objects.pop(name, None) is None:
+                self.refuse(404, f"No such object: {name}")
+            else:
+                self.answer(204, b"")
 
         def do_GET(self) -> None:
             url = urlsplit(self.path)
@@ -338,24 +426,24 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
 
         def storage(self, path: str, query: dict[str, str]) -> None:
             name = path.partition("/o")[2]
+            if "GET" in machine.denied:
+                self.refuse(403, "gemma-x@p.iam.gserviceaccount.com does not have storage.objects.get access.")
+                return
             if query.get("alt") == "media":
                 data = machine.objects[unquote(name[1:])]
                 first, last = self.headers["Range"].removeprefix("bytes=").split("-")
                 machine.ranges.append(f"{unquote(name[1:])}:{first}-{last}")
                 self.answer(206, data[int(first) : int(last) + 1])
                 return
-            names = sorted(item for item in machine.objects if item.startswith(query["prefix"]))
+            names = sorted(item for item in machine.objects if item.startswith(query.get("prefix", "")))
             page = int(query.get("pageToken", "0"))
-            items: list[dict[str, str]] = [
+            items: list[dict[str, Any]] = [
                 {
                     "name": item,
+                    "timeCreated": machine.created.get(item, "2026-11-20T10:00:00.000Z"),
                     "size": str(len(machine.objects[item])),
                     "generation": str(abs(hash(machine.objects[item]))),
-                    "md5Hash": base64.b64encode(
-                        hashlib.md5(
-                            b"other" if item in machine.wrong_md5 else machine.objects[item], usedforsecurity=False
-                        ).digest()
-                    ).decode(),
+                    **machine.checksums(item),
                 }
                 for item in names[page : page + 2]
             ]

@@ -1,5 +1,6 @@
 """The agent's parts, one at a time, in this process."""
 
+import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,13 @@ class TestWeightsFromABucket:
         assert not any("not-ours" in str(path) for path in (tmp_path / "m").rglob("*"))
         assert told[-1].endswith("GiB")
 
+    def test_compiled_programs_beside_weights_without_a_folder_are_no_weights(self, machine: Machine, tmp_path: Path):
+        machine.objects["config.json"] = b"{}"
+        machine.objects["compile-cache/v6e-4/key/0.tar"] = b"programs"
+        weights = BucketWeights("gs://models", str(tmp_path / "m"))
+        WeightsCopy(MetadataClient(), weights, lambda _: None, lambda: False).run()
+        assert [path.name for path in (tmp_path / "m").rglob("*") if not path.name.startswith(".")] == ["config.json"]
+
     def test_what_is_there_and_complete_is_not_fetched_again(self, machine: Machine, tmp_path: Path):
         stage(machine)
         copier(tmp_path / "m").run()
@@ -75,6 +83,27 @@ class TestWeightsFromABucket:
         with pytest.raises(ServingError, match="another MD5"):
             copier(tmp_path / "m").run()
         assert not (tmp_path / "m/shards/one.safetensors").exists()
+
+    @pytest.mark.parametrize("right", [True, False])
+    def test_an_object_of_parts_is_checked_by_the_sha256_of_its_metadata(
+        self, machine: Machine, tmp_path: Path, right: bool
+    ):
+        stage(machine)
+        name = "e2b/shards/one.safetensors"
+        machine.composite[name] = hashlib.sha256(machine.objects[name] if right else b"other").hexdigest()
+        if right:
+            copier(tmp_path / "m").run()
+        else:
+            with pytest.raises(ServingError, match="another SHA-256"):
+                copier(tmp_path / "m").run()
+        assert (tmp_path / "m/shards/one.safetensors").exists() is right
+
+    def test_an_object_without_any_checksum_is_taken_and_said(self, machine: Machine, tmp_path: Path, capsys):
+        stage(machine)
+        machine.composite["e2b/shards/one.safetensors"] = ""
+        copier(tmp_path / "m").run()
+        assert (tmp_path / "m/shards/one.safetensors").exists()
+        assert "has neither MD5 nor SHA-256: only its size was checked" in capsys.readouterr().err
 
     def test_an_unavailable_bucket_is_asked_again(self, machine: Machine, tmp_path: Path):
         stage(machine)

@@ -139,7 +139,7 @@ class MetadataServer:
                 "description": "",
                 "hostname": f"{node}.{spec.zone}.c.{spec.project}.internal",
                 "id": str(int.from_bytes(hashlib.sha256(spec.name.encode()).digest()[:7])),
-                "machine-type": f"projects/{number}/machineTypes/{spec.accelerator_type}",
+                "machine-type": f"projects/{number}/machineTypes/{spec.machine_type or spec.accelerator_type}",
                 "maintenance-event": "NONE",
                 "name": node,
                 "preempted": "FALSE",

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from localcloud import charges
+from localcloud.charges import Charge
+from localcloud.json_values import JsonObject
 from localcloud.running import interpreter
 from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
-from localcloud.running.shims import MACHINE_COMMANDS, install
-from localcloud.running.shims.machine import FOLDER_VARIABLE
+from localcloud.running.shims import COMMANDS_WITHOUT_DOCKER, MACHINE_COMMANDS, install
+from localcloud.running.shims.machine import FOLDER_VARIABLE, documents, write_json
 from localcloud.world.clock import Clock
 from localcloud.world.runtime import MachineFailedError, MachineSpec
 
@@ -24,6 +27,11 @@ _START_LIMIT_S: Final = 30.0
 _STOP_LIMIT_S: Final = 15.0
 _CONNECT_LIMIT_S: Final = 0.5
 _ADDRESS_TRIES: Final = 50
+_BOOT_S: Final = 41.5
+"""Simulated seconds from power on to the start-up script: the mean of 20 boots of a VM of Google's (C. McAnlis, "Understanding and profiling GCE
+cold-boot time", 2017)."""
+_LOST_EXIT_CODE: Final = 255
+"""Docker's exit code of a container that ran when the machine went down."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,19 +68,35 @@ class SimulatedMachines:
     async def boot(self, machine: MachineSpec) -> None:
         """Boot a machine. A running machine of that name is stopped first. Raises MachineFailedError."""
         await self.stop(machine.name)
-        folder = self._state / "machines" / _file_name(machine.name)
+        folder = self._folder(_file_name(machine.name))
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         address = _free_address()
+        await self._power_on(folder)
         data = MachineData(spec=machine, metadata=dict(machine.metadata))
         server = MetadataServer(data, access_token=self._access_token, id_token=self._id_token)
         await server.start(address)
         try:
-            warden = await self._start_warden(machine, folder, address, server.address)
+            warden = await self._start_warden(data, folder, address, server.address)
         except BaseException:
             await server.stop()
             raise
         self._machines[machine.name] = _Machine(data=data, server=server, address=address, folder=folder, warden=warden)
+
+    async def reboot(self, name: str) -> None:
+        """Reboot a machine: processes and /dev/shm are lost, the disk stays. Raises MachineFailedError if it does not run."""
+        machine = self._machines.get(name)
+        if machine is None:
+            raise MachineFailedError(f"There is no running machine {name}.")
+        await self._power_off(machine)
+        _forget_memory(machine.folder)
+        await self._power_on(machine.folder)
+        machine.warden = await self._start_warden(machine.data, machine.folder, machine.address, machine.server.address)
+
+    def charges(self, name: str) -> list[JsonObject]:
+        """Return what a machine of that name was charged, also what it lost with its disk."""
+        folder = _file_name(name)
+        return [*charges.read(self._kept(folder) / charges.FILE), *charges.read(self._folder(folder) / charges.FILE)]
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Replace a machine's metadata and wake the waiting GETs. An unknown name is ignored."""
@@ -100,6 +124,17 @@ class SimulatedMachines:
         machine = self._machines.pop(name, None)
         if machine is None:
             return
+        await self._power_off(machine)
+        await machine.server.stop()
+        self._keep_logs(machine.folder)
+        shutil.rmtree(machine.folder, ignore_errors=True)
+
+    async def _power_on(self, folder: Path) -> None:
+        charges.append(folder / charges.FILE, Charge(what="boot", name=folder.name, seconds=_BOOT_S))
+        await self._clock.sleep(_BOOT_S)
+
+    async def _power_off(self, machine: _Machine) -> None:
+        """End all processes of the machine."""
         if machine.warden.stdin is not None:
             machine.warden.stdin.close()
         try:
@@ -107,20 +142,19 @@ class SimulatedMachines:
         except TimeoutError:
             machine.warden.kill()
             await machine.warden.wait()
-        await machine.server.stop()
-        self._keep_logs(machine.folder)
-        shutil.rmtree(machine.folder, ignore_errors=True)
 
     async def _start_warden(
-        self, machine: MachineSpec, folder: Path, address: str, metadata_server: str
+        self, data: MachineData, folder: Path, address: str, metadata_server: str
     ) -> asyncio.subprocess.Process:
+        machine = data.spec
         given = {
-            "startupScript": machine.metadata.get("startup-script", ""),
-            "environment": self._environment(folder, address, metadata_server),
+            "startupScript": data.metadata.get("startup-script", ""),
+            "environment": self._environment(machine, folder, address, metadata_server),
             "machine": {
                 "name": machine.name,
                 "address": address,
                 "accelerator": machine.accelerator_type,
+                "internet": machine.has_internet,
                 "clockSpeed": self._clock.speed,
                 "baseUrl": self._base_url,
             },
@@ -148,11 +182,14 @@ class SimulatedMachines:
             )
         return warden
 
-    def _environment(self, folder: Path, address: str, metadata_server: str) -> dict[str, str]:
+    def _environment(self, machine: MachineSpec, folder: Path, address: str, metadata_server: str) -> dict[str, str]:
         """Return the start-up script's environment: nothing inherited, and the machine's commands first on PATH."""
         variables = {FOLDER_VARIABLE: str(folder), **interpreter.simulator_variables()}
         commands = install(folder / "bin", MACHINE_COMMANDS, variables)
+        if not machine.has_docker:
+            install(folder / "bin", COMMANDS_WITHOUT_DOCKER, variables)
         # The script gets the base interpreter, so that it cannot import this project's packages.
+        (commands / "python3").unlink(missing_ok=True)
         (commands / "python3").symlink_to(Path(sys.executable).resolve())
         return {
             "PATH": f"{commands}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -163,10 +200,11 @@ class SimulatedMachines:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._base_url}/storage/storage/v1/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING": f"{self._base_url}/logging/",
             "GEMMA_SERVING_LOOPBACK": address,
+            "GEMMA_SERVING_STATE": str(folder / "agent-state"),
         }
 
     def _keep_logs(self, folder: Path) -> None:
-        kept = self._state / "logs" / "machines" / folder.name
+        kept = self._kept(folder.name)
         logs = [
             *folder.glob("*.log"),
             *folder.glob("containers/*.log"),
@@ -177,6 +215,26 @@ class SimulatedMachines:
         for log in logs:
             with suppress(OSError):
                 shutil.copyfile(log, kept / log.name)
+        for charge in charges.read(folder / charges.FILE):
+            with (kept / charges.FILE).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(charge) + "\n")
+
+    def _folder(self, name: str) -> Path:
+        return self._state / "machines" / name
+
+    def _kept(self, name: str) -> Path:
+        return self._state / "logs" / "machines" / name
+
+
+def _forget_memory(folder: Path) -> None:
+    """Remove what a machine has in memory: /dev/shm, its units, and that its containers run."""
+    shutil.rmtree(folder / "dev-shm", ignore_errors=True)
+    for unit in folder.glob("units/*.json"):
+        unit.unlink()
+    for name, document in documents(folder / "containers"):
+        if document.get("running"):
+            ended = {**document, "running": False, "exitCode": _LOST_EXIT_CODE}
+            write_json(folder / "containers" / f"{name}.json", ended)
 
 
 def _file_name(name: str) -> str:

@@ -19,6 +19,12 @@ MACHINE_COMMANDS: Final = {
 }
 """The commands that come first on a machine's PATH."""
 
+COMMANDS_WITHOUT_DOCKER: Final = {
+    "docker": "localcloud.running.shims.no_docker",
+    "apt-get": "localcloud.running.shims.apt_get",
+}
+"""The commands of a machine whose boot image has no docker, until its package is installed."""
+
 OPERATOR_TOKEN: Final = "LOCALCLOUD_TOKEN"  # noqa: S105 - the name of a variable
 """The variable with the operator's token in the scripts of people's commands, which are private files."""
 

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
+from localcloud.charges import FILE, Charge, append
 from localcloud.running.shims.machine import Machine, read_json, write_json
 
 _REFERENCE: Final = re.compile(
@@ -23,6 +24,7 @@ _CLIENT_HEADER: Final = "X-Localcloud-Client"
 _LAYERS: Final = 12
 _PULL_S: Final = 60.0
 """Simulated seconds of a pull (assumed: some 8 GB at 130 MB/s)."""
+_IMAGE_BYTES: Final = 8_000_000_000
 
 
 class ImageError(Exception):
@@ -52,6 +54,8 @@ def pull(machine: Machine, reference: str, *, quiet: bool) -> str:
     for line in _layers(reference, machine.clock_speed):
         if not quiet:
             print(line, flush=True)
+    charge = Charge(what="image", name=reference, seconds=_PULL_S, bytes=_IMAGE_BYTES)
+    append(machine.folder / FILE, charge)
     identity = f"sha256:{hashlib.sha256(reference.encode()).hexdigest()}"
     write_json(machine.images, {**pulled(machine), reference: identity})
     print(f"Status: Downloaded newer image for {reference}" if not quiet else reference, flush=True)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NoReturn
 
+from localcloud import charges
 from localcloud.running import interpreter
 from localcloud.running.shims import supervise
 from localcloud.running.shims.docker_images import pulled
@@ -168,10 +169,12 @@ def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str,
         **interpreter.ENVIRONMENT,
         "PYTHONUNBUFFERED": "1",
         "VLLM_SIM_ACCELERATOR": machine.accelerator,
+        "VLLM_SIM_IMAGE": wanted.image,
         "VLLM_SIM_CLOCK_SPEED": repr(machine.clock_speed),
         "VLLM_SIM_BIND_HOST": machine.address,
         "VLLM_SIM_PATHS": json.dumps(_paths(machine, wanted)),
         "VLLM_SIM_LIFELINE": f"pid:{machine.warden_pid}",
+        charges.VARIABLE: str(machine.folder / charges.FILE),
     }
     if not reachable:
         # A port in the container's own network cannot be reached from outside.

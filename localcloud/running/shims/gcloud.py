@@ -1,6 +1,7 @@
 """`gcloud` for users of the local cloud: tunnels to TPU machines, and tokens.
 
 Commands: `alpha compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`,
+`compute ssh INSTANCE` with the same words,
 `auth print-identity-token [--audiences=]`, `auth print-access-token`, `config get account`, `version` (as JSON), and what an owner
 does to a project (`gcloud_project`), and the deletions of `gcloud_deletes`.
 
@@ -33,6 +34,7 @@ _NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in; it kno
 _GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
 """The audience of gcloud's identity tokens for users: gcloud's client id."""
 _TUNNEL: Final = ("compute", "tpus", "tpu-vm", "ssh")
+_INSTANCE_TUNNEL: Final = ("compute", "ssh")
 _IAP: Final = "--tunnel-through-iap"
 _NOT_IN_GA: Final = """(gcloud.compute.tpus.tpu-vm.ssh) unrecognized arguments:
   
@@ -117,8 +119,8 @@ def _ask(
         raise CommandError(f"the local cloud at {_base_url()} does not answer: {error}") from None
 
 
-def parse_tunnel(words: Sequence[str]) -> TunnelRequest:
-    """Parse the words after `alpha compute tpus tpu-vm ssh`. Raises CommandError."""
+def parse_tunnel(words: Sequence[str], *, to_instance: bool = False) -> TunnelRequest:
+    """Parse the words after `alpha compute tpus tpu-vm ssh`, or after `compute ssh`. Raises CommandError."""
     at = words.index("--") if "--" in words else len(words)
     before, after = words[:at], words[at + 1 :]
     options: dict[str, str] = {}
@@ -140,8 +142,9 @@ def parse_tunnel(words: Sequence[str]) -> TunnelRequest:
             2,
         )
     node = names[0].rpartition("@")[2]
+    folder = f"zones/{zone}/instances" if to_instance else f"locations/{zone}/nodes"
     return TunnelRequest(
-        node=f"projects/{project}/locations/{zone}/nodes/{node}",
+        node=f"projects/{project}/{folder}/{node}",
         local_host=forward["host"] or "127.0.0.1",
         local_port=int(forward["local"]),
         remote_port=int(forward["remote"]),
@@ -181,6 +184,9 @@ def log_in(node: str, account: str) -> None:
     """Make the calls of a connection up to the login. Raises CommandError at the first that is refused."""
     issued = _ask_admin("/admin/tokens", body={"email": account} if account else {})
     token, account = str(issued["accessToken"]), str(issued.get("email", account))
+    if "/instances/" in node:
+        _log_in_to_instance(node, account, token)
+        return
     path, user = f"/tpu/v2alpha1/{node}", getpass.getuser()
     metadata: dict[str, str] = _ask(path, token=token).get("metadata") or {}
     _ask(f"{path}:getGuestAttributes", body={}, token=token)
@@ -193,6 +199,18 @@ def log_in(node: str, account: str) -> None:
     key = f"{user}:{public_key} {user}@localcloud"
     if not any(item["key"] == _SSH_KEYS and key in item["value"] for item in shared.get("items", [])):
         _await_ssh_key(path, metadata, key, token)
+    _ask_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': account})}")
+
+
+def _log_in_to_instance(node: str, account: str, token: str) -> None:
+    """Make the calls of `gcloud compute ssh`: the instance, the project, and with OS Login the user's profile (SDK 528: ssh_utils.py)."""
+    found: dict[str, Any] = _ask(f"/compute/compute/v1/{node}", token=token).get("metadata") or {}
+    metadata = {str(item["key"]): str(item.get("value") or "") for item in found.get("items") or ()}
+    project = node.split("/")[1]
+    _ask(f"/compute/compute/v1/projects/{project}", token=token)
+    if metadata.get(_OS_LOGIN, "").upper() != "TRUE":
+        raise CommandError("the stand-in logs in to instances with OS Login only (metadata enable-oslogin).", 2)
+    _os_login(account, project, f"ssh-rsa simulated-key-of-{getpass.getuser()}", token)
     _ask_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': account})}")
 
 
@@ -296,6 +314,8 @@ def _run(words: Sequence[str]) -> int:
     track, command = (words[0], words[1:]) if words[:1] in (["alpha"], ["beta"]) else ("", words)
     if tuple(command[: len(_TUNNEL)]) == _TUNNEL:
         return _ssh(track, command[len(_TUNNEL) :])
+    if tuple(command[: len(_INSTANCE_TUNNEL)]) == _INSTANCE_TUNNEL:
+        return asyncio.run(_run_tunnel(parse_tunnel(command[len(_INSTANCE_TUNNEL) :], to_instance=True)))
     if _delete(command):
         return 0
     for command, change in gcloud_project.COMMANDS.items():

@@ -18,6 +18,7 @@ _PATHS: Final[Mapping[str, str]] = {
     "run services delete": "/run/v2/projects/{project}/locations/{place}/services/{id}",
     "compute tpus queued-resources delete": f"{_TPU}/queuedResources/{{id}}",
     "compute tpus tpu-vm delete": f"{_TPU}/nodes/{{id}}",
+    "compute instances delete": f"{_COMPUTE}/zones/{{place}}/instances/{{id}}",
     "compute routers delete": f"{_COMPUTE}/regions/{{place}}/routers/{{id}}",
     "compute firewall-rules delete": f"{_COMPUTE}/global/firewalls/{{id}}",
     "compute networks subnets delete": f"{_COMPUTE}/regions/{{place}}/subnetworks/{{id}}",

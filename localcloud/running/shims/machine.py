@@ -24,6 +24,8 @@ class Machine:
     base_url: str
     warden_pid: int
     paths: dict[str, str]
+    internet: bool = True
+    """Whether package archives answer."""
 
     @property
     def containers(self) -> Path:
@@ -58,6 +60,7 @@ def this_machine() -> Machine:
         base_url=str(document["baseUrl"]),
         warden_pid=int(document["wardenPid"]),
         paths=dict(document["paths"]),
+        internet=bool(document.get("internet", True)),
     )
 
 

@@ -91,7 +91,7 @@ async def world(
 
     fronts = Fronts(authorize=authorize, limits=lambda _: limits or DEFAULT_LIMITS)
     port = await fronts.open(SERVICE, port=None)
-    fronts.route(SERVICE, instance)
+    fronts.route(SERVICE, {instance: 100})
     try:
         async with aiohttp.ClientSession() as session:
             yield World(app, fronts, session, f"http://127.0.0.1:{port}", instance)
@@ -217,9 +217,9 @@ def test_no_route_a_dead_instance_and_a_broken_answer_are_503():
             status, text = await here.get("/broken")
             assert status == 503
             assert "connection to the instance had an error" in text
-            here.fronts.route(SERVICE, "http://127.0.0.1:9")
+            here.fronts.route(SERVICE, {"http://127.0.0.1:9": 100})
             assert "could not be reached" in (await here.get("/x"))[1]
-            here.fronts.route(SERVICE, None)
+            here.fronts.route(SERVICE, {})
             status, text = await here.get("/x")
             assert (status, "no instance that is ready" in text) == (503, True)
 
@@ -250,3 +250,60 @@ def test_what_is_not_http_is_answered_with_400():
             writer.close()
 
     asyncio.run(run())  # it answers instead of waiting for a request
+
+
+def test_requests_are_divided_exactly_by_the_shares():
+    async def run() -> None:
+        async with world() as here:
+            here.fronts.route(SERVICE, {here.instance: 90, "http://127.0.0.1:9": 10})
+            statuses = [(await here.get("/x"))[0] for _ in range(20)]
+            assert (statuses.count(200), statuses.count(503)) == (18, 2)
+
+    asyncio.run(run())
+
+
+def test_a_tag_has_a_port_of_its_own_and_leads_to_its_instance_only():
+    async def run() -> None:
+        async with world() as here:
+            port = await here.fronts.open(SERVICE, port=None, tag="next")
+            here.fronts.route(SERVICE, {"http://127.0.0.1:9": 100})
+            here.fronts.route(SERVICE, {here.instance: 100}, tag="next")
+            assert (await here.get("/x"))[0] == 503
+            async with here.session.get(f"http://127.0.0.1:{port}/x") as response:
+                assert response.status == 200
+            await here.fronts.close(SERVICE, tag="next")
+
+    asyncio.run(run())
+
+
+def test_a_request_that_runs_when_the_traffic_moves_is_completed_before_its_instance_counts_as_drained():
+    async def run() -> None:
+        async with world() as here:
+            state = here.app[STATE]
+            running = asyncio.create_task(here.get("/stream"))
+            await asyncio.wait_for(state.streaming.wait(), 20)
+            here.fronts.route(SERVICE, {"http://127.0.0.1:9": 100})
+            drained = asyncio.create_task(here.fronts.drained(here.instance))
+            await asyncio.sleep(0)
+            assert not drained.done()
+            state.gate.set()
+            assert await running == (200, "data: one\n\ndata: two\n\n")
+            await asyncio.wait_for(drained, 20)
+            await asyncio.wait_for(here.fronts.drained("http://127.0.0.1:1"), 20)
+
+    asyncio.run(run())
+
+
+def test_an_instance_that_is_not_ready_gets_no_request():
+    async def run() -> None:
+        async with world() as here:
+            unready = Fronts(
+                authorize=lambda *_: AccessDecision.ALLOWED, limits=lambda _: DEFAULT_LIMITS, ready=lambda _: False
+            )
+            port = await unready.open(SERVICE, port=None)
+            unready.route(SERVICE, {here.instance: 100})
+            async with here.session.get(f"http://127.0.0.1:{port}/x") as response:
+                assert response.status == 503
+            await unready.close(SERVICE)
+
+    asyncio.run(run())

@@ -8,6 +8,7 @@ import pytest
 from localcloud.running.shims import OPERATOR_TOKEN, gcloud, install
 from scripts.cloud.inventory.kinds import KINDS
 from tests.localcloud.running.running_server import environment
+from tests.localcloud.services.test_instances import body_of
 
 PROJECT = "local-project"
 P = f"projects/{PROJECT}"
@@ -25,7 +26,9 @@ OBJECTS = "/upload/storage/v1/b/listed/o"
 
 A_NETWORK = (f"{COMPUTE}/global/networks", {"name": "listed", "autoCreateSubnetworks": False}, {})
 A_REQUEST = (f"{TPU}/queuedResources", QUEUED, {"queuedResourceId": "listed"})
+AN_ACCOUNT = (f"/iam/v1/{P}/serviceAccounts", {"accountId": "listed"}, {})
 MADE = {
+    "TPU instance": [AN_ACCOUNT, (f"{COMPUTE}/zones/{ZONE}/instances", body_of("listed", account=ACCOUNT), {})],
     "Cloud Run service": [(RUN, {"template": {"containers": [{"image": "docker.io/x"}]}}, {"serviceId": "listed"})],
     "TPU queued resource": [A_REQUEST],
     "TPU node": [A_REQUEST],
@@ -41,7 +44,7 @@ MADE = {
     ],
     "network": [A_NETWORK],
     "secret": [(f"/secretmanager/v1/{P}/secrets", {"replication": {"automatic": {}}}, {"secretId": "listed"})],
-    "service account": [(f"/iam/v1/{P}/serviceAccounts", {"accountId": "listed"}, {})],
+    "service account": [AN_ACCOUNT],
     "image repository": [(REPOSITORIES, {"format": "DOCKER"}, {"repositoryId": "listed"})],
     "bucket": [
         ("/storage/storage/v1/b", {"name": "listed"}, {"project": PROJECT}),
@@ -57,7 +60,9 @@ def make(client, kind):
     """Make a resource of a kind. Return its id, its place and the path to read it."""
     for path, body, query in MADE[kind]:
         client.ok("POST", path, body, **query)
-    while kind.startswith("TPU") and client.call("GET", READ["TPU node"])[1].get("state") != "READY":
+    while (
+        kind in {"TPU queued resource", "TPU node"} and client.call("GET", READ["TPU node"])[1].get("state") != "READY"
+    ):
         pass
     name = ACCOUNT if kind == "service account" else "listed"
     collection = MADE[kind][-1][0]

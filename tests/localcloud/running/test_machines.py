@@ -101,6 +101,27 @@ def test_neither_a_changed_flag_nor_a_crash_downloads_the_weights_again(tmp_path
     assert asyncio.run(run()) == [1, 1, 1]
 
 
+def test_another_model_is_in_the_hub_cache_before_the_old_server_stops(tmp_path: Path):
+    first = document("--max-model-len=8192")
+    second = first.replace("gemma-4-E2B-it", "gemma-4-E4B-it")
+
+    async def run() -> tuple[int, str, str]:
+        async with machines(tmp_path) as running:
+            given = spec(startup_script(), **{"gemma-serving-document": first})
+            await running.boot(given)
+            await phase(running, "ready", first)
+            running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
+            await until(lambda: attributes(running)["phase"] == "fetching weights", "the model is fetched")
+            serving = attributes(running)["serving-hash"]
+            await phase(running, "ready", second)
+            return downloads(tmp_path), serving, attributes(running)["serving-hash"]
+
+    count, serving, served = asyncio.run(run())
+    assert count == 1, "the second server downloads nothing: `hf` of its image did"
+    assert serving == hashlib.sha256(first.encode()).hexdigest()
+    assert served == hashlib.sha256(second.encode()).hexdigest()
+
+
 def has_own_view(state: Path) -> bool:
     """Whether the system lets a machine have its own /mnt; without, the agent would write to the real one."""
     given = {"machine": {}, "startupScript": ""}

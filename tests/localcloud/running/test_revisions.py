@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from localcloud.running import probes
 from localcloud.running.fronts import DEFAULT_LIMITS
 from localcloud.running.processes import PlannedStart
-from localcloud.running.revisions import SimulatedRevisions, memory_mib
+from localcloud.running.revisions import MayList, SimulatedRevisions, memory_mib
 from localcloud.world.clock import Clock
 from localcloud.world.run_words import LogLine
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
@@ -67,7 +68,7 @@ def template(**changes: Any) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def revisions(
-    state: Path, *, uid: int = 0, lines: list[LogLine] | None = None
+    state: Path, *, uid: int = 0, lines: list[LogLine] | None = None, may_list: MayList = lambda *_: True
 ) -> AsyncIterator[SimulatedRevisions]:
     def secret(name: str, account: str) -> str:
         if (name, account) != ("projects/p/secrets/token/versions/3", "server@p.iam.gserviceaccount.com"):
@@ -86,6 +87,7 @@ async def revisions(
         list_objects=BUCKETS.get,
         write_log=write_log,
         user_of=lambda _: uid,
+        may_list=may_list,
     )
     try:
         yield running
@@ -93,21 +95,35 @@ async def revisions(
         await asyncio.gather(*(running.stop(name) for name in list(running._instances)))
 
 
-def start(state: Path, given: dict[str, Any], *, uid: int = 0, lines: list[LogLine] | None = None) -> str:
+def start(
+    state: Path,
+    given: dict[str, Any],
+    *,
+    uid: int = 0,
+    lines: list[LogLine] | None = None,
+    may_list: MayList = lambda *_: True,
+) -> str:
     """Start one revision, ask it for its models, stop it; returns what it served."""
 
     async def run() -> str:
-        async with revisions(state, uid=uid, lines=lines) as running:
+        async with revisions(state, uid=uid, lines=lines, may_list=may_list) as running:
             url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
             return (await asyncio.to_thread(ask, f"{url}/v1/models")).json["data"][0]["id"]
 
     return asyncio.run(run())
 
 
-def failure(state: Path, given: dict[str, Any], *, uid: int = 0, lines: list[LogLine] | None = None) -> str:
+def failure(
+    state: Path,
+    given: dict[str, Any],
+    *,
+    uid: int = 0,
+    lines: list[LogLine] | None = None,
+    may_list: MayList = lambda *_: True,
+) -> str:
     """Start a revision that fails and return what the operation says."""
     with pytest.raises(RevisionFailedError) as failed:
-        start(state, given, uid=uid, lines=lines)
+        start(state, given, uid=uid, lines=lines, may_list=may_list)
     return str(failed.value)
 
 
@@ -242,6 +258,25 @@ def test_mount_options_with_the_images_uid_make_the_weights_readable(tmp_path: P
     assert start(tmp_path, template(options=["implicit-dirs", "uid=2000", "gid=0"]), uid=2000) == f"/mnt/models/{MODEL}"
 
 
+def test_a_gs_model_is_refused_without_the_right_to_list_the_bucket_and_served_with_it(tmp_path: Path):
+    args = [f"gs://models/{MODEL}", "--port=8000", "--load-format=runai_streamer", "--max-model-len=16384"]
+    given = template(container={"args": args, "volumeMounts": []}, volumes=[], options=[])
+    lines: list[LogLine] = []
+    assert failure(tmp_path, given, lines=lines, may_list=lambda *_: False) == PROBE_FAILED
+    assert any(
+        "Forbidden: 403 GET https://storage.googleapis.com/storage/v1/b/models/o: server@p.iam.gserviceaccount.com "
+        "does not have storage.objects.list access" in line.text
+        for line in lines
+    )
+    missing = template(
+        container={"args": [f"gs://nobodys/{MODEL}", *args[1:]], "volumeMounts": []}, volumes=[], options=[]
+    )
+    lines.clear()
+    failure(tmp_path, missing, lines=lines)
+    assert any("NotFound: 404 GET" in line.text for line in lines)
+    assert start(tmp_path, given) == f"gs://models/{MODEL}"
+
+
 def test_a_secret_reaches_the_server_and_cloud_logging_but_no_file(tmp_path: Path):
     """Google keeps what a container prints as it is."""
     leaky = {"args": ["simulated/tiny", "--port=8000", f"--served-model-name={CANARY}", f"--nonsense={CANARY}"]}
@@ -300,3 +335,24 @@ def test_stopping_leaves_no_process(tmp_path: Path):
 @pytest.mark.parametrize(("text", "mib"), [("32Gi", 32768), ("512Mi", 512), ("1G", 953), ("2048", 0)])
 def test_quantities_are_read_in_mib(text: str, mib: int):
     assert memory_mib(text) == mib
+
+
+def await_readiness(running: SimulatedRevisions, url: str, expected: bool) -> None:
+    end = time.monotonic() + 60
+    while running.ready(url) is not expected and time.monotonic() < end:
+        time.sleep(0.05)
+    assert running.ready(url) is expected
+
+
+@pytest.mark.parametrize(("path", "expected"), [("/health", True), ("/nothing", False)])
+def test_a_readiness_probe_decides_about_new_requests_and_ends_nothing(tmp_path: Path, path: str, expected: bool):
+    async def run() -> None:
+        probe = {"periodSeconds": 10, "failureThreshold": 2, "httpGet": {"path": path, "port": 8000}}
+        async with revisions(tmp_path) as running:
+            given = template(container={"readinessProbe": probe})
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+            assert running.ready(url) is True
+            await asyncio.to_thread(await_readiness, running, url, expected)
+            assert (await asyncio.to_thread(ask, f"{url}/health")).status == 200
+
+    asyncio.run(asyncio.wait_for(run(), 120))

@@ -192,3 +192,25 @@ def test_the_grants_of_a_deleted_account_stay_marked_and_grant_nothing(own_clien
     assert (status, message) == (400, f"Inconsistent representation of deleted member: '{deleted}' and '{member}'.")
     only_new = [{**binding, "members": [member]}]
     own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**kept, "bindings": only_new}})
+
+
+def test_a_condition_on_the_names_of_objects_opens_one_folder_of_a_bucket(own_client):
+    email = own_client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "archiver"})["email"]
+    own_client.ok("POST", "/storage/storage/v1/b", {"name": "archives"}, project="local-project")
+    folder = "projects/_/buckets/archives/objects/compile-cache/"
+    binding = {
+        "role": "roles/storage.objectUser",
+        "members": [f"serviceAccount:{email}"],
+        "condition": {"title": "folder", "expression": f'resource.name.startsWith("{folder}")'},
+    }
+    own_client.ok("PUT", "/storage/storage/v1/b/archives/iam", {"version": 3, "bindings": [binding]})
+    archiver = as_caller(own_client, email)
+    upload = "/storage/upload/storage/v1/b/archives/o"
+    assert archiver.call("POST", upload, {}, uploadType="media", name="compile-cache/v6e-4/a.tar")[0] == 200
+    assert archiver.call("POST", upload, {}, uploadType="media", name="gemma/model.safetensors")[0] == 403
+    assert archiver.call("GET", "/storage/storage/v1/b/archives/o/compile-cache%2Fv6e-4%2Fa.tar")[0] == 200
+    own_client.call("POST", upload, {}, uploadType="media", name="gemma/model.safetensors")
+    assert archiver.call("DELETE", "/storage/storage/v1/b/archives/o/gemma%2Fmodel.safetensors")[0] == 403
+    assert archiver.call("DELETE", "/storage/storage/v1/b/archives/o/compile-cache%2Fv6e-4%2Fa.tar")[0] == 204
+    # A listing is a call on the bucket, whose name the condition does not match.
+    assert archiver.call("GET", "/storage/storage/v1/b/archives/o")[0] == 403

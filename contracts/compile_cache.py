@@ -1,0 +1,90 @@
+"""The compile cache of a TPU machine: where its archive is, and which servers compile the same programs.
+
+The stack writes the archive's place into a metadata key of its own, beside the serving document: an agent of an earlier release refuses
+unknown keys of the document. The agent's program includes this module, so it has to run on Python 3.10.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from contracts.serving_document import ServingDocument
+
+ARCHIVE_METADATA_KEY: Final = "gemma-serving-compile-archive"
+"""Metadata key beside the document: a JSON object with `uri` and `accelerator`. Absent if compiled programs are not archived."""
+ARCHIVE_PREFIX: Final = "compile-cache"
+"""Folder of the bucket that holds the archives, and the only one that the machine may write."""
+ARCHIVE_KEEP_DAYS: Final = 30
+"""An archive, or a folder of programs on a machine, that is older and belongs to other options is deleted."""
+COMPILE_CACHE_VARIABLE: Final = "VLLM_XLA_CACHE_PATH"
+"""Environment variable of the server: the folder of its container with compiled programs. A document without it keeps none."""
+
+NEUTRAL_FLAGS: Final = frozenset(
+    {
+        "api-key",
+        "auto-tool-choice",
+        "chat-template",
+        "enable-auto-tool-choice",
+        "enable-log-requests",
+        "host",
+        "load-format",
+        "log-requests",
+        "log-stats",
+        "port",
+        "reasoning-parser",
+        "safetensors-load-strategy",
+        "served-model-name",
+        "tool-call-parser",
+        "uvicorn-log-level",
+    }
+)
+"""Flags of vLLM that change no compiled program: those of the HTTP server and of loading. Every other flag counts as changing them,
+because a program that is missing costs its compile time, while one that nobody asks for costs a few megabytes."""
+NEUTRAL_VARIABLES: Final = frozenset({COMPILE_CACHE_VARIABLE, "HF_HOME"})
+"""Environment variables that change no compiled program."""
+
+
+@dataclass(frozen=True)
+class ArchiveSettings:
+    """Where compiled programs are archived: `uri` is gs://BUCKET/FOLDER, `accelerator` the slice, such as v6e-4."""
+
+    uri: str
+    accelerator: str
+
+    def text(self) -> str:
+        """Return the metadata value."""
+        return json.dumps({"accelerator": self.accelerator, "uri": self.uri}, sort_keys=True, separators=(",", ":"))
+
+
+def parse_archive(text: str) -> ArchiveSettings:
+    """Read the metadata value. Raises ValueError: one sentence with the value and what is allowed."""
+    value: object = json.loads(text)
+    raw = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    uri, accelerator = raw.get("uri"), raw.get("accelerator")
+    if not isinstance(uri, str) or not re.fullmatch(r"gs://[a-z0-9][a-z0-9._-]+/[\w./-]+", uri):
+        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `uri` is {uri!r}, but it has to be gs://BUCKET/FOLDER")
+    if not isinstance(accelerator, str) or not re.fullmatch(r"[a-z0-9-]+", accelerator):
+        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `accelerator` is {accelerator!r}, but it has to be one like v6e-4")
+    return ArchiveSettings(uri.rstrip("/"), accelerator)
+
+
+def programs_key(document: ServingDocument) -> str:
+    """Return the name of the set of programs that a server compiles: 32 hex digits.
+
+    It depends on the image's digest, the model, the flags and the environment, except for those that change no program. The
+    registry that the image comes from does not count, so that machines of all regions share an archive.
+    """
+    digest = document.image.partition("@")[2]
+    named = [digest or document.image, list(document.command), [one for one in document.arguments if not _neutral(one)]]
+    variables = {name: text for name, text in document.environment.items() if name not in NEUTRAL_VARIABLES}
+    text = json.dumps([*named, variables], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _neutral(argument: str) -> bool:
+    if not argument.startswith("--"):
+        return False
+    name = argument[2:].partition("=")[0].replace("_", "-")
+    return name in NEUTRAL_FLAGS or name.removeprefix("no-").removeprefix("disable-") in NEUTRAL_FLAGS

@@ -1,0 +1,60 @@
+"""What a Cloud Run container does before its server starts: copy weights into memory, and restore compiled graphs.
+
+Stacks write it into the container's arguments, the starter in the container reads it. The starter's text includes this module.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from contracts.compile_cache import programs_key
+from contracts.serving_document import BucketWeights, ServingDocument
+
+
+@dataclass(frozen=True)
+class GraphCache:
+    """Compiled graphs of one server: `uri` is gs://BUCKET/FOLDER of its archives, `path` the folder that vLLM keeps them in."""
+
+    uri: str
+    path: str
+
+
+@dataclass(frozen=True)
+class ContainerStart:
+    """What to do before the server starts; None for what is not asked for."""
+
+    weights: BucketWeights | None = None
+    graphs: GraphCache | None = None
+
+    def text(self) -> str:
+        """Return the container's argument. The same start always gives the same text."""
+        named = {"weights": self.weights, "graphs": self.graphs}
+        found = {key: {"uri": one.uri, "path": one.path} for key, one in named.items() if one is not None}
+        return json.dumps(found, sort_keys=True, separators=(",", ":"))
+
+
+def graphs_folder(image: str, accelerator: str, model: str, arguments: Sequence[str]) -> str:
+    """Return the folder below the bucket's archives that holds the graphs of a server: ACCELERATOR/KEY.
+
+    Args:
+        image: Reference of the container image; only its digest counts, whichever registry it comes from.
+        accelerator: Name of the GPU.
+        model: Id of the model. The path of its weights changes no graph.
+        arguments: The server's arguments after the model.
+    """
+    server = ServingDocument(
+        image=image, command=(), arguments=(model, *arguments), environment={}, secret_environment={}, port=0
+    )
+    return f"{accelerator}/{programs_key(server)}"
+
+
+def parse_start(text: str) -> ContainerStart:
+    """Read the container's argument. Raises ValueError."""
+    value: object = json.loads(text)
+    raw = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    weights, graphs = raw.get("weights"), raw.get("graphs")
+    return ContainerStart(
+        None if weights is None else BucketWeights(str(weights["uri"]), str(weights["path"])),
+        None if graphs is None else GraphCache(str(graphs["uri"]), str(graphs["path"])),
+    )

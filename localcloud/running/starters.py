@@ -1,0 +1,123 @@
+"""Containers that run a Python program before the server: `python3 -c TEXT ARGUMENT... vllm serve MODEL ...`.
+
+The text is run as it is, by a bare interpreter, as its instance's service account: with a metadata server of its own and the local cloud's
+endpoint of Cloud Storage. `vllm` is the simulated server. A real folder stands behind each volume in memory, and its path takes the place of the
+volume's in arguments and variables: the process has no file system of its own.
+"""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from localcloud.running import interpreter
+from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
+from localcloud.running.shims import install
+from localcloud.world.runtime import MachineSpec, RevisionFailedError, RevisionSpec
+
+_COMMANDS: Final = {"vllm": "localcloud.vllm"}
+_SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoogleAccess:
+    """What an instance reaches Google with: the local cloud's address, and tokens for a service account's e-mail."""
+
+    base_url: str
+    access_token: IssueAccessToken
+    id_token: IssueIdToken
+
+
+def is_starter(words: Sequence[str]) -> bool:
+    """Tell if a container's command line is a Python program rather than the server itself."""
+    return len(words) > 2 and PurePosixPath(words[0]).name in {"python", "python3"} and words[1] == "-c"  # noqa: PLR2004 - the text follows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volumes:
+    """The volumes in memory of one instance: the path in the container, and the real folder behind it with its size in MiB."""
+
+    folders: Mapping[str, Path]
+    sizes_mib: Mapping[str, int]
+
+    def real(self, text: str) -> str:
+        """Return a text with the real folders in place of the volumes' paths."""
+        for path, folder in self.folders.items():
+            text = text.replace(f"{path}/", f"{folder}/")
+        return text
+
+    def empty(self) -> None:
+        """Empty the volumes, as those of a new instance are."""
+        for folder in self.folders.values():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+
+    def by_folder(self) -> dict[str, int]:
+        """Return the size in MiB of each real folder."""
+        return {str(folder): self.sizes_mib[path] for path, folder in self.folders.items()}
+
+
+class Starter:
+    """One instance's program, with its metadata server."""
+
+    def __init__(self, revision: RevisionSpec, account: str, google: GoogleAccess, folder: Path) -> None:
+        _, project, _, region, *_ = revision.name.split("/")
+        machine = MachineSpec(
+            name=revision.name,
+            project=project,
+            zone=f"{region}-a",
+            accelerator_type="",
+            metadata={},
+            service_account=account,
+        )
+        self._google = google
+        self._folder = folder
+        self._metadata = MetadataServer(
+            MachineData(spec=machine, metadata={}), access_token=google.access_token, id_token=google.id_token
+        )
+
+    async def start(self) -> None:
+        """Start the metadata server and install the commands."""
+        await self._metadata.start("127.0.0.1")
+        _install(self._folder)
+
+    async def stop(self) -> None:
+        """Stop the metadata server."""
+        await self._metadata.stop()
+
+    def command(self, words: Sequence[str], volumes: Volumes) -> list[str]:
+        """Return the command line of the process."""
+        return [str(self._folder / "python3"), words[1], words[2], *map(volumes.real, words[3:])]
+
+    def environment(self, environment: Mapping[str, str], volumes: Volumes, *, port: int) -> dict[str, str]:
+        """Return the variables of the process. `port` is the one that the server really listens on."""
+        real = {name: volumes.real(text) for name, text in environment.items() if name != "PYTHONPATH"}
+        return {
+            **real,
+            "PATH": f"{self._folder}:{_SYSTEM_PATH}",
+            "PYTHONSAFEPATH": "1",  # nor from the folder that the local cloud was started in
+            "PORT": str(port),
+            "GCE_METADATA_HOST": self._metadata.address,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._google.base_url.rstrip('/')}/storage/storage/v1/",
+        }
+
+
+def _install(folder: Path) -> None:
+    """Install the server's command, and the base interpreter, so that the program cannot import this project's packages."""
+    python = install(folder, _COMMANDS) / "python3"
+    if not python.is_symlink():
+        python.symlink_to(Path(sys.executable).resolve())
+
+
+def server_command(words: Sequence[str]) -> list[str]:
+    """Return the command line of a container that runs the server itself."""
+    return interpreter.command("localcloud.vllm", *words)
+
+
+def starter_of(revision: RevisionSpec, account: str, google: GoogleAccess | None, folder: Path) -> Starter:
+    """Return the starter of an instance. Raises RevisionFailedError if instances cannot reach Google here."""
+    if google is None:
+        raise RevisionFailedError("The local cloud runs a program before the server only where instances reach Google.")
+    return Starter(revision, account, google, folder)

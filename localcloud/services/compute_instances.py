@@ -1,0 +1,564 @@
+"""Compute Engine, beta and v1: instances with TPUs. They wait for capacity, run, and end on the accelerated clock, and boot in the machine runtime.
+
+States: Compute Engine, "Instance lifecycle", 2026-04. A flex-start request is PENDING until there is capacity and quota; if neither comes in
+time its operation fails and the instance is deleted. RUNNING says that the machine boots, not that anything serves.
+"""
+
+import asyncio
+import ipaddress
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Final
+
+from localcloud.json_values import JsonObject, part, parts, strings
+from localcloud.rest import filters
+from localcloud.rest.call import Call, Handler, page, without_nulls
+from localcloud.rest.errors import CloudError
+from localcloud.services import instance_requests, networks
+from localcloud.services.checks import check_labels, require_act_as
+from localcloud.services.compute_operations import ComputeOperations, link_to, list_answer
+from localcloud.services.instance_requests import FLEX_START, PREEMPTIBLE, InstanceRequest
+from localcloud.services.service import ApiService, method, visible
+from localcloud.services.tpu_requests import chips_of
+from localcloud.world.cloud import Cloud, fingerprint, random_id
+from localcloud.world.runtime import MachineFailedError, MachineSpec
+from localcloud.world.timeline import rfc3339
+
+INSTANCES: Final = "compute.instances"
+_TICK_S: Final = 0.02
+_IDLE_TICK_S: Final = 0.25
+_USES_CAPACITY: Final = frozenset({"PROVISIONING", "STAGING", "RUNNING", "STOPPING"})
+_ENDED: Final = frozenset({"RUNNING", "TERMINATED"})
+"""States that do not change soon."""
+_GUEST_ATTRIBUTES: Final = "enable-guest-attributes"
+_STOCKOUT: Final = "ZONE_RESOURCE_POOL_EXHAUSTED"
+_QUOTA: Final = "QUOTA_EXCEEDED"
+
+
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """Return the methods of instances."""
+    return Instances(cloud).handlers()
+
+
+def resume(cloud: Cloud) -> None:
+    """Start to advance the instances; after a restart, boot the machines that ran."""
+    instances = Instances(cloud)
+    for name, document in cloud.store.under(INSTANCES):
+        if document["status"] == "RUNNING":
+            instances.boot(name)
+    cloud.spawn(instances.run())
+
+
+def preempt(cloud: Cloud, name: str) -> bool:
+    """Preempt a running spot instance. Return False if there is no such instance."""
+    return Instances(cloud).preempt(name)
+
+
+def metadata_of(document: JsonObject) -> dict[str, str]:
+    """Return an instance's metadata."""
+    return {str(item["key"]): str(item.get("value") or "") for item in parts(part(document, "metadata"), "items")}
+
+
+def running_by_type(cloud: Cloud, zone: str) -> dict[str, int]:
+    """Return how many instances hold hardware of each accelerator type in a zone: the Cloud TPU API gives the same chips."""
+    found: dict[str, int] = defaultdict(int)
+    for name, document in cloud.store.under(INSTANCES):
+        if name.split("/")[3] == zone and document["status"] in _USES_CAPACITY:
+            found[str(document["_request"]["accelerator"])] += 1
+    return found
+
+
+class Instances(ApiService):
+    """Instances of all zones."""
+
+    prefix = "compute.instances"
+
+    def __init__(self, cloud: Cloud) -> None:
+        super().__init__(cloud)
+        self._operations = ComputeOperations(cloud)
+
+    # Methods of the API
+
+    @method("insert")
+    def insert(self, call: Call) -> JsonObject:
+        """Accept a request, or refuse it at once: without a wait, quota counts now."""
+        project, zone = call.path["project"], call.path["zone"]
+        body = without_nulls(call.body)
+        wanted = instance_requests.check(self._cloud, project, zone, body)
+        require_act_as(self._cloud, call.caller, wanted.account, project)
+        name = f"projects/{project}/zones/{zone}/instances/{body['name']}"
+        known = self._operations.again(call, name)
+        if known is not None:
+            return known
+        self.advance_all()
+        if self._store.has(INSTANCES, name):
+            raise CloudError.already_exists(f"The resource '{name}' already exists")
+        if not wanted.wait_s:
+            self._require_quota(name, wanted)
+        now_s, stamp = self._cloud.timeline.simulated_s(), self._cloud.timeline.stamp()
+        document: JsonObject = {
+            **{key: value for key, value in body.items() if key not in {"params", "selfLink"}},
+            "id": random_id(),
+            "creationTimestamp": stamp,
+            "networkInterfaces": [self._interface(project, zone, body, list(wanted.networks))],
+            "status": "PENDING" if wanted.wait_s else "PROVISIONING",
+            "_request": asdict(wanted),
+            "_networks": list(wanted.networks),
+            "_since_s": now_s,
+            "_until_s": now_s + wanted.wait_s,
+        }
+        if not wanted.wait_s and not self._has_capacity(name, wanted):
+            operation = self._operations.new(call, "insert", name, document["id"], pending=True)
+            self._operations.finish(_operation_name(name, operation), code=_STOCKOUT, message=_no_stock(name))
+            return operation
+        operation = self._operations.new(call, "insert", name, document["id"], pending=True)
+        self._store.put(INSTANCES, name, {**document, "_insertion": _operation_name(name, operation)})
+        self._cloud.changed.set()
+        return operation
+
+    @method("get")
+    def get(self, call: Call) -> JsonObject:
+        """Return an instance."""
+        name, document = self._found(call)
+        return self._shown(call, name, document)
+
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
+        """Return the instances of a zone."""
+        instance_requests.zone_facts(self._cloud, call.path["zone"])
+        prefix = f"projects/{call.path['project']}/zones/{call.path['zone']}/instances/"
+        return list_answer(call, "compute#instanceList", self._all_shown(call, prefix))
+
+    @method("aggregatedList")
+    def list_aggregated(self, call: Call) -> JsonObject:
+        """Return the instances of all zones, in pages. A zone without any has a warning in Google's answer, and is left out here."""
+        project = call.path["project"]
+        found = filters.chosen(self._all_shown(call, f"projects/{project}/"), call.query.get("filter"))
+        shown, following = page(
+            found, size=call.query.get("maxResults"), token=call.query.get("pageToken"), default=500, maximum=500
+        )
+        scopes: JsonObject = {}
+        for item in shown:
+            scope = scopes.setdefault("zones/" + str(item["zone"]).rpartition("/")[2], {"instances": []})
+            scope["instances"].append(item)
+        answer: JsonObject = {
+            "kind": "compute#instanceAggregatedList",
+            "id": f"projects/{project}/aggregated/instances",
+            "items": scopes,
+        }
+        return {**answer, "nextPageToken": following} if following else answer
+
+    @method("delete")
+    def delete(self, call: Call) -> JsonObject:
+        """Begin to delete an instance, in any state. The boot disk goes with it."""
+        name = self._name(call)
+        known = self._operations.again(call, name)
+        if known is not None:
+            return known
+        name, document = self._found(call)
+        if document.get("_deletion"):
+            raise CloudError(
+                400, "FAILED_PRECONDITION", f"The resource '{name}' is not ready", reason="resourceNotReady"
+            )
+        if document.get("deletionProtection"):
+            raise CloudError.invalid("Invalid resource usage: 'Resource cannot be deleted if it's protected'.")
+        operation = self._operations.new(call, "delete", name, document["id"], pending=True)
+        self._end(name, document, deletion=_operation_name(name, operation))
+        return operation
+
+    @method("stop")
+    def stop(self, call: Call) -> JsonObject:
+        """Stop a running instance. It keeps its name and disk."""
+        name, document = self._found(call)
+        self._require_running(name, document)
+        operation = self._operations.new(call, "stop", name, document["id"], pending=True)
+        self._end(name, document, stop=_operation_name(name, operation))
+        return operation
+
+    @method("setMetadata")
+    def set_metadata(self, call: Call) -> JsonObject:
+        """Replace all metadata. A start-up script in it runs as the machine's account, so the caller must be able to act as it."""
+        name, document = self._found(call)
+        require_act_as(self._cloud, call.caller, str(document["_request"]["account"]), call.path["project"])
+        _require_current("metadata", call.body.get("fingerprint"), part(document, "metadata"))
+        instance_requests.check_metadata(call.body)
+        document["metadata"] = {"items": [dict(item) for item in parts(call.body, "items")]}
+        operation = self._saved(call, "setMetadata", name, document)
+        self._cloud.runtimes.machines.set_metadata(name, metadata_of(document))
+        return operation
+
+    @method("setLabels")
+    def set_labels(self, call: Call) -> JsonObject:
+        """Replace all labels."""
+        name, document = self._found(call)
+        _require_current("label", call.body.get("labelFingerprint"), part(document, "labels"))
+        check_labels(call.body.get("labels"), "labels")
+        return self._saved(call, "setLabels", name, {**document, "labels": part(call.body, "labels")})
+
+    @method("setTags")
+    def set_tags(self, call: Call) -> JsonObject:
+        """Replace all network tags."""
+        name, document = self._found(call)
+        _require_current("tags", call.body.get("fingerprint"), part(document, "tags"))
+        instance_requests.check_tags(call.body)
+        return self._saved(call, "setTags", name, {**document, "tags": {"items": strings(call.body, "items")}})
+
+    @method("addAccessConfig")
+    def add_access_config(self, call: Call) -> JsonObject:
+        """Give the instance an external address."""
+        name, document = self._found(call)
+        interface = parts(document, "networkInterfaces")[0]
+        if parts(interface, "accessConfigs"):
+            raise CloudError.invalid("At most one access config currently supported.")
+        interface["accessConfigs"] = [self._external(call.body)]
+        return self._saved(call, "addAccessConfig", name, document)
+
+    @method("deleteAccessConfig")
+    def delete_access_config(self, call: Call) -> JsonObject:
+        """Take the external address away."""
+        name, document = self._found(call)
+        interface = parts(document, "networkInterfaces")[0]
+        named = [item for item in parts(interface, "accessConfigs") if item["name"] == call.query["accessConfig"]]
+        if not named:
+            raise CloudError.invalid(f"Invalid value for field 'accessConfig': '{call.query['accessConfig']}'.")
+        interface.pop("accessConfigs")
+        return self._saved(call, "deleteAccessConfig", name, document)
+
+    @method("getGuestAttributes")
+    def get_guest_attributes(self, call: Call) -> JsonObject:
+        """Return what the machine has published. Nothing under the path is 404."""
+        name, document = self._found(call)
+        if metadata_of(document).get(_GUEST_ATTRIBUTES, "").upper() != "TRUE":
+            raise CloudError.invalid("Guest attributes endpoint access is disabled.")
+        path = str(call.query.get("queryPath") or call.query.get("variableKey") or "")
+        namespace, _, key = path.strip("/").partition("/")
+        items = [
+            {"namespace": space, "key": entry, "value": value}
+            for space, entries in sorted(self._cloud.runtimes.machines.guest_attributes(name).items())
+            for entry, value in sorted(entries.items())
+            if namespace in {"", space} and key in {"", entry}
+        ]
+        if not items:
+            raise CloudError.not_found(f"The resource '{path}' of type 'Guest Attribute' was not found.")
+        return {
+            "kind": "compute#guestAttributes",
+            "queryPath": path,
+            "queryValue": {"items": items},
+            "selfLink": link_to(call, f"{name}/guestAttributes/{path}"),
+        }
+
+    # Time
+
+    async def run(self) -> None:
+        """Advance the instances while the cloud runs."""
+        while True:
+            self.advance_all()
+            moving = any(document["status"] not in _ENDED for _, document in self._store.under(INSTANCES))
+            await asyncio.sleep(_TICK_S if moving else _IDLE_TICK_S)
+
+    def advance_all(self) -> None:
+        """Advance all instances until nothing is due."""
+        for name, _ in self._store.under(INSTANCES):
+            while self._advance(name):
+                pass
+
+    def _advance(self, name: str) -> bool:  # noqa: PLR0911 - one return for each state
+        """Do one transition that is due. Return whether there was one."""
+        document = self._store.get(INSTANCES, name)
+        if document is None:
+            return False
+        durations, status = self._cloud.scenario.tpu.durations_s, document["status"]
+        past_s = self._cloud.timeline.simulated_s() - document["_since_s"]
+        match status:
+            case "PENDING":
+                return self._leave_the_queue(name, document, past_s)
+            case "PROVISIONING" if past_s >= self._cloud.duration_s(durations.provisioning):
+                return self._move(name, document, "STAGING")
+            case "STAGING":
+                self._start(name, document)
+                return True
+            case "RUNNING" if self._run_is_over(document):
+                self._end(name, document)
+                return True
+            case "STOPPING" if past_s >= self._cloud.duration_s(durations.deleting):
+                self._stopped(name, document)
+                return document.get("_deletion") is None
+            case _:
+                return False
+
+    def _leave_the_queue(self, name: str, document: JsonObject, past_s: float) -> bool:
+        wanted = _request(document)
+        quota, capacity = self._has_quota(name, wanted), self._has_capacity(name, wanted)
+        if quota and capacity and past_s >= self._cloud.duration_s(self._wait_s()):
+            return self._move(name, document, "PROVISIONING")
+        if self._cloud.timeline.simulated_s() < document["_until_s"]:
+            return False
+        code, message = (_STOCKOUT, _no_stock(name)) if quota else (_QUOTA, self._no_quota(name, wanted))
+        self._operations.finish(document["_insertion"], code=code, message=message)
+        self._store.delete(INSTANCES, name)
+        return False
+
+    def _wait_s(self) -> float:
+        durations = self._cloud.scenario.tpu.durations_s
+        return durations.accepted + durations.waiting_for_resources
+
+    def _move(self, name: str, document: JsonObject, status: str) -> bool:
+        now_s = self._cloud.timeline.simulated_s()
+        self._store.put(INSTANCES, name, {**document, "status": status, "_since_s": now_s})
+        return True
+
+    def _start(self, name: str, document: JsonObject) -> None:
+        now, run_s = self._cloud.timeline.now(), document["_request"]["run_s"]
+        document["lastStartTimestamp"] = self._cloud.timeline.stamp()
+        document["_life_s"] = self._life_s()
+        if run_s is not None:
+            ends = rfc3339(now + timedelta(seconds=run_s))
+            document["resourceStatus"] = {"scheduling": {"terminationTimestamp": ends}}
+        self._move(name, document, "RUNNING")
+        self._operations.finish(document["_insertion"])
+        self.boot(name)
+
+    def _life_s(self) -> float:
+        timeline = self._cloud.timeline
+        return timeline.simulated_s() if self._cloud.scenario.tpu.accelerate_run_duration else timeline.life_s()
+
+    def _run_is_over(self, document: JsonObject) -> bool:
+        run_s = document["_request"]["run_s"]
+        return run_s is not None and self._life_s() >= document["_life_s"] + run_s
+
+    def preempt(self, name: str) -> bool:
+        """Preempt a running spot instance. Return False if there is no such instance."""
+        document = self._store.get(INSTANCES, name)
+        if document is None or document["status"] != "RUNNING" or document["_request"]["model"] != "SPOT":
+            return False
+        self._end(name, document)
+        return True
+
+    def _end(self, name: str, document: JsonObject, *, deletion: str | None = None, stop: str | None = None) -> None:
+        """Power the machine off; then delete the instance, or keep it stopped, as the user or the end of the run asks."""
+        keeps = stop is not None or (deletion is None and bool(document["_request"]["ends_with_stop"]))
+        marks = {"_deletion": deletion or ("" if keeps else "end of run"), "_stop": stop}
+        self._operations.finish(document["_insertion"], code="RESOURCE_NOT_READY", message=f"'{name}' was deleted")
+        self._move(name, {**document, **marks}, "STOPPING")
+        self._cloud.spawn(self._power_off(name))
+        self._cloud.changed.set()
+
+    def _stopped(self, name: str, document: JsonObject) -> None:
+        for operation in filter(None, (document.get("_deletion"), document.get("_stop"))):
+            self._operations.finish(operation)
+        if document.get("_deletion"):
+            self._store.delete(INSTANCES, name)
+        else:
+            kept = {key: value for key, value in document.items() if key not in {"_stop", "_deletion"}}
+            self._move(name, {**kept, "lastStopTimestamp": self._cloud.timeline.stamp()}, "TERMINATED")
+
+    def boot(self, name: str) -> None:
+        """Boot the machine of an instance, after an earlier boot or power-off of it has ended."""
+        self._cloud.spawn(self._boot(name))
+
+    async def _boot(self, name: str) -> None:
+        async with _locks[(id(self._cloud), name)]:
+            document = self._store.get(INSTANCES, name)
+            if document is None or document["status"] != "RUNNING":
+                return
+            spec = MachineSpec(
+                name=name,
+                project=name.split("/")[1],
+                zone=name.split("/")[3],
+                accelerator_type=document["_request"]["accelerator"],
+                metadata=metadata_of(document),
+                service_account=document["_request"]["account"],
+                machine_type=str(document["machineType"]).rpartition("/")[2],
+                has_docker=False,
+                has_internet=self._reaches_the_internet(name, document),
+            )
+            try:
+                await self._cloud.runtimes.machines.boot(spec)
+            except MachineFailedError as error:
+                self._store.put(INSTANCES, name, {**document, "statusMessage": str(error)})
+
+    async def _power_off(self, name: str) -> None:
+        async with _locks[(id(self._cloud), name)]:
+            await self._cloud.runtimes.machines.stop(name)
+
+    # Capacity, quota, addresses
+
+    def _has_capacity(self, name: str, wanted: InstanceRequest) -> bool:
+        """Tell if the zone has hardware for the request. Nodes of the Cloud TPU API use the same.
+
+        Assumed: flex-start has no stock in zones where the Cloud TPU API refuses it; the field report saw such requests wait without an end.
+        """
+        zone = name.split("/")[3]
+        facts, kind = instance_requests.zone_facts(self._cloud, zone), wanted.accelerator
+        if wanted.model == FLEX_START and not facts.flex_start:
+            return False
+        if kind not in facts.capacity:
+            return True
+        nodes = sum(
+            1
+            for other, node in self._store.under("tpu.nodes")
+            if other.split("/")[3] == zone and node["acceleratorType"] == kind
+        )
+        return running_by_type(self._cloud, zone)[kind] + nodes < facts.capacity[kind]
+
+    def _has_quota(self, name: str, wanted: InstanceRequest) -> bool:
+        """Tell if the region's quota suffices. Preemptible requests use the family's where their own is used up."""
+        facts, region = self._cloud.scenario.tpu.compute, name.split("/")[3].rpartition("-")[0]
+        own = facts.preemptible_quota_overrides.get(region, facts.preemptible_quota_chips)
+        used: dict[bool, int] = defaultdict(int)
+        for other, document in self._store.under(INSTANCES, f"projects/{name.split('/')[1]}/"):
+            same_region = other.split("/")[3].rpartition("-")[0] == region
+            if other != name and same_region and document["status"] in _USES_CAPACITY:
+                request = _request(document)
+                used[request.model in PREEMPTIBLE] += chips_of(request.accelerator)
+        chips = chips_of(wanted.accelerator)
+        if wanted.model in PREEMPTIBLE and used[True] + chips <= own:
+            return True
+        beyond = max(used[True] - own, 0)
+        return used[False] + beyond + chips <= facts.family_quota_chips
+
+    def _require_quota(self, name: str, wanted: InstanceRequest) -> None:
+        if not self._has_quota(name, wanted):
+            raise CloudError(403, "PERMISSION_DENIED", self._no_quota(name, wanted), reason="quotaExceeded")
+
+    def _no_quota(self, name: str, wanted: InstanceRequest) -> str:
+        facts, region = self._cloud.scenario.tpu.compute, name.split("/")[3].rpartition("-")[0]
+        own = facts.preemptible_quota_overrides.get(region, facts.preemptible_quota_chips)
+        limit = own if wanted.model in PREEMPTIBLE else facts.family_quota_chips
+        return f"Quota '{instance_requests.quota_name(wanted.model)}' exceeded.  Limit: {limit:.1f} in region {region}."
+
+    def _interface(self, project: str, zone: str, body: JsonObject, used: list[str]) -> JsonObject:
+        """Return the network interface with an address of its subnetwork."""
+        region, given = zone.rpartition("-")[0], parts(body, "networkInterfaces")[0]
+        found = [
+            (name, subnetwork)
+            for name, subnetwork in self._store.under(
+                networks.SUBNETWORKS, f"projects/{project}/regions/{region}/subnetworks/"
+            )
+            if name in used or subnetwork["network"] in used
+        ]
+        if not found:
+            raise networks.invalid_value(
+                "networkInterfaces[0].subnetwork", given.get("subnetwork", ""), f"The network has none in {region}."
+            )
+        name, subnetwork = next((pair for pair in found if pair[0] in used), found[0])
+        taken = {
+            interface["networkIP"]
+            for _, other in self._store.under(INSTANCES)
+            for interface in parts(other, "networkInterfaces")
+        } | {
+            point["ipAddress"]
+            for _, node in self._store.under("tpu.nodes")
+            for point in parts(node, "networkEndpoints")
+        }
+        hosts = ipaddress.ip_network(subnetwork["ipCidrRange"]).hosts()
+        address = next(str(host) for index, host in enumerate(hosts) if index > 0 and str(host) not in taken)
+        root = "https://www.googleapis.com/compute/v1/"
+        shown: JsonObject = {
+            "name": "nic0",
+            "network": root + subnetwork["network"],
+            "subnetwork": root + name,
+            "networkIP": address,
+        }
+        if parts(given, "accessConfigs"):
+            shown["accessConfigs"] = [self._external(parts(given, "accessConfigs")[0])]
+        return shown
+
+    def _external(self, given: JsonObject) -> JsonObject:
+        address = f"203.0.113.{self._store.count_up('tpu.external') % 254 + 1}"
+        return {"name": "external-nat", "type": "ONE_TO_ONE_NAT", **given, "natIP": address}
+
+    def _reaches_the_internet(self, name: str, document: JsonObject) -> bool:
+        """Tell if the instance has an external address, or Cloud NAT in its network and region."""
+        interface = parts(document, "networkInterfaces")[0]
+        project, region = name.split("/")[1], name.split("/")[3].rpartition("-")[0]
+        network = str(interface["network"]).partition("/compute/v1/")[2]
+        routers = self._store.under(networks.ROUTERS, f"projects/{project}/regions/{region}/routers/")
+        nat = any(router["network"] == network and parts(router, "nats") for _, router in routers)
+        return nat or bool(parts(interface, "accessConfigs"))
+
+    # Storing and showing
+
+    def _name(self, call: Call) -> str:
+        path = call.path
+        return f"projects/{path['project']}/zones/{path['zone']}/instances/{path['instance']}"
+
+    def _found(self, call: Call) -> tuple[str, JsonObject]:
+        instance_requests.zone_facts(self._cloud, call.path["zone"])
+        self.advance_all()
+        name = self._name(call)
+        return name, self.stored(INSTANCES, name, f"The resource '{name}' was not found")
+
+    def _require_running(self, name: str, document: JsonObject) -> None:
+        if document["status"] != "RUNNING":
+            raise CloudError(
+                400, "FAILED_PRECONDITION", f"The resource '{name}' is not ready", reason="resourceNotReady"
+            )
+
+    def _saved(self, call: Call, what: str, name: str, document: JsonObject) -> JsonObject:
+        self._store.put(INSTANCES, name, document)
+        return self._operations.new(call, what, name, document["id"])
+
+    def _all_shown(self, call: Call, prefix: str) -> list[tuple[str, JsonObject]]:
+        self.advance_all()
+        return [(name, self._shown(call, name, document)) for name, document in self._store.under(INSTANCES, prefix)]
+
+    def _shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:
+        project, _, zone = name.split("/")[1:4]
+        metadata, labels, tags = (part(document, key) for key in ("metadata", "labels", "tags"))
+        size_gb = part(next(_boot_disks(document)), "initializeParams").get("diskSizeGb")
+        boot = {"boot": True, "autoDelete": True, "type": "PERSISTENT", "index": 0, "deviceName": "persistent-disk-0"}
+        return {
+            **visible(document),
+            "kind": "compute#instance",
+            "zone": link_to(call, f"projects/{project}/zones/{zone}"),
+            "selfLink": link_to(call, name),
+            "machineType": link_to(call, f"projects/{project}/zones/{zone}/machineTypes/{_machine_type(document)}"),
+            "metadata": {"kind": "compute#metadata", **metadata, "fingerprint": fingerprint(metadata)},
+            "labelFingerprint": fingerprint(labels),
+            "tags": {**tags, "fingerprint": fingerprint(tags)},
+            "disks": [
+                {
+                    **boot,
+                    "source": link_to(call, f"projects/{project}/zones/{zone}/disks/{name.rpartition('/')[2]}"),
+                    "diskSizeGb": str(size_gb or self._cloud.scenario.tpu.compute.image_size_gb),
+                }
+            ],
+        }
+
+
+def _boot_disks(document: JsonObject) -> Iterator[JsonObject]:
+    yield from (disk for disk in parts(document, "disks") if disk.get("boot"))
+
+
+def _machine_type(document: JsonObject) -> str:
+    return str(document["machineType"]).rpartition("/")[2]
+
+
+def _request(document: JsonObject) -> InstanceRequest:
+    fields = dict(document["_request"])
+    fields["networks"] = tuple(fields["networks"])
+    return InstanceRequest(**fields)
+
+
+def _require_current(what: str, given: object, current: JsonObject) -> None:
+    """Raise 412 if a change names no fingerprint, or an old one. That a missing one is refused is assumed."""
+    if given != fingerprint(current):
+        raise CloudError.condition_not_met(
+            f"Supplied fingerprint does not match current {what} fingerprint. Retrieve the resource and try again."
+        )
+
+
+def _operation_name(instance: str, operation: JsonObject) -> str:
+    return f"{instance.rpartition('/instances/')[0]}/operations/{operation['name']}"
+
+
+def _no_stock(name: str) -> str:
+    zone = "/".join(name.split("/")[:4])
+    return f"The zone '{zone}' does not have enough resources available to fulfill the request.  Try a different zone, or try again later."
+
+
+_locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+"""One lock for each machine, so that a power-off waits for the boot."""

@@ -1,0 +1,201 @@
+"""What Compute Engine accepts in a request for a TPU instance, and what the request asks for."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from localcloud.json_values import JsonObject, part, parts, strings
+from localcloud.rest.errors import CloudError
+from localcloud.services import networks
+from localcloud.services.checks import check_labels
+from localcloud.world.cloud import REGIONS, Cloud
+from localcloud.world.scenario import TpuZone
+
+MACHINE_TYPES: Final = {"ct6e-standard-1t": "v6e-1", "ct6e-standard-4t": "v6e-4", "ct6e-standard-8t": "v6e-8"}
+"""Machine type -> the accelerator type of the Cloud TPU API with the same hardware (Compute Engine, "TPU machines")."""
+MACHINE_SIZES: Final = {"ct6e-standard-1t": (44, 176), "ct6e-standard-4t": (180, 720), "ct6e-standard-8t": (180, 1440)}
+"""Machine type -> vCPU and GB of memory (the same page)."""
+FLEX_START: Final = "FLEX_START"
+PREEMPTIBLE: Final = frozenset({FLEX_START, "SPOT"})
+"""Provisioning models that use preemptible quota (Compute Engine, "Provisioning models")."""
+CLOUD_PLATFORM: Final = "https://www.googleapis.com/auth/cloud-platform"
+_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_TAG: Final = _NAME
+_METADATA_KEY: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_MAX_METADATA_VALUE_BYTES: Final = 256 * 1024
+_MAX_METADATA_BYTES: Final = 512 * 1024
+_NOT_FOR_PEOPLE: Final = "ct5lp-"
+"""Machine types of v5e: in the catalog, but only GKE may create them (the field report that `ComputeTpu` names)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRequest:
+    """What a request asks for. Times in seconds; `wait_s` is 0 if it does not wait for capacity."""
+
+    accelerator: str
+    model: str
+    wait_s: float
+    run_s: float | None
+    ends_with_stop: bool
+    """True: the end of the run stops the instance and keeps it; False: it deletes it."""
+    networks: tuple[str, ...]
+    account: str
+
+
+def zone_facts(cloud: Cloud, zone: str) -> TpuZone:
+    """Return the TPUs of a zone; a zone without TPUs has none. Raise 400 for an unknown zone."""
+    region, _, letter = zone.rpartition("-")
+    if letter not in tuple(REGIONS.get(region, "")):
+        raise CloudError.field("zone", f"Invalid value for field 'zone': '{zone}'. Unknown zone.")
+    return cloud.scenario.tpu.zones.get(zone, TpuZone(accelerator_types=()))
+
+
+def check(cloud: Cloud, project: str, zone: str, body: JsonObject) -> InstanceRequest:
+    """Check a request. Raise what Compute Engine refuses, and 501 for what the local cloud does not simulate."""
+    facts = zone_facts(cloud, zone)
+    if _NAME.fullmatch(str(body.get("name") or "")) is None:
+        why = "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'"
+        raise networks.invalid_value("name", body.get("name", ""), why)
+    accelerator = _accelerator(facts, zone, body)
+    check_labels(body.get("labels"), "resource.labels")
+    check_metadata(part(body, "metadata"))
+    check_tags(part(body, "tags"))
+    _check_boot_disk(cloud, body)
+    model, run_s = _check_scheduling(cloud, part(body, "scheduling"))
+    return InstanceRequest(
+        accelerator=accelerator,
+        model=model,
+        wait_s=_wait_s(cloud, model, part(part(body, "params"), "requestValidForDuration")),
+        run_s=run_s,
+        ends_with_stop=part(body, "scheduling").get("instanceTerminationAction") == "STOP",
+        networks=_networks(cloud, project, body),
+        account=_account(cloud, body),
+    )
+
+
+def quota_name(model: str) -> str:
+    """Return the quota that a model uses first, in the words of the error (the same field report)."""
+    return "PREEMPTIBLE_TPU_V6E" if model in PREEMPTIBLE else "TPUS_PER_TPU_FAMILY"
+
+
+def check_metadata(metadata: JsonObject) -> None:
+    """Raise 400 for metadata that is too large, or with a malformed or repeated key."""
+    total = 0
+    seen: set[str] = set()
+    for index, item in enumerate(parts(metadata, "items")):
+        key, size = str(item.get("key", "")), len(str(item.get("value") or "").encode())
+        field, total = f"metadata.items[{index}]", total + size + len(key)
+        if _METADATA_KEY.fullmatch(key) is None:
+            raise networks.invalid_value(f"{field}.key", key, "Must be a match of regex '[a-zA-Z0-9-_]{1,128}'")
+        if key in seen:
+            raise networks.invalid_value(f"{field}.key", key, "Duplicate key.")
+        if size > _MAX_METADATA_VALUE_BYTES:
+            raise CloudError.invalid(f"Metadata value of '{key}' is too large: at most {_MAX_METADATA_VALUE_BYTES}.")
+        seen.add(key)
+    if total > _MAX_METADATA_BYTES:
+        raise CloudError.invalid(f"Metadata is too large: {total} bytes, at most {_MAX_METADATA_BYTES}.")
+
+
+def check_tags(tags: JsonObject) -> None:
+    """Raise 400 for a malformed network tag."""
+    for index, tag in enumerate(strings(tags, "items")):
+        if _TAG.fullmatch(tag) is None:
+            why = "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'"
+            raise networks.invalid_value(f"tags.items[{index}]", tag, why)
+
+
+def _accelerator(facts: TpuZone, zone: str, body: JsonObject) -> str:
+    url = str(body.get("machineType") or "")
+    name = url.rpartition("/")[2]
+    if name.startswith(_NOT_FOR_PEOPLE):
+        raise CloudError.invalid(f"This user agent is not allowed to use the machine type [{name}].")
+    if f"zones/{zone}/machineTypes/{name}" not in url:
+        why = f"The URL is malformed, or names another zone than {zone}."
+        raise networks.invalid_value("machineType", url, why)
+    accelerator = MACHINE_TYPES.get(name)
+    if accelerator is None and not name.startswith("ct"):
+        raise CloudError.unimplemented(
+            f"The local cloud has the machine types {', '.join(MACHINE_TYPES)}; given {name}."
+        )
+    if accelerator is None or accelerator not in facts.accelerator_types:
+        why = f"Machine type with name '{name}' does not exist in zone '{zone}'."
+        raise networks.invalid_value("machineType", url, why)
+    return accelerator
+
+
+def _check_boot_disk(cloud: Cloud, body: JsonObject) -> None:
+    boot = [disk for disk in parts(body, "disks") if disk.get("boot")]
+    if len(boot) != 1:
+        raise networks.invalid_value("disks", "", "Boot disk must be specified for instance.")
+    given = part(boot[0], "initializeParams")
+    image = re.sub(r"^https?://[^/]+/compute/[a-z0-9]+/", "", str(given.get("sourceImage") or ""))
+    if image not in cloud.scenario.tpu.compute.image_families:
+        raise CloudError.not_found(f"The resource '{image}' was not found")
+    size_gb, least_gb = int(given.get("diskSizeGb") or 0), cloud.scenario.tpu.compute.image_size_gb
+    if size_gb and size_gb < least_gb:
+        why = f"Requested disk size cannot be smaller than the image size ({least_gb} GB)"
+        raise networks.invalid_value("disks[0].initializeParams.diskSizeGb", size_gb, why)
+    for disk in parts(body, "disks"):
+        if not disk.get("boot"):
+            raise CloudError.unimplemented("The local cloud's TPU instances have no disks besides the boot disk.")
+
+
+def _check_scheduling(cloud: Cloud, given: JsonObject) -> tuple[str, float | None]:
+    model = str(given.get("provisioningModel") or "STANDARD")
+    if model == "RESERVATION_BOUND":
+        raise CloudError.unimplemented("The local cloud has no reservations of Compute Engine.")
+    if given.get("onHostMaintenance") != "TERMINATE":
+        why = "Instances with guest accelerators do not support live migration."
+        raise networks.invalid_value("scheduling.onHostMaintenance", given.get("onHostMaintenance", "MIGRATE"), why)
+    if model in PREEMPTIBLE and given.get("automaticRestart", True):
+        raise CloudError.invalid(f"Automatic restart is not supported with the provisioning model {model}.")
+    seconds = part(given, "maxRunDuration").get("seconds")
+    run_s = None if seconds is None else float(seconds)
+    if model == FLEX_START:
+        least_s, most_s = cloud.scenario.tpu.compute.min_run_s, cloud.scenario.tpu.max_flex_start_run_s
+        if run_s is None or not least_s <= run_s <= most_s:
+            why = f"It must be from {least_s:.0f} to {most_s:.0f} seconds for FLEX_START."
+            raise networks.invalid_value("scheduling.maxRunDuration", "" if run_s is None else f"{run_s:.0f}", why)
+    if run_s is not None and given.get("instanceTerminationAction") not in {"DELETE", "STOP"}:
+        why = "It must be DELETE or STOP for an instance with a limited run duration."
+        raise networks.invalid_value("scheduling.instanceTerminationAction", "", why)
+    return model, run_s
+
+
+def _wait_s(cloud: Cloud, model: str, given: JsonObject) -> float:
+    """Return how long the request waits for capacity: not at all below the least wait."""
+    facts, wait_s = cloud.scenario.tpu.compute, float(given.get("seconds") or 0)
+    if wait_s and model != FLEX_START:
+        raise networks.invalid_value(
+            "params.requestValidForDuration", f"{wait_s:.0f}", "It is for the provisioning model FLEX_START only."
+        )
+    if wait_s > facts.max_wait_s:
+        why = f"It must be at most {facts.max_wait_s:.0f} seconds."
+        raise networks.invalid_value("params.requestValidForDuration", f"{wait_s:.0f}", why)
+    return wait_s if wait_s >= facts.min_wait_s else 0.0
+
+
+def _networks(cloud: Cloud, project: str, body: JsonObject) -> tuple[str, ...]:
+    interfaces = parts(body, "networkInterfaces")
+    if len(interfaces) != 1:
+        raise networks.invalid_value("networkInterfaces", "", "At least one network interface is required.")
+    found: list[str] = []
+    for kind, key in ((networks.NETWORKS, "network"), (networks.SUBNETWORKS, "subnetwork")):
+        if interfaces[0].get(key):
+            field = f"resource.networkInterfaces[0].{key}"
+            found.append(networks.reference(cloud, project, kind, interfaces[0][key], field))
+    return tuple(found or [f"projects/{project}/global/networks/default"])
+
+
+def _account(cloud: Cloud, body: JsonObject) -> str:
+    accounts = parts(body, "serviceAccounts")
+    if len(accounts) > 1:
+        raise CloudError.invalid("Invalid value for field 'resource.serviceAccounts': Too many service accounts.")
+    if not accounts or CLOUD_PLATFORM not in strings(accounts[0], "scopes"):
+        raise CloudError.unimplemented(
+            f"The local cloud simulates instances that have a service account with the scope {CLOUD_PLATFORM} only."
+        )
+    email = str(accounts[0].get("email") or "")
+    if cloud.policies.lacks_account(email):
+        raise CloudError.invalid(f"The resource '{email}' of type 'serviceAccount' was not found.")
+    return email

@@ -1,0 +1,80 @@
+"""Traffic to declare: what Google has while the template stays, and a tag without requests when it changes."""
+
+from contracts.service_traffic import (
+    BY_REVISION,
+    FOLLOW_LATEST,
+    LATEST,
+    NEXT_TAG,
+    TEMPLATE_LABEL,
+    TrafficTarget,
+    declared_targets,
+    serving_shares,
+    tag_urls,
+    targets_of,
+    template_fingerprint,
+)
+
+
+def service(traffic, statuses, fingerprint="old"):
+    return {"labels": {TEMPLATE_LABEL: fingerprint}, "traffic": traffic, "trafficStatuses": statuses}
+
+
+PINNED = [
+    {"type": BY_REVISION, "revision": "s-1", "percent": 90},
+    {"type": BY_REVISION, "revision": "s-2", "percent": 10},
+]
+DIVIDED = service([*PINNED[:1], {**PINNED[1], "tag": "next"}], [PINNED[0], {**PINNED[1], "tag": "next", "uri": "u"}])
+
+
+def test_a_service_that_does_not_exist_or_never_served_follows_its_latest_revision():
+    assert declared_targets(None, "new") == FOLLOW_LATEST
+    failed = service([{"type": LATEST, "percent": 100}], [])
+    assert declared_targets(failed, "new") == FOLLOW_LATEST
+    assert declared_targets(failed, "old") == FOLLOW_LATEST
+
+
+def test_the_same_template_leaves_the_traffic_to_the_letter():
+    for traffic in (DIVIDED, service([{"type": LATEST, "percent": 100}], [{"percent": 100, "revision": "s-1"}])):
+        declared = declared_targets(traffic, "old")
+        assert [target.to_api() for target in declared] == traffic["traffic"]
+
+
+def test_a_changed_template_keeps_the_shares_by_name_and_adds_a_tag_without_requests():
+    followed = service([{"type": LATEST, "percent": 100}], [{"type": LATEST, "percent": 100, "revision": "s-1"}])
+    assert declared_targets(followed, "new") == (
+        TrafficTarget(revision="s-1", percent=100),
+        TrafficTarget(tag=NEXT_TAG),
+    )
+    assert [target.to_api() for target in declared_targets(DIVIDED, "new")] == [
+        *PINNED,
+        {"type": LATEST, "tag": NEXT_TAG},
+    ]
+
+
+def test_a_service_of_an_earlier_release_without_the_label_is_pinned():
+    followed = {"traffic": [{"type": LATEST, "percent": 100}], "trafficStatuses": [{"percent": 100, "revision": "s-1"}]}
+    assert declared_targets(followed, "new")[0] == TrafficTarget(revision="s-1", percent=100)
+
+
+def test_the_latest_revision_serves_where_google_names_none():
+    """Public states have an empty revision in the statuses of traffic that follows the latest one."""
+    followed = {
+        "latestReadyRevision": "projects/p/locations/r/services/s/revisions/s-7",
+        "traffic": [{"type": LATEST, "percent": 100}],
+        "trafficStatuses": [{"type": LATEST, "percent": 100}],
+    }
+    assert serving_shares(followed) == {"s-7": 100}
+    assert declared_targets(followed, "new")[0] == TrafficTarget(revision="s-7", percent=100)
+
+
+def test_shares_are_of_revisions_not_of_targets():
+    both = [{"revision": "s-1", "percent": 30}, {"revision": "s-2", "percent": 60}, {"revision": "s-1", "percent": 10}]
+    assert serving_shares({"trafficStatuses": [*both, {"revision": "s-3", "tag": "next"}]}) == {"s-2": 60, "s-1": 40}
+    assert tag_urls(DIVIDED) == {"next": "u"}
+    assert targets_of(DIVIDED)[1] == TrafficTarget(revision="s-2", percent=10, tag="next")
+
+
+def test_a_fingerprint_is_a_labels_value_and_depends_on_content_alone():
+    assert template_fingerprint({"a": 1, "b": [2]}) == template_fingerprint({"b": [2], "a": 1})
+    assert template_fingerprint({"a": 1}) != template_fingerprint({"a": 2})
+    assert len(template_fingerprint({})) <= 63

@@ -1,0 +1,426 @@
+"""Compiled programs: kept in a folder per set, archived in the bucket, restored on another machine; and every way in which that goes wrong."""
+
+import hashlib
+import io
+import os
+import shutil
+import socket
+import tarfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.compile_cache import ARCHIVE_METADATA_KEY, ArchiveSettings, parse_archive, programs_key
+from contracts.serving_document import ServingDocument, parse_document
+from tests.vm_agent.machine import CANARY, Machine, document, eventually
+from vm_agent import compile_cache
+from vm_agent.base import ServingError
+from vm_agent.cloud import MetadataClient
+from vm_agent.compile_cache import (
+    CompiledPrograms,
+    ProgramArchive,
+    program_files,
+    program_folder,
+    program_volumes,
+    remove_old_programs,
+)
+
+SETTINGS = ArchiveSettings("gs://models/compile-cache", "v6e-4")
+SERVED = parse_document(document(8000))
+KEY = programs_key(SERVED)
+PREFIX = f"compile-cache/v6e-4/{KEY}/"
+RUNNING: list[CompiledPrograms] = []
+PROGRAMS = {"jit_backbone-0a-cache": b"first program", "jit_sampler-1b-cache": b"second program"}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    machine = Machine(tmp_path)
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    yield machine
+    while RUNNING:
+        RUNNING.pop().stop()
+    machine.close()
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def folder_with(root: Path, programs: dict[str, bytes] = PROGRAMS) -> Path:
+    folder = root / KEY
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in programs.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def archive(folder: Path, **changes: Any) -> ProgramArchive:
+    return ProgramArchive(MetadataClient(), SETTINGS, folder, **changes)
+
+
+def held(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in program_files(folder)}
+
+
+def archived(machine: Machine) -> list[str]:
+    return sorted(name for name in machine.objects if name.startswith("compile-cache/"))
+
+
+def put(machine: Machine, data: bytes, *, prefix: str = PREFIX, digest: str | None = None) -> str:
+    name = f"{prefix}{digest or hashlib.sha256(data).hexdigest()}.tar"
+    machine.objects[name] = data
+    return name
+
+
+def tar_of(entries: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, data in entries.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+class TestTheKey:
+    @pytest.mark.parametrize(
+        "flag",
+        [
+            "--served-model-name=other",
+            "--port=9000",
+            "--tool-call-parser=gemma4",
+            "--no-enable-log-requests",
+            "--load_format=auto",
+        ],
+    )
+    def test_flags_of_the_http_server_and_of_loading_change_nothing(self, flag: str):
+        assert programs_key(with_arguments(flag)) == KEY
+
+    @pytest.mark.parametrize(
+        "flag", ["--max-model-len=8192", "--max-num-seqs=8", "--kv-cache-dtype=fp8", "--a-new-flag"]
+    )
+    def test_any_other_flag_is_another_set(self, flag: str):
+        assert programs_key(with_arguments(flag)) != KEY
+
+    def test_the_image_counts_by_its_digest_and_not_by_its_registry(self):
+        near = replace(SERVED, image=SERVED.image.replace("us-docker", "europe-west4-docker"))
+        newer = replace(SERVED, image=SERVED.image.replace("sha256:a", "sha256:b"))
+        assert programs_key(near) == KEY
+        assert programs_key(newer) != KEY
+
+    def test_the_environment_counts_but_for_the_places_of_caches(self):
+        assert programs_key(with_environment(HF_HOME="/x")) == KEY
+        assert programs_key(with_environment(VLLM_TPU_BUCKET_PADDING_GAP="512")) != KEY
+
+    def test_the_metadata_value_is_read_back_and_a_wrong_one_is_one_sentence(self):
+        assert parse_archive(SETTINGS.text()) == SETTINGS
+        for text in (
+            "[]",
+            '{"uri": "s3://x/y", "accelerator": "v6e-4"}',
+            '{"uri": "gs://bucket/x", "accelerator": "V6E 4"}',
+        ):
+            with pytest.raises(ValueError, match="it has to be"):
+                parse_archive(text)
+
+
+def with_arguments(*flags: str) -> ServingDocument:
+    return replace(SERVED, arguments=[*SERVED.arguments, *flags])
+
+
+def with_environment(**variables: str) -> ServingDocument:
+    return replace(SERVED, environment={**SERVED.environment, **variables})
+
+
+class TestOnTheMachine:
+    def test_the_folder_of_the_set_lies_where_the_server_keeps_its_programs(self):
+        assert program_volumes(SERVED) == [f"--volume=/mnt/compile_cache/{KEY}:/dev/shm/vllm_cache"]
+
+    def test_without_the_servers_variable_there_is_no_folder(self, tmp_path: Path):
+        without = replace(SERVED, environment={})
+        assert program_volumes(without) == []
+        assert program_folder(without, tmp_path) is None
+
+    def test_sets_that_no_server_used_for_long_leave_the_disk(self, tmp_path: Path):
+        for name, age_days in (("old", 31), ("young", 29), (KEY, 90)):
+            (tmp_path / name).mkdir()
+            used_s = time.time() - age_days * 86_400
+            os.utime(tmp_path / name, (used_s, used_s))
+        remove_old_programs(tmp_path, KEY, time.time())
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([KEY, "young"])
+        assert time.time() - (tmp_path / KEY).stat().st_mtime < 86_400
+
+
+class TestSaveAndRestore:
+    def test_another_machine_gets_the_same_programs(self, machine: Machine, tmp_path: Path):
+        said = archive(folder_with(tmp_path / "a")).save()
+        assert said.startswith("2 files of compiled programs were archived as gs://models/compile-cache/v6e-4/")
+        other = tmp_path / "b" / KEY
+        assert "were restored from" in archive(other).restore()
+        assert held(other) == PROGRAMS
+
+    def test_programs_are_archived_once_and_again_only_if_there_are_new_ones(self, machine: Machine, tmp_path: Path):
+        folder = folder_with(tmp_path / "a")
+        archive(folder).save()
+        assert archive(folder).save() == ""
+        (folder / "jit_new-2c-cache").write_bytes(b"compiled later")
+        (first,) = archived(machine)
+        machine.created[first] = "2026-11-19T10:00:00.000Z"
+        assert archive(folder).save().startswith("3 files")
+        assert first not in archived(machine)
+        assert len(archived(machine)) == 1
+
+    def test_a_restored_set_is_not_archived_again(self, machine: Machine, tmp_path: Path):
+        archive(folder_with(tmp_path / "a")).save()
+        other = tmp_path / "b" / KEY
+        archive(other).restore()
+        assert archive(other).save() == ""
+
+    def test_programs_on_the_machine_are_not_fetched(self, machine: Machine, tmp_path: Path):
+        put(machine, tar_of({"other": b"x"}))
+        assert "on this machine already" in archive(folder_with(tmp_path)).restore()
+        assert machine.ranges == []
+
+    def test_the_same_programs_give_the_same_archive_so_that_two_machines_may_save_at_once(
+        self, machine: Machine, tmp_path: Path
+    ):
+        first, second = (archive(folder_with(tmp_path / name)) for name in "ab")
+        machine.on_upload = lambda name: machine.objects.update({name: b"of the other machine"})
+        assert first.save().startswith("2 files")
+        assert second.save().startswith("2 files")
+        assert len(archived(machine)) == 1
+
+    def test_the_newest_of_two_is_restored(self, machine: Machine, tmp_path: Path):
+        for day, data in ((19, b"old"), (21, b"new"), (20, b"middle")):
+            machine.created[put(machine, tar_of({"program": data}))] = f"2026-11-{day}T10:00:00.000Z"
+        archive(tmp_path / KEY).restore()
+        assert held(tmp_path / KEY) == {"program": b"new"}
+
+    def test_large_archives_come_in_ranges(self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(compile_cache, "RANGE_BYTES", 4_000)
+        put(machine, tar_of({"program": bytes(range(256)) * 40}))
+        archive(tmp_path / KEY).restore()
+        assert held(tmp_path / KEY) == {"program": bytes(range(256)) * 40}
+        assert len(machine.ranges) > 2
+
+    def test_old_archives_of_other_sets_are_deleted_and_weights_are_not(self, machine: Machine, tmp_path: Path):
+        old = put(machine, tar_of({"program": b"x"}), prefix="compile-cache/v6e-1/other/")
+        young = put(machine, tar_of({"program": b"y"}), prefix="compile-cache/v6e-1/another/")
+        machine.created[old] = "2020-01-01T10:00:00.000Z"
+        machine.created[young] = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
+        machine.objects["gemma/model.safetensors"] = b"weights"
+        archive(folder_with(tmp_path)).save()
+        assert old not in machine.objects
+        assert young in machine.objects
+        assert "gemma/model.safetensors" in machine.objects
+
+
+class TestWhatGoesWrong:
+    def test_a_damaged_archive_is_ignored_with_a_line_and_deleted(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        name = put(machine, tar_of(PROGRAMS)[:-700], digest=hashlib.sha256(tar_of(PROGRAMS)).hexdigest())
+        assert "the server compiles them" in archive(tmp_path / KEY, tell=said.append).restore()
+        assert held(tmp_path / KEY) == {}
+        assert "its bytes do not have the SHA-256 of its name" in said[0]
+        assert name not in machine.objects
+
+    def test_behind_a_damaged_archive_an_older_whole_one_is_found(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        machine.created[put(machine, b"half", digest="0" * 64)] = "2026-11-21T10:00:00.000Z"
+        machine.denied.add("DELETE")
+        put(machine, tar_of(PROGRAMS))
+        archive(tmp_path / KEY, tell=said.append).restore()
+        assert held(tmp_path / KEY) == PROGRAMS
+        assert len(said) == 1
+
+    def test_a_file_with_the_right_hash_that_is_no_tar_is_ignored(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        put(machine, b"not a tar at all")
+        archive(tmp_path / KEY, tell=said.append).restore()
+        assert held(tmp_path / KEY) == {}
+        assert "it is no whole tar" in said[0]
+
+    @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "folder/program", ".archived.json"])
+    def test_an_archive_cannot_write_elsewhere(self, machine: Machine, tmp_path: Path, said: list[str], name: str):
+        put(machine, tar_of({name: b"x"}))
+        archive(tmp_path / "root" / KEY, tell=said.append).restore()
+        assert "is no plain file" in said[0]
+        assert [path.name for path in (tmp_path / "root").rglob("*")] == [KEY]
+
+    def test_an_archive_of_other_options_is_not_taken(self, machine: Machine, tmp_path: Path):
+        put(
+            machine,
+            tar_of(PROGRAMS),
+            prefix=f"compile-cache/v6e-4/{programs_key(with_arguments('--max-model-len=1'))}/",
+        )
+        put(machine, tar_of(PROGRAMS), prefix=f"compile-cache/v6e-1/{KEY}/")
+        assert "No archive" in archive(tmp_path / KEY).restore()
+        assert machine.ranges == []
+
+    def test_an_upload_that_arrives_with_other_bytes_is_deleted_and_tried_again_later(
+        self, machine: Machine, tmp_path: Path
+    ):
+        folder = folder_with(tmp_path)
+        machine.on_upload = machine.wrong_md5.add
+        with pytest.raises(ServingError, match="arrived with other bytes"):
+            archive(folder).save()
+        assert archived(machine) == []
+        machine.on_upload = lambda name: None
+        machine.wrong_md5.clear()
+        assert archive(folder).save().startswith("2 files")
+
+    def test_an_upload_that_breaks_off_leaves_nothing_and_is_repeated(self, machine: Machine, tmp_path: Path):
+        breaks = iter([True, False])
+
+        def cut(_name: str) -> None:
+            if next(breaks):
+                raise ConnectionResetError
+
+        machine.on_upload = cut
+        assert archive(folder_with(tmp_path)).save().startswith("2 files")
+        assert len(archived(machine)) == 1
+
+    def test_a_program_with_a_secret_in_it_is_not_archived(self, machine: Machine, tmp_path: Path):
+        folder = folder_with(tmp_path, {**PROGRAMS, "leaky": f"x{CANARY}y".encode()})
+        assert archive(folder, secrets={CANARY}).save() == (
+            "Compiled programs are not archived: a file among them holds a secret."
+        )
+        assert archived(machine) == []
+
+    def test_links_are_not_archived(self, machine: Machine, tmp_path: Path):
+        (tmp_path / "token").write_text(CANARY)
+        folder = folder_with(tmp_path / "a")
+        (folder / "link").symlink_to(tmp_path / "token")
+        archive(folder).save()
+        (name,) = archived(machine)
+        assert CANARY.encode() not in machine.objects[name]
+
+    def test_a_disk_that_is_too_full_is_told_and_nothing_is_fetched(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        put(machine, tar_of(PROGRAMS))
+        archive(tmp_path / KEY, tell=said.append, spare_bytes=1 << 60).restore()
+        assert "GiB are free" in said[0]
+        assert machine.ranges == []
+
+    def test_a_disk_that_fills_up_while_writing_leaves_no_part(
+        self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        put(machine, tar_of(PROGRAMS))
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(shutil, "copyfileobj", full)
+        with pytest.raises(OSError, match="No space left"):
+            archive(tmp_path / KEY).restore()
+        assert list((tmp_path / KEY).iterdir()) == []
+
+
+def programs(root: Path, said: list[str], **changes: Any) -> CompiledPrograms:
+    RUNNING.append(CompiledPrograms(MetadataClient(), set(), said.append, root, settle_s=0.05, again_s=0.05, **changes))
+    return RUNNING[-1]
+
+
+class TestBesideTheServer:
+    """`CompiledPrograms`: nothing that goes wrong reaches the server."""
+
+    def restored(self, root: Path, said: list[str]) -> None:
+        thread = programs(root, said).restore_beside(SERVED)
+        thread.join(60)
+        assert not thread.is_alive()
+
+    def test_programs_are_restored_beside_the_pull_and_saved_when_ready(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        folder_with(tmp_path / "a")
+        first = programs(tmp_path / "a", said)
+        first.server_is_ready(SERVED)
+        eventually(lambda: archived(machine), "the programs are archived")
+        self.restored(tmp_path / "b", said)
+        assert held(tmp_path / "b" / KEY) == PROGRAMS
+
+    def test_programs_that_the_server_compiles_later_are_saved_too(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        folder = folder_with(tmp_path)
+        programs(tmp_path, said).server_is_ready(SERVED)
+        eventually(lambda: any("2 files" in line for line in said), "the first programs are archived")
+        (folder / "later").write_bytes(b"x")
+        eventually(lambda: any("3 files" in line for line in said), "the later program is archived")
+
+    def test_without_an_archive_the_bucket_is_not_asked(self, machine: Machine, tmp_path: Path, said: list[str]):
+        machine.denied |= {"GET", "POST"}
+        self.restored(tmp_path, said)
+        assert said == []
+
+    def test_a_refused_read_is_one_line_that_says_what_to_grant(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        machine.denied.add("GET")
+        self.restored(tmp_path, said)
+        (line,) = said
+        assert "403" in line
+        assert "roles/storage.objectUser" in line
+        assert "The server is not affected." in line
+
+    def test_a_refused_save_is_one_line_and_the_programs_stay(self, machine: Machine, tmp_path: Path, said: list[str]):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        machine.denied.add("POST")
+        folder = folder_with(tmp_path)
+        one = programs(tmp_path, said)
+        one.again_s = 600
+        one.server_is_ready(SERVED)
+        eventually(lambda: said, "the refusal is told")
+        assert "roles/storage.objectUser" in said[0]
+        assert held(folder) == PROGRAMS
+
+    def test_a_bucket_that_cannot_be_reached_is_one_line(
+        self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:1/storage/v1/")
+        self.restored(tmp_path, said)
+        (line,) = said
+        assert line.startswith("Compiled programs: GET /storage/v1/b/models/o failed:")
+        assert "Grant" not in line
+
+    def test_a_bucket_that_never_answers_does_not_hold_up_the_server(
+        self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/storage/v1/"
+            monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", url)
+            one = programs(tmp_path, said, limit_s=0.2)
+            one.wait_for(one.restore_beside(SERVED))
+            assert said == ["Compiled programs: no archive has come within 0.2 s. The server starts without it."]
+
+    @pytest.mark.parametrize(
+        "text", ["not json", '{"uri": 3}', '{"uri": "gs://b-b-b/x", "accelerator": "v6e-4", "more": 1}']
+    )
+    def test_a_metadata_value_that_cannot_be_read_is_one_line(
+        self, machine: Machine, tmp_path: Path, said: list[str], text: str
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = text
+        self.restored(tmp_path, said)
+        assert len(said) == 1
+
+    def test_a_newer_document_ends_the_saving_of_the_older(self, machine: Machine, tmp_path: Path, said: list[str]):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        one = programs(tmp_path, said)
+        saver = one.server_is_ready(SERVED)
+        one.restore_beside(with_arguments("--max-model-len=1")).join(60)
+        saver.join(60)
+        assert not saver.is_alive()

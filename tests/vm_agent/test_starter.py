@@ -1,0 +1,194 @@
+"""The starter of a Cloud Run container: what it copies and restores before the server, and what it saves when that is ready."""
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from components.container_starter import ARGUMENT_LIMIT_BYTES, container_command
+from contracts.container_start import ContainerStart, GraphCache, graphs_folder, parse_start
+from contracts.serving_document import BucketWeights
+from tests.vm_agent.machine import CANARY, Machine, eventually, free_port
+from vm_agent.cloud import MetadataClient
+from vm_agent.graphs import GraphArchive
+
+FOLDER = "compile-cache/nvidia-l4/0123"
+SERVER = """
+import http.server, os, sys
+print("server", os.getpid(), sys.argv[1:], flush=True)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 404); self.send_header("Content-Length", "0"); self.end_headers()
+    def log_message(self, *_): pass
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    machine = Machine(tmp_path)
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> GraphCache:
+    return GraphCache(f"gs://models/{FOLDER}", str(tmp_path / "graphs" / "vllm"))
+
+
+def archive_of(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def put(machine: Machine, data: bytes, *, digest: str | None = None) -> str:
+    name = f"{FOLDER}/{digest or hashlib.sha256(data).hexdigest()}.tar.gz"
+    machine.objects[name] = data
+    return name
+
+
+def fill(cache: GraphCache) -> None:
+    for name in ("torch_compile_cache/a1/rank_0_0/model", "modelinfos/one.json"):
+        path = Path(cache.path) / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(name.encode())
+
+
+def kept(machine: Machine) -> list[str]:
+    return [name for name in machine.objects if name.startswith(FOLDER)]
+
+
+class TestGraphs:
+    def test_what_one_instance_compiled_another_finds(self, machine: Machine, cache: GraphCache, tmp_path: Path):
+        fill(cache)
+        assert GraphArchive(MetadataClient(), cache).save()
+        (name,) = kept(machine)
+        assert name == f"{FOLDER}/{hashlib.sha256(machine.objects[name]).hexdigest()}.tar.gz"
+        there = GraphCache(cache.uri, str(tmp_path / "elsewhere" / "vllm"))
+        assert GraphArchive(MetadataClient(), there).restore()
+        assert (
+            (Path(there.path) / "torch_compile_cache/a1/rank_0_0/model").read_text().startswith("torch_compile_cache")
+        )
+        assert [item.name for item in Path(there.path).parent.iterdir()] == ["vllm"]
+
+    def test_a_second_instance_archives_nothing(self, machine: Machine, cache: GraphCache):
+        fill(cache)
+        put(machine, b"the first one's")
+        assert not GraphArchive(MetadataClient(), cache).save()
+        assert len(kept(machine)) == 1
+
+    @pytest.mark.parametrize(
+        ("data", "digest", "says"),
+        [
+            (archive_of({"a": b"x"}), "0" * 64, "its bytes do not have the SHA-256 of its name"),
+            (b"no archive at all", None, "it is no whole archive"),
+            (archive_of({"a": bytes(range(256)) * 64})[:60], None, "it is no whole archive"),
+            (archive_of({"../../outside": b"x"}), None, "it is no whole archive"),
+        ],
+        ids=["other-bytes", "no-archive", "cut-short", "outside"],
+    )
+    def test_an_archive_that_is_not_whole_is_ignored(  # noqa: PLR0917 - a table
+        self,
+        machine: Machine,
+        cache: GraphCache,
+        capsys: pytest.CaptureFixture[str],
+        data: bytes,
+        digest: str | None,
+        says: str,
+    ):
+        put(machine, data, digest=digest)
+        assert not GraphArchive(MetadataClient(), cache).restore()
+        assert says in capsys.readouterr().err
+        assert not (Path(cache.path).parent.parent / "outside").exists()
+
+    @pytest.mark.parametrize("work", ["restore", "save"])
+    def test_a_bucket_that_fails_never_stops_the_server(
+        self, machine: Machine, cache: GraphCache, capsys: pytest.CaptureFixture[str], work: str
+    ):
+        fill(cache)
+        machine.denied |= {"GET", "POST"}
+        assert getattr(GraphArchive(MetadataClient(), cache), work)() is False
+        said = capsys.readouterr().err
+        assert "The server is not affected. Grant the service's account roles/storage.objectUser" in said
+
+    def test_a_server_that_compiled_nothing_archives_nothing(self, machine: Machine, cache: GraphCache):
+        Path(cache.path).mkdir(parents=True)
+        assert not GraphArchive(MetadataClient(), cache).save()
+        assert kept(machine) == []
+
+
+class TestProgram:
+    """The joined program, run as the container runs it: `python3 -c TEXT ARGUMENT COMMAND...`."""
+
+    def run(self, machine: Machine, tmp_path: Path, start: ContainerStart, *command: str) -> subprocess.Popen[str]:
+        words = [sys.executable, *container_command()[1:], start.text(), *command]
+        environment = {**os.environ, **machine.environment, "PORT": str(free_port())}
+        return subprocess.Popen(
+            words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def test_it_becomes_the_server_after_the_copy_and_archives_when_that_is_ready(
+        self, machine: Machine, cache: GraphCache, tmp_path: Path
+    ):
+        machine.objects["e2b/config.json"] = b"{}"
+        fill(cache)
+        start = ContainerStart(BucketWeights("gs://models/e2b", str(tmp_path / "weights")), cache)
+        process = self.run(machine, tmp_path, start, sys.executable, "-c", SERVER, "serve", "--flag")
+        try:
+            assert process.stdout is not None
+            # The same process, so that signals and the exit code are the server's own.
+            assert process.stdout.readline() == f"server {process.pid} ['serve', '--flag']\n"
+            assert (tmp_path / "weights/config.json").read_bytes() == b"{}"
+            eventually(lambda: kept(machine) != [], "an archive")
+        finally:
+            process.terminate()
+            _, said = process.communicate(timeout=60)
+        assert "No archive of compiled graphs is in gs://models/compile-cache/" in said
+        assert CANARY not in said
+
+    def test_without_weights_the_server_is_not_started(self, machine: Machine, tmp_path: Path):
+        start = ContainerStart(BucketWeights("gs://models/nothing", str(tmp_path / "weights")), None)
+        process = self.run(machine, tmp_path, start, sys.executable, "-c", "print('started')")
+        out, said = process.communicate(timeout=60)
+        assert (process.returncode, out) == (1, "")
+        assert "The server is not started: No object under gs://models/nothing/. Stage the model first." in said
+        assert "Traceback" not in said
+
+    def test_the_programs_text_is_short_enough_for_one_argument(self):
+        text = container_command()[2]
+        assert len(text.encode()) < ARGUMENT_LIMIT_BYTES
+        assert "from contracts" not in text
+        assert "from vm_agent" not in text
+
+
+def test_a_start_is_read_back_as_it_was_written():
+    whole = ContainerStart(BucketWeights("gs://b/m", "/mnt/weights/m"), GraphCache("gs://b/c/k", "/mnt/graphs/vllm"))
+    for start in (whole, ContainerStart(), ContainerStart(whole.weights, None), ContainerStart(None, whole.graphs)):
+        assert parse_start(start.text()) == start
+
+
+def test_graphs_are_shared_by_servers_that_compile_the_same():
+    image = f"r/v@sha256:{'a' * 64}"
+    flags = ("--port=8000", "--max-model-len=8192", "--load-format=runai_streamer")
+    same = graphs_folder(image, "nvidia-l4", "m", flags)
+    assert same.startswith("nvidia-l4/")
+    assert graphs_folder(image.replace("r/v", "other/v"), "nvidia-l4", "m", ("--port=80", flags[1])) == same
+    for image_, gpu, model, given in (
+        (image.replace("a", "b"), "nvidia-l4", "m", flags),
+        (image, "nvidia-rtx-pro-6000", "m", flags),
+        (image, "nvidia-l4", "n", flags),
+        (image, "nvidia-l4", "m", ("--max-model-len=4096",)),
+    ):
+        assert graphs_folder(image_, gpu, model, given) != same

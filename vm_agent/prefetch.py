@@ -1,0 +1,129 @@
+"""Fetch the models of a new document into the machine's hub cache while the old server still answers."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from contracts.serving_document import ServingDocument
+from vm_agent.base import CONTAINER, GIB, HUB_CACHE, HUB_CACHE_VARIABLE, ServingError, SupersededError, log
+from vm_agent.containers import hub_cache_options, run_command, run_followed, secrets_option
+
+FETCH_CONTAINER = f"{CONTAINER}-fetch"
+NOT_IN_IMAGE = (126, 127)
+"""Exit codes of `docker run` for a program that the image does not have."""
+REMAINING = re.compile(r"totall?ing (\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
+"""The end of what `hf download --dry-run` prints: "Will download 5 files (out of 9) totalling 12.3G"."""
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A repository of the hub, and its revision; an empty one is the default branch."""
+
+    name: str
+    revision: str = ""
+
+
+def hub_models(document: ServingDocument) -> "tuple[HubModel, ...]":
+    """Return the models that the document's server downloads from the hub: its own, and the draft model."""
+    words = [*document.command, *document.arguments]
+    after = words[words.index("serve") + 1 :] if "serve" in words else []
+    own = flag_value(words, "--model") or (after[0] if after else "")
+    # A draft model stands in the JSON value of a flag.
+    drafts = [parsed_object(word) for one in words for word in (one, one.partition("=")[2])]
+    named = [HubModel(str(draft.get("model") or ""), str(draft.get("revision") or "")) for draft in drafts]
+    found = [HubModel(own, flag_value(words, "--revision")), *named]
+    return tuple(model for model in found if HUB_ID.fullmatch(model.name))
+
+
+def parsed_object(word: str) -> "dict[str, object]":
+    """Return a word that is a JSON object, else an empty one."""
+    if not word.startswith("{"):
+        return {}
+    try:
+        return cast("dict[str, object]", json.loads(word))
+    except ValueError:
+        return {}
+
+
+def flag_value(words: Sequence[str], flag: str) -> str:
+    """Return the last value of a flag, `--flag=value` or `--flag value`; an empty text if it is not given."""
+    found = ""
+    for position, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == flag:
+            found = value if equals else next(iter(words[position + 1 : position + 2]), "")
+    return found
+
+
+@dataclass
+class HubFetch:
+    """Downloads with the new image's own `hf`, in a container that ends with the download. Nothing is installed on the machine."""
+
+    document: ServingDocument
+    secrets: Mapping[str, str]
+    progress: Callable[[str], None]
+    cancelled: Callable[[], bool]
+    cache: Path = field(default_factory=lambda: Path(HUB_CACHE))
+
+    def run(self, served: "ServingDocument | None") -> bool:
+        """Fetch what the served document has not fetched already. Return False if there is no room while the old model is kept.
+
+        Raises:
+            ServingError: the hub refuses, or the disk is too small even without the old model.
+            SupersededError: the fetch was cancelled.
+        """
+        if self.document.weights is not None or HUB_CACHE_VARIABLE in self.document.environment:
+            return True
+        known = hub_models(served) if served is not None else ()
+        return all(self._fetch(model) for model in hub_models(self.document) if model not in known)
+
+    def _fetch(self, model: HubModel) -> bool:
+        self.progress(model.name)
+        status, lines = self._hf(model, "--dry-run", tell=lambda _line: None)
+        if status in NOT_IN_IMAGE:
+            log("The image has no program `hf`: the new server downloads its weights itself.")
+            return True
+        needed = REMAINING.search(" ".join(lines)) if status == 0 else None
+        if needed and not self._has_room(model, float(needed[1]) * UNITS[needed[2].upper()]):
+            return False
+        status, lines = self._hf(model, tell=lambda line: self.progress(f"{model.name} {line}"[-200:]))
+        if status:
+            raise ServingError(f"Cannot fetch {model.name} from the hub: {' '.join(lines)[-600:]}")
+        return True
+
+    def _has_room(self, model: HubModel, needed: float) -> bool:
+        free = shutil.disk_usage(next(path for path in (self.cache, *self.cache.parents) if path.is_dir())).free
+        if needed <= free:
+            return True
+        kept = f"models--{model.name.replace('/', '--')}"
+        old = [folder for folder in self.cache.glob("hub/models--*") if folder.name != kept]
+        if needed <= free + sum(path.lstat().st_size for folder in old for path in folder.rglob("*")):
+            log(
+                f"{model.name} needs {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free: the old model goes first."
+            )
+            return False
+        raise ServingError(
+            f"{model.name} needs {needed / GIB:.1f} GiB at {self.cache}, but only {free / GIB:.1f} GiB are free. "
+            "Set tpu.bootDiskSizeGb; that replaces the capacity.",
+            retry=False,
+        )
+
+    def _hf(self, model: HubModel, *options: str, tell: Callable[[str], None]) -> "tuple[int, Sequence[str]]":
+        run_command(["docker", "rm", "-f", FETCH_CONTAINER])  # of an agent that was killed
+        argv = ["docker", "run", "--rm", f"--name={FETCH_CONTAINER}", "--net=host", "--entrypoint=hf"]
+        argv += hub_cache_options(self.document)
+        argv += [f"--env={name}={value}" for name, value in self.document.environment.items()]
+        revision = [f"--revision={model.revision}"] if model.revision else []
+        with secrets_option(self.secrets) as option:
+            argv += [option, self.document.image, "download", model.name, *revision, "--exclude=original/*", *options]
+            try:
+                return run_followed(argv, env={}, tell=tell, cancelled=self.cancelled)
+            except SupersededError:
+                run_command(["docker", "rm", "-f", FETCH_CONTAINER])
+                raise

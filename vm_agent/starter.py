@@ -1,0 +1,90 @@
+"""The starter of a Cloud Run container: copies weights into memory and restores compiled graphs, then becomes the server.
+
+Arguments: the text of a `ContainerStart`, then the server's command line. The server replaces this process, so that signals, exit code and
+memory are its own. A child process stays only until the compiled graphs are archived.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from contracts.container_start import ContainerStart, GraphCache, parse_start
+from contracts.serving_document import BucketWeights
+from vm_agent.base import ServingError, environment_variable, log
+from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient
+from vm_agent.graphs import GraphArchive
+from vm_agent.weights import WeightsCopy
+
+READY_LIMIT_S = 3600.0
+"""Longest wait of the child for a server that is ready: longer than every startup probe of Cloud Run."""
+READY_INTERVAL_S = 1.0
+TOLD_EVERY_S = 10.0
+LOWEST_NICE = 19
+
+
+def prepare(start: ContainerStart, metadata: MetadataClient) -> bool:
+    """Do what comes before the server. Return whether its compiled graphs should be archived when it is ready.
+
+    Raises:
+        ServingError: the weights cannot be copied.
+    """
+    restored = start.graphs is not None and GraphArchive(metadata, start.graphs).restore()
+    if start.weights is not None:
+        copy_weights(metadata, start.weights)
+    return start.graphs is not None and not restored
+
+
+def copy_weights(metadata: MetadataClient, weights: BucketWeights) -> None:
+    """Copy the weights in parallel and say how far it is. Raises ServingError."""
+    begun, told = time.monotonic(), [time.monotonic()]
+
+    def progress(text: str) -> None:
+        if time.monotonic() - told[0] >= TOLD_EVERY_S:
+            told[0] = time.monotonic()
+            log(f"Copying {weights.uri} into memory: {text}.")
+
+    WeightsCopy(metadata, weights, progress, lambda: False).run()
+    log(f"{weights.uri} was copied to {weights.path} in {time.monotonic() - begun:.1f} s.")
+
+
+def save_when_ready(metadata: MetadataClient, graphs: GraphCache, server: int, port: str) -> None:
+    """Archive the compiled graphs as soon as the server answers /health; return if it ends before."""
+    deadline = time.monotonic() + READY_LIMIT_S
+    while os.getppid() == server and time.monotonic() < deadline:
+        if _answers(f"http://{environment_variable('GEMMA_SERVING_LOOPBACK', '127.0.0.1')}:{port}/health"):
+            with suppress(OSError):  # the server has the cores first
+                os.nice(LOWEST_NICE)
+            GraphArchive(metadata, graphs).save()
+            return
+        time.sleep(READY_INTERVAL_S)
+
+
+def _answers(url: str) -> bool:
+    with suppress(*CONNECTION_ERRORS), DIRECT.open(url, timeout=10):
+        return True
+    return False
+
+
+def start_server(arguments: Sequence[str]) -> NoReturn:
+    """Prepare the container and become the server."""
+    start, command = parse_start(arguments[0]), list(arguments[1:])
+    metadata = MetadataClient()
+    try:
+        saves = prepare(start, metadata)
+    except (ServingError, *CONNECTION_ERRORS) as error:
+        log(f"The server is not started: {error}")
+        sys.exit(1)
+    server = os.getpid()
+    if saves and start.graphs is not None and os.fork() == 0:
+        try:
+            save_when_ready(metadata, start.graphs, server, environment_variable("PORT", "8000"))
+        finally:
+            os._exit(0)
+    os.execvp(command[0], command)  # noqa: S606 - the server's command line, as the stack wrote it
+
+
+if __name__ == "__main__":
+    start_server(sys.argv[1:])
