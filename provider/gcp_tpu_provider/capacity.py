@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from uuid import uuid4
 
+from gcp_tpu_provider.compute_request import is_instance
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.durations import for_people
 from gcp_tpu_provider.errors import (
@@ -67,6 +68,9 @@ async def acquire(
     """
     refusals = list(earlier)
     for zone in await _existing_first(operation, zones):
+        if operation.wait_left_s() <= 0:
+            refusals.append(Refused(zone, _not_asked(operation.desired)))
+            continue
         asked = await _ask(operation, zone)
         result = asked if isinstance(asked, Refused) else await await_capacity(operation, asked.long_running)
         if isinstance(result, QueuedResourceInfo):
@@ -74,6 +78,10 @@ async def acquire(
         refusals.append(result)
         await operation.report_progress(f"{zone} gave nothing: {result.answer}")
     raise TpuProviderError(_table(operation.desired, refusals))
+
+
+def _not_asked(desired: DesiredState) -> str:
+    return f"the total wait of {for_people(desired.wait_total_s or 0)} ended before this zone was asked."
 
 
 def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
@@ -113,7 +121,7 @@ async def _held(operation: ResourceOperation, zones: Sequence[str]) -> list[Queu
 
 async def _listed(operation: ResourceOperation) -> Sequence[str]:
     try:
-        return await operation.api.list_zones(operation.desired.project)
+        return await operation.api.zones_to_search(operation.desired.project, operation.desired.identifier)
     except GoogleError as error:
         if LIST_ZONES not in error.message:
             _require_zonal(error)
@@ -281,6 +289,10 @@ async def await_capacity(
     record = operation.owned_record()
     accepted_states = ACCEPTED_OR_LATER if operation.desired.wait_for == "accepted" else frozenset({ACTIVE})
     timer = PollTimer(operation.pacing)
+    limit_s = max(0.0, min(operation.desired.wait_per_zone_s, operation.wait_left_s()))
+    over = (
+        "the wait for this zone is over" if limit_s == operation.desired.wait_per_zone_s else "the total wait is over"
+    )
     while True:
         found = await operation.api.find_queued_resource(record.name)
         refusal = await _absence(operation, long_running, timer) if found is None else ""
@@ -294,11 +306,11 @@ async def await_capacity(
         if refusal:
             await remove(operation)
             return Refused(record.zone, refusal)
-        if _wait_is_over(record.state, operation.desired, timer):
-            refusal = f"{record.state} for {for_people(timer.seconds())}: the wait for this zone is over."
+        if _wait_is_over(record.state, limit_s, timer):
+            refusal = f"{record.state} for {for_people(timer.seconds())}: {over}."
             if await remove(operation, keep_capacity=record.state != "PROVISIONING"):
                 return Refused(record.zone, refusal)
-        waited = f"{for_people(timer.seconds())}/{for_people(operation.desired.wait_per_zone_s)}"
+        waited = f"{for_people(timer.seconds())}/{for_people(limit_s)}"
         await operation.report_progress(f"{waited} {record.zone} {_short(record.state)}{_place(operation)}")
         await timer.pause()
 
@@ -315,9 +327,9 @@ def _place(operation: ResourceOperation) -> str:
     return f" (zone {zones.index(zone) + 1} of {len(zones)})" if len(zones) > 1 and zone in zones else ""
 
 
-def _wait_is_over(state: str, desired: DesiredState, timer: PollTimer) -> bool:
+def _wait_is_over(state: str, limit_s: float, timer: PollTimer) -> bool:
     extra_s = PROVISIONING_S if state in {"PROVISIONING", ACTIVE} else 0
-    return timer.seconds() > desired.wait_per_zone_s + extra_s
+    return timer.seconds() > limit_s + extra_s
 
 
 async def _absence(operation: ResourceOperation, long_running: LongRunningOperation | None, timer: PollTimer) -> str:
@@ -333,7 +345,7 @@ async def _absence(operation: ResourceOperation, long_running: LongRunningOperat
         return ""
     record = operation.owned_record()
     if record.state != UNOBSERVED:
-        return "Someone else deleted the request."
+        return operation.api.vanished
     raise CannotWaitError(
         f"Google accepted the request in {record.zone}, but it is not visible after {for_people(operation.pacing.appear_s)}. {MAY_APPEAR}"
     )
@@ -421,8 +433,34 @@ async def delete(operation: ResourceOperation, name: str, create_time: str, *, l
 def _not_labelled(found: QueuedResourceInfo, owner: Mapping[str, str]) -> str:
     labels = ",".join(f"{key}={value}" for key, value in owner.items())
     node = found.nodes[0].node_id if found.nodes else "NODE"
+    command = f"compute tpus tpu-vm update {node} --zone={found.zone} --update-labels={labels}"
+    if is_instance(found.name):
+        command = f"compute instances add-labels {node} --zone={found.zone} --labels={labels}"
     return (
         f"{found.name} does not have the owner label of this resource. The provider does not delete it. If it is yours, label its node "
-        f"(`gcloud compute tpus tpu-vm update {node} --zone={found.zone} --update-labels={labels}`) and destroy again. "
+        f"(`gcloud {command}`) and destroy again. "
         "If it is not yours, run `pulumi state delete`."
     )
+
+
+async def find_all(
+    operation: ResourceOperation, zones: Iterable[str], *, everywhere: bool = False
+) -> list[QueuedResourceInfo]:
+    """Return the queued resources of ours under the operation's id in these zones, or also in every zone that the API lists."""
+    listed = await _listed(operation) if everywhere else ()
+    return await _ours_in(operation, list(dict.fromkeys([*zones, *listed])))
+
+
+async def remove_all(operation: ResourceOperation, zones: Iterable[str]) -> None:
+    """Delete the queued resources of ours under the operation's id in these zones. `operation.record` is None then.
+
+    A recorded request whose answer was lost has time to become visible.
+    """
+    record = operation.record
+    if record is not None and record.state == UNOBSERVED:
+        await _find_within(operation, record.name, operation.pacing.late_s)
+    for found in await _ours_in(operation, list(dict.fromkeys([*zones, *([record.zone] if record else [])]))):
+        operation.record = ResourceRecord(zone=found.zone, name=found.name)
+        operation.record.observe(found)
+        await remove(operation)
+    operation.record = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gcp_tpu_provider import wire
+from gcp_tpu_provider.compute_request import COMPUTE_ENGINE, MACHINE_TYPES, MAX_REQUEST_VALID_S, MIN_RUN_S, MODELS
 from gcp_tpu_provider.properties import INPUT_BY_NAME, INPUTS, MIN_BOOT_DISK_GB, Property, Schema, object_type
 
 MAX_FLEX_START_S = 604_800
@@ -32,11 +33,18 @@ PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
         re.compile(r"v[0-9]+[a-z]*(litepod)?-[1-9][0-9]*"),
         "a type and size such as v6e-4 or v5litepod-8",
     ),
-    "runtimeVersion": (re.compile(r"[a-z0-9][a-z0-9.-]*"), "a runtime version such as v2-alpha-tpuv6e"),
+    "runtimeVersion": (
+        re.compile(r"[a-z0-9][a-z0-9.-]*|projects/[a-z0-9.:-]+/global/images/(family/)?[a-z0-9-]+"),
+        "a runtime version such as v2-alpha-tpuv6e, or for `api: compute-engine` an image such as projects/P/global/images/family/F",
+    ),
     "tags": (re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"), "a network tag of lower-case letters, digits and dashes"),
 }
+INSTANCE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+TPU7X = re.compile(r"(tpu-?)?v?7x|ironwood", re.IGNORECASE)
+"""Spellings of the generation that only Google Kubernetes Engine has (Cloud TPU documentation, TPU7x, read in 2026-11)."""
+LIMITS_S = ("maxRunDurationS", "validUntilDurationS", "waitPerZoneS", "waitTotalS", "renewBeforeS")
 TYPE_WORDS = {
     "string": "a string",
     "integer": "a whole number",
@@ -120,7 +128,8 @@ def _fill_defaults(inputs: wire.Properties, urn: str, project: str, proposed_nam
             inputs.setdefault(name, value)
     identifier = wire.reveal(inputs["queuedResourceId"])
     if isinstance(identifier, str):
-        inputs.setdefault("nodeId", wire.UNKNOWN if identifier == wire.UNKNOWN else f"{identifier}-node")
+        suffix = "" if wire.reveal(inputs.get("api")) == COMPUTE_ENGINE else "-node"
+        inputs.setdefault("nodeId", wire.UNKNOWN if identifier == wire.UNKNOWN else f"{identifier}{suffix}")
     for name in ("serviceAccount", "ready"):
         nested = inputs.get(name)
         if isinstance(nested, dict) and not wire.is_secret(nested):
@@ -193,8 +202,20 @@ def _patterns(inputs: wire.Properties) -> Iterator[Mistake]:
             else [(name, value)]
         )
         for path, item in items:
+            if name == "acceleratorType" and TPU7X.match(str(item)):
+                continue  # said by itself
             if isinstance(item, str) and item != wire.UNKNOWN and not pattern.fullmatch(item):
                 yield Mistake(path, f"`{path}` is {_show(item)}, but must be {allowed}.")
+
+
+def _generation(inputs: wire.Properties) -> Iterator[Mistake]:
+    given = _known(inputs, "acceleratorType")
+    if isinstance(given, str) and TPU7X.match(given):
+        yield Mistake(
+            "acceleratorType",
+            f"`acceleratorType` is {_show(given)}, but TPU7x needs Google Kubernetes Engine: no queued resource has it "
+            "(https://docs.cloud.google.com/tpu/docs/tpu7x). Choose a type of v5litepod, v5p or v6e, such as v6e-4.",
+        )
 
 
 def _choices(inputs: wire.Properties) -> Iterator[Mistake]:
@@ -236,9 +257,23 @@ def _run_duration(inputs: wire.Properties) -> Iterator[Mistake]:
         )
 
 
+def _renewal(inputs: wire.Properties) -> Iterator[Mistake]:
+    before_s, run_s = _known(inputs, "renewBeforeS"), inputs.get("maxRunDurationS")
+    if before_s is not None and run_s is None:
+        yield Mistake(
+            "renewBeforeS",
+            f"`renewBeforeS` is {before_s}, but without `maxRunDurationS` the nodes have no deadline. Remove it, or set `maxRunDurationS`.",
+        )
+    if isinstance(before_s, int) and isinstance(run_s, int) and before_s >= run_s:
+        yield Mistake(
+            "renewBeforeS",
+            f"`renewBeforeS` is {before_s}, but must be shorter than `maxRunDurationS`, which is {run_s} (seconds).",
+        )
+
+
 def _positive(inputs: wire.Properties) -> Iterator[Mistake]:
     ready = cast("wire.Properties", _known(inputs, "ready") or {})
-    values = {name: inputs.get(name) for name in ("maxRunDurationS", "validUntilDurationS", "waitPerZoneS")}
+    values = {name: inputs.get(name) for name in LIMITS_S}
     for path, value in {**values, "ready.timeoutS": ready.get("timeoutS")}.items():
         if isinstance(value, int) and value <= 0:
             yield Mistake(path, f"`{path}` is {value}, but must be above 0 (seconds).")
@@ -337,6 +372,59 @@ def _ready(inputs: wire.Properties) -> Iterator[Mistake]:
         )
 
 
+def _compute_engine(inputs: wire.Properties) -> Iterator[Mistake]:
+    """Yield what Compute Engine does not offer, or offers within other limits."""
+    if _known(inputs, "api") != COMPUTE_ENGINE:
+        return
+    model, accelerator = _known(inputs, "provisioningModel"), _known(inputs, "acceleratorType")
+    if accelerator is not None and accelerator not in MACHINE_TYPES:
+        kinds = ", ".join(MACHINE_TYPES)
+        yield Mistake(
+            "acceleratorType",
+            f"`acceleratorType` is {_show(accelerator)}, but with `api: compute-engine` it must be one of {kinds}. Set `api` to cloud-tpu.",
+        )
+    if model is not None and model not in MODELS:
+        models = ", ".join(MODELS)
+        yield Mistake(
+            "provisioningModel",
+            f"`provisioningModel` is {_show(model)}, but with `api: compute-engine` it must be one of {models}. Set `api` to cloud-tpu.",
+        )
+    for name in ("description", "dataDisks", "renewBeforeS"):
+        if inputs.get(name):
+            yield Mistake(
+                name, f"`{name}` cannot be set with `api: compute-engine`. Remove it, or set `api` to cloud-tpu."
+            )
+
+
+def _instance(inputs: wire.Properties) -> Iterator[Mistake]:
+    """Yield names and times that an instance of Compute Engine cannot have."""
+    if _known(inputs, "api") != COMPUTE_ENGINE:
+        return
+    image, identifier = _known(inputs, "runtimeVersion"), _known(inputs, "queuedResourceId")
+    if isinstance(image, str) and "/" not in image:
+        yield Mistake(
+            "runtimeVersion",
+            f"`runtimeVersion` is {_show(image)}, but with `api: compute-engine` it must name a boot image, such as projects/P/global/images/family/F.",
+        )
+    if isinstance(identifier, str) and not INSTANCE_NAME.fullmatch(identifier):
+        yield Mistake(
+            "queuedResourceId",
+            f"`queuedResourceId` is {_show(identifier)}, but the name of an instance has at most 63 characters of a-z, 0-9 and -, and begins with a letter.",
+        )
+    if identifier is not None and _known(inputs, "nodeId") not in {None, identifier}:
+        yield Mistake("nodeId", "`nodeId` must be left out with `api: compute-engine`: the instance is the node.")
+    if _known(inputs, "provisioningModel") != "flex-start":
+        return
+    wait_s, run_s = _known(inputs, "waitPerZoneS"), _known(inputs, "maxRunDurationS")
+    if isinstance(wait_s, int) and wait_s > MAX_REQUEST_VALID_S:
+        yield Mistake(
+            "waitPerZoneS",
+            f"`waitPerZoneS` is {wait_s}, but Compute Engine keeps a flex-start request for {MAX_REQUEST_VALID_S} s (2 hours) at most. Name more zones.",
+        )
+    if isinstance(run_s, int) and run_s < MIN_RUN_S:
+        yield Mistake("maxRunDurationS", f"`maxRunDurationS` is {run_s}, but must be at least {MIN_RUN_S} (seconds).")
+
+
 def _secrets(inputs: wire.Properties) -> Iterator[Mistake]:
     metadata = inputs.get("metadata")
     if not wire.has_secret(metadata):
@@ -351,12 +439,14 @@ def _secrets(inputs: wire.Properties) -> Iterator[Mistake]:
 
 
 RULES: tuple[Callable[[wire.Properties], Iterator[Mistake]], ...] = (
+    _generation,
     _patterns,
     _choices,
     _project,
     _zones,
     _run_duration,
     _positive,
+    _renewal,
     _boot_disk,
     _reservation,
     _labels,
@@ -364,4 +454,6 @@ RULES: tuple[Callable[[wire.Properties], Iterator[Mistake]], ...] = (
     _description,
     _data_disks,
     _ready,
+    _compute_engine,
+    _instance,
 )

@@ -2,15 +2,19 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gcp_tpu_provider import durations, wire
+from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, instance_body, instance_name
 from gcp_tpu_provider.tpu_api import PROVISIONING_MODELS
 
 URN_LABEL_SUFFIX = "-urn"
 DEFAULT_URN_LABEL = f"pulumi{URN_LABEL_SUFFIX}"
 URN_DIGITS = 40
+SECOND = "-b"
+"""Suffix of the ids of the second queued resource, which takes turns with the first one. Both follow from the inputs, so that a lost state
+loses neither."""
 DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
@@ -21,11 +25,15 @@ def urn_hash(urn: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyCheck:
-    """How to tell that the machine is ready. `document_hash` is empty if any document will do."""
+    """How to tell that the machine is ready. `document_hash` is empty if any document will do.
+
+    `deadline_key` is the metadata key for the machine's deadline; empty if it is not told.
+    """
 
     namespace: str
     document_hash: str
     timeout_s: int
+    deadline_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,10 @@ class DesiredState:
 
     urn: str
     inputs: Mapping[str, Any]
+    second: bool = False
+    """Whether it is about the second of the two ids."""
+    spare: bool = False
+    """Whether it does not serve, so that it may be deleted even if it is ACTIVE."""
 
     @classmethod
     def of(cls, urn: str, inputs: wire.Properties) -> "DesiredState":
@@ -46,6 +58,11 @@ class DesiredState:
         return str(self.inputs["project"])
 
     @property
+    def api(self) -> str:
+        """The API of Google's that gives the capacity: `cloud-tpu` or `compute-engine`. States of earlier versions name none."""
+        return str(self.inputs.get("api") or CLOUD_TPU)
+
+    @property
     def zones(self) -> tuple[str, ...]:
         """The zones in order of preference."""
         return tuple(cast("list[str]", self.inputs.get("zones") or [self.inputs["zone"]]))
@@ -53,15 +70,28 @@ class DesiredState:
     @property
     def identifier(self) -> str:
         """The queued resource's id, the same in every zone."""
-        return str(self.inputs["queuedResourceId"])
+        return self._own("queuedResourceId")
+
+    def _own(self, name: str) -> str:
+        return f"{self.inputs[name]}{SECOND if self.second else ''}"
+
+    def other(self) -> "DesiredState":
+        """Return the same wish for the other of the two ids."""
+        return replace(self, second=not self.second, spare=True)
+
+    def named(self, name: str) -> "DesiredState":
+        """Return the same wish for the id in a full name."""
+        return replace(self, second=name.endswith(f"/{self.inputs['queuedResourceId']}{SECOND}"))
 
     @property
     def resource_id(self) -> str:
-        """Pulumi's id. It has no zone, so that it stays the same if a later update finds capacity in another zone."""
-        return f"projects/{self.project}/queuedResources/{self.identifier}"
+        """Pulumi's id. It has neither zone nor suffix, so that it stays the same if a later update finds capacity elsewhere or renews it."""
+        return f"projects/{self.project}/queuedResources/{self.inputs['queuedResourceId']}"
 
     def name(self, zone: str) -> str:
         """Return the full name in a zone."""
+        if self.api == COMPUTE_ENGINE:
+            return instance_name(self.project, zone, self.identifier)
         return f"projects/{self.project}/locations/{zone}/queuedResources/{self.identifier}"
 
     @property
@@ -75,6 +105,18 @@ class DesiredState:
         return int(self.inputs["waitPerZoneS"])
 
     @property
+    def wait_total_s(self) -> int | None:
+        """How long to wait for capacity in all zones together, in seconds; None without a limit."""
+        total_s = self.inputs.get("waitTotalS")
+        return None if total_s is None else int(total_s)
+
+    @property
+    def renew_before_s(self) -> int | None:
+        """How long before the deadline a second queued resource is requested, in seconds; None if never."""
+        before_s = self.inputs.get("renewBeforeS")
+        return None if before_s is None else int(before_s)
+
+    @property
     def next_steps(self) -> tuple[str, ...]:
         """What to try next when no zone gives capacity."""
         return tuple(cast("list[str]", self.inputs.get("nextSteps") or []))
@@ -82,7 +124,7 @@ class DesiredState:
     @property
     def allow_replace_active(self) -> bool:
         """Whether a change may delete running capacity."""
-        return bool(self.inputs.get("allowReplaceActive"))
+        return self.spare or bool(self.inputs.get("allowReplaceActive"))
 
     @property
     def labels(self) -> dict[str, str]:
@@ -116,12 +158,17 @@ class DesiredState:
             namespace=str(ready["guestAttributeNamespace"]),
             document_hash="" if document is None else hashlib.sha256(document.encode()).hexdigest(),
             timeout_s=int(ready["timeoutS"]),
+            deadline_key=str(ready.get("deadlineMetadataKey") or ""),
         )
 
     def body(self, zone: str) -> dict[str, Any]:
-        """Return the request body (QueuedResource of tpu.v2alpha1) for a zone."""
+        """Return the request body (QueuedResource of tpu.v2alpha1, or Instance of compute.v1) for a zone."""
         inputs = self.inputs
-        node_id = str(inputs["nodeId"])
+        if self.api == COMPUTE_ENGINE:
+            return instance_body(
+                inputs, zone, identifier=self.identifier, labels=self.labels, owner_labels=self.owner_labels
+            )
+        node_id = self._own("nodeId")
         parent = f"projects/{self.project}/locations/{zone}"
         body: dict[str, Any] = {
             "tpu": {"nodeSpec": [{"parent": parent, "nodeId": node_id, "node": self._node(zone)}]},

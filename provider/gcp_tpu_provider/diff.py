@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, cast
 
 from gcp_tpu_provider import wire
@@ -9,9 +10,12 @@ from gcp_tpu_provider.check import key_path
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.properties import DEAD_STATE, INPUTS, Property
+from gcp_tpu_provider.renewal import GONE, due
 from gcp_tpu_provider.resource_record import MISSING
-from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DEAD_NODE, READY_PHASE
+from gcp_tpu_provider.tpu_api import ACTIVE, DEAD_NODE, READY_PHASE
 
+RENEWAL = "renewalName"
+"""The output that the diff names if a renewal is due or not finished."""
 ChangeKind = Literal["add", "delete", "update"]
 
 
@@ -26,14 +30,23 @@ class PropertyChange:
 
 
 def diff(
-    urn: str, outputs: Mapping[str, Any], old_inputs: Mapping[str, Any], news: Mapping[str, Any]
+    urn: str,
+    outputs: Mapping[str, Any],
+    old_inputs: Mapping[str, Any],
+    news: Mapping[str, Any],
+    *,
+    now: datetime | None = None,
 ) -> list[PropertyChange]:
-    """Return the changes. Raises TpuProviderError if they would replace an ACTIVE queued resource without `allowReplaceActive`."""
+    """Return the changes. Raises TpuProviderError if they would replace an ACTIVE queued resource without `allowReplaceActive`.
+
+    A renewal is due by the time `now`; without it none is.
+    """
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     olds = cast("wire.Properties", wire.reveal(dict(old_inputs)))
     desired = cast("wire.Properties", wire.reveal(dict(news)))
-    dead = is_dead(state)
-    active = state.get("state") == ACTIVE and not dead
+    heir = bool(state.get("renewalName")) and state.get("renewalState") not in GONE
+    dead = is_dead(state) and not heir  # an heir takes over in place
+    active = not dead and ACTIVE in {state.get("state"), state.get("renewalState")}
     changes = [change for item in INPUTS for change in _property(item, state, olds, desired, lenient=active)]
     if dead:
         return [*changes, PropertyChange(path=DEAD_STATE, kind="update", replaces=True, input_diff=False)]
@@ -47,13 +60,18 @@ def diff(
         and owners != DesiredState(urn, desired).owner_labels
     ):
         changes.append(PropertyChange(path="ownerLabels", kind="update", input_diff=False))
-    return changes or _unfinished(urn, state, olds, desired)
+    changes = changes or _unfinished(urn, state, olds, desired)
+    if state.get("renewalName"):
+        changes.append(PropertyChange(path=RENEWAL, kind="update", input_diff=False))
+    elif now is not None and due(state, desired.get("renewBeforeS"), now):
+        changes.append(PropertyChange(path=RENEWAL, kind="add", input_diff=False))
+    return changes
 
 
 def is_dead(state: Mapping[str, Any]) -> bool:
     """Return whether the queued resource, as last observed, can never serve again."""
     node = state.get("nodeState")
-    return state.get("state") in DEAD or (state.get("state") == ACTIVE and (node == MISSING or node in DEAD_NODE))
+    return state.get("state") in GONE or (state.get("state") == ACTIVE and (node == MISSING or node in DEAD_NODE))
 
 
 def _unfinished(
@@ -61,10 +79,11 @@ def _unfinished(
 ) -> list[PropertyChange]:
     """Return an update if the awaited state is not reached: the wait was interrupted, or the server is no longer ready.
 
-    The engine's own mark of an unfinished creation does not survive a refresh.
+    The engine's own mark of an unfinished creation does not survive a refresh. Of a request that is only awaited until it is accepted,
+    each update looks whether its capacity has come.
     """
     wait_for = desired.get("waitFor")
-    if "waitFor" not in olds or wait_for == "accepted" or wire.has_unknown(wait_for):
+    if "waitFor" not in olds or wire.has_unknown(wait_for):
         return []
     if state.get("state") != ACTIVE:
         return [PropertyChange(path="state", kind="update", input_diff=False)]

@@ -28,9 +28,15 @@ class EngineLog:
 
     async def show(self, urn: str, message: str) -> None:
         """Show one line in the resource's row. It replaces the previous one."""
+        await self._send(engine_pb2.LogRequest(severity=engine_pb2.INFO, urn=urn, message=message, ephemeral=True))
+
+    async def warn(self, urn: str, message: str) -> None:
+        """Write a warning that stays, under the resource."""
+        await self._send(engine_pb2.LogRequest(severity=engine_pb2.WARNING, urn=urn, message=message))
+
+    async def _send(self, line: engine_pb2.LogRequest) -> None:
         if self._stub is None:
             return
-        line = engine_pb2.LogRequest(severity=engine_pb2.INFO, urn=urn, message=message, ephemeral=True)
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await self._stub.Log(line, timeout=CALL_TIMEOUT_S)
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gcp_tpu_provider import capacity, serving, wire
+from gcp_tpu_provider import capacity, renewal, serving, wire
+from gcp_tpu_provider.compute_request import COMPUTE_ENGINE, is_instance
 from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState, urn_hash
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
@@ -14,7 +15,7 @@ from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord, owner_l
 from gcp_tpu_provider.serving import DeclaredKeys
 from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, PROVISIONING_MODELS, NodeInfo, QueuedResourceInfo
 
-FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/queuedResources/([^/]+)")
+FULL_NAME = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/(?:queuedResources|instances)/([^/]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class ReadResult:
 
 async def create(operation: ResourceOperation) -> None:
     """Get capacity and wait as long as `waitFor` says. `operation.record` then holds what exists."""
+    await renewal.choose(operation)
     resource = await capacity.acquire(operation, operation.desired.zones)
     await _finish(operation, resource, {})
 
@@ -37,10 +39,16 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
     record = ResourceRecord.of_state(state)
     if record is None:
         raise TpuProviderError("The state does not name the queued resource. Run `pulumi refresh`.")
-    operation.record, operation.committed = record, record.state != ACTIVE
+    operation.follow(record)
+    operation.committed = record.state != ACTIVE
     found = await operation.api.find_queued_resource(record.name)
     if found is not None:
         operation.require_recorded(found, record)
+    other = await renewal.look(operation, state)
+    if await renewal.is_heir(operation, other, found):
+        operation.take_over()
+        found, other = other, found
+        record = operation.owned_record()
     if record.state == ACTIVE and (found is None or found.state in DEAD or found.state == DELETING):
         now = "gone" if found is None else found.state
         raise TpuProviderError(f"{record.name} was ACTIVE and is {now}. Run `pulumi up --refresh` to replace it.")
@@ -48,10 +56,25 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
         await capacity.remove_elsewhere(operation, operation.tried)
     try:
         await _finish(operation, await _resume(operation, found), old_inputs)
+        heir = await renewal.renew(operation, state, other)
+        if heir is not None:
+            await _hand_over(operation, heir, state)
     finally:
         operation.record = (
             operation.record or record
         )  # the state keeps its entry; a refresh removes it if nothing exists
+
+
+async def _hand_over(operation: ResourceOperation, heir: QueuedResourceInfo, state: Mapping[str, Any]) -> None:
+    """Wait for the second queued resource as long as `waitFor` says, let it serve, and delete the first one."""
+    second = operation.other()
+    await _finish(second, heir, {})
+    if second.owned_record().state == ACTIVE:
+        operation.take_over()
+        await operation.report_progress(f"{operation.owned_record().name} serves now")
+        if second.record is not None:
+            await serving.drain(second)
+        await capacity.remove_all(second, renewal.known_zones(operation, state))
 
 
 async def _resume(operation: ResourceOperation, found: QueuedResourceInfo | None) -> QueuedResourceInfo:
@@ -75,9 +98,11 @@ async def _finish(operation: ResourceOperation, resource: QueuedResourceInfo, ol
         labels=[*_keys(old_inputs, "labels"), *_keys(config, "labels")],
         metadata=[*_keys(old_inputs, "metadata"), *_keys(config, "metadata")],
     )
-    await serving.patch_node(operation, declared)
-    if operation.desired.wait_for == "ready" and operation.desired.ready_check is not None:
-        await serving.await_ready(operation, operation.desired.ready_check)
+    check = operation.desired.ready_check if operation.desired.wait_for == "ready" else None
+    before = await serving.report_before(operation, check) if old_inputs and check else None
+    is_changed = await serving.patch_node(operation, declared)
+    if check is not None:
+        await serving.await_ready(operation, check, stale=before if is_changed else None)
 
 
 def _keys(values: Mapping[str, Any], name: str) -> list[str]:
@@ -90,11 +115,14 @@ async def delete(operation: ResourceOperation, resource_id: str, state: Mapping[
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
         return  # an id without a zone and a state without a name: nothing was requested
+    if record is not None:
+        operation.follow(record)
     created = str(record.observed.get("createTime") or "") if record else ""
     lost = record is not None and record.state == UNOBSERVED
     await capacity.delete(operation, name, created, late_s=operation.pacing.late_s if lost else 0.0)
     if record is not None:
         await capacity.remove_elsewhere(operation, {**operation.tried, **dict.fromkeys(operation.desired.zones)})
+        await renewal.remove_other(operation, state)
 
 
 async def read(
@@ -105,9 +133,18 @@ async def read(
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
         raise TpuProviderError(
-            f'"{resource_id}" is not the name of a queued resource. Import it by its full name: projects/P/locations/ZONE/queuedResources/ID.'
+            f'"{resource_id}" is not the name of a queued resource or instance. Import it by its full name: projects/P/locations/ZONE/queuedResources/ID, '
+            "or projects/P/zones/ZONE/instances/ID."
         )
+    if record is not None:
+        operation.follow(record)
     found = await (capacity.find_recorded(operation, record) if record else operation.api.find_queued_resource(name))
+    if record is not None:
+        other = await renewal.look(operation, state)
+        if await renewal.is_heir(operation, other, found):
+            operation.take_over()
+            found, record = other, operation.owned_record()
+        record.observed |= operation.renewal_outputs()
     if found is None or (record is not None and _replaced_by_other(operation, found, record)):
         return None
     fresh = record or ResourceRecord(zone=found.zone, name=found.name)
@@ -174,6 +211,7 @@ def _imported(found: QueuedResourceInfo, node: NodeInfo | None) -> wire.Properti
     match = FULL_NAME.fullmatch(found.name)
     project, zone, identifier = match.groups() if match else ("", found.zone, "")
     inputs: wire.Properties = {
+        "api": COMPUTE_ENGINE if is_instance(found.name) else None,
         "project": project,
         "zone": zone,
         "queuedResourceId": identifier,

@@ -1,17 +1,24 @@
 """One operation on one resource: the API client, the limits, progress reports, and the record of what exists in the cloud."""
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from time import monotonic
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from gcp_tpu_provider import wire
+from gcp_tpu_provider.capacity_api import CapacityApi
 from gcp_tpu_provider.desired_state import DesiredState, urn_hash
 from gcp_tpu_provider.errors import CannotWaitError, ForeignError, TpuProviderError
 from gcp_tpu_provider.resource_record import ResourceRecord, owner_labels
-from gcp_tpu_provider.tpu_api import LongRunningOperation, NodeInfo, QueuedResourceInfo, TpuApi
+from gcp_tpu_provider.tpu_api import LongRunningOperation, NodeInfo, QueuedResourceInfo
 from gcp_tpu_provider.transport import Pacing
+
+
+def _now_s() -> float:
+    """Return the seconds of the running event loop's clock: the one that its pauses follow."""
+    return asyncio.get_running_loop().time()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +26,22 @@ class PollTimer:
     """One polling loop. Each pause is a fraction of the time already waited, with jitter, between `poll_first_s` and `poll_most_s`."""
 
     pacing: Pacing
-    started: float = field(default_factory=monotonic)
+    started: float = field(default_factory=_now_s)
 
     def seconds(self) -> float:
         """Return the seconds since the loop began."""
-        return monotonic() - self.started
+        return _now_s() - self.started
 
     async def pause(self) -> None:
         """Wait until the next poll."""
         share_s = self.seconds() * self.pacing.poll_share
         pause_s = min(self.pacing.poll_most_s, max(self.pacing.poll_first_s, share_s))
         await asyncio.sleep(pause_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
+
+
+def utc_now() -> datetime:
+    """Return this machine's time, in UTC."""
+    return datetime.now(UTC)
 
 
 @dataclass
@@ -40,7 +52,7 @@ class ResourceOperation:
     keep `record`. `committed` is True when the cloud already has the new inputs.
     """
 
-    api: TpuApi
+    api: CapacityApi
     pacing: Pacing
     desired: DesiredState
     report_progress: Callable[[str], Awaitable[None]]
@@ -50,6 +62,43 @@ class ResourceOperation:
     """Owner hashes from the state. A resource whose URN changed keeps its old label until its next update."""
     tried: dict[str, None] = field(default_factory=dict[str, None])
     """Zones, in order, in which a request was made or found, now or by earlier operations."""
+    now: Callable[[], datetime] = utc_now
+    """Google's time."""
+    warn: Callable[[str], Awaitable[None]] | None = None
+    """Shows a warning that stays on the screen."""
+    second: "ResourceOperation | None" = None
+    """The same operation on the other id, once it was looked for. Its `record` is what exists there."""
+    wait: PollTimer | None = None
+    """Runs since the operation began to wait for capacity. `waitTotalS` counts from there."""
+
+    def wait_left_s(self) -> float:
+        """Return how much of `waitTotalS` is left, in seconds; infinite if the inputs set no such limit. The first call begins the wait."""
+        self.wait = self.wait or PollTimer(self.pacing)
+        total_s = self.desired.wait_total_s
+        return math.inf if total_s is None else total_s - self.wait.seconds()
+
+    def follow(self, record: ResourceRecord) -> None:
+        """Work on what a record names, whichever of the two ids it has."""
+        self.record, self.desired = record, self.desired.named(record.name)
+
+    def other(self) -> "ResourceOperation":
+        """Return the operation on the other id, the same one each time. Both know the same zones."""
+
+        async def report(message: str) -> None:
+            await self.report_progress(f"renewal {message}")
+
+        if self.second is None:
+            self.second = replace(self, desired=self.desired.other(), report_progress=report, record=None, wait=None)
+        return self.second
+
+    def take_over(self) -> None:
+        """Let what has the other id be the one that serves. What served so far is the other one then."""
+        other = self.other()
+        self.record, other.record = other.record, self.record
+        if self.record is not None and other.record is not None:
+            self.record.history = [*other.record.history, *self.record.history]
+        self.desired = replace(self.desired, second=other.desired.second)
+        other.desired = self.desired.other()
 
     def owns(self, resource: QueuedResourceInfo, node: NodeInfo | None = None) -> bool:
         """Return whether the owner label of the queued resource or its node names this Pulumi resource."""
@@ -78,7 +127,15 @@ class ResourceOperation:
     def outputs(self, inputs: wire.Properties) -> wire.Properties:
         """Return what the state keeps: the record, and the zones that were tried."""
         record = self.owned_record()
-        return {**record.outputs(inputs), "triedZones": list({**self.tried, record.zone: None})}
+        zones = {**self.tried, record.zone: None}
+        if self.second is not None and self.second.record is not None:
+            zones[self.second.record.zone] = None
+        return {**record.outputs(inputs), **self.renewal_outputs(), "triedZones": list(zones)}
+
+    def renewal_outputs(self) -> wire.Properties:
+        """Return what the state keeps of the other queued resource; None for each if there is none."""
+        record = self.second.record if self.second else None
+        return {"renewalName": record.name if record else None, "renewalState": record.state if record else None}
 
     def owned_record(self) -> ResourceRecord:
         """Return the record. Raises TpuProviderError if there is none, which is a bug in the provider."""

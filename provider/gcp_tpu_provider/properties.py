@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeAlias
 
+from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE
+
 ChangeEffect: TypeAlias = Literal["replace", "live", "policy", "words", "zones"]
 """Effect of a changed input: `replace` the queued resource; patch the `live` node; nothing in the cloud, because it is a waiting `policy`;
 no change at all, because it is only `words` for people; or, for `zones`, replace only if the zone in use is no longer listed."""
@@ -88,7 +90,8 @@ TYPES: Mapping[str, ObjectType] = {
             Property(
                 "guestAttributeNamespace",
                 STRING,
-                "Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes.",
+                "Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes, and optionally what "
+                "serves and its last pause.",
                 required=True,
             ),
             Property(
@@ -96,6 +99,12 @@ TYPES: Mapping[str, ObjectType] = {
                 STRING,
                 "Metadata key of the document that the machine runs. "
                 "If set, ready requires that `document-hash` is the SHA-256 (hex) of its value.",
+            ),
+            Property(
+                "deadlineMetadataKey",
+                STRING,
+                "Metadata key under which the provider tells the machine its `deadline`, once Google has said it. "
+                "Without a run limit it writes nothing.",
             ),
             Property(
                 "timeoutS",
@@ -209,11 +218,33 @@ INPUTS: tuple[Property, ...] = (
     ),
     Property("dataDisks", {"type": "array", "items": _ref("DataDisk")}, "Existing disks to attach.", change="replace"),
     Property(
+        "api",
+        STRING,
+        "Google's API that gives the capacity: `cloud-tpu` (queued resources) or `compute-engine` (instances with a `ct6e-standard-*` machine type).",
+        change="replace",
+        default=CLOUD_TPU,
+        choices=(CLOUD_TPU, COMPUTE_ENGINE),
+    ),
+    Property(
         "waitPerZoneS",
         INTEGER,
         "Longest wait for capacity in one zone before the provider tries the next, in seconds.",
         change="policy",
         default=DEFAULT_WAIT_PER_ZONE_S,
+    ),
+    Property(
+        "waitTotalS",
+        INTEGER,
+        "Longest wait for capacity in all zones together, in seconds, counted anew by each create or update. Default: no limit but "
+        "`waitPerZoneS` in each zone.",
+        change="policy",
+    ),
+    Property(
+        "renewBeforeS",
+        INTEGER,
+        "Seconds before `deadline` from which an update requests a second queued resource, with the suffix `-b` on id and node id, and changes "
+        "over to it when it is what `waitFor` asks for, at least ACTIVE. Shorter than `maxRunDurationS`, which it needs. Default: never.",
+        change="policy",
     ),
     Property(
         "waitFor",
@@ -254,6 +285,12 @@ OUTPUTS: tuple[Property, ...] = (
     Property("createTime", STRING, "When the queued resource was created, RFC 3339."),
     Property("deadline", STRING, "When Google deletes the nodes, RFC 3339. Absent if they have no run limit."),
     Property(
+        "renewalName",
+        STRING,
+        "Full name of the second queued resource while a renewal is not finished: the one that is to take over, or the one before until it is deleted.",
+    ),
+    Property("renewalState", STRING, "State of that queued resource."),
+    Property(
         "stateHistory",
         {"type": "array", "items": {"$ref": "#/types/gcp-tpu:index:StateChange"}},
         "States that the provider observed, oldest first, at most 50.",
@@ -265,6 +302,11 @@ OUTPUTS: tuple[Property, ...] = (
     ),
     Property("documentHash", STRING, "SHA-256 (hex) of the document that the machine last reported about."),
     Property("phase", STRING, "Phase that the machine last reported."),
+    Property(
+        "servingHash",
+        STRING,
+        "SHA-256 (hex) of the document whose server answered at that time. After a change that failed it is the last one that was ready.",
+    ),
     Property("ownerLabels", STRING_MAP, "The owner label on the node. Its value is a hash of this resource's URN."),
 )
 

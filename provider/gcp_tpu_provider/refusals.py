@@ -10,21 +10,27 @@ from gcp_tpu_provider.errors import GoogleError, ProjectError
 
 SERVICE_DISABLED = "SERVICE_DISABLED"
 ACT_AS = "iam.serviceAccounts.actAs"
-_PERMISSION = re.compile(r"Permission '([\w.]+)' denied")
+_PERMISSION = re.compile(r"Permission '([\w.]+)' denied|Required '([\w.]+)' permission for")
+RATE_LIMITED = "rateLimitExceeded"
+"""Compute Engine's reason for a 403 that passes by itself (Compute Engine, "Rate quotas")."""
 _ACCOUNT = re.compile(r"[\w.-]+@[\w.-]+\.iam\.gserviceaccount\.com")
 _BIND = "gcloud projects add-iam-policy-binding {project} --member=user:YOUR_EMAIL --role={role}"
 
 QUOTA = "quota"
 NOT_OFFERED = "not offered here"
 NO_STOCK = "no stock"
+NOT_TRIED = "not tried"
 _WORDS: Mapping[str, re.Pattern[str]] = {
-    QUOTA: re.compile(r"quota (limit )?'[^']+' (has been exceeded|exhausted)|quota exceeded", re.IGNORECASE),
+    NOT_TRIED: re.compile(r"ended before this zone was asked"),
+    QUOTA: re.compile(r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)|quota exceeded", re.IGNORECASE),
     NOT_OFFERED: re.compile(
         r"zonal accelerator configurations|requested zone \S+ is not supported|provisioning model is not supported"
-        r"|Permission denied on 'locations/"
+        r"|Permission denied on 'locations/|not allowed to use the machine type|Machine type with name \S+ does not exist in zone"
     ),
     NO_STOCK: re.compile(
-        r"no more capacity|no capacity|insufficient (reserved )?capacity|the wait for this zone is over", re.IGNORECASE
+        r"no more capacity|no capacity|does not have enough resources available|insufficient (reserved )?capacity"
+        r"|the (total wait|wait for this zone) is over",
+        re.IGNORECASE,
     ),
 }
 """Google's words for each, from public logs of 2021 to 2026:
@@ -35,12 +41,14 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
   "The requested zone "Z" is not supported.", "FLEX_START provisioning model is not supported for accelerator type ...",
   "Permission denied on 'locations/Z' (or it may not exist).";
 - no stock: "There is no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered",
-  "Insufficient reserved capacity.", and the provider's own sentence about a wait that is over.
+  "Insufficient reserved capacity.", and the provider's own sentences about a wait that is over;
+- not tried: the provider's own sentence.
 """
 ADVICE: Mapping[str, str] = {
     QUOTA: "ask for more of the quota that is named: https://console.cloud.google.com/iam-admin/quotas?project={project}",
     NOT_OFFERED: "take the zone out of `zones`, or choose another accelerator or provisioning model",
     NO_STOCK: "try again later, or add zones",
+    NOT_TRIED: "raise `waitTotalS`, or name these zones earlier in `zones`",
 }
 
 
@@ -51,7 +59,7 @@ def kind(answer: str) -> str:
 
 def passes_in_a_moment(error: GoogleError) -> bool:
     """Return whether a refusal can pass by itself: the API was just enabled, or the service account was just created."""
-    return error.reason == SERVICE_DISABLED or f"'{ACT_AS}' denied" in error.message
+    return error.reason in {SERVICE_DISABLED, RATE_LIMITED} or f"'{ACT_AS}' denied" in error.message
 
 
 def about_the_project(error: GoogleError, project: str, metadata: Mapping[str, str]) -> GoogleError:
@@ -65,7 +73,7 @@ def about_the_project(error: GoogleError, project: str, metadata: Mapping[str, s
 def _sentence(error: GoogleError, project: str, metadata: Mapping[str, str]) -> str:
     """Return one sentence with the command that mends the refusal, or an empty string if it may be about a zone."""
     denied = _PERMISSION.search(error.message)
-    permission = metadata.get("permission") or (denied[1] if denied else "")
+    permission = metadata.get("permission") or (denied[1] or denied[2] if denied else "")
     consumer = metadata.get("consumer", "").removeprefix("projects/") or project
     if error.reason == SERVICE_DISABLED:
         service = metadata.get("service") or "tpu.googleapis.com"
@@ -84,5 +92,6 @@ def _sentence(error: GoogleError, project: str, metadata: Mapping[str, str]) -> 
         role = "--member=user:YOUR_EMAIL --role=roles/iam.serviceAccountUser"
         return f"The caller may not act as service account {name}: run `{command} {role}`"
     if permission:
-        return f"The caller lacks {permission} in project {project}: run `{_BIND.format(project=project, role='roles/tpu.admin')}`"
+        role = "roles/compute.instanceAdmin.v1" if permission.startswith("compute.") else "roles/tpu.admin"
+        return f"The caller lacks {permission} in project {project}: run `{_BIND.format(project=project, role=role)}`"
     return ""

@@ -36,6 +36,15 @@ class ResourceRecord:
         history = cast("list[dict[str, str]]", list(observed.pop("stateHistory", [])))
         return cls(zone=str(plain["name"]).split("/")[3], name=str(plain["name"]), observed=observed, history=history)
 
+    @classmethod
+    def of_renewal(cls, outputs: Mapping[str, Any]) -> "ResourceRecord | None":
+        """Return the record of the second queued resource in plain outputs, or None if they name none."""
+        name, state = outputs.get("renewalName"), outputs.get("renewalState")
+        if not name:
+            return None
+        observed = {} if state in {None, UNOBSERVED} else {"state": state}
+        return cls(zone=str(name).split("/")[3], name=str(name), observed=observed)
+
     @property
     def state(self) -> str:
         """The state that was observed last."""
@@ -72,7 +81,11 @@ class ResourceRecord:
 
     def observe_guest_report(self, report: GuestReport) -> None:
         """Store what the machine published about its server."""
-        self.observed |= {"phase": report.phase or None, "documentHash": report.document_hash or None}
+        self.observed |= {
+            "phase": report.phase or None,
+            "documentHash": report.document_hash or None,
+            "servingHash": report.serving_hash or None,
+        }
 
     def _add_to_history(self, state: str) -> None:
         if self.history and self.history[-1]["state"] == state and self.history[-1]["zone"] == self.zone:
@@ -98,8 +111,11 @@ def owner_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in labels.items() if key.endswith(URN_LABEL_SUFFIX) and len(value) == URN_DIGITS}
 
 
-def preview_outputs(inputs: wire.Properties, olds: Mapping[str, Any] | None = None) -> wire.Properties:
-    """Return outputs for a preview. What the update determines is unknown."""
-    kept = {item.name: (olds or {}).get(item.name, wire.UNKNOWN) for item in OUTPUTS}
-    zone = (olds or {}).get("zone") or inputs.get("zone") or wire.UNKNOWN
+def preview_outputs(
+    inputs: wire.Properties, olds: Mapping[str, Any] | None = None, *, renews: bool = False
+) -> wire.Properties:
+    """Return outputs for a preview. What the update determines is unknown; with `renews` that is everything about what serves."""
+    known = {} if renews else olds or {}
+    kept = {item.name: known.get(item.name, wire.UNKNOWN) for item in OUTPUTS}
+    zone = known.get("zone") or inputs.get("zone") or wire.UNKNOWN
     return {**{name: value for name, value in inputs.items() if name in INPUT_BY_NAME}, **kept, "zone": zone}

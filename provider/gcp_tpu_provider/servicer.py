@@ -4,7 +4,9 @@
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NoReturn, TypeVar, cast
 
 import grpc
@@ -13,15 +15,18 @@ from google.rpc import code_pb2, status_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
 from gcp_tpu_provider import TOKEN, VERSION, lifecycle, wire
+from gcp_tpu_provider.capacity_api import capacity_api
 from gcp_tpu_provider.check import check
+from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, is_instance
+from gcp_tpu_provider.deadline import deadline_warning
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.diff import PropertyChange, diff
 from gcp_tpu_provider.engine_log import EngineLog
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
+from gcp_tpu_provider.renewal import due
 from gcp_tpu_provider.resource_record import preview_outputs
 from gcp_tpu_provider.schema import package_schema
-from gcp_tpu_provider.tpu_api import TpuApi
 from gcp_tpu_provider.transport import Pacing, TpuTransport, unreachable_override
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -169,17 +174,22 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         ):
             reason = "`queuedResourceId` is missing, and automatic naming is disabled in the Pulumi settings."
             failures.append(provider_pb2.CheckFailure(property="queuedResourceId", reason=reason))
-        if not failures and (unreachable := await unreachable_override()) is not None:
+        if not failures and (unreachable := await unreachable_override(_path_of(checked.inputs))) is not None:
             # Fail in the preview, not after everything that the resource depends on was created.
             failures.append(provider_pb2.CheckFailure(property="", reason=unreachable))
         return provider_pb2.CheckResponse(inputs=wire.write(checked.inputs), failures=failures)
 
     async def Diff(self, request: provider_pb2.DiffRequest, context: Context) -> provider_pb2.DiffResponse:
         """Return for each changed property whether it changes in place or replaces."""
+        outputs, news = wire.read(request.olds), wire.read(request.news)
         try:
-            changes = diff(request.urn, wire.read(request.olds), wire.read(request.old_inputs), wire.read(request.news))
+            now = await self._google_now(outputs, news)
+            changes = diff(request.urn, outputs, wire.read(request.old_inputs), news, now=now)
         except TpuProviderError as error:
             await fail(context, str(error))
+        warning = deadline_warning(outputs, now)
+        if warning:
+            await self.engine_log.warn(request.urn, warning)
         return _diff_response(changes)
 
     async def Create(self, request: provider_pb2.CreateRequest, context: Context) -> provider_pb2.CreateResponse:
@@ -200,11 +210,15 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         """Patch the node in place. Finish an interrupted creation."""
         inputs, state = wire.read(request.news), wire.read(request.olds)
         if request.preview:
-            return provider_pb2.UpdateResponse(properties=wire.write(preview_outputs(inputs, state)))
+            renews = due(state, inputs.get("renewBeforeS"), await self._google_now(state, inputs))
+            return provider_pb2.UpdateResponse(properties=wire.write(preview_outputs(inputs, state, renews=renews)))
         operation = self._operation(request.urn, inputs, state)
         update = lifecycle.update(operation, state, wire.read(request.old_inputs))
         message = await self._run(update, request.timeout)
         if message and (operation.record is None or not operation.committed):
+            if operation.record is not None and _moved(operation, state):
+                before = operation.outputs(wire.read(request.old_inputs))
+                await fail_partially(context, request.id, before, request.old_inputs, message)
             await fail(context, message)
         outputs = operation.outputs(inputs)
         if message:
@@ -217,7 +231,8 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         found: list[lifecycle.ReadResult | None] = []
 
         async def read() -> None:
-            found.append(await lifecycle.read(self._operation(request.urn, state, state), request.id, state, inputs))
+            operation = self._operation(request.urn, state, state, imported=request.id)
+            found.append(await lifecycle.read(operation, request.id, state, inputs))
 
         message = await self._run(read(), request.timeout)
         if message:
@@ -241,16 +256,32 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     # --- running operations ---
 
-    def _operation(self, urn: str, inputs: wire.Properties, state: wire.Properties | None = None) -> ResourceOperation:
+    async def _google_now(self, outputs: wire.Properties, inputs: wire.Properties) -> datetime:
+        """Return Google's time if a renewal depends on it; this machine's if Google does not answer."""
+        node = wire.reveal(outputs.get("nodeName"))
+        if inputs.get("renewBeforeS") is not None and outputs.get("deadline") and node:
+            with suppress(TpuProviderError):
+                await capacity_api(COMPUTE_ENGINE if is_instance(str(node)) else CLOUD_TPU, self.transport).find_node(
+                    str(node)
+                )
+        return self.transport.now()
+
+    def _operation(
+        self, urn: str, inputs: wire.Properties, state: wire.Properties | None = None, *, imported: str = ""
+    ) -> ResourceOperation:
+        """Return an operation with the backend that the inputs name, or with that of the full name of an import."""
+        desired = DesiredState.of(urn, inputs)
         owners = cast("dict[str, str]", wire.reveal((state or {}).get("ownerLabels")) or {})
         tried = cast("list[str]", wire.reveal((state or {}).get("triedZones")) or [])
         return ResourceOperation(
-            api=TpuApi(self.transport),
+            api=capacity_api(COMPUTE_ENGINE if is_instance(imported) else desired.api, self.transport),
             pacing=self.pacing,
-            desired=DesiredState.of(urn, inputs),
+            desired=desired,
             report_progress=lambda message: self.engine_log.show(urn, message),
             owners=frozenset(owners.values()),
             tried=dict.fromkeys(tried),
+            now=self.transport.now,
+            warn=lambda message: self.engine_log.warn(urn, message),
         )
 
     async def _run(self, operation: Coroutine[Any, Any, None], timeout_s: float) -> str:
@@ -283,6 +314,17 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
                 f"{token} is not a resource of gcp-tpu. Its only resource is {TOKEN}.",
                 grpc.StatusCode.INVALID_ARGUMENT,
             )
+
+
+def _path_of(inputs: wire.Properties) -> str:
+    """Return the first path segment of the API that the inputs name."""
+    return "compute/" if wire.reveal(inputs.get("api")) == COMPUTE_ENGINE else ""
+
+
+def _moved(operation: ResourceOperation, state: wire.Properties) -> bool:
+    """Return whether what exists has other names than the state says."""
+    outputs = operation.outputs({})
+    return any(outputs.get(name) != wire.reveal(state.get(name)) for name in ("name", "renewalName"))
 
 
 def _diff_response(changes: list[PropertyChange]) -> provider_pb2.DiffResponse:

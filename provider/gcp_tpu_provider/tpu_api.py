@@ -1,16 +1,17 @@
 """Typed client of the Cloud TPU API v2alpha1, for the calls and fields that the provider uses.
 
 Names, paths and fields follow Google's discovery document `tpu.v2alpha1`, revision 20261001.
-A backend for Compute Engine's ct6e machine types with FLEX_START would have the same methods.
+Its states are the vocabulary of the provider; `capacity_api` says what other backends have to offer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 from gcp_tpu_provider import durations
 from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.transport import TpuTransport
 
 ACTIVE = "ACTIVE"
@@ -23,9 +24,11 @@ TRIED_WITHOUT_FORCE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED
 
 The discovery document does not list WAITING_FOR_RESOURCES among the states that are deleted without force; a public log does.
 """
-GUEST_ATTRIBUTE_KEYS = ("phase", "document-hash", "detail")
+GUEST_ATTRIBUTE_KEYS = ("phase", "document-hash", "detail", "serving-hash", "pause-began-at", "pause-ended-at")
 READY_PHASE = "ready"
 FAILED_PHASE = "failed"
+RESTORING_PHASE = "restoring"
+ENDING_PHASE = "ending"
 NOT_PUBLISHED = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST})
 """Google's answers for guest attributes of a machine that is not up or has published nothing."""
 DEAD_NODE = frozenset({"PREEMPTED", "TERMINATED", "DELETING", "HIDDEN"})
@@ -86,7 +89,9 @@ class QueuedResourceInfo:
         return self.nodes[0].config if self.nodes else {}
 
     def node_names(self) -> tuple[str, ...]:
-        """Return the full names of the nodes, whether they exist yet or not."""
+        """Return the full names of the nodes, whether they exist yet or not. An instance of Compute Engine is its own node."""
+        if "/queuedResources/" not in self.name:
+            return (self.name,)
         parent = self.name.rpartition("/queuedResources/")[0]
         return tuple(f"{parent}/nodes/{node.node_id}" for node in self.nodes)
 
@@ -115,28 +120,37 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class GuestReport:
-    """What a machine published about its server: the values of `GUEST_ATTRIBUTE_KEYS`, empty if it did not publish one."""
+    """What a machine published about its server: the values of `GUEST_ATTRIBUTE_KEYS`, empty if it did not publish one.
+
+    `phase`, `document_hash` and `detail` are about the document that was asked for. `serving_hash` is that of the document whose server
+    answers. `pause_began_at` and `pause_ended_at` are the limits of the last change's pause (RFC 3339).
+    """
 
     phase: str
     document_hash: str
     detail: str
+    serving_hash: str = ""
+    pause_began_at: str = ""
+    pause_ended_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TpuApi:
     """The API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
+    vanished: ClassVar[str] = "Someone else deleted the request."
+
     transport: TpuTransport
 
-    async def list_zones(self, project: str) -> tuple[str, ...]:
+    async def zones_to_search(self, project: str, identifier: str) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
         """Return every zone that the API offers the project."""
         zones: list[str] = []
         token = ""
         while True:
             query = {"pageToken": token} if token else {}
             page = await self.transport.call("GET", f"v2alpha1/projects/{project}/locations", query=query)
-            zones += [_text(item, "locationId") for item in _objects(page, "locations")]
-            token = _text(page, "nextPageToken")
+            zones += [text_of(item, "locationId") for item in objects_of(page, "locations")]
+            token = text_of(page, "nextPageToken")
             if not token:
                 return tuple(zone for zone in zones if zone)
 
@@ -178,10 +192,10 @@ class TpuApi:
                 return None
             raise
         found: dict[str, str] = {}
-        for worker in _objects(raw, "guestAttributes"):
-            for item in _objects(_object(worker, "queryValue"), "items"):
+        for worker in objects_of(raw, "guestAttributes"):
+            for item in objects_of(object_of(worker, "queryValue"), "items"):
                 if item.get("namespace", namespace) == namespace:
-                    found.setdefault(_text(item, "key"), _text(item, "value"))
+                    found.setdefault(text_of(item, "key"), text_of(item, "value"))
         return GuestReport(*(found.get(key, "") for key in GUEST_ATTRIBUTE_KEYS)) if found else None
 
     async def get_operation(self, name: str) -> LongRunningOperation:
@@ -198,57 +212,45 @@ class TpuApi:
             raise
 
 
-def _object(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    return raw.get(key) or {}
-
-
-def _objects(raw: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
-    return raw.get(key) or ()
-
-
-def _text(raw: Mapping[str, Any], key: str) -> str:
-    return str(raw.get(key) or "")
-
-
 def _operation(raw: Mapping[str, Any]) -> LongRunningOperation:
-    error = _object(raw, "error")
-    text = f"{_text(error, 'message')} (code {error.get('code', '?')})" if error else ""
+    error = object_of(raw, "error")
+    text = f"{text_of(error, 'message')} (code {error.get('code', '?')})" if error else ""
     code = int(error.get("code") or 0)
-    return LongRunningOperation(name=_text(raw, "name"), done=bool(raw.get("done")), error=text, error_code=code)
+    return LongRunningOperation(name=text_of(raw, "name"), done=bool(raw.get("done")), error=text, error_code=code)
 
 
 def _queued_resource(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:
-    state = _object(raw, "state")
+    state = object_of(raw, "state")
     return QueuedResourceInfo(
         name=name,  # as requested: Google may answer with the project number
-        state=_text(state, "state") or "CREATING",
-        state_initiator=_text(state, "stateInitiator"),
-        error=_text(_object(_object(state, "failedData"), "error"), "message"),
-        create_time=_text(raw, "createTime"),
-        provisioning_model=_text(raw, "provisioningModel"),
-        reservation_name=_text(raw, "reservationName"),
-        max_run_duration_s=durations.from_google(_text(_object(raw, "runDuration"), "maxRunDuration")),
-        valid_until_duration_s=durations.from_google(_text(_object(raw, "queueingPolicy"), "validUntilDuration")),
+        state=text_of(state, "state") or "CREATING",
+        state_initiator=text_of(state, "stateInitiator"),
+        error=text_of(object_of(object_of(state, "failedData"), "error"), "message"),
+        create_time=text_of(raw, "createTime"),
+        provisioning_model=text_of(raw, "provisioningModel"),
+        reservation_name=text_of(raw, "reservationName"),
+        max_run_duration_s=durations.from_google(text_of(object_of(raw, "runDuration"), "maxRunDuration")),
+        valid_until_duration_s=durations.from_google(text_of(object_of(raw, "queueingPolicy"), "validUntilDuration")),
         nodes=tuple(
-            NodeRequest(node_id=_text(item, "nodeId"), config=_object(item, "node"))
-            for item in _objects(_object(raw, "tpu"), "nodeSpec")
+            NodeRequest(node_id=text_of(item, "nodeId"), config=object_of(item, "node"))
+            for item in objects_of(object_of(raw, "tpu"), "nodeSpec")
         ),
     )
 
 
 def _node(raw: Mapping[str, Any], name: str) -> NodeInfo:
-    endpoints = _objects(raw, "networkEndpoints")
-    external_ips = [_text(_object(point, "accessConfig"), "externalIp") for point in endpoints]
+    endpoints = objects_of(raw, "networkEndpoints")
+    external_ips = [text_of(object_of(point, "accessConfig"), "externalIp") for point in endpoints]
     return NodeInfo(
         name=name,
-        state=_text(raw, "state"),
-        health=_text(raw, "health"),
-        description=_text(raw, "description"),
-        labels=_object(raw, "labels"),
+        state=text_of(raw, "state"),
+        health=text_of(raw, "health"),
+        description=text_of(raw, "description"),
+        labels=object_of(raw, "labels"),
         tags=tuple(raw.get("tags") or ()),
-        metadata=_object(raw, "metadata"),
-        enable_external_ips=bool(_object(raw, "networkConfig").get("enableExternalIps")),
-        ips=tuple(_text(point, "ipAddress") for point in endpoints if point.get("ipAddress")),
+        metadata=object_of(raw, "metadata"),
+        enable_external_ips=bool(object_of(raw, "networkConfig").get("enableExternalIps")),
+        ips=tuple(text_of(point, "ipAddress") for point in endpoints if point.get("ipAddress")),
         external_ips=tuple(ip for ip in external_ips if ip),
-        deadline=_text(_object(raw, "schedulingConfig"), "terminationTimestamp"),
+        deadline=text_of(object_of(raw, "schedulingConfig"), "terminationTimestamp"),
     )

@@ -6,7 +6,10 @@ import json
 import os
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
@@ -49,6 +52,10 @@ class Pacing:
     """How long a deletion or a refresh looks for a queued resource whose creation got no answer."""
     delete_s: float = 1800.0
     """How long a deletion may take."""
+    stale_s: float = 30.0
+    """How long a failure that the machine reported before a change may still be read after it."""
+    drain_s: float = 120.0
+    """How long a machine that is to be deleted may take to end its running requests."""
     operation_s: float = 600.0
     """How long a change of a node may take."""
 
@@ -72,20 +79,37 @@ class TpuTransport(Protocol):
         """Close the connections."""
         ...
 
+    def now(self) -> datetime:
+        """Return Google's time by its last answer; this machine's before the first one."""
+        ...
+
 
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
-"""gcloud's variable for another endpoint."""
+"""gcloud's variable for another endpoint of the Cloud TPU API."""
+COMPUTE_OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
+"""The same of Compute Engine. Its value ends in the version, compute/v1/, as gcloud has it."""
+COMPUTE_PATH = "compute/"
+"""How the paths of Compute Engine begin; all others are those of the Cloud TPU API."""
 OVERRIDE_ANSWER_S = 3.0
 
 
-def endpoint() -> str:
-    """Return the base URL of the Cloud TPU API, with a slash at its end. Honours gcloud's override variable."""
-    return (os.environ.get(OVERRIDE) or "https://tpu.googleapis.com").rstrip("/") + "/"
+def _variable(path: str) -> str:
+    return COMPUTE_OVERRIDE if path.startswith(COMPUTE_PATH) else OVERRIDE
 
 
-async def unreachable_override() -> str | None:
-    """Return an error message if the environment overrides the endpoint and nothing listens there. Google's endpoint is not checked."""
-    override = os.environ.get(OVERRIDE)
+def endpoint(path: str = "") -> str:
+    """Return the base URL of the API that a path belongs to, with a slash at its end. Honours gcloud's override variables."""
+    override = os.environ.get(_variable(path))
+    if path.startswith(COMPUTE_PATH):
+        base = (override or "https://compute.googleapis.com").rstrip("/")
+        return base.removesuffix("/compute/v1") + "/"
+    return (override or "https://tpu.googleapis.com").rstrip("/") + "/"
+
+
+async def unreachable_override(path: str = "") -> str | None:
+    """Return an error message if the environment overrides the API's endpoint and nothing listens there. Google's is not checked."""
+    variable = _variable(path)
+    override = os.environ.get(variable)
     if not override:
         return None
     parts = urlsplit(override)
@@ -95,7 +119,7 @@ async def unreachable_override() -> str | None:
             _, writer = await asyncio.open_connection(parts.hostname, port)
     except (OSError, ValueError) as error:
         return (
-            f"{OVERRIDE} is {override}, and nothing answers there ({type(error).__name__}). Start that server, "
+            f"{variable} is {override}, and nothing answers there ({type(error).__name__}). Start that server, "
             "or unset the variable to use Google's endpoint."
         )
     writer.close()
@@ -144,6 +168,12 @@ class HttpTpuTransport:
     credentials: Credentials = field(default_factory=Credentials)
     _session: aiohttp.ClientSession | None = None
     _reached: bool = False
+    _ahead: timedelta = timedelta()
+    """How far Google's clock is ahead of this machine's."""
+
+    def now(self) -> datetime:
+        """Return Google's time by its last answer; this machine's before the first one."""
+        return datetime.now(UTC) + self._ahead
 
     async def close(self) -> None:
         """Close the connections."""
@@ -178,7 +208,7 @@ class HttpTpuTransport:
                 try:
                     return await self._once(method, path, query or {}, body)
                 except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-                    raise NoAnswerError(f"{method} {path}", f"{_problem(error)}{_where()}", sent) from None
+                    raise NoAnswerError(f"{method} {path}", f"{_problem(error)}{_where(path)}", sent) from None
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
                     sent = True
                     raise NoAnswerError(f"{method} {path}", _problem(error), sent) from None
@@ -186,6 +216,11 @@ class HttpTpuTransport:
                     sent = sent or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _set_clock(self, date: str | None) -> None:
+        """Take the time from the header Date, which every answer of an HTTP server with a clock has (RFC 9110, 6.6.1)."""
+        with suppress(ValueError, TypeError):
+            self._ahead = parsedate_to_datetime(date or "").astimezone(UTC) - datetime.now(UTC)
 
     def _budget_s(self, problem: BaseException | None, *, creation: bool) -> float:
         if isinstance(problem, NoAnswerError) and not self._reached:
@@ -201,12 +236,13 @@ class HttpTpuTransport:
         if self._session is None:
             self._session = aiohttp.ClientSession(trust_env=True)
         limit = aiohttp.ClientTimeout(total=self.pacing.call_timeout_s)
-        url = endpoint() + path
+        url = endpoint(path) + path
         async with self._session.request(
             method, url, params=query, json=body, headers=headers, timeout=limit
         ) as answer:
             text = await answer.text()
             self._reached = True
+            self._set_clock(answer.headers.get("Date"))
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 raise google_error(answer.status, text, answer.headers.get("Retry-After"), project)
         return _json_object(text)
@@ -218,8 +254,8 @@ def _is_user(credentials: object) -> bool:
 
 
 def _project(path: str) -> str:
-    """Return the project in `v2alpha1/projects/P/...`, or an empty string."""
-    parts = path.split("/")
+    """Return the project in `v2alpha1/projects/P/...` or `compute/v1/projects/P/...`, or an empty string."""
+    parts = path.removeprefix(COMPUTE_PATH).split("/")
     return parts[2] if parts[1:2] == ["projects"] else ""
 
 
@@ -231,9 +267,10 @@ def _json_object(text: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _where() -> str:
-    overridden = os.environ.get(OVERRIDE)
-    return f"; {OVERRIDE} is {overridden}" if overridden else "; check the network connection"
+def _where(path: str) -> str:
+    variable = _variable(path)
+    overridden = os.environ.get(variable)
+    return f"; {variable} is {overridden}" if overridden else "; check the network connection"
 
 
 def _problem(error: BaseException) -> str:
@@ -267,6 +304,7 @@ def google_error(status: int, text: str, retry_after: str | None = None, project
         for detail in error.get("details", []):
             if not reason and detail.get("reason"):
                 reason, metadata = str(detail["reason"]), dict(detail.get("metadata") or {})
+        reason = reason or str(next((item.get("reason") or "" for item in error.get("errors") or ()), ""))
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     after_s = float(retry_after) if retry_after and retry_after.replace(".", "", 1).isdigit() else None

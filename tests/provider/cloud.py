@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -25,6 +26,10 @@ WITHOUT_FORCE = ("ACCEPTED", "SUSPENDED", "FAILED")
 def refusal(state: str) -> str:
     """Return Google's words for a deletion that needs force."""
     return f"DeleteQueuedResource is not supported when state is {state} (must be one of [{' '.join(WITHOUT_FORCE)}])"
+
+
+def rfc3339(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 Fault = str
@@ -72,7 +77,15 @@ class FakeTpu:
     """A deletion that needs force is refused by its operation, with code 9, instead of by the answer."""
     on_call: Callable[[str], None] | None = None
     closed: bool = False
+    clock: datetime = datetime(2026, 11, 20, 8, tzinfo=UTC)
+    """Google's time. It stands still until a test moves it."""
     created: int = 0
+
+    def now(self) -> datetime:
+        return self.clock
+
+    def pass_time(self, hours: float) -> None:
+        self.clock += timedelta(hours=hours)
 
     async def close(self) -> None:
         self.closed = True
@@ -148,7 +161,7 @@ class FakeTpu:
             name,
             body,
             deque(self.scripts.get(zone, QUICK)),
-            created=f"2026-11-20T08:00:{self.created:02d}Z",
+            created=rfc3339(self.clock + timedelta(seconds=self.created)),
             visible_at_s=monotonic() + self.hidden_s,
         )
         return {"name": f"{parent}/operations/create-{self.created}"}
@@ -162,8 +175,11 @@ class FakeTpu:
         found.step()
         spec = found.body["tpu"]["nodeSpec"][0]
         node = f"{spec['parent']}/nodes/{spec['nodeId']}"
+        if node in self.nodes and self.is_over(self.nodes[node]):
+            found.state = "SUSPENDED"
+            found.steps.clear()
         if found.state == "ACTIVE" and node not in self.nodes:
-            self.boot(node, spec["node"])
+            self.boot(node, spec["node"], found.body)
         state: dict[str, Any] = {"state": found.state, "stateInitiator": "SERVICE"}
         if found.state == "FAILED":
             state["failedData"] = {"error": {"code": 8, "message": found.why or "no capacity"}}
@@ -171,13 +187,18 @@ class FakeTpu:
             self.nodes.pop(node, None)
         return {**found.body, "name": found.name, "createTime": found.created, "state": state}
 
-    def boot(self, name: str, spec: dict[str, Any]) -> None:
+    def is_over(self, node: dict[str, Any]) -> bool:
+        """Whether the run of a node has ended: then Google deletes it, and suspends its queued resource."""
+        return self.clock >= datetime.fromisoformat(node["schedulingConfig"]["terminationTimestamp"])
+
+    def boot(self, name: str, spec: dict[str, Any], body: dict[str, Any]) -> None:
+        run_s = float(body.get("runDuration", {}).get("maxRunDuration", "14400s").rstrip("s"))
         self.nodes[name] = {
             **deepcopy(spec),
             "name": name,
             "state": "READY",
             "networkEndpoints": [{"ipAddress": "10.0.0.2"}],
-            "schedulingConfig": {"terminationTimestamp": "2026-11-20T12:00:00Z"},
+            "schedulingConfig": {"terminationTimestamp": rfc3339(self.clock + timedelta(seconds=run_s))},
         }
         if self.boots:
             self.guests[name] = self.boots(spec.get("metadata") or {})
@@ -198,7 +219,7 @@ class FakeTpu:
 
     def node(self, method: str, name: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
         node = self.nodes.get(name)
-        if node is None:
+        if node is None or self.is_over(node):
             raise GoogleError(404, "NOT_FOUND", f"{name} was not found.")
         if method == "PATCH":
             for mask in query["updateMask"].split(","):

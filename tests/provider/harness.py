@@ -14,6 +14,7 @@ from google.rpc import status_pb2
 from pulumi.runtime.proto import provider_pb2
 
 from tests.provider.cloud import FakeTpu
+from tests.provider.virtual_time import VirtualLoop
 
 URN = "urn:pulumi:dev::demo::gcp-tpu:index:QueuedResource::serve"
 FAST = Pacing(
@@ -73,8 +74,13 @@ class FakeEngine:
     urn: str = URN
     state: Entry | None = None
     lines: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     ops: list[str] = field(default_factory=list)
     detailed: dict[str, str] = field(default_factory=dict)
+    virtual: bool = False
+    """Let each call run on a virtual clock, so that no wait takes time."""
+    waited_s: float = 0
+    """With `virtual`: the virtual seconds of the last call."""
 
     def __post_init__(self):
         self.provider = TpuProvider(self.cloud, self.pacing)
@@ -83,10 +89,21 @@ class FakeEngine:
             assert urn == self.urn
             self.lines.append(message)
 
+        async def warn(urn: str, message: str) -> None:
+            assert urn == self.urn
+            self.warnings.append(message)
+
+        self.provider.engine_log.warn = warn  # type: ignore[method-assign] - as below
         self.provider.engine_log.show = show  # type: ignore[method-assign] - the engine's own end
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run(work)
+        if not self.virtual:
+            return asyncio.run(work)
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            try:
+                return runner.run(work)
+            finally:
+                self.waited_s = runner.get_loop().time()
 
     def check(self, given: dict[str, Any]) -> provider_pb2.CheckResponse:
         olds = wire.write(self.state.inputs if self.state else {})

@@ -227,3 +227,15 @@ def test_secrets_outside_metadata_stay_marked_in_the_state(engine: FakeEngine):
 def test_a_resource_of_another_type_is_refused():
     with pytest.raises(Aborted, match="gcp-tpu:index:Node is not a resource of gcp-tpu"):
         FakeEngine(FakeTpu(), urn="urn:pulumi:dev::demo::gcp-tpu:index:Node::serve").check(wanted())
+
+
+@pytest.mark.parametrize("given", ["tpu7x-standard-4t", "v7x-8", "TPU7x", "tpu-v7x-8", "ironwood-4"])
+def test_tpu7x_is_refused_with_where_it_is_offered(engine: FakeEngine, given: str):
+    mistakes = engine.mistakes(wanted(acceleratorType=given))
+    assert list(mistakes) == ["acceleratorType"]
+    assert "TPU7x needs Google Kubernetes Engine: no queued resource has it" in mistakes["acceleratorType"]
+
+
+@pytest.mark.parametrize("given", ["v5p-8", "v5p-16", "v5litepod-8", "v6e-1"])
+def test_every_generation_of_queued_resources_is_accepted(engine: FakeEngine, given: str):
+    assert engine.mistakes(wanted(acceleratorType=given)) == {}

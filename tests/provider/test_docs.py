@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from gcp_tpu_provider.capacity_api import CapacityApi
+from gcp_tpu_provider.compute_api import ComputeApi
 from gcp_tpu_provider.reference import reference
 from gcp_tpu_provider.tpu_api import TRIED_WITHOUT_FORCE, TpuApi
 from gcp_tpu_provider.transport import Pacing
@@ -34,6 +36,7 @@ def test_the_limits_in_the_text_are_the_codes():
 def test_the_states_and_calls_in_the_text_are_the_codes():
     sentence = next(line for line in PAGE.splitlines() if line.startswith("The provider first deletes without force"))
     assert set(re.findall(r"[A-Z_]{6,}", sentence)) == TRIED_WITHOUT_FORCE
-    calls = [name for name in vars(TpuApi) if not name.startswith("_") and name != "transport"]
+    calls = [name for name, found in vars(CapacityApi).items() if not name.startswith("_") and callable(found)]
     assert len(calls) == 8
+    assert all(callable(getattr(backend, name)) for backend in (TpuApi, ComputeApi) for name in calls)
     assert "eight calls" in PAGE

@@ -122,6 +122,12 @@ class Project:
             f"{url}?merge=true", json={"tpu": {"zones": zones}}, headers=identity, timeout=60
         ).raise_for_status()
 
+    def advance(self, seconds: float) -> None:
+        """Move the cloud's clock."""
+        url = f"{self.environment['LOCALCLOUD_URL']}/admin/advance"
+        identity = {"Authorization": f"Bearer {self.environment['LOCALCLOUD_TOKEN']}"}
+        requests.post(url, json={"seconds": seconds}, headers=identity, timeout=60).raise_for_status()
+
     def until(self, condition: Any, what: str, limit_s: float = 60) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
@@ -357,6 +363,85 @@ def test_a_suspended_one_is_seen_by_refresh_and_replaced_without_a_name_clash(pr
     assert again
     assert again["outputs"]["state"] == "ACTIVE"
     assert again["outputs"]["createTime"] > state["outputs"]["createTime"]
+
+
+def test_an_accepted_request_is_looked_at_by_each_up_and_taken_over_when_its_capacity_has_come(project: Project):
+    project.capacity(us_east5_a=0)
+    project.declare(waitFor="accepted")
+    project.pulumi("up", "--yes", "--skip-preview")
+    state = project.state()
+    assert state
+    assert state["outputs"]["state"] in {"ACCEPTED", "WAITING_FOR_RESOURCES"}
+    assert not state.get("initErrors")
+    assert "state" in project.pulumi("preview", "--diff"), "the preview names what the next one looks at"
+    project.capacity(us_east5_a=4)
+    project.until(lambda: project.listed("us-east5-a")[0]["state"]["state"] == "ACTIVE", "the capacity comes")
+    project.pulumi("up", "--yes", "--skip-preview")
+    again = project.state()
+    assert again
+    assert again["outputs"]["state"] == "ACTIVE"
+    assert again["outputs"]["createTime"] == state["outputs"]["createTime"]
+    project.pulumi("preview", "--expect-no-changes")
+
+
+def test_the_total_wait_ends_with_the_zones_that_were_not_asked_and_nothing_left(project: Project):
+    project.capacity(us_east5_a=0, us_east5_b=0)
+    project.declare(waitPerZoneS=60, waitTotalS=1)
+    text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
+    assert re.search(r"us-east5-a +no stock: .*: the total wait is over\.", text)
+    assert re.search(r"us-east5-b +not tried: the total wait of 1s ended before this zone was asked\.", text)
+    assert project.state() is None
+
+
+def test_a_run_is_renewed_before_its_end_and_the_old_machine_is_deleted(project: Project):
+    project.declare(maxRunDurationS=14400, renewBeforeS=3600)
+    project.pulumi("up", "--yes", "--skip-preview")
+    before = project.state()
+    assert before
+    project.pulumi("preview", "--expect-no-changes")
+    project.advance(3.5 * 3600)
+    shown = project.pulumi("preview", "--diff")
+    assert "(update)" in shown
+    assert "renewalName" in shown
+    project.pulumi("up", "--yes", "--skip-preview")
+    after = project.state()
+    assert after
+    assert after["outputs"]["name"] == "projects/local-project/locations/us-east5-a/queuedResources/serve-b"
+    assert project.everything() == [after["outputs"]["name"]]
+    assert after["outputs"]["nodeName"].endswith("/nodes/serve-node-b")
+    assert after["id"] == before["id"]
+    assert after["outputs"]["deadline"] > before["outputs"]["deadline"]
+    project.pulumi("preview", "--expect-no-changes")
+    project.pulumi("preview", "--refresh", "--expect-no-changes")
+    project.declare(maxRunDurationS=14400, renewBeforeS=3600, tags=["other"])
+    project.pulumi("up", "--yes", "--skip-preview")
+    node = project.call("GET", f"v2alpha1/{after['outputs']['nodeName']}").json()
+    assert node["tags"] == ["other"], "a change reaches the machine that serves now"
+    project.pulumi("destroy", "--yes")
+    assert project.everything() == []
+
+
+def test_ctrl_c_in_a_renewal_keeps_both_and_destroy_deletes_both(project: Project):
+    project.declare(renewBeforeS=3600)
+    project.pulumi("up", "--yes", "--skip-preview")
+    project.capacity(us_east5_a=0)
+    project.advance(3.5 * 3600)
+    process = project.start("up", "--yes", "--skip-preview")
+    project.until(
+        lambda: any(
+            item["name"].endswith("/serve-b") and item["state"]["state"] == "WAITING_FOR_RESOURCES"
+            for item in project.listed("us-east5-a")
+        ),
+        "the second request waits",
+    )
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    state = project.state()
+    assert state
+    assert state["outputs"]["name"].endswith("/serve"), "the old one serves"
+    assert state["outputs"]["renewalName"].endswith("/serve-b")
+    project.pulumi("destroy", "--yes")
+    assert project.everything() == []
 
 
 def test_an_import_by_full_name_takes_over_what_is_there(project: Project):

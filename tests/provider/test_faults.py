@@ -64,7 +64,7 @@ class TestInterruption:
 
     def test_a_refresh_after_the_interruption_does_not_make_it_look_finished(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
-        up_and_cancel(engine, cloud, wanted(), "GET", times=8)
+        up_and_cancel(engine, cloud, wanted(), "GET", times=12)
         engine.refresh()
         cloud.queued[cloud.name("us-east5-a")].steps.extend(["PROVISIONING", "ACTIVE"])
         assert engine.up(wanted()) == "update"
@@ -74,7 +74,7 @@ class TestInterruption:
 
     def test_ctrl_c_in_the_wait_and_then_destroy_leaves_nothing(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
-        up_and_cancel(engine, cloud, wanted(), "GET", times=8)
+        up_and_cancel(engine, cloud, wanted(), "GET", times=12)
         engine.destroy()
         assert cloud.queued == {}
 
@@ -94,7 +94,7 @@ class TestInterruption:
         self, engine: FakeEngine, cloud: FakeTpu
     ):
         cloud.scripts["us-east5-a"] = WAITING
-        up_and_cancel(engine, cloud, wanted(), "GET", times=8)
+        up_and_cancel(engine, cloud, wanted(), "GET", times=12)
         cloud.queued[cloud.name("us-east5-a")].steps.append("FAILED:gone after all")
         assert engine.up(wanted()) == "update"
         assert engine.state
@@ -107,7 +107,7 @@ class TestInterruption:
     def test_when_the_other_zones_fail_too_the_next_up_starts_over(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
         cloud.scripts["us-east5-b"] = ("FAILED:nothing here",)
-        up_and_cancel(engine, cloud, wanted(), "GET", times=8)
+        up_and_cancel(engine, cloud, wanted(), "GET", times=12)
         cloud.queued[cloud.name("us-east5-a")].steps.append("FAILED:gone after all")
         with pytest.raises(Aborted, match="No zone gave v6e-4") as ended:
             engine.up(wanted())

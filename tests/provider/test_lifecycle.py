@@ -2,9 +2,11 @@
 
 import hashlib
 from dataclasses import replace
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
 
 import pytest
+from gcp_tpu_provider.deadline import deadline_warning
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
 from gcp_tpu_provider.refusals import ADVICE, about_the_project
@@ -126,6 +128,40 @@ class TestCreate:
         engine.up(wanted(waitFor="accepted"))
         assert engine.state
         assert engine.state.outputs["state"] == "ACCEPTED"
+
+    def test_after_accepted_each_up_looks_whether_the_capacity_has_come_and_takes_it_over(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.scripts["us-east5-a"] = ("CREATING", "ACCEPTED")
+        accepted = wanted(waitFor="accepted")
+        engine.up(accepted)
+        assert engine.preview(accepted) == "update"
+        assert set(engine.detailed) == {"state"}, "the preview names what the next `up` looks at"
+        assert engine.up({**accepted, "tags": ["other"]}) == "update"
+        cloud.queued[cloud.name("us-east5-a")].steps.append("ACTIVE")
+        engine.up({**accepted, "tags": ["other"]})
+        assert engine.state
+        assert engine.state.outputs["state"] == "ACTIVE"
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["tags"] == ["other"], "a change in the queue is not lost"
+        assert engine.preview({**accepted, "tags": ["other"]}) == "same"
+        assert len(cloud.made("POST")) == 1
+
+    def test_what_is_waited_for_can_change_and_the_next_up_waits_for_the_rest(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving(waitFor="active"))
+        assert engine.state
+        assert "phase" not in engine.state.outputs
+        assert engine.preview(serving(waitFor="active")) == "same"
+        assert engine.up(serving()) == "update"
+        assert engine.state.outputs["phase"] == "ready"
+
+    def test_an_accepted_request_that_died_goes_to_the_next_zone(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts = {"us-east5-a": ("ACCEPTED", "FAILED:it was dropped"), "us-east5-b": ("ACCEPTED",)}
+        engine.up(wanted(waitFor="accepted"))
+        engine.up(wanted(waitFor="accepted"))
+        assert engine.state
+        assert engine.state.outputs["zone"] == "us-east5-b"
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
 
     def test_another_manager_gives_the_owner_label_another_name(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted(labels={"team": "ml"}))
@@ -341,6 +377,145 @@ class TestReady:
         assert engine.preview(serving()) == "replace"
 
 
+class TestRollBack:
+    """The machine goes back to its last good document, and says so."""
+
+    PAUSE: ClassVar = {
+        "serving-hash": sha(DOCUMENT),
+        "pause-began-at": "2026-11-20T18:00:00.000Z",
+        "pause-ended-at": "2026-11-20T18:01:30.000Z",
+    }
+
+    def boots(self, metadata: dict[str, Any]) -> list[dict[str, str]]:
+        """The first document and `mended` start; any other fails and is rolled back."""
+        asked = sha(metadata["document"])
+        if metadata["document"] in {DOCUMENT, "mended"}:
+            return [
+                {"phase": "loading"},
+                {"phase": "ready", "document-hash": asked, **self.PAUSE, "serving-hash": asked},
+            ]
+        reason = {"document-hash": asked, "detail": "vllm: error: unrecognized arguments: --no-such"}
+        return [
+            {"phase": "pulling image", "document-hash": asked, "serving-hash": sha(DOCUMENT)},
+            {**reason, "phase": "restoring", "serving-hash": ""},
+            {**reason, **self.PAUSE, "phase": "failed"},
+        ]
+
+    @pytest.fixture
+    def rolled_back(self, engine: FakeEngine, cloud: FakeTpu) -> FakeEngine:
+        cloud.boots = self.boots
+        engine.up(serving())
+        with pytest.raises(Aborted) as ended:
+            engine.up(serving("bad"))
+        assert ended.value.partial
+        self.message = ended.value.message
+        return engine
+
+    def test_up_fails_with_the_servers_words_and_says_what_serves_and_what_to_do(self, rolled_back: FakeEngine):
+        assert "unrecognized arguments: --no-such" in self.message
+        assert f"The old configuration serves: document {sha(DOCUMENT)[:12]}, not {sha('bad')[:12]}" in self.message
+        assert "requests failed for 1m30s" in self.message
+        assert "Mend or undo the change and run `pulumi up` again." in self.message
+        assert any("pulling image, the old server answers" in line for line in rolled_back.lines)
+
+    def test_the_state_and_a_refresh_say_both_and_the_preview_shows_an_update(self, rolled_back: FakeEngine):
+        for _ in range(2):
+            assert rolled_back.state
+            outputs = rolled_back.state.outputs
+            assert (outputs["phase"], outputs["documentHash"]) == ("failed", sha("bad"))
+            assert outputs["servingHash"] == sha(DOCUMENT)
+            assert rolled_back.preview(serving("bad")) == "update"
+            rolled_back.refresh()
+
+    def test_the_same_document_again_fails_again_at_once_and_changes_nothing(
+        self, rolled_back: FakeEngine, cloud: FakeTpu
+    ):
+        patched = len(cloud.made("PATCH"))
+        with pytest.raises(Aborted, match="does not try the same document a second time"):
+            rolled_back.up(serving("bad"))
+        assert len(cloud.made("PATCH")) == patched
+
+    @pytest.mark.parametrize("document", [DOCUMENT, "mended"])
+    def test_a_mended_or_undone_document_is_served(self, rolled_back: FakeEngine, document: str):
+        assert rolled_back.up(serving(document)) == "update"
+        assert rolled_back.state
+        assert rolled_back.state.outputs["servingHash"] == sha(document)
+        assert rolled_back.up(serving(document)) == "same"
+
+    def test_a_failure_from_before_a_change_of_its_limits_is_not_taken_for_the_new_attempt(
+        self, rolled_back: FakeEngine, cloud: FakeTpu
+    ):
+        failed = self.boots({"document": "bad"})[-1]
+        ready = {"phase": "ready", "document-hash": sha("bad")}
+        cloud.boots = lambda _metadata: [failed, failed, ready]
+        given = serving("bad")
+        rolled_back.up({**given, "metadata": {**given["metadata"], "limits": "longer"}})
+        assert rolled_back.state
+        assert rolled_back.state.outputs["phase"] == "ready"
+
+    def test_a_good_change_says_for_how_long_requests_failed(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = self.boots
+        engine.up(serving())
+        engine.up(serving("mended"))
+        assert engine.lines[-1].endswith(", requests failed for 1m30s")
+
+
+class TestTheEndOfTheRun:
+    def test_the_machine_is_told_when_google_has_said_it_and_that_is_no_drift(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        given = {**serving(), "ready": {**GUEST, "deadlineMetadataKey": "ends-at"}}
+        engine.up(given)
+        assert engine.state
+        (node,) = cloud.nodes.values()
+        assert node["metadata"]["ends-at"] == engine.state.outputs["deadline"]
+        engine.refresh()
+        assert engine.up(given) == "same"
+
+    @pytest.mark.parametrize(
+        ("left", "run_s", "words"),
+        [
+            (timedelta(minutes=29), 3600 * 4, "Google deletes the machine of Q at 2026-11-20 18:29 UTC, in 29m"),
+            (timedelta(minutes=31), 3600 * 4, ""),
+            (timedelta(hours=16), 7 * 86400, "in 16h"),
+            (timedelta(hours=17), 7 * 86400, ""),
+            (timedelta(seconds=-1), 3600, "ended at 2026-11-20 17:59 UTC. Run `pulumi up --refresh`"),
+        ],
+    )
+    def test_is_warned_of_before_it_comes(self, left: timedelta, run_s: int, words: str):
+        now = datetime(2026, 11, 20, 18, tzinfo=UTC)
+        deadline = (now + left).isoformat().replace("+00:00", "Z")
+        outputs = {"name": "Q", "deadline": deadline, "maxRunDurationS": run_s, "state": "ACTIVE"}
+        warning = deadline_warning(outputs, now)
+        assert words in warning
+        assert bool(words) == bool(warning)
+
+    def test_is_said_with_what_to_do_afterwards(self):
+        now = datetime(2026, 11, 20, 18, tzinfo=UTC)
+        said = deadline_warning({"name": "Q", "deadline": "2026-11-20T18:10:00Z", "state": "ACTIVE"}, now)
+        assert "Google deletes the machine of Q at 2026-11-20 18:10 UTC, in 10m." in said
+        assert said.endswith("Afterwards run `pulumi up --refresh` to request capacity again.")
+
+    @pytest.mark.parametrize(
+        "outputs", [{}, {"deadline": "soon"}, {"deadline": "2020-01-01T00:00:00Z", "state": "FAILED"}]
+    )
+    def test_that_is_not_known_or_has_passed_with_its_capacity_is_no_warning(self, outputs: dict[str, str]):
+        assert deadline_warning(outputs, datetime.now(UTC)) == ""
+
+    def test_reaches_the_engine_in_a_preview(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        assert engine.state
+        engine.state.outputs["deadline"] = "2020-01-01T00:00:00Z"
+        warnings: list[str] = []
+
+        async def warn(_urn: str, message: str) -> None:
+            warnings.append(message)
+
+        engine.provider.engine_log.warn = warn  # type: ignore[method-assign] - the engine's own end
+        engine.preview(serving())
+        assert ["ended at 2020-01-01 00:00 UTC" in message for message in warnings] == [True]
+
+
 class TestChangesInPlace:
     def test_a_new_document_reaches_the_node_and_nothing_else_is_touched(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.boots = boots
@@ -482,7 +657,7 @@ class TestRefresh:
         engine.up(wanted())
         if fate is None:
             cloud.nodes.clear()
-            cloud.boot = lambda name, spec: None  # type: ignore[method-assign]
+            cloud.boot = lambda name, spec, body: None  # type: ignore[method-assign]
         else:
             cloud.nodes[cloud.node_name("us-east5-a")]["state"] = fate
         engine.refresh()

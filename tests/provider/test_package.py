@@ -90,8 +90,15 @@ def _pins(path: Path) -> dict[str, str]:
 
 
 def test_its_words_are_those_of_the_contracts():
-    keys = (guest_attributes.PHASE_KEY, guest_attributes.DOCUMENT_HASH_KEY, guest_attributes.DETAIL_KEY)
-    assert keys == tpu_api.GUEST_ATTRIBUTE_KEYS
-    assert (guest_attributes.READY, guest_attributes.FAILED) == (tpu_api.READY_PHASE, tpu_api.FAILED_PHASE)
+    asked = (guest_attributes.PHASE_KEY, guest_attributes.DOCUMENT_HASH_KEY, guest_attributes.DETAIL_KEY)
+    serves = (guest_attributes.SERVING_HASH_KEY, guest_attributes.PAUSE_BEGAN_KEY, guest_attributes.PAUSE_ENDED_KEY)
+    assert (*asked, *serves) == tpu_api.GUEST_ATTRIBUTE_KEYS
+    phases = (
+        guest_attributes.READY,
+        guest_attributes.FAILED,
+        guest_attributes.RESTORING,
+        guest_attributes.ENDING,
+    )
+    assert phases == (tpu_api.READY_PHASE, tpu_api.FAILED_PHASE, tpu_api.RESTORING_PHASE, tpu_api.ENDING_PHASE)
     owner = desired_state.DesiredState("urn:x", {"labels": {labels.MANAGED_BY_LABEL: labels.PRODUCT}}).owner_labels
     assert {key: len(value) for key, value in owner.items()} == {labels.URN_LABEL: labels.URN_DIGITS}

@@ -22,6 +22,9 @@ EXAMPLES = 2000 if settings.get_current_profile_name() == "long" else 150
 LATE_S = (0.0, 0.0, 0.0, 0.01, 0.06, 0.11)
 """When a commit becomes visible. The harness waits 0.05 s for a lost answer in an update, and 0.1 s in a deletion or a refresh."""
 
+HOURS = (0.0, 0.0, 0.5, 3.0, 3.5, 4.5)
+"""How much time passes before a step. A run lasts four hours: in its last hour, or its last three, it is renewed."""
+
 TIMEOUT_S = 0.15
 """The custom timeout of an update: some capacity never comes."""
 
@@ -46,6 +49,7 @@ WISHES = st.fixed_dictionaries(
         "acceleratorType": st.sampled_from(["v6e-4", "v6e-4", "v6e-8"]),
         "allowReplaceActive": st.booleans(),
         "tags": st.sampled_from([["serve"], ["serve", "other"]]),
+        "renewBeforeS": st.sampled_from([None, 3600, 3600, 10800]),
     }
 )
 FAULTS = st.lists(
@@ -57,7 +61,7 @@ FAULTS = st.lists(
 )
 ENDS = st.one_of(
     st.none(),
-    st.tuples(st.sampled_from(["kill before", "kill after", "cancel"]), st.integers(1, 30)),
+    st.tuples(st.sampled_from(["kill before", "kill after", "cancel"]), st.integers(1, 60)),
     st.tuples(st.sampled_from(["kill before", "kill after"]), st.just(0)),  # 0: at the request itself
 )
 STEPS = st.lists(
@@ -68,10 +72,11 @@ STEPS = st.lists(
             "faults": FAULTS,
             "end": ENDS,
             "late_s": st.sampled_from(LATE_S),
+            "hours": st.sampled_from(HOURS),
         }
     ),
     min_size=1,
-    max_size=4,
+    max_size=5,
 )
 
 
@@ -114,7 +119,7 @@ class World:
         for zone in sorted(strangers):
             labels = {"gemma-serving-urn": urn_hash("another")}
             body = {"tpu": {"nodeSpec": [{"parent": "p", "nodeId": "n", "node": {"labels": labels}}]}}
-            identifier = "serve" if zone == "asia-northeast1-b" else "serve-too"
+            identifier = {"asia-northeast1-b": "serve", "us-east5-b": "serve-b"}.get(zone, "serve-too")
             kept, self.cloud.refusals = self.cloud.refusals, {}
             self.cloud.create(f"projects/my-project/locations/{zone}", zone, {"queuedResourceId": identifier}, body)
             self.cloud.refusals = kept
@@ -129,22 +134,27 @@ class World:
         before, ended = deepcopy(engine.state), Ending(engine, step["end"])
         cloud.faults.extend(step["faults"])
         cloud.hidden_s = step["late_s"]
+        cloud.pass_time(step["hours"])
         cloud.on_call = ended
         actions = {
             "up": lambda: engine.up(wanted(**step["wish"]), timeout_s=TIMEOUT_S),
             "refresh": self.refresh,
             "destroy": engine.destroy,
         }
-        with suppress(Aborted):
+        with suppress(Aborted, KilledError):
             actions[step["do"]]()
         if ended.killed:
             engine.state = before
+        if ended.killed or engine.state is None:
             self.settle()
         cloud.on_call = None
         cloud.faults.clear()
 
     def settle(self) -> None:
-        """Let everything become visible: whoever starts again after a kill is slower than Google. Without a state nobody could tell."""
+        """Let everything become visible: whoever starts again after a kill is slower than Google. Without a state nobody could tell.
+
+        The same after a deletion: a commit that is later than the deletion looks for is found by a later creation, if it is visible then.
+        """
         time.sleep(max([0.0, *(item.visible_at_s - time.monotonic() for item in self.cloud.queued.values())]))
 
     def refresh(self) -> None:
@@ -166,7 +176,58 @@ def test_one_more_up_and_destroy_leave_nothing_of_ours_and_everything_of_others(
     world = World(scripts, strangers, refused)
     for step in steps:
         world.play(step)
+    require_an_end(world)
+
+
+RENEWALS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "do": st.sampled_from(["up", "up", "up", "up", "up", "up", "refresh", "destroy"]),
+            "wish": st.fixed_dictionaries(
+                {
+                    "zones": st.permutations(ZONES[:2]),
+                    "renewBeforeS": st.sampled_from([3600, 3600, 3600, 10800, None]),
+                    "waitFor": st.sampled_from(["active", "active", "accepted"]),
+                    "allowReplaceActive": st.just(True),
+                    "tags": st.sampled_from([["serve"], ["serve", "other"]]),
+                }
+            ),
+            "faults": st.one_of(st.just([]), FAULTS),
+            "end": st.one_of(st.none(), ENDS),
+            "late_s": st.sampled_from(LATE_S[:-1]),
+            "hours": st.sampled_from((3.2, 3.5, 0.2, 4.5)),
+        }
+    ),
+    min_size=2,
+    max_size=6,
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    later=st.fixed_dictionaries(dict.fromkeys(ZONES[:2], st.one_of(st.just(("ACTIVE",)), SCRIPTS))),
+    stranger=st.sets(st.just("us-east5-b"), max_size=1),
+    steps=RENEWALS,
+)
+def test_no_end_of_a_renewal_leaves_more_than_one_that_serves(
+    later: dict[str, tuple[str, ...]], stranger: set[str], steps: list[dict[str, Any]]
+):
+    random.seed(0)
+    world = World({}, stranger, set())
+    world.engine.up(wanted(renewBeforeS=3600))
+    for step in steps:
+        was_there = world.engine.state is not None
+        world.play(step)
+        world.cloud.scripts = later
+        if step["do"] == "destroy" and was_there and world.engine.state is None:
+            assert world.ours() == [], "a destroy deletes both"
+    require_an_end(world)
+
+
+def require_an_end(world: World) -> None:
+    """One more `up` has one queued resource, and `destroy` none; what is of others is as it was."""
     cloud, engine = world.cloud, world.engine
+    world.settle()
     cloud.hidden_s = 0
     cloud.scripts = dict.fromkeys(ZONES, ("ACTIVE",))
     cloud.refusals.clear()

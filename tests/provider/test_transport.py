@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import google.oauth2.credentials
@@ -298,3 +298,17 @@ def test_guest_attributes_of_a_machine_that_is_not_up_are_empty(monkeypatch: pyt
         )
         assert told is None
         assert json.loads(server.bodies[0]) == {"queryPath": "ns/"}
+
+
+def test_googles_time_is_that_of_its_last_answer(monkeypatch: pytest.MonkeyPatch):
+    server = Server(answers=[(200, {}, {"Date": "Fri, 20 Nov 2026 11:00:00 GMT"}), (200, {}, {"Date": "nonsense"})])
+
+    async def ask(transport: HttpTpuTransport) -> None:
+        assert abs(transport.now() - datetime.now(UTC)) < timedelta(hours=1), "before the first answer: this machine's"
+        await transport.call("GET", "v2alpha1/projects/p/locations")
+        eleven = datetime(2026, 11, 20, 11, tzinfo=UTC)
+        assert eleven <= transport.now() < eleven + timedelta(hours=1)
+        await transport.call("GET", "v2alpha1/projects/p/locations")
+        assert eleven <= transport.now() < eleven + timedelta(hours=1), "what is no time changes nothing"
+
+    talk(server, ask, monkeypatch)

@@ -1,0 +1,317 @@
+"""Capacity as instances of Compute Engine: ct6e machine types with flex-start, spot or on-demand.
+
+Names, paths and fields follow Google's discovery document `compute.v1`, revision 20261106. An instance is the request and the machine in one.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, ClassVar, Final, cast
+
+from gcp_tpu_provider.compute_request import MACHINE_TYPES, REQUEST_KEY, access_config
+from gcp_tpu_provider.errors import GoogleError, TpuProviderError
+from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
+from gcp_tpu_provider.resource_record import owner_labels
+from gcp_tpu_provider.tpu_api import (
+    ACTIVE,
+    GUEST_ATTRIBUTE_KEYS,
+    NOT_PUBLISHED,
+    GuestReport,
+    LongRunningOperation,
+    NodeInfo,
+    NodeRequest,
+    QueuedResourceInfo,
+)
+from gcp_tpu_provider.transport import TpuTransport
+
+_ROOT: Final = "compute/v1/"
+_STATES: Final[Mapping[str, str]] = {
+    "PENDING": "WAITING_FOR_RESOURCES",
+    "PROVISIONING": "PROVISIONING",
+    "STAGING": "PROVISIONING",
+    "RUNNING": ACTIVE,
+    "REPAIRING": ACTIVE,
+    "PENDING_STOP": "SUSPENDING",
+    "STOPPING": "SUSPENDING",
+    "SUSPENDING": "SUSPENDING",
+    "DEPROVISIONING": "SUSPENDING",
+    "TERMINATED": "SUSPENDED",
+    "STOPPED": "SUSPENDED",
+    "SUSPENDED": "SUSPENDED",
+}
+"""Status of an instance (Compute Engine, "Instance lifecycle") -> state of a queued resource. An instance that stops or has stopped never
+serves again here: it is deleted and asked for anew."""
+_NODE_STATES: Final[Mapping[str, str]] = {
+    "PENDING": "CREATING",
+    "PROVISIONING": "CREATING",
+    "STAGING": "CREATING",
+    "RUNNING": "READY",
+    "TERMINATED": "TERMINATED",
+    "STOPPED": "TERMINATED",
+    "SUSPENDED": "TERMINATED",
+}
+"""Status of an instance -> state of a node. Others keep Compute Engine's word."""
+_LINK: Final = re.compile(r"^https?://[^/]+/compute/[a-z0-9]+/")
+_CHANGED_MEANWHILE: Final = 3
+"""How often a change is tried that somebody else's change came before."""
+_OPERATION_LIMIT_S: Final = 600.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+
+
+@dataclass(slots=True)
+class ComputeApi:
+    """The API calls of the provider. Each raises GoogleError or NoAnswerError."""
+
+    vanished: ClassVar[str] = (
+        "The instance is gone: Google had no capacity within the request's time, or someone else deleted it."
+    )
+
+    transport: TpuTransport
+    _seen: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Instances as they were read last. A change is one of what was read, and keeps what others changed since."""
+
+    async def zones_to_search(self, project: str, identifier: str) -> tuple[str, ...]:
+        """Return every zone that has an instance of this name."""
+        zones: list[str] = []
+        token = ""
+        while True:
+            query = {"filter": f"name={identifier}", **({"pageToken": token} if token else {})}
+            page = await self.transport.call("GET", f"{_ROOT}projects/{project}/aggregated/instances", query=query)
+            scopes = object_of(page, "items")
+            zones += [scope.removeprefix("zones/") for scope, found in scopes.items() if found.get("instances")]
+            token = text_of(page, "nextPageToken")
+            if not token:
+                return tuple(zones)
+
+    async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
+        """Request an instance of this full name. Sending the same request id again has no further effect."""
+        path = f"{_ROOT}{name.rpartition('/')[0]}"
+        query = {"requestId": request_id}
+        return _operation(await self.transport.call("POST", path, query=query, body=body, creation=True), name)
+
+    async def find_queued_resource(self, name: str) -> QueuedResourceInfo | None:
+        """Return the instance as a request, or None if none has this name."""
+        raw = await self._find(name)
+        return None if raw is None else _request(raw, name)
+
+    async def delete_queued_resource(self, name: str, *, force: bool, request_id: str) -> LongRunningOperation:  # noqa: ARG002 - the seam's
+        """Request the deletion. Compute Engine deletes in every state, so `force` changes nothing."""
+        answer = await self.transport.call("DELETE", f"{_ROOT}{name}", query={"requestId": request_id})
+        return _operation(answer, name)
+
+    async def find_node(self, name: str) -> NodeInfo | None:
+        """Return the instance as a machine, or None if none has this name."""
+        raw = await self._find(name)
+        if raw is None:
+            return None
+        self._seen[name] = raw
+        return _node(raw, name)
+
+    async def patch_node(self, name: str, changes: Mapping[str, Any], mask: str) -> LongRunningOperation:  # noqa: ARG002 - the seam's
+        """Change labels, metadata, tags and the external address of the instance that `find_node` returned last, one after the other.
+
+        What others changed since then is kept.
+        """
+        last = LongRunningOperation(name="", done=True, error="")
+        for what, value in changes.items():
+            last = await self._settled(await self._patch(name, what, value))
+            if last.error or not last.done:
+                return last
+        return last
+
+    async def find_guest_report(self, node: str, namespace: str) -> GuestReport | None:
+        """Return what the machine last published in a namespace of its guest attributes, or None if it has published nothing."""
+        try:
+            query = {"queryPath": f"{namespace}/"}
+            raw = await self.transport.call("GET", f"{_ROOT}{node}/getGuestAttributes", query=query)
+        except GoogleError as error:
+            if error.status in NOT_PUBLISHED:
+                return None
+            raise
+        items = objects_of(object_of(raw, "queryValue"), "items")
+        found = {
+            text_of(item, "key"): text_of(item, "value")
+            for item in items
+            if item.get("namespace", namespace) == namespace
+        }
+        return GuestReport(*(found.get(key, "") for key in GUEST_ATTRIBUTE_KEYS)) if found else None
+
+    async def get_operation(self, name: str) -> LongRunningOperation:
+        """Return an operation. One that Google no longer has counts as done."""
+        try:
+            return _operation(await self.transport.call("GET", f"{_ROOT}{name}"), name)
+        except GoogleError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return LongRunningOperation(name=name, done=True, error="")
+            raise
+
+    async def _find(self, name: str) -> dict[str, Any] | None:
+        try:
+            return await self.transport.call("GET", f"{_ROOT}{name}")
+        except GoogleError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    async def _patch(self, name: str, what: str, value: Any) -> LongRunningOperation:  # noqa: ANN401 - a property's value
+        if what == "networkConfig":
+            return await self._set_external(name, wanted=bool(value["enableExternalIps"]))
+        for _ in range(_CHANGED_MEANWHILE):
+            try:
+                verb, body = _change(what, value, self._seen[name])
+                return _operation(await self.transport.call("POST", f"{_ROOT}{name}/{verb}", body=body), name)
+            except GoogleError as error:
+                if error.status != HTTPStatus.PRECONDITION_FAILED:
+                    raise
+            value = await self._merged(name, what, value)
+        raise TpuProviderError(f"Somebody else changes {what} of {name} all the time. Run `pulumi up` again.")
+
+    async def _set_external(self, name: str, *, wanted: bool) -> LongRunningOperation:
+        if wanted:
+            query = {"networkInterface": "nic0"}
+            path, body = f"{_ROOT}{name}/addAccessConfig", access_config()
+            return _operation(await self.transport.call("POST", path, query=query, body=body), name)
+        given = objects_of(_interface(self._seen[name]), "accessConfigs") or [access_config()]
+        query = {"networkInterface": "nic0", "accessConfig": str(given[0]["name"])}
+        return _operation(await self.transport.call("POST", f"{_ROOT}{name}/deleteAccessConfig", query=query), name)
+
+    async def _merged(self, name: str, what: str, wanted: Any) -> Any:  # noqa: ANN401 - a property's value
+        """Read the instance again. Return the wanted value with what others changed meanwhile."""
+        before = self._seen[name]
+        after = await self._find(name)
+        if after is None:
+            raise TpuProviderError(f"{name} is gone. Run `pulumi up --refresh`.")
+        self._seen[name] = after
+        if not isinstance(wanted, dict):
+            return wanted
+        ours = cast("dict[str, str]", wanted)
+        old, new = (_labels(raw) if what == "labels" else _metadata(raw) for raw in (before, after))
+        kept = {key: new[key] for key in new if old.get(key) == ours.get(key)}
+        return kept | {key: ours[key] for key in ours if old.get(key) != ours[key]}
+
+    async def _settled(self, operation: LongRunningOperation) -> LongRunningOperation:
+        """Wait until an operation is done: the next one on the same instance needs that. Return it undone if that takes too long."""
+        waited_s, pause_s = 0.0, _FIRST_PAUSE_S
+        while not operation.done and waited_s < _OPERATION_LIMIT_S:
+            await asyncio.sleep(pause_s)
+            waited_s, pause_s = waited_s + pause_s, min(pause_s * 2, _LONGEST_PAUSE_S)
+            operation = await self.get_operation(operation.name)
+        return operation
+
+
+def _change(what: str, value: Any, raw: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:  # noqa: ANN401 - a property's value
+    """Return the verb and the body that change a property of an instance as it was read."""
+    if what == "labels":
+        return "setLabels", {"labels": dict(value), "labelFingerprint": text_of(raw, "labelFingerprint")}
+    if what == "tags":
+        return "setTags", {"items": list(value), "fingerprint": text_of(object_of(raw, "tags"), "fingerprint")}
+    if what == "metadata":
+        note = _all_metadata(raw).get(REQUEST_KEY)
+        items = {**value, **({REQUEST_KEY: note} if note is not None else {})}
+        fingerprint = text_of(object_of(raw, "metadata"), "fingerprint")
+        pairs = [{"key": key, "value": text} for key, text in items.items()]
+        return "setMetadata", {"items": pairs, "fingerprint": fingerprint}
+    raise TpuProviderError(f"Compute Engine cannot change {what} of an instance. Undo the change.")
+
+
+def _all_metadata(raw: Mapping[str, Any]) -> dict[str, str]:
+    items = objects_of(object_of(raw, "metadata"), "items")
+    return {text_of(item, "key"): text_of(item, "value") for item in items}
+
+
+def _metadata(raw: Mapping[str, Any]) -> dict[str, str]:
+    """Return the metadata without the provider's own key."""
+    return {key: value for key, value in _all_metadata(raw).items() if key != REQUEST_KEY}
+
+
+def _labels(raw: Mapping[str, Any]) -> dict[str, str]:
+    return dict(object_of(raw, "labels"))
+
+
+def _interface(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    interfaces = objects_of(raw, "networkInterfaces")
+    return interfaces[0] if interfaces else {}
+
+
+def _operation(raw: Mapping[str, Any], name: str) -> LongRunningOperation:
+    """Return an operation. `name` is the full name of the instance, or of the operation."""
+    zone = "/".join(name.split("/")[:4])
+    errors = objects_of(object_of(raw, "error"), "errors")
+    text = "; ".join(f"{error.get('message') or 'no explanation'} ({error.get('code', '?')})" for error in errors)
+    full = f"{zone}/operations/{raw['name']}" if raw.get("name") else ""
+    return LongRunningOperation(name=full, done=raw.get("status") == "DONE", error=text)
+
+
+def _request(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:
+    scheduling, status = object_of(raw, "scheduling"), text_of(raw, "status") or "PROVISIONING"
+    run_s = text_of(object_of(scheduling, "maxRunDuration"), "seconds")
+    return QueuedResourceInfo(
+        name=name,
+        state=_STATES.get(status, status),
+        state_initiator="",
+        error=text_of(raw, "statusMessage"),
+        create_time=text_of(raw, "creationTimestamp"),
+        provisioning_model=text_of(scheduling, "provisioningModel") or "STANDARD",
+        reservation_name="",
+        max_run_duration_s=int(run_s) if run_s else None,
+        valid_until_duration_s=None,
+        nodes=(NodeRequest(node_id=name.rpartition("/")[2], config=_config(raw)),),
+    )
+
+
+def _config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the request in the words of the Cloud TPU API. Labels and metadata are those that the request declared, and the owner's label."""
+    labels, metadata, note, interface = _labels(raw), _metadata(raw), _note(raw), _interface(raw)
+    account = next(iter(objects_of(raw, "serviceAccounts")), None)
+    size_gb = next((text_of(disk, "diskSizeGb") for disk in objects_of(raw, "disks") if disk.get("boot")), "")
+    machine = text_of(raw, "machineType").rpartition("/")[2]
+    config: dict[str, Any] = {
+        "acceleratorType": next((kind for kind, name in MACHINE_TYPES.items() if name == machine), machine),
+        "runtimeVersion": note.get("image"),
+        "labels": {**_declared(labels, note.get("labels")), **owner_labels(labels)},
+        "metadata": _declared(metadata, note.get("metadata")),
+        "tags": list(object_of(raw, "tags").get("items") or ()),
+        "networkConfig": {
+            "network": _LINK.sub("", text_of(interface, "network")) or None,
+            "subnetwork": text_of(interface, "subnetwork").rpartition("/")[2] or None,
+            "enableExternalIps": bool(objects_of(interface, "accessConfigs")),
+        },
+    }
+    if account is not None:
+        config["serviceAccount"] = {"email": text_of(account, "email"), "scope": list(account.get("scopes") or ())}
+    return config | ({"bootDiskConfig": {"diskSizeGb": size_gb}} if size_gb else {})
+
+
+def _note(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the provider noted about the request; nothing for an instance of somebody else's."""
+    try:
+        found: object = json.loads(_all_metadata(raw).get(REQUEST_KEY) or "{}")
+    except ValueError:
+        return {}
+    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _declared(values: Mapping[str, str], keys: Sequence[str] | None) -> dict[str, str]:
+    """Return what the request declared; everything if nobody noted that."""
+    return {key: value for key, value in values.items() if keys is None or key in keys}
+
+
+def _node(raw: Mapping[str, Any], name: str) -> NodeInfo:
+    interface, status = _interface(raw), text_of(raw, "status")
+    external = objects_of(interface, "accessConfigs")
+    return NodeInfo(
+        name=name,
+        state=_NODE_STATES.get(status, status),
+        health="",
+        description=text_of(raw, "description"),
+        labels=_labels(raw),
+        tags=tuple(object_of(raw, "tags").get("items") or ()),
+        metadata=_metadata(raw),
+        enable_external_ips=bool(external),
+        ips=tuple(filter(None, [text_of(interface, "networkIP")])),
+        external_ips=tuple(filter(None, (text_of(item, "natIP") for item in external))),
+        deadline=text_of(object_of(object_of(raw, "resourceStatus"), "scheduling"), "terminationTimestamp"),
+    )

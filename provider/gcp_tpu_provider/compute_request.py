@@ -1,0 +1,122 @@
+"""The request for an instance with a TPU that Compute Engine gets (Instance of compute.v1), from checked inputs.
+
+Fields follow Google's discovery document `compute.v1`, revision 20261106, and Compute Engine's pages "Create a Flex-start VM" and "TPU machines".
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+CLOUD_TPU, COMPUTE_ENGINE = "cloud-tpu", "compute-engine"
+"""Values of the input `api`."""
+MACHINE_TYPES: Final[Mapping[str, str]] = {
+    "v6e-1": "ct6e-standard-1t",
+    "v6e-4": "ct6e-standard-4t",
+    "v6e-8": "ct6e-standard-8t",
+}
+"""Accelerator type -> machine type. Compute Engine refuses to create those of v5e, although it lists them."""
+MODELS: Final[Mapping[str, str]] = {"flex-start": "FLEX_START", "spot": "SPOT", "standard": "STANDARD"}
+MAX_REQUEST_VALID_S: Final = 7200
+"""Longest time that Compute Engine keeps a flex-start request (Google Cloud blog, "Introducing Flex-start VMs", 2025-09-25)."""
+MIN_REQUEST_VALID_S: Final = 90
+"""A request with a shorter time does not wait (Compute Engine, "Instance lifecycle", PENDING)."""
+MIN_RUN_S: Final = 600
+"""Shortest run of a flex-start instance (Compute Engine, "Provisioning models")."""
+DEFAULT_BOOT_DISK_GB: Final = 100
+"""As the Cloud TPU API gives. Compute Engine's default is the size of the image, 10 GB, which holds no container image for TPUs."""
+REQUEST_KEY: Final = "gcp-tpu-request"
+"""Metadata key with what the instance does not show of its request: the boot image, and the keys that were declared. The provider keeps it
+apart from the program's metadata."""
+
+
+def instance_name(project: str, zone: str, identifier: str) -> str:
+    """Return the full name of an instance."""
+    return f"projects/{project}/zones/{zone}/instances/{identifier}"
+
+
+def is_instance(name: str) -> bool:
+    """Return whether a full name is that of an instance of Compute Engine."""
+    return "/instances/" in name
+
+
+def request_note(image: str, labels: Mapping[str, str], metadata: Mapping[str, str]) -> str:
+    """Return the value of `REQUEST_KEY`."""
+    return json.dumps({"image": image, "labels": sorted(labels), "metadata": sorted(metadata)}, sort_keys=True)
+
+
+def instance_body(
+    inputs: Mapping[str, Any], zone: str, *, identifier: str, labels: Mapping[str, str], owner_labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the request body for a zone. `labels` are those of the program."""
+    project, model, image = str(inputs["project"]), str(inputs["provisioningModel"]), str(inputs["runtimeVersion"])
+    metadata = cast("dict[str, str]", inputs.get("metadata") or {})
+    items = {**metadata, REQUEST_KEY: request_note(image, labels, metadata)}
+    account = cast("dict[str, Any]", inputs.get("serviceAccount") or {"email": "default"})
+    place = f"projects/{project}/zones/{zone}"
+    body: dict[str, Any] = {
+        "name": identifier,
+        "machineType": f"{place}/machineTypes/{MACHINE_TYPES[str(inputs['acceleratorType'])]}",
+        "labels": {**labels, **owner_labels},
+        "metadata": {"items": [{"key": key, "value": value} for key, value in items.items()]},
+        "disks": [
+            {
+                "boot": True,
+                "autoDelete": True,
+                "initializeParams": {
+                    "sourceImage": image,
+                    "diskSizeGb": str(int(inputs.get("bootDiskSizeGb") or DEFAULT_BOOT_DISK_GB)),
+                },
+            }
+        ],
+        "networkInterfaces": [_interface(inputs, project, zone)],
+        "serviceAccounts": [{"email": account["email"], "scopes": account.get("scopes") or [CLOUD_SCOPE]}],
+        "scheduling": _scheduling(inputs, model),
+    }
+    if inputs.get("tags"):
+        body["tags"] = {"items": list(inputs["tags"])}
+    if model == "flex-start":
+        body["params"] = {"requestValidForDuration": {"seconds": str(_valid_s(inputs))}}
+        body["reservationAffinity"] = {"consumeReservationType": "NO_RESERVATION"}
+    return body
+
+
+CLOUD_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+
+
+def access_config() -> dict[str, str]:
+    """Return what gives a network interface an external address."""
+    return {"type": "ONE_TO_ONE_NAT", "name": "external-nat"}
+
+
+def _interface(inputs: Mapping[str, Any], project: str, zone: str) -> dict[str, Any]:
+    interface: dict[str, Any] = {}
+    network, subnetwork = inputs.get("network"), inputs.get("subnetwork")
+    if network or not subnetwork:
+        interface["network"] = _full(str(network or "default"), f"projects/{project}/global/networks/")
+    if subnetwork:
+        region = zone.rpartition("-")[0]
+        interface["subnetwork"] = _full(str(subnetwork), f"projects/{project}/regions/{region}/subnetworks/")
+    if inputs.get("enableExternalIps"):
+        interface["accessConfigs"] = [access_config()]
+    return interface
+
+
+def _full(name: str, folder: str) -> str:
+    return name if "/" in name else f"{folder}{name}"
+
+
+def _scheduling(inputs: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Return the schedule. The end of the run and a preemption delete the instance, so that nothing of it is left to pay for."""
+    scheduling: dict[str, Any] = {"provisioningModel": MODELS[model], "onHostMaintenance": "TERMINATE"}
+    if model != "standard":
+        scheduling |= {"automaticRestart": False, "instanceTerminationAction": "DELETE"}
+    if "maxRunDurationS" in inputs:
+        run = {"seconds": str(int(inputs["maxRunDurationS"]))}
+        scheduling |= {"maxRunDuration": run, "instanceTerminationAction": "DELETE"}
+    return scheduling
+
+
+def _valid_s(inputs: Mapping[str, Any]) -> int:
+    """Return how long Google keeps the request: `validUntilDurationS`, within what Compute Engine allows."""
+    wanted_s = int(inputs.get("validUntilDurationS") or inputs["waitPerZoneS"])
+    return max(MIN_REQUEST_VALID_S, min(MAX_REQUEST_VALID_S, wanted_s))

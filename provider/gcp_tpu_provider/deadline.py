@@ -1,0 +1,37 @@
+"""The end of a machine's run duration, for people who preview or update."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.diff import is_dead
+from gcp_tpu_provider.durations import for_people
+
+LEAST_LEFT = timedelta(minutes=30)
+LEAST_SHARE_LEFT = 0.1
+"""A warning comes when less is left than this share of the run duration, or than LEAST_LEFT."""
+
+
+def deadline_warning(outputs: Mapping[str, Any], now: datetime) -> str:
+    """Return a warning that Google soon deletes the machine, or has done so; an empty text if there is no need."""
+    state = cast("wire.Properties", wire.reveal(dict(outputs)))
+    text = state.get("deadline")
+    if not isinstance(text, str) or not text or is_dead(state):
+        return ""
+    try:
+        deadline = datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return ""
+    run_s = state.get("maxRunDurationS")
+    share = timedelta(seconds=float(run_s) * LEAST_SHARE_LEFT) if isinstance(run_s, int | float) else timedelta()
+    left = deadline - now
+    if left > max(LEAST_LEFT, share):
+        return ""
+    at = f"{deadline:%Y-%m-%d %H:%M} UTC"
+    if left <= timedelta():
+        return f"The run duration of {state.get('name')} ended at {at}. Run `pulumi up --refresh` to request capacity again."
+    return (
+        f"Google deletes the machine of {state.get('name')} at {at}, in {for_people(left.total_seconds())}. "
+        "Afterwards run `pulumi up --refresh` to request capacity again."
+    )
