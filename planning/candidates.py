@@ -21,13 +21,14 @@ from planning.hardware import (
     host_of,
     known_places,
 )
+from planning.images import DEFAULT_IMAGES, built_images
 from planning.memory import comfortable_utilization
 from planning.multimodal import prompt_tokens
 from planning.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, region_of, slice_parts
 from planning.quantization import QUANTIZED_BY_VLLM
 from planning.recommendation import MAX_MODEL_LEN, MAX_NUM_SEQS, SMALL_DEVICE_GIB, SMALL_DEVICE_MAX_NUM_SEQS
 from planning.resolve import resolve
-from planning.support import support_of
+from planning.support import generation_of, kind_of_model, support_of
 from planning.types import CloudRunOptions, Deployment, Platform, TpuOptions, WeightsMode
 from planning.units import align_to, next_power_of_two
 from planning.vllm_args import Modality, VllmOptions
@@ -131,9 +132,21 @@ def servings_of(checkpoints: tuple[Checkpoint, ...]) -> Iterator[Served]:
                 yield Served(checkpoint=checkpoint, quantization=scheme)
 
 
-def loads(served: Served, accelerator: Accelerator) -> bool:
-    """Return whether this project's image is known to load the precision there."""
-    return support_of(served.scheme, spec_of(served.checkpoint.id), accelerator).answer == "yes"
+def image_for(served: Served, accelerator: Accelerator) -> str | None:
+    """Return the name of the image that is known to load the precision there: the one of the target, else one that this project builds.
+
+    None if there is no such image.
+    """
+    spec = spec_of(served.checkpoint.id)
+    if support_of(served.scheme, spec, accelerator).answer == "yes":
+        return DEFAULT_IMAGES["tpu" if accelerator.is_tpu else "cloud-run"]
+    for name, image in built_images("tpu" if accelerator.is_tpu else "cuda").items():
+        if generation_of(accelerator) not in image.generations or kind_of_model(spec) not in image.model_kinds:
+            continue
+        row = support_of(served.scheme, spec, accelerator, image_version=image.version, image_supports=image.supports)
+        if row.answer == "yes":
+            return name
+    return None
 
 
 def rented(
@@ -265,6 +278,7 @@ def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
 
 def deployment_of(served: Served, place: Rented, workload: Workload, prices: PriceBook | None) -> Deployment:
     """Return the deployment of a checkpoint there, with all that the workload asks for by its form."""
+    image = built_images("tpu").get(image_for(served, place.accelerator) or "")
     images: dict[Modality, int] = {"image": workload.images, "audio": 1}
     spec = spec_of(served.checkpoint.id)
     if not spec.audio_params:
@@ -286,6 +300,8 @@ def deployment_of(served: Served, place: Rented, workload: Workload, prices: Pri
         else TpuOptions(),
         cloud_run=CloudRunOptions(region=place.places[0]) if place.platform == "cloud-run" else CloudRunOptions(),
         workload=workload,
+        image_version=image.version if image else None,
+        image_supports=image.supports if image else (),
         prices=prices,
     )
 

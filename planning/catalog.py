@@ -209,10 +209,10 @@ def spec_of(model_id: str, quantization: str | None = None) -> ModelSpec:
         native_quantization=checkpoint.scheme,
         head_in_checkpoint=checkpoint.has_stored_head,
     )
-    if (quantization or checkpoint.scheme) != "w4a16":
-        return spec
-    if checkpoint.scheme != "w4a16":
+    if quantization == "w4a16" != checkpoint.scheme:
         return spec_of(checkpoint.architecture + QAT_SUFFIX)
+    if not checkpoint.has_padded_experts or quantization not in {None, "w4a16"}:
+        return spec
     return replace(spec, groups=tuple(_with_padded_experts(group) for group in spec.groups))
 
 

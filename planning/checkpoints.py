@@ -36,6 +36,8 @@ class Checkpoint:
     kind: Kind = "instruct"
     has_stored_head: bool = False
     """The files hold an output head although it is tied to the embeddings: they are larger and load longer, and a GPU drops it."""
+    has_padded_experts: bool = False
+    """The files hold each expert with more columns than the model has, up to the next tile of the 4-bit kernels."""
     source: Page
     """A page that names it."""
 
@@ -61,6 +63,7 @@ def _google(size: str) -> tuple[Checkpoint, ...]:
             architecture=name,
             scheme="w4a16",
             has_stored_head=size != "26B-A4B",  # 31B: 23,265,352,448 bytes, 12B: 10.26 GB
+            has_padded_experts=size == "26B-A4B",
             source=_QAT_COLLECTION,
         ),
         Checkpoint(id=name + UNQUANTIZED_SUFFIX, architecture=name, kind="qat", source=_QAT_COLLECTION),
@@ -75,7 +78,14 @@ def _google(size: str) -> tuple[Checkpoint, ...]:
 # FP8: every linear layer of the language model, one scale for each output row (Dynamic) or each block of 128 x 128 (block). NVFP4 of
 # Red Hat: the same layers in 4-bit floating point. NVFP4 of NVIDIA: feed-forward blocks and experts only; attention stays bf16.
 # Red Hat's Dynamic and NVFP4 files hold the output head: 26.67 GiB were seen for 26B-A4B FP8-Dynamic, about 10 GB for 12B NVFP4.
+# xbill9's repack has Google's QAT weights of 26B-A4B as compressed-tensors, groups of 32, without a stored head: 15.29 GiB.
 _CONVERSIONS: Final = (
+    Checkpoint(
+        id="xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct",
+        architecture="google/gemma-4-26B-A4B-it",
+        scheme="w4a16",
+        source=Page("https://huggingface.co/xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", "2026-09-27"),
+    ),
     Checkpoint(
         id="RedHatAI/gemma-4-12B-it-FP8-Dynamic",
         architecture="google/gemma-4-12B-it",

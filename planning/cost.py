@@ -1,5 +1,7 @@
 """What a deployment costs: an hour with all its parts in each place that it names, the most it can cost, and a million tokens."""
 
+from dataclasses import dataclass
+
 from planning.hardware import FLEX_START_MAX_RUN_S
 from planning.prices import HourlyPart, Price, instance_parts, region_of, slice_parts
 from planning.resolve import Resolved
@@ -102,6 +104,9 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
         run_s = tpu.max_run_duration_s
         if run_s is None and tpu.provisioning_model == "flex-start":
             run_s = FLEX_START_MAX_RUN_S
+        renews = renewals(resolved)
+        if renews is not None:
+            return hourly * MONTH_H * renews.most_machines, "a month of runs that are renewed"
         if run_s is not None:
             return hourly * run_s / HOUR_S, f"one run of {duration(run_s)}"
         return hourly * MONTH_H, "a month without a run duration"
@@ -112,6 +117,25 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
             f"a month with {instances} {'instance' if instances == 1 else 'instances'} running",
         )
     return hourly * MONTH_H, "a month"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewals:
+    """How long two machines run beside each other when one takes over from the other."""
+
+    most_overlap_s: float
+    """The whole of `renew_before_s`: capacity came at once, and the new server took as long to become ready."""
+    most_machines: float
+    """The most machines that run at a time, over a month: each runs for its whole duration."""
+
+
+def renewals(resolved: Resolved) -> Renewals | None:
+    """Return the overlap of renewals, or None if the deployment is not renewed."""
+    tpu = resolved.deployment.tpu
+    before_s, run_s = tpu.renew_before_s, tpu.max_run_duration_s
+    if resolved.platform != "tpu-vm" or before_s is None or run_s is None:
+        return None
+    return Renewals(most_overlap_s=before_s, most_machines=run_s / (run_s - before_s))
 
 
 def _per_million(hourly: float, tok_per_s: float) -> float:

@@ -2,9 +2,11 @@
 
 from planning import bands, overheads
 from planning.kv_cache import blocks_per_request, layout_of
+from planning.loading_modes import loading_modes
 from planning.memory import captured_graphs
 from planning.model import active_params, text_params
 from planning.releases import tokens_in_flight
+from planning.running_costs import running_costs
 from planning.serving import server_of
 from planning.startup import xla_programs
 from planning.steps import step_of
@@ -22,6 +24,7 @@ def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
         ("Memory of one device", _memory(subject)),
         ("KV cache", _kv(subject)),
         ("Start-up", _startup(subject)),
+        *((("Ways of the weights", _ways(subject)),) if loading_modes(subject) else ()),
         ("Decoding", _decoding(subject)),
         *((("Workload", _workload(subject)),) if subject.workload is not None else ()),
         ("Cost", _cost(subject)),
@@ -117,7 +120,40 @@ def _startup(subject: Subject) -> tuple[str, ...]:
         f"compile and warm-up {startup.compile_s:8.1f} s ({work})",
         f"in all              {startup.total_s:8.1f} s; with a margin of {overheads.PROBE_MARGIN:g}: a probe budget of {startup.probe_budget_s} s",
         *_seen(startup),
+        *_again(startup),
     )
+
+
+def _again(startup: StartupPlan) -> tuple[str, ...]:
+    """Return the times of all that is no cold start, where the machine keeps what it has."""
+    rows = (
+        ("a crash, or flags that keep the programs", startup.restart_s),
+        ("flags that compile again", startup.recompile_s),
+        ("a reboot of the machine", startup.reboot_s),
+        ("a lost machine, from the boot of the next", startup.lost_machine_s),
+    )
+    return tuple(f"{name:<42} {seconds:8.1f} s" for name, seconds in rows if seconds is not None)
+
+
+def _ways(subject: Subject) -> tuple[str, ...]:
+    """Return a row for each way of reading weights on Cloud Run, and one for minimum instances beside them."""
+    head = "                            load    start  2nd, graphs kept   host memory   container       $/h"
+    rows = [head]
+    for one in loading_modes(subject):
+        vpc = "Direct VPC" if one.direct_vpc else ""
+        container = "does not fit" if one.memory_gib is None else f"{one.memory_gib:g} GiB, {one.vcpu:g} vCPU"
+        price = "" if one.usd_per_hour is None else f"{one.usd_per_hour:.2f}"
+        rows.append(
+            f"{'*' if one.is_chosen else ' '} {one.mode:<13} {vpc:<10} {one.load_s:5.0f} s {one.start_s:6.0f} s {one.cached_start_s:11.0f} s "
+            f"{one.host_gib:13.1f} GiB   {container:<15} {price:>6}"
+        )
+    running = running_costs(subject)
+    even = running.even_requests_per_day
+    rows.append(
+        f"one minimum instance: ${running.always_on_usd_per_month:,.0f} a month, and no start of {running.cold_start_s:.0f} s; cheaper from "
+        f"{even or 0:.0f} single requests a day on, or from {running.even_hours_per_day:.1f} h of traffic a day in one piece"
+    )
+    return tuple(rows)
 
 
 def _seen(startup: StartupPlan) -> tuple[str, ...]:

@@ -24,6 +24,8 @@ _NOT_SETTABLE = frozenset(
         "bucket_region",
         "image_version",
         "cloud_run.cuda13_image",
+        "cloud_run.rolls_out",
+        "cloud_run.file_cache_gib",
     }
 )
 """Objects of the program, and what follows from other fields."""

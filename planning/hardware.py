@@ -150,6 +150,73 @@ ACCELERATORS: Final[Mapping[str, Accelerator]] = {
     )
 }
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTpu:
+    """A TPU generation that Google offers and that the planner does not plan, because no log of a vLLM server on it was found.
+
+    Memory, bandwidth and rate are those of one chip by Google's page, read in 2026-11; what of the memory a process can use is not known.
+    """
+
+    names: tuple[str, ...]
+    """Beginnings of its types, in lower case."""
+    hbm_gib: float
+    bandwidth_gb_per_s: float
+    bf16_tflops: float
+    chips_per_host: int
+    single_host: str
+    """The type of one host."""
+    zones: tuple[str, ...]
+    """Zones of the page of regions and zones that were read; there may be more."""
+    only_gke: bool
+    """Whether neither the Cloud TPU API nor a machine of Compute Engine alone has it."""
+    source: str
+
+
+NAMED_TPUS: Final[Mapping[str, NamedTpu]] = {
+    # The size in a type counts TensorCores, two to a chip.
+    "v5p": NamedTpu(
+        names=("v5p-",),
+        hbm_gib=95,
+        bandwidth_gb_per_s=2_765,
+        bf16_tflops=459,
+        chips_per_host=4,
+        single_host="v5p-8",
+        zones=("us-central1-a", "us-east5-a"),
+        only_gke=False,
+        source="https://docs.cloud.google.com/tpu/docs/v5p",
+    ),
+    "TPU7x": NamedTpu(
+        names=("tpu7x", "v7x", "tpu-v7x", "ironwood"),
+        hbm_gib=192,
+        bandwidth_gb_per_s=7_380,
+        bf16_tflops=2_307,
+        chips_per_host=4,
+        single_host="tpu7x-standard-4t",
+        zones=("us-central1-c", "us-central1-ai1a"),
+        only_gke=True,
+        source="https://docs.cloud.google.com/tpu/docs/tpu7x",
+    ),
+}
+
+
+def why_not_planned(name: str) -> str:
+    """Return what is known of a TPU that Google offers and the planner does not plan, and what to do; empty for any other name."""
+    spelled = name.strip().lower()
+    for generation, tpu in NAMED_TPUS.items():
+        if spelled.startswith(tpu.names):
+            reason = (
+                "needs Google Kubernetes Engine, which this project does not use"
+                if tpu.only_gke
+                else "is not planned: no log of vLLM on it is known that shows what it can use of the memory"
+            )
+            return (
+                f"{generation} {reason}. Google offers it in {', '.join(tpu.zones)}; one host ({tpu.single_host}) has {tpu.chips_per_host} chips "
+                f"of {tpu.hbm_gib:g} GiB ({tpu.source}). Choose v6e-1, v6e-4 or v6e-8"
+            )
+    return ""
+
+
 _ALIASES: Final[Mapping[str, str]] = {
     "rtxpro6000": "RTX PRO 6000",
     "nvidia-l4": "L4",
@@ -240,6 +307,25 @@ RUNTIME_VERSIONS: Final[Mapping[str, str]] = {
     "v5p": "v2-alpha-tpuv5",
 }
 """Runtime image of each TPU generation, by the API's name (Cloud TPU documentation, "TPU software versions")."""
+MACHINE_TYPES: Final[Mapping[str, str]] = {
+    "v6e-1": "ct6e-standard-1t",
+    "v6e-4": "ct6e-standard-4t",
+    "v6e-8": "ct6e-standard-8t",
+}
+"""Slice -> machine type of Compute Engine with the same host and chips (Compute Engine, "TPU machines"). v5e has one that only GKE may create."""
+BOOT_IMAGES: Final[Mapping[str, str]] = {
+    "v6e": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
+}
+"""Boot image of an instance of each TPU generation (Compute Engine, "Create a TPU VM"). It has no docker; the machine's agent installs it."""
+COMPUTE_QUOTAS: Final[Mapping[str, str]] = {
+    "flex-start": "PREEMPTIBLE-TPU-V6E-per-project-region",
+    "spot": "PREEMPTIBLE-TPU-V6E-per-project-region",
+    "standard": "TPUS-PER-TPU-FAMILY-per-project-region",
+}
+"""Provisioning model -> id of the quota of v6e chips in instances of Compute Engine (field report, localcloud/ledger/compute_tpu.toml). The
+quota of the Cloud TPU API does not count for them."""
+COMPUTE_MAX_WAIT_S: Final = 7200
+"""Longest time that Compute Engine keeps a flex-start request (Google Cloud blog, "Introducing Flex-start VMs", 2025-09-25)."""
 _API_GENERATIONS: Final[Mapping[str, str]] = {"v5e": "v5litepod"}
 """Generations that have another name in the Cloud TPU API than in Google's documentation."""
 MIN_RUN_S: Final = 600
@@ -257,6 +343,12 @@ CLOUD_RUN_MAX_GPU_PROBE_S: Final = 1_800
 CLOUD_RUN_MAX_STARTUP_S: Final = CLOUD_RUN_MAX_INITIAL_DELAY_S + CLOUD_RUN_MAX_GPU_PROBE_S
 FLEX_START_MAX_RUN_S: Final = 7 * 86_400
 """Flex-start nodes live seven days at most (Cloud TPU documentation, queued resources)."""
+
+
+def accelerator_of_machine(machine_type: str) -> str:
+    """Return the slice of a machine type of Compute Engine, given by name or URL; an empty string for one without a TPU that is known."""
+    name = machine_type.rpartition("/")[2]
+    return next((kind for kind, machine in MACHINE_TYPES.items() if machine == name), "")
 
 
 def known_places(accelerator: Accelerator) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from typing import Final
 from planning import overheads
 from planning.adapters import adapters_bytes
 from planning.buckets import buckets_of
+from planning.host_memory import load_peak_gib
 from planning.kv_cache import capacity_of, largest_model_len, layout_of
-from planning.model import LayerGroup, tensors
+from planning.model import LayerGroup, linear_params
 from planning.releases import has_runner_v2, profiles_encoder, tokens_in_flight
 from planning.resolve import Resolved
 from planning.speculation import drafter_bytes
@@ -63,8 +64,7 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
         max_concurrency=capacity.concurrency,
         checkpoint_gib=checkpoint_gib,
         load_peak_device_gib=on_device_gib + to_gib(weights.load_extra) + context_gib,
-        # Prefetched pages and pinned offload push each other out of memory; the larger of the two has to fit.
-        load_peak_host_gib=max(checkpoint_gib, 1.25 * to_gib(offloaded) * resolved.tp) + overheads.HOST_PROCESS_GIB,
+        load_peak_host_gib=load_peak_gib(resolved, offloaded),
         headroom_gib=resolved.accelerator.usable_gib - budget_gib,
         outside_needs_gib=outside_needs_gib,
         outside_enough_gib=outside_enough_gib,
@@ -81,8 +81,8 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
     buckets = buckets_of(resolved)
     sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
     largest = to_gib(sequences * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES / resolved.tp)
-    if resolved.scheme.name == "w4a16" and resolved.accelerator.name.startswith("v5e"):
-        billions = _linear_params(resolved) / _BILLION / resolved.tp
+    if resolved.unpacks_int4 and resolved.accelerator.name.startswith("v5e"):
+        billions = linear_params(resolved.spec) / _BILLION / resolved.tp
         largest += overheads.TPU_V5E_W4A16_PROGRAM_GIB + overheads.TPU_V5E_W4A16_GIB_PER_BILLION * billions
     return largest + buckets * overheads.TPU_BUCKET_NEEDS_GIB, largest + buckets * overheads.TPU_BUCKET_ENOUGH_GIB
 
@@ -91,11 +91,6 @@ def comfortable_utilization(resolved: Resolved) -> float:
     """Return the largest utilization, in hundredths, that leaves enough outside the budget."""
     _, enough_gib = outside_gib(resolved)
     return max(int((1 - enough_gib / resolved.accelerator.usable_gib) * 100) / 100, _LEAST_UTILIZATION)
-
-
-def _linear_params(resolved: Resolved) -> int:
-    """Return the parameters of quantized layers that every token passes through."""
-    return sum(t.params for t in tensors(resolved.spec) if t.quantizable and t.role != "experts" and not t.copy)
 
 
 def activation_gib(resolved: Resolved) -> float:

@@ -164,6 +164,12 @@ def tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     return tuple(t for t in found if t.params > 0)
 
 
+@lru_cache(maxsize=64)
+def linear_params(model: ModelSpec) -> int:
+    """Return the parameters of layers that can be quantized and that every token passes through: all but the experts."""
+    return sum(t.params for t in tensors(model) if t.quantizable and t.role != "experts" and not t.copy)
+
+
 def _embeddings(model: ModelSpec) -> list[Tensor]:
     # With tied embeddings the table is the output head as well, and every decoded token reads all of it.
     table = model.vocab * model.hidden

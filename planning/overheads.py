@@ -74,8 +74,21 @@ DIRECT_VPC_CONNECT_S: Final = 60
 """Delay of connections when an instance with Direct VPC starts: "a minute or more" (Cloud Run, Direct VPC egress, Limitations, 2026-11)."""
 FUSE_CACHED_BYTES_PER_S: Final = 500e6
 """File cache in memory, filled by parallel downloads, then read once more from there."""
-STREAMER_BYTES_PER_S: Final = 1_000e6
-"""runai_streamer, many concurrent streams from gs:// in the same region."""
+STREAMER_BYTES_PER_S: Final = 800e6
+"""runai_streamer from an object store: 800 MB/s with its defaults in run-ai/runai-model-streamer#120 (2026-01, S3 protocol). On Cloud Run it needs
+Direct VPC. 218 MB/s were seen where each tensor was converted on the way (a v7x host, 16 threads), several GB/s on machines with 100 Gbit/s."""
+STREAMER_BUFFER_BYTES: Final = 4 * 2**30
+"""RUNAI_STREAMER_MEMORY_LIMIT that the stacks set. The library's own 40 GB (run-ai/runai-model-streamer, docs/src/env-vars.md, 2026-11) would take a
+whole checkpoint into the container's memory."""
+STREAMER_THREADS: Final = 16
+"""RUNAI_STREAMER_CONCURRENCY that the stacks set, as in vLLM's page on the streamer; the library has 8 for object stores."""
+IMAGE_BYTES_PER_S: Final = 1_000e6
+"""Weights in the layers of the image, which Cloud Run streams from its own storage; assumed."""
+SERVER_HOST_GIB: Final = 4.0
+"""Host memory of a GPU server that nothing can push out: the interpreters of the API server and of the engine with torch and CUDA; assumed, on the
+safe side. It counts beside files in memory and beside the streamer's buffer; pages of a mount make room for it."""
+GRAPH_CACHE_GIB: Final = 0.46
+"""VLLM_CACHE_ROOT after one start: 466 MiB in a public note of 2026 about ROCm; taken for CUDA too, and that compression saves nothing."""
 BUCKET_COPY_BYTES_PER_S: Final = 185e6
 """`gcloud storage cp` to disk or shared memory on one machine (58 GiB in 337 s in public logs)."""
 HUB_BYTES_PER_S: Final = 1_000e6
@@ -84,6 +97,14 @@ HUB_BYTES_PER_S: Final = 1_000e6
 DISK_TO_DEVICE_BYTES_PER_S: Final = 300e6
 """Safetensors from a local disk or page cache into TPU memory, sharded on the way: 230 MB/s for E2B and 425 MB/s for 12B with vLLM 0.29.1rc1
 (the logs at TPU_PROCESS_START_S and TPU_MULTIMODAL_WARM_UP_S), and the middle of both by ratio. What makes E2B slower is not known."""
+TPU_W4A16_LAYER_S: Final = 2.1
+TPU_W4A16_LINEAR_PARAMS_PER_S: Final = 415e6
+"""What the host of a TPU takes to unpack 4-bit linear layers before they go to the device, beside reading the file: seconds for each layer,
+and parameters in a second. Read off 31B (277 s of loading, xbill9/gemma4-dev 395bf64, gce-vllm-v6e1-31b-w4a16/benchmarks/runs/
+2026-09-29-31b-31b-google-v6e1) and 12B (163 s, gce-vllm-v6e1-12b-w4a16/benchmarks/runs/2026-09-28-pr3660-v6e1)."""
+TPU_W4A16_EXPERT_PARAMS_PER_S: Final = 94e6
+"""The same of 4-bit experts, for any number of chips: 26B-A4B took 366 s on one chip (xbill9/gemma4-dev 395bf64, gce-vllm-v6e1-26b-q4w4a16/
+benchmarks/runs/2026-09-26-kvbf16-26b-q4w4-kvbf16-v6e1)."""
 OLD_DISK_TO_DEVICE_BYTES_PER_S: Final = 200e6
 """The same before `planning.releases.STARTS_FASTER_ON_TPU`: 204 to 231 MB/s for E2B in public boot logs of vLLM 0.26."""
 PAGE_CACHE_TO_GPU_BYTES_PER_S: Final = 1_500e6
@@ -91,8 +112,13 @@ PAGE_CACHE_TO_GPU_BYTES_PER_S: Final = 1_500e6
 # --- Starting -----------------------------------------------------------------------------------------------------------------------
 CLOUD_RUN_CONTAINER_START_S: Final = 20
 """Image streaming and driver: Cloud Run starts a GPU container before its image is pulled whole."""
+DOCKER_INSTALL_S: Final = 60
+"""apt-get install of docker.io on an instance of Compute Engine: about a minute (field notes of xbill9/tpu-skill-claude, "docker install ~1 min")."""
 VM_IMAGE_PULL_S: Final = 150
 """A vLLM image of 6 to 9 GB on a fresh machine: pull and unpack."""
+VM_BOOT_S: Final = 60
+"""From power on to the start-up script. 5,000 VMs of Google's took 25 s with up to 32 vCPU and under a minute with up to 96 (R. Aboukhalil, "Move
+fast and break the cloud", 2018); hosts of TPUs, with 44 to 180 vCPU, were not measured."""
 GPU_PROCESS_START_S: Final = 25
 TPU_PROCESS_START_S: Final = 70
 """What a server on TPU does beside loading and compiling: imports, configuration, engine, and the HTTP server. Read off 12B for text on v6e-1
@@ -113,11 +139,18 @@ GPU_COMPILE_BASE_S: Final = 20
 GPU_COMPILE_S_PER_LAYER: Final = 2.5
 """torch.compile and graph optimisation on the vCPU of Cloud Run (field report 002); a dedicated machine takes about half."""
 GPU_DEDICATED_COMPILE_FACTOR: Final = 0.5
+GPU_CACHED_COMPILE_FACTOR: Final = 0.21
+"""Part of the compile time that a start with a restored VLLM_CACHE_ROOT still takes: 15.9 of 65.0 s, 12.2 of 65.6, 3.6 of 15.0, 7.2 of 27.4 and
+3.2 of 25.5 for five models (vllm-project/vllm#37198, 2026-03, before its change; after it 0.12). Graph capture and warm-up are never spared."""
 GPU_EAGER_WARM_UP_S: Final = 8
 GPU_GRAPH_CAPTURE_S: Final = 0.12
 XLA_PROGRAM_S: Final = 22
 """Compiling one XLA program of the model on a v6e host, whatever its depth: public logs have 396 s for 18 programs of E2B (35 layers), 399 to
 430 s for 18 of 31B (60 layers), 181 s for 9 of E4B and 207 s for 9 of 12B."""
+XLA_W4A16_PROGRAM_S: Final = 20
+XLA_W4A16_S_PER_BILLION: Final = 2.6
+"""What a program of a 4-bit model takes longer on v6e, and for each billion of parameters in linear layers outside the experts on one chip:
+on v6e-1 eight programs take 985 s for 31B, 520 for 12B and 336 for 26B-A4B (the runs at TPU_W4A16_LAYER_S and TPU_W4A16_EXPERT_PARAMS_PER_S)."""
 XLA_V5E_FACTOR: Final = 1.9
 """v5e hosts compile more slowly: 738 s where a v6e host took 394 s for the same programs."""
 XLA_TORCH_FACTOR: Final = 1.4
@@ -131,12 +164,23 @@ XLA_CACHED_FACTOR: Final = 0.37
 on v5e-1 (xbill9/gemma4-dev 4cf2d8b, tpu-vllm-v5e1-2b/benchmarks/runs/2026-08-09-serving-params-v5e1/REPORT.md) took 857 s cold and 497 s with
 the cache kept; without 202 s of the process and 60 s of loading, that is 235 of 595 s, 0.40. 12B for text on v6e-1 (the log at
 TPU_PROCESS_START_S) took 55 s for eight programs, 0.31 of 176. The mean of both, weighted by their 18 and 8 programs."""
+# The archive of compiled programs comes in while the image is pulled: 64 programs took 11 s through a bucket (sgl-project/sglang-jax#1263,
+# 97 s instead of 86 s), less than VM_IMAGE_PULL_S. So a machine that restores them is charged nothing for that.
+HOST_SYSTEM_DISK_GIB: Final = (10, 20)
+"""Operating system and logs of a TPU VM: at least, and enough. Assumed."""
+IMAGE_ON_DISK_GIB: Final = (12, 25)
+"""The server's image, unpacked, and the layers while they are pulled: at least, and enough. VM_IMAGE_PULL_S has its compressed size, 6 to 9 GB;
+twice and nearly three times as much is assumed."""
 PROBE_MARGIN: Final = 1.25
 """Probe budget over the predicted start: the start-up estimate is good to 20 %."""
 
 # --- Decoding -----------------------------------------------------------------------------------------------------------------------
 GPU_BANDWIDTH_EFFICIENCY: Final = 0.80
 TPU_BANDWIDTH_EFFICIENCY: Final = 0.82
+TPU_W4A16_BANDWIDTH_EFFICIENCY: Final = 0.43
+"""The same for 4-bit linear layers: their kernel is bound by unpacking each tile, not by reading it. Read off 31B on v6e-1, which decodes 36.0
+tokens a second alone (xbill9/gemma4-dev 395bf64, gce-vllm-v6e1-31b-q4w4a16/benchmarks/runs/2026-09-29-31b-31b-repack-v6e1). 4-bit experts
+are not slower than others: 26B-A4B gives 1,261 to 1,283 tokens a second to 16 requests."""
 COMPUTE_EFFICIENCY: Final = 0.50
 """Part of the peak that a prompt's matrix products reach: 0.45 to 0.57 in the prefill of three models on v6e (public sweep of 2026-07-25).
 MaxText publishes 0.44 to 0.50 for dense models on v6e (its page of optimized models, read 2026-11-20)."""

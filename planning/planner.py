@@ -1,5 +1,7 @@
 """`plan`: from a deployment to everything that can be said about it."""
 
+from planning import overheads
+from planning.host_memory import streamer_buffer_bytes
 from planning.margins import margin_of
 from planning.resolve import Resolved
 from planning.rules import ACCEPTABLE_IDS, findings_of
@@ -56,6 +58,11 @@ def _environment(resolved: Resolved) -> tuple[tuple[str, str], ...]:
         is_tpu=resolved.is_tpu,
         is_moe=resolved.spec.is_moe,
         needs_cuda_compatibility=resolved.deployment.cloud_run.cuda13_image and resolved.accelerator.name == "L4",
-        xla_cache_path=XLA_CACHE_PATH if resolved.deployment.tpu.compile_cache == "memory" else None,
+        xla_cache_path=None if resolved.deployment.tpu.compile_cache == "off" else XLA_CACHE_PATH,
     )
-    return tuple(values.items())
+    if resolved.weights_mode == "streamer" and resolved.platform == "cloud-run":
+        values |= {
+            "RUNAI_STREAMER_CONCURRENCY": str(overheads.STREAMER_THREADS),
+            "RUNAI_STREAMER_MEMORY_LIMIT": str(streamer_buffer_bytes(resolved)),
+        }
+    return tuple(sorted(values.items()))

@@ -7,6 +7,10 @@ from typing import Final
 FULL_BYTES: Final = 2.0
 """Bytes of a bf16 parameter; tensors that a scheme leaves alone (embeddings, norms, routers, towers) keep them."""
 
+INT4_BYTES: Final = 0.5
+GROUP: Final = 32
+"""Weights that share a scale in Google's 4-bit checkpoints."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
@@ -28,11 +32,11 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     "fp8": Scheme(name="fp8", linear_bytes=1.0 + 4 / 2_816),
     # 4 bits, symmetric, and one bf16 scale for each group of 32 (Google's QAT checkpoints, compressed-tensors pack-quantized;
     # vllm-project/recipes#514). Embeddings, router, towers and output head stay bf16.
-    "w4a16": Scheme(name="w4a16", linear_bytes=0.5 + 2 / 32),
+    "w4a16": Scheme(name="w4a16", linear_bytes=INT4_BYTES + 2 / GROUP),
     # 4-bit floating point, and one fp8 scale for each group of 16 (compressed-tensors nvfp4-pack-quantized, ModelOpt NVFP4).
-    "nvfp4": Scheme(name="nvfp4", linear_bytes=0.5 + 1 / 16),
+    "nvfp4": Scheme(name="nvfp4", linear_bytes=INT4_BYTES + 1 / 16),
     # NVIDIA's conversions of Gemma 4 leave attention alone (its model cards; 31 GiB were seen for 31B, 17.1 GiB for 26B-A4B).
-    "nvfp4-mlp": Scheme(name="nvfp4-mlp", linear_bytes=0.5 + 1 / 16, attention_bytes=FULL_BYTES),
+    "nvfp4-mlp": Scheme(name="nvfp4-mlp", linear_bytes=INT4_BYTES + 1 / 16, attention_bytes=FULL_BYTES),
 }
 
 QUANTIZED_BY_VLLM: Final = ("fp8",)

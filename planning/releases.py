@@ -20,6 +20,9 @@ COUNTS_TOKENS_IN_FLIGHT: Final = "0.26.0"
 """First release that keeps the blocks of a sliding window until both steps in flight are done (vllm-project/vllm#47728, regression report
 #49878: Gemma 4 from 0.25.1 to 0.26). Before it a request held one step's tokens beside its window."""
 STEPS_IN_FLIGHT: Final = 2
+STREAMS_ON_TPU: Final = "0.29.0"
+"""First release whose image for TPU is known to have the loader runai_streamer with its part for gs://: the pinned one registers it, and a nightly
+of 2026-04-01 served with it (llm-d/llm-d#1102; vllm-project/tpu-inference#955). v0.13.2-ironwood did not (the same pull request)."""
 STARTS_FASTER_ON_TPU: Final = "0.29.0"
 """First release with the shorter start of a server on TPU (`planning.overheads.TPU_PROCESS_START_S`); none between 0.26.1 and 0.29.1 was seen."""
 

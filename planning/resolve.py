@@ -10,7 +10,15 @@ from planning.checkpoints import CHECKPOINTS, find_checkpoint
 from planning.drafters import drafter_of
 from planning.errors import PlanningError
 from planning.fields import check_numbers
-from planning.hardware import ACCELERATORS, MIN_BOOT_DISK_GB, Accelerator, Host, find_accelerator, host_of
+from planning.hardware import (
+    ACCELERATORS,
+    MIN_BOOT_DISK_GB,
+    Accelerator,
+    Host,
+    find_accelerator,
+    host_of,
+    why_not_planned,
+)
 from planning.model import ModelSpec
 from planning.prices import LIST_PRICES, PriceBook
 from planning.quantization import QUANTIZED_BY_VLLM, SCHEMES, Scheme
@@ -64,6 +72,11 @@ class Resolved:
     def is_tpu(self) -> bool:
         """Whether vLLM runs on TPU."""
         return self.accelerator.is_tpu
+
+    @property
+    def unpacks_int4(self) -> bool:
+        """Whether the device unpacks 4-bit weights before each product, and the host before it sends them: vLLM on TPU."""
+        return self.is_tpu and self.scheme.name == "w4a16"
 
     def item_limit(self, modality: str) -> int:
         """Return the items of a modality that one request may carry; unlimited counts as one."""
@@ -129,6 +142,11 @@ def resolve(deployment: Deployment) -> Resolved:
     disk_gb = deployment.tpu.boot_disk_size_gb
     if disk_gb is not None and disk_gb < MIN_BOOT_DISK_GB:
         raise PlanningError(f"`tpu.boot_disk_size_gb` is {disk_gb}; it must be {MIN_BOOT_DISK_GB} or more.")
+    before_s, run_s = deployment.tpu.renew_before_s, deployment.tpu.max_run_duration_s
+    if before_s is not None and (run_s is None or not 0 < before_s < run_s):
+        raise PlanningError(
+            f"`tpu.renew_before_s` is {before_s}; it must be above 0 and less than `tpu.max_run_duration_s`, which it needs."
+        )
     memory_gib = deployment.host_memory_gib if deployment.host_memory_gib is not None else host.memory_gib
     found = Resolved(
         deployment=deployment,
@@ -205,6 +223,9 @@ def _accelerator(name: str, platform: str | None) -> Accelerator:
     found = find_accelerator(name)
     if found is None:
         fitting = [one.name for one in ACCELERATORS.values() if (platform or "").lower() in one.platforms]
+        named = why_not_planned(name)
+        if named:
+            raise PlanningError(f'The accelerator "{name}": {named}.')
         raise PlanningError(f'The accelerator "{name}" is unknown; allowed are {", ".join(fitting or ACCELERATORS)}.')
     return found
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from planning import (
     rules_arguments,
     rules_host,
+    rules_loading,
     rules_memory,
     rules_models,
     rules_platform,
@@ -26,13 +27,20 @@ __all__ = [
     "findings_of",
     "rules_arguments",
     "rules_host",
+    "rules_loading",
     "rules_memory",
     "rules_models",
     "rules_platform",
     "rules_workload",
 ]
 
-_FIRST = ("planning.rules_memory", "planning.rules_models", "planning.rules_host", "planning.rules_platform")
+_FIRST = (
+    "planning.rules_memory",
+    "planning.rules_models",
+    "planning.rules_host",
+    "planning.rules_loading",
+    "planning.rules_platform",
+)
 """Modules whose findings come first, in this order: what does not fit before what is spelled wrongly."""
 
 

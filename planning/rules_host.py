@@ -1,12 +1,17 @@
-"""Rule of the host: memory and vCPU that the platform does not rent with the accelerator."""
+"""Rules of the host: memory and vCPU that the platform does not rent with the accelerator, and room for the weights on a TPU machine."""
 
 from collections.abc import Iterator
 
-from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
-from planning.registry import RuleResult, rule
+from planning import overheads
+from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, MIN_BOOT_DISK_GB, cloud_run_vcpu
+from planning.registry import RuleResult, change, rule
 from planning.resolve import Resolved
 from planning.subject import Subject
 from planning.types import Remedy
+from planning.units import align_to
+
+_ON_DISK = ("hub", "disk")
+_DISK_STEP_GB = 10
 
 
 @rule(
@@ -24,6 +29,52 @@ def host_limits(subject: Subject) -> RuleResult | None:
     return RuleResult(
         message=f"{'; '.join(wrong)}.",
         remedies=_cloud_run_remedies(resolved) if resolved.platform == "cloud-run" else _machine_remedies(resolved),
+    )
+
+
+@rule(
+    "HST02",
+    "block",
+    "warn",
+    source="planning/overheads.py (HOST_SYSTEM_DISK_GIB, IMAGE_ON_DISK_GIB); tmpfs of Linux, half of the memory",
+    what="weights that have no room on the disk or in the shared memory of a TPU machine, or may have none",
+)
+def room_for_weights(subject: Subject) -> RuleResult | None:
+    """Find weights that do not fit beside the system and the image on the boot disk, or into half of the host's memory."""
+    resolved, weights_gib = subject.resolved, subject.memory.checkpoint_gib
+    if resolved.platform != "tpu-vm":
+        return None
+    if resolved.weights_mode == "memory":
+        return _shared_memory(resolved, weights_gib)
+    if resolved.weights_mode not in _ON_DISK:
+        return None
+    disk_gib = resolved.deployment.tpu.boot_disk_size_gb or MIN_BOOT_DISK_GB  # Google's GB of a disk are GiB
+    pairs = zip(overheads.HOST_SYSTEM_DISK_GIB, overheads.IMAGE_ON_DISK_GIB, strict=True)
+    least_gib, enough_gib = (weights_gib + system_gib + image_gib for system_gib, image_gib in pairs)
+    if disk_gib >= enough_gib:
+        return None
+    fails = disk_gib < least_gib
+    return RuleResult(
+        severity="block" if fails else "warn",
+        message=(
+            f"Weights of {weights_gib:.1f} GiB lie on a boot disk of {disk_gib} GB, beside the system and the image: {least_gib:.0f} GiB at least, "
+            f"{enough_gib:.0f} GiB to be sure."
+        ),
+        remedies=(change("tpu.boot_disk_size_gb", align_to(int(enough_gib) + 1, _DISK_STEP_GB)),),
+        advice="A change of the disk's size replaces the capacity.",
+    )
+
+
+def _shared_memory(resolved: Resolved, weights_gib: float) -> RuleResult | None:
+    room_gib = resolved.host_memory_gib / 2
+    if weights_gib <= room_gib:
+        return None
+    return RuleResult(
+        message=(
+            f"Weights of {weights_gib:.1f} GiB do not fit into /dev/shm, which has {room_gib:g} GiB: half of the host's "
+            f"{resolved.host_memory_gib:g} GiB."
+        ),
+        remedies=(change("weights_mode", "disk"),),
     )
 
 

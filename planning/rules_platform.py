@@ -7,6 +7,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit, urlunsplit
 
 from planning import overheads
+from planning.cost import renewals
 from planning.hardware import (
     CLOUD_RUN_MAX_CONCURRENCY,
     CLOUD_RUN_MAX_GPU_PROBE_S,
@@ -22,6 +23,8 @@ from planning.prices import MAX_AGE_DAYS, Price
 from planning.probes import PROBE_PERIOD_S, PROBE_TIMEOUT_S
 from planning.recommendation import FUSE_MODES
 from planning.registry import RuleResult, change, rule
+from planning.releases import STREAMS_ON_TPU, is_known_from
+from planning.running_costs import overlap_s, usual_start_s
 from planning.serving import saturation_batch
 from planning.startup import compile_s_of, startup_plan
 from planning.subject import Subject
@@ -34,6 +37,8 @@ _PROBES = "Cloud Run, container health checks"
 _GPU_QUOTA = "Cloud Run GPU quota; pulumi/pulumi-gcp#3794"
 _CENT = 0.01
 _USUAL_RUN_S = 4 * HOUR_S
+_FASTER_MODES = ("fuse-buffered", "streamer", "memory")
+"""Ways of reading weights from the bucket that are faster than a plain mount, the one that changes least first."""
 
 
 def _passing_probe(subject: Subject) -> dict[str, object]:
@@ -67,12 +72,14 @@ def probe_budget(subject: Subject) -> RuleResult | None:
     def remedies() -> Iterator[Remedy]:
         yield Remedy(changes=_passing_probe(subject))
         yield change("cloud_run.startup_probe", None)
-        yield change("weights_mode", "fuse-buffered")
+        for mode in _FASTER_MODES:
+            yield change("weights_mode", mode)
 
     def last_resorts() -> Iterator[Remedy]:
-        buffered = {"weights_mode": "fuse-buffered", "cloud_run.startup_probe": None}
-        yield Remedy(changes=buffered)
-        yield Remedy(changes={**buffered, "cloud_run.direct_vpc": True})
+        for mode in _FASTER_MODES:
+            faster = {"weights_mode": mode, "cloud_run.startup_probe": None}
+            yield Remedy(changes=faster)
+            yield Remedy(changes={**faster, "cloud_run.direct_vpc": True})
         yield from ways_out(subject)
 
     return RuleResult(
@@ -174,6 +181,9 @@ def queueing(subject: Subject) -> RuleResult | None:
     )
 
 
+_MORE_QUOTA = "Or ask for more GPU quota (free of charge, takes days)."
+
+
 @rule(
     "SCL02",
     "block",
@@ -187,19 +197,21 @@ def quota(subject: Subject) -> RuleResult | None:
     if subject.resolved.platform != "cloud-run":
         return None
     region = run.region or "the region"
+    beside = max(run.min_instances, 1) if run.rolls_out else 0
     if run.gpu_quota is None:
-        if run.max_instances <= 1:
+        if run.max_instances + beside <= 1:
             return None
+        candidate = f", and the revision that a roll-out checks beside it needs {beside} more" if beside else ""
         return RuleResult(
             severity="warn",
-            message=f"`cloud_run.max_instances` is {run.max_instances}, and the GPU quota of {region} is not set.",
+            message=f"`cloud_run.max_instances` is {run.max_instances}{candidate}, and the GPU quota of {region} is not set.",
             advice=(
                 "The command python -m scripts.doctor --stack NAME reads it and prints how to set `cloud_run.gpu_quota`; "
                 "revisions that still hold instances count too."
             ),
         )
     if run.max_instances <= run.gpu_quota:
-        return None
+        return _roll_out_quota(run.max_instances, beside, run.gpu_quota, region)
     changes: dict[str, object] = {"cloud_run.max_instances": run.gpu_quota}
     if run.min_instances > run.gpu_quota:
         changes["cloud_run.min_instances"] = run.gpu_quota
@@ -209,7 +221,25 @@ def quota(subject: Subject) -> RuleResult | None:
             "the service would fail to deploy."
         ),
         remedies=(Remedy(changes=changes),) if run.gpu_quota else (),
-        advice="Or ask for more GPU quota (free of charge, takes days).",
+        advice=_MORE_QUOTA,
+    )
+
+
+def _roll_out_quota(most: int, beside: int, allowed: int, region: str) -> RuleResult | None:
+    """Find a roll-out whose two revisions need more GPUs than the quota has.
+
+    A revision with requests or a tag keeps its least number of instances. While the requests are divided, each may scale to the most.
+    """
+    if most + beside <= allowed or not beside:
+        return None
+    needs = (
+        f"A roll-out runs a second revision, which needs {beside} GPU beside up to {most} of the one that serves (`cloud_run.max_instances`): "
+        f"{most + beside}, and the GPU quota of {region} is {allowed}: "
+    )
+    if 2 * beside > allowed:
+        return RuleResult(message=f"{needs}the new revision could never start.", advice=_MORE_QUOTA)
+    return RuleResult(
+        severity="warn", message=f"{needs}while all instances run, the new revision cannot start.", advice=_MORE_QUOTA
     )
 
 
@@ -343,7 +373,39 @@ def compile_cache(subject: Subject) -> RuleResult | None:
             f"`tpu.compile_cache` is off, so that each restart compiles for {duration(subject.startup.compile_s)} again "
             f"instead of {duration(compile_s_of(subject.resolved, is_cached=True))}."
         ),
-        remedies=(change("tpu.compile_cache", "memory"),),
+        remedies=(change("tpu.compile_cache", "machine"),),
+    )
+
+
+@rule(
+    "TPU07",
+    "block",
+    "warn",
+    source="planning/releases.py (STREAMS_ON_TPU); marin-community/marin#3768, #7136",
+    what="weights that a TPU server reads straight from the bucket, where the image cannot or the rate is not known",
+)
+def streamer_on_tpu(subject: Subject) -> RuleResult | None:
+    """Find a TPU server that reads gs:// itself: with an image that is not known to have the loader, or at a rate that nobody measured here."""
+    resolved = subject.resolved
+    if not resolved.is_tpu or resolved.weights_mode != "streamer":
+        return None
+    remedies = (Remedy(changes={"vllm.load_format": None, "weights_mode": "disk"}),)
+    if not is_known_from(resolved, STREAMS_ON_TPU):
+        return RuleResult(
+            message=(
+                f"`vllm.load_format` runai_streamer reads gs:// on a TPU from vLLM {STREAMS_ON_TPU} on, and the image is older or its version is "
+                "not known: the server would not start."
+            ),
+            remedies=remedies,
+        )
+    return RuleResult(
+        severity="warn",
+        message=(
+            "`vllm.load_format` runai_streamer keeps no weights on the machine: each start reads "
+            f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket again. Its rate on TPU hosts is published as 56 MB/s and as over 1 GB/s; the plan "
+            f"has {overheads.STREAMER_BYTES_PER_S / 1e9:g} GB/s."
+        ),
+        remedies=remedies,
     )
 
 
@@ -475,7 +537,10 @@ def kept_warm(subject: Subject) -> RuleResult | None:
     return RuleResult(
         message=f"`cloud_run.min_instances` is {least}: that costs ${subject.cost.idle_usd_per_hour * 24:,.2f} a day, also when nobody calls.",
         remedies=(change("cloud_run.min_instances", 0),),
-        advice="An idle service then costs nothing, and the first request waits for a cold start.",
+        advice=(
+            "An idle service then costs nothing, and the first request after a pause waits for a cold start of "
+            f"{duration(usual_start_s(subject.startup))}; docs/costs.md says when that is cheaper."
+        ),
     )
 
 
@@ -485,14 +550,32 @@ def limit_before_the_end(subject: Subject) -> RuleResult | None:
     limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
     if not subject.resolved.is_tpu or limit_usd is None or cost.max_usd <= limit_usd:
         return None
+    renewed = renewals(subject.resolved) is not None
     fitting_s = int(limit_usd / cost.usd_per_hour * HOUR_S // 60 * 60)
-    shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S else ()
+    shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
     return RuleResult(
         message=(
             f"`max_usd` is {limit_usd}, and the machine has cost that much after {duration(fitting_s)}; it can run for ${cost.max_usd:,.0f} "
             f"({cost.max_usd_basis})."
         ),
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
+    )
+
+
+@rule("CST06", "info", source="docs/tpu.md", what="what a renewal costs")
+def renewal_price(subject: Subject) -> RuleResult | None:
+    """Return what two machines cost until the second one takes over."""
+    renews, both_s = renewals(subject.resolved), overlap_s(subject)
+    if renews is None or both_s is None:
+        return None
+    usd_per_s = subject.cost.usd_per_hour / HOUR_S
+    return RuleResult(
+        message=(
+            f"`tpu.renew_before_s` is {duration(renews.most_overlap_s)}: at each renewal two machines run for about {duration(both_s)} "
+            f"(${both_s * usd_per_s:.2f}), and for {duration(renews.most_overlap_s)} at most (${renews.most_overlap_s * usd_per_s:.2f}). "
+            "Both need quota."
+        ),
+        advice="Runs that are renewed have no end: `max_usd` and a teardown end them.",
     )
 
 

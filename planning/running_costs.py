@@ -9,13 +9,15 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from planning.cost import parts_at, places_of, regions_of
+from planning.cost import parts_at, places_of, regions_of, renewals
 from planning.hardware import MIN_BOOT_DISK_GB
+from planning.host_memory import keeps_graphs
+from planning.overheads import GRAPH_CACHE_GIB
 from planning.price_list import ROWS
 from planning.prices import Price, slice_parts
 from planning.recommendation import FUSE_MODES
 from planning.subject import Subject
-from planning.types import BillBasis, BillPart, RunningCosts, Window
+from planning.types import BillBasis, BillPart, RunningCosts, StartupPlan, Window
 from planning.units import DAY_S, GIB, HOUR_S, MONTH_H
 from planning.workload import DEFAULT_WORKLOAD
 
@@ -37,15 +39,16 @@ def running_costs(subject: Subject) -> RunningCosts:
     resolved, cost, startup = subject.resolved, subject.cost, subject.startup
     hourly = cost.usd_per_hour
     on_cloud_run = resolved.platform == "cloud-run"
+    start_s = usual_start_s(startup)
     linger_s = CLOUD_RUN_LINGER_S if on_cloud_run else 0.0
     always_usd_per_hour, always_on = _always_on(subject)
-    start_h = startup.total_s / HOUR_S
+    start_h = start_s / HOUR_S
     windows = tuple(_window(hours, subject, linger_s) for hours in _WINDOWS_H)
     answer_tokens = (resolved.deployment.workload or DEFAULT_WORKLOAD).output_tokens
     answer_s = subject.throughput.ttft_s + answer_tokens / subject.throughput.decode_tok_per_s
     return RunningCosts(
         bill=tuple(_with_others(_bill(subject))),
-        cold_start_s=startup.total_s,
+        cold_start_s=start_s,
         cold_start_usd=hourly * start_h,
         idle_usd_per_hour=hourly,
         linger_s=linger_s,
@@ -53,7 +56,7 @@ def running_costs(subject: Subject) -> RunningCosts:
         always_on=always_on,
         commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
         windows=windows,
-        even_requests_per_day=DAY_S / (startup.total_s + answer_s + linger_s) if on_cloud_run else None,
+        even_requests_per_day=DAY_S / (start_s + answer_s + linger_s) if on_cloud_run else None,
         even_hours_per_day=_DAY_H - start_h - linger_s / HOUR_S
         if on_cloud_run
         else _DAY_H * always_usd_per_hour / hourly
@@ -63,6 +66,11 @@ def running_costs(subject: Subject) -> RunningCosts:
         if resolved.platform == "tpu-vm"
         else None,
     )
+
+
+def usual_start_s(startup: StartupPlan) -> float:
+    """Return the seconds of every start but the first: with compiled graphs from the bucket, where they are kept there."""
+    return startup.total_s if startup.cached_total_s is None else startup.cached_total_s
 
 
 def _always_on(subject: Subject) -> tuple[float, str]:
@@ -99,7 +107,7 @@ def _commitments(subject: Subject) -> Iterator[tuple[str, float]]:
 
 def _window(hours: float, subject: Subject, linger_s: float) -> Window:
     """Return a month with one run of some hours a day. On Cloud Run start and linger come on top; on a machine the start is in the run."""
-    hourly, start_h = subject.cost.usd_per_hour, subject.startup.total_s / HOUR_S
+    hourly, start_h = subject.cost.usd_per_hour, usual_start_s(subject.startup) / HOUR_S
     if subject.resolved.platform == "cloud-run":
         billed_h = min(hours + start_h + linger_s / HOUR_S, _DAY_H)
         served_h = hours
@@ -128,21 +136,42 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
         yield _part(f"boot disk, {disk_gib} GiB", disk_gib / MONTH_H, "GiB-month", "hour", per_hour)
     if resolved.platform == "own":
         return
+    yield from _renewal(subject)
     yield from _nat(subject)
     yield from _stored(subject)
     gib_per_hour = subject.throughput.saturated_tok_per_s * HOUR_S * BYTES_PER_STREAMED_TOKEN / GIB
     yield _part("answers", gib_per_hour, "GiB", "busy hour", resolved.prices.price("egress_usd_per_gib"))
 
 
+def overlap_s(subject: Subject) -> float | None:
+    """Return how long two machines run at each renewal by the plan, in seconds: until the new server is ready. None without renewals."""
+    renews = renewals(subject.resolved)
+    return None if renews is None else min(subject.startup.total_s, renews.most_overlap_s)
+
+
+def _renewal(subject: Subject) -> Iterator[BillPart]:
+    """Yield what the second machine costs until it takes over: the first one is deleted then, so the hours after it are not paid twice."""
+    both_s = overlap_s(subject)
+    if both_s is not None:
+        hours = both_s / HOUR_S
+        usd = hours * subject.cost.usd_per_hour
+        yield BillPart(
+            name="two machines at a renewal", amount=hours, unit="hour", basis="renewal", usd=usd, price=None
+        )
+
+
 def _nat(subject: Subject) -> Iterator[BillPart]:
-    """Yield Cloud NAT: a machine without an external address reaches the hub through it; Google's APIs need none."""
+    """Yield Cloud NAT: a machine without an external address reaches the hub, and docker's package, through it; Google's APIs need none."""
     resolved = subject.resolved
-    run = resolved.deployment.cloud_run
-    if resolved.weights_mode != "hub" or not (resolved.is_tpu or (resolved.platform == "cloud-run" and run.direct_vpc)):
+    run, from_hub = resolved.deployment.cloud_run, resolved.weights_mode == "hub"
+    installs = resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
+    if not installs and not (from_hub and (resolved.is_tpu or (resolved.platform == "cloud-run" and run.direct_vpc))):
         return
     book = resolved.prices
     yield _part("Cloud NAT, gateway", 1, "machine-hour", "hour", book.price("nat_usd_per_machine_hour"))
     yield _part("Cloud NAT, address", 1, "hour", "hour", book.price("nat_address_usd_per_hour"))
+    if not from_hub:
+        return
     gib = subject.memory.checkpoint_gib
     yield _part("Cloud NAT, weights from the hub", gib, "GiB", "start", book.price("nat_usd_per_gib"))
 
@@ -163,6 +192,9 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
     copies = max(len(regions), 1)
     name = f"image repository, {copies} regions" if copies > 1 else "image repository"
     yield _part(name, copies * image_gib, "GiB-month", "month", book.price("registry_usd_per_gib_month"))
+    if keeps_graphs(resolved):
+        price = book.price("bucket_usd_per_gib_month", home)
+        yield _part("compiled graphs in the bucket", GRAPH_CACHE_GIB, "GiB-month", "month", price)
     if resolved.weights_mode == "hub":
         yield _part("secret", 1, "version-month", "month", book.price("secret_usd_per_version_month"))
 

@@ -17,8 +17,8 @@ from planning.candidates import (
     Rented,
     Served,
     deployment_of,
+    image_for,
     knobs_of,
-    loads,
     longest_request,
     servings_of,
     tuned,
@@ -27,6 +27,7 @@ from planning.catalog import spec_of
 from planning.checkpoints import Checkpoint
 from planning.errors import PlanningError
 from planning.hardware import CLOUD_RUN_MAX_CONCURRENCY
+from planning.images import DEFAULT_IMAGES
 from planning.margins import margin_of
 from planning.memory import memory_plan
 from planning.prices import PriceBook
@@ -92,6 +93,12 @@ class Solution:
     def architecture(self) -> str:
         """Id of the family's bf16 checkpoint."""
         return self.served.checkpoint.architecture
+
+    @property
+    def image(self) -> str | None:
+        """Name of the image that loads it, if that is not the one of the target: this repository builds it."""
+        name = image_for(self.served, self.subject.resolved.accelerator)
+        return name if name not in DEFAULT_IMAGES.values() else None
 
 
 class Stage(IntEnum):
@@ -189,7 +196,7 @@ def solve(
         (served, hosts)
         for served in servings_of(checkpoints)
         for hosts in places
-        if loads(served, hosts[0].accelerator)
+        if image_for(served, hosts[0].accelerator)
     ]
     affordable = [pair for pair in pairs if search.is_affordable(pair[1][0])]
     outcomes = [search.best(*pair) for pair in affordable]

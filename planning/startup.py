@@ -9,13 +9,17 @@ from typing import Final
 from planning import overheads
 from planning.buckets import buckets_of
 from planning.hardware import CLOUD_RUN_MAX_GPU_PROBE_S, CLOUD_RUN_MAX_STARTUP_S
+from planning.host_memory import keeps_graphs
 from planning.memory import captured_graphs
+from planning.model import linear_params, tensors
 from planning.probes import default_probe, seen_after_s
 from planning.releases import STARTS_FASTER_ON_TPU, is_known_from
 from planning.resolve import Resolved
 from planning.types import StartupPlan, StartupProbe
+from planning.units import from_gib
 from planning.weights import weights_of
 
+_BILLION: Final = 1e9
 _PROBE_STEP_S: Final = 60
 _MIN_PROBE_S: Final = 120
 
@@ -34,8 +38,14 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     load_s = _load_s(resolved)
     compile_s = compile_s_of(resolved, is_cached=False)
     total_s = pull_s + load_s + compile_s
+    cached_s = graphs_s_of(resolved) + compile_s_of(resolved, is_cached=True) if keeps_graphs(resolved) else None
     process_s = _process_s(resolved)
-    keeps_cache = resolved.is_tpu and resolved.deployment.tpu.compile_cache == "memory"
+    cache = resolved.deployment.tpu.compile_cache
+    restart_s = (
+        process_s + _restart_load_s(resolved, load_s) + compile_s_of(resolved, is_cached=keeps_programs(resolved))
+    )
+    is_machine = resolved.platform == "tpu-vm"
+    archived_s = compile_s_of(resolved, is_cached=resolved.is_tpu and cache == "bucket")
     budget_s = max(math.ceil(total_s * overheads.PROBE_MARGIN / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
     limit_s = CLOUD_RUN_MAX_STARTUP_S if resolved.platform == "cloud-run" else None
     # A start that the platform allows gets all the margin that the platform allows, and no more.
@@ -45,14 +55,29 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     return StartupPlan(
         pull_s=pull_s,
         load_s=load_s,
+        cached_total_s=None if cached_s is None else pull_s + load_s + cached_s,
         compile_s=compile_s,
         total_s=total_s,
         probe_budget_s=budget_s,
         probe_limit_s=limit_s,
         probe=probe,
         ready_s=total_s if probe is None or probe.period_s < 1 else seen_after_s(probe, total_s),
-        restart_s=process_s + _restart_load_s(resolved, load_s) + compile_s_of(resolved, is_cached=keeps_cache),
+        restart_s=restart_s,
+        recompile_s=process_s + _restart_load_s(resolved, load_s) + compile_s if is_machine else None,
+        reboot_s=_reboot_s(resolved, restart_s, load_s) if is_machine else None,
+        lost_machine_s=overheads.VM_BOOT_S + pull_s + load_s + archived_s if is_machine else None,
     )
+
+
+def keeps_programs(resolved: Resolved) -> bool:
+    """Return whether a restarted server finds its compiled XLA programs on the machine (vm_agent.compile_cache)."""
+    return resolved.is_tpu and resolved.deployment.tpu.compile_cache != "off"
+
+
+def _reboot_s(resolved: Resolved, restart_s: float, load_s: float) -> float:
+    """Return the seconds of a reboot: image, weights and programs lie on the disk, but weights in shared memory are fetched again."""
+    fetched_s = load_s - _reload_s(resolved) if resolved.weights_mode == "memory" else 0.0
+    return overheads.VM_BOOT_S + restart_s + fetched_s
 
 
 def _probe(resolved: Resolved, total_s: float) -> StartupProbe | None:
@@ -64,7 +89,9 @@ def _probe(resolved: Resolved, total_s: float) -> StartupProbe | None:
 def _pull_s(resolved: Resolved) -> float:
     if resolved.platform == "cloud-run":
         return overheads.CLOUD_RUN_CONTAINER_START_S + overheads.GPU_PROCESS_START_S
-    return overheads.VM_IMAGE_PULL_S + _process_s(resolved)
+    installs = resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
+    docker_s = overheads.DOCKER_INSTALL_S if installs else 0
+    return docker_s + overheads.VM_IMAGE_PULL_S + _process_s(resolved)
 
 
 def _process_s(resolved: Resolved) -> float:
@@ -92,7 +119,7 @@ def _load_s(resolved: Resolved) -> float:
         "memory": overheads.BUCKET_COPY_BYTES_PER_S,
     }
     # `image`: the layers are streamed or already on the machine's disk, then read like local files.
-    fetched_s = size / _network_rate(resolved, fetch[mode]) if mode in fetch else size / overheads.STREAMER_BYTES_PER_S
+    fetched_s = size / _network_rate(resolved, fetch[mode]) if mode in fetch else size / overheads.IMAGE_BYTES_PER_S
     return fetched_s + _reload_s(resolved)
 
 
@@ -122,7 +149,19 @@ def _reload_s(resolved: Resolved) -> float:
         rate = overheads.DISK_TO_DEVICE_BYTES_PER_S
     else:
         rate = overheads.OLD_DISK_TO_DEVICE_BYTES_PER_S
-    return weights_of(resolved).checkpoint / rate
+    return weights_of(resolved).checkpoint / rate + _unpack_s(resolved)
+
+
+def _unpack_s(resolved: Resolved) -> float:
+    """Return the seconds in which the host of a TPU unpacks 4-bit weights; 0 for all others."""
+    if not resolved.unpacks_int4:
+        return 0.0
+    experts = sum(tensor.params for tensor in tensors(resolved.spec) if tensor.role == "experts")
+    return (
+        resolved.spec.layers * overheads.TPU_W4A16_LAYER_S
+        + linear_params(resolved.spec) / overheads.TPU_W4A16_LINEAR_PARAMS_PER_S
+        + experts / overheads.TPU_W4A16_EXPERT_PARAMS_PER_S
+    )
 
 
 def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
@@ -133,9 +172,16 @@ def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
         return overheads.GPU_EAGER_WARM_UP_S
     factor = 1.0 if resolved.platform == "cloud-run" else overheads.GPU_DEDICATED_COMPILE_FACTOR
     compile_s = overheads.GPU_COMPILE_BASE_S + overheads.GPU_COMPILE_S_PER_LAYER * resolved.spec.layers
+    if is_cached:
+        factor *= overheads.GPU_CACHED_COMPILE_FACTOR
     return (
         factor * compile_s + captured_graphs(resolved) * overheads.GPU_GRAPH_CAPTURE_S + overheads.GPU_EAGER_WARM_UP_S
     )
+
+
+def graphs_s_of(resolved: Resolved) -> float:
+    """Return the seconds for downloading the archive of compiled graphs: one reader, as fast as the network."""
+    return from_gib(overheads.GRAPH_CACHE_GIB) / _network_rate(resolved, overheads.BUCKET_COPY_BYTES_PER_S)
 
 
 def xla_programs(resolved: Resolved) -> int:
@@ -151,4 +197,8 @@ def _xla_program_s(resolved: Resolved) -> float:
     slower = overheads.XLA_V5E_FACTOR if resolved.accelerator.name.startswith("v5e") else 1.0
     speculation = overheads.XLA_SPECULATION_FACTOR if resolved.speculative_tokens else 1.0
     torch = overheads.XLA_TORCH_FACTOR if resolved.runtime == "tpu-torch" else 1.0
-    return overheads.XLA_PROGRAM_S * slower * torch * speculation
+    program_s = overheads.XLA_PROGRAM_S
+    if resolved.unpacks_int4:
+        billions = linear_params(resolved.spec) / resolved.tp / _BILLION
+        program_s += overheads.XLA_W4A16_PROGRAM_S + overheads.XLA_W4A16_S_PER_BILLION * billions
+    return program_s * slower * torch * speculation

@@ -63,6 +63,9 @@ def step_of(
     # Offload takes layers as they come, so what it takes is read as often as the average layer.
     linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
     local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens)
+    if resolved.unpacks_int4:
+        slower = overheads.TPU_BANDWIDTH_EFFICIENCY / overheads.TPU_W4A16_BANDWIDTH_EFFICIENCY
+        local += (weights.layers - weights.experts) * (slower - 1)
     flops = FLOP_PER_PARAM * _active_params(resolved.spec) * computed / resolved.tp
     link_rate = accelerator.host_link_gb_per_s * _GIGA * overheads.ZERO_COPY_EFFICIENCY
     return StepTime(

@@ -15,8 +15,8 @@ from planning.model import ModelSpec
 Answer = Literal["yes", "no", "unknown"]
 Loading = Literal["checkpoint", "on-load"]
 """Whether the checkpoint has the precision, or vLLM makes it while it loads."""
-ModelKind = Literal["dense", "experts", "pytorch"]
-"""How vLLM on TPU serves a model: in JAX without or with experts, or through PyTorch."""
+ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
+"""How vLLM on TPU serves a model: in JAX (plainly, with layers that read the KV cache of others, or with experts), or through PyTorch."""
 
 _ANY_DEVELOPMENT: Final = 10**9
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
@@ -64,31 +64,61 @@ TABLE: Final = (
     Support(
         scheme="w4a16",
         devices=_TPU,
-        last="0.29.1rc1.dev468",
+        last="0.30.0",
         answer="no",
-        note="vLLM on TPU does not implement 4-bit compressed-tensors checkpoints",
-        source="vllm-project/tpu-inference#3540, #3225; NotImplementedError on that image (xbill9/gemma4-dev, jev-tpu-31b/README.md)",
-        seen_on="2026-09-24",
+        note="vLLM on TPU does not implement 4-bit compressed-tensors checkpoints up to 0.30.0",
+        source=(
+            "vllm-project/tpu-inference#3540; the wheel of tpu-inference 0.30.0; NotImplementedError on 0.29.1rc1.dev468 "
+            "(xbill9/gemma4-dev, jev-tpu-31b/README.md)"
+        ),
+        seen_on="2026-11-21",
     ),
     Support(
         scheme="w4a16",
         devices=_TPU,
         models=("experts",),
         answer="unknown",
-        note="experts in 4 bits need vllm-project/tpu-inference#3660, which was open on 2026-09-28",
-        source="xbill9/gemma4-dev@395bf64 (26B-A4B served with that patch on v6e-1)",
-        seen_on="2026-09-28",
+        note=(
+            "experts in 4 bits need vllm-project/tpu-inference#3660, which is in no release up to 0.32.0 and not in the nightly of "
+            "2026-10-26; image vllm-tpu-w4a16-experts has it"
+        ),
+        source=(
+            "wheels of tpu-inference 0.31.0, 0.32.0 and 0.32.0.dev20261026; xbill9/gemma4-dev@395bf64 "
+            "(26B-A4B served with that patch on v6e-1 and v6e-4)"
+        ),
+        seen_on="2026-11-21",
+    ),
+    Support(
+        scheme="w4a16",
+        devices=_TPU,
+        models=("shared-kv",),
+        answer="unknown",
+        note="E2B and E4B in 4 bits need vllm-project/tpu-inference#3299 beside #3653, and 0.32.0 does not have it",
+        source="gemma4.py in the wheels of tpu-inference 0.29.0 to 0.32.0; xbill9/gemma4-dev@395bf64 (served with both patches)",
+        seen_on="2026-11-21",
+    ),
+    Support(
+        scheme="w4a16",
+        devices=("v6e",),
+        models=("dense",),
+        first="0.31.0",
+        answer="yes",
+        source=(
+            "vllm-project/tpu-inference#3653, in the wheel of 0.31.0 and not in that of 0.30.0; xbill9/gemma4-dev@395bf64 "
+            "(31B served with that patch on v6e-1)"
+        ),
+        seen_on="2026-11-21",
     ),
     Support(
         scheme="w4a16",
         devices=_TPU,
         answer="unknown",
         note=(
-            "4-bit linear layers were merged on 2026-09-27 (vllm-project/tpu-inference#3653), no image with them was seen, and E2B "
-            "and E4B also need #3299"
+            "4-bit linear layers (vllm-project/tpu-inference#3653) are in vLLM on TPU from 0.31.0 on, and this device or version of it "
+            "was not seen to serve them; image vllm-tpu-w4a16 has 0.31.0"
         ),
-        source="vllm-project/tpu-inference#3653, #3299; xbill9/gemma4-dev@395bf64 (served with those patches)",
-        seen_on="2026-09-28",
+        source="wheels of tpu-inference 0.30.0 and 0.31.0; xbill9/gemma4-dev@395bf64 (served with that patch on v6e)",
+        seen_on="2026-11-21",
     ),
     Support(
         scheme="fp8",
@@ -111,7 +141,7 @@ TABLE: Final = (
     Support(
         scheme="nvfp4",
         devices=_TPU,
-        models=("dense", "experts"),
+        models=("dense", "shared-kv", "experts"),
         answer="no",
         note="vLLM on TPU has NVFP4 in its PyTorch path alone, and serves this model in JAX",
         source="vllm-project/tpu-inference#3067; xbill9/gemma4-dev, jev-tpu-31b/README.md",
@@ -143,7 +173,7 @@ TABLE: Final = (
     Support(
         scheme="fp8",
         devices=("ampere",),
-        models=("dense", "pytorch"),
+        models=("dense", "shared-kv", "pytorch"),
         answer="yes",
         is_weight_only=True,
         source="https://docs.vllm.ai/en/v0.32.0/features/quantization/llm_compressor/fp8/ (W8A16 with Marlin kernels)",
@@ -195,7 +225,7 @@ def support_of(
         return Support(scheme=scheme, answer="yes", source="the image's `supports`", seen_on="")
     version = version_key(version_in_use(accelerator, image_version))
     loading: Loading = "on-load" if family == "fp8" != spec.native_quantization else "checkpoint"
-    generation, kind = generation_of(accelerator), _kind(spec)
+    generation, kind = generation_of(accelerator), kind_of_model(spec)
     for row in TABLE:
         if (
             row.scheme == family
@@ -246,7 +276,10 @@ def _is_within(version: tuple[int, int, int, int] | None, row: Support) -> bool:
     return (first is None or first <= version) and (last is None or version <= last)
 
 
-def _kind(spec: ModelSpec) -> ModelKind:
+def kind_of_model(spec: ModelSpec) -> ModelKind:
+    """Return how vLLM on TPU serves a model."""
     if spec.is_moe:
         return "experts"
-    return "pytorch" if spec.tpu_torch_path else "dense"
+    if spec.tpu_torch_path:
+        return "pytorch"
+    return "dense" if all(group.owns_kv for group in spec.groups) else "shared-kv"

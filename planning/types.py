@@ -28,8 +28,11 @@ from planning.workload import Workload
 
 Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
 """`own`: a machine that Google does not rent out, described by its figures (`planning.devices`)."""
-CompileCache = Literal["memory", "off"]
+CompileCache = Literal["machine", "bucket", "off"]
+GraphCacheMode = Literal["off", "bucket"]
+"""Whether a Cloud Run service keeps the graphs that torch.compile made in its bucket, for its next start."""
 ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]
+CapacityApiName = Literal["cloud-tpu", "compute-engine"]
 WeightsMode = Literal["hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image"]
 """Where the server finds its weights when it starts.
 
@@ -76,6 +79,12 @@ class CloudRunOptions:
     """The user that the server's image runs as; None for the default image (root)."""
     image_gid: int | None = None
     cuda13_image: bool = False
+    rolls_out: bool = False
+    """Whether a new revision is checked beside the one that serves, and so needs GPUs of its own."""
+    graph_cache: GraphCacheMode = "off"
+    """Where compiled graphs are kept for the next start of an instance."""
+    file_cache_gib: float | None = None
+    """Size of the file cache of `fuse-cached`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +92,19 @@ class TpuOptions:
     """What the TPU queued resource is configured with."""
 
     provisioning_model: ProvisioningModel = "flex-start"
+    api: CapacityApiName = "cloud-tpu"
+    """Who gives the capacity: the Cloud TPU API, or Compute Engine, whose machines begin without docker."""
     max_run_duration_s: int | None = 14_400
     """Google deletes the nodes after this time; None sets no end, which flex-start does not allow."""
     zones: tuple[str, ...] = ()
-    compile_cache: CompileCache = "memory"
-    """Where compiled XLA programs are kept for a restart of the server: in shared memory, or nowhere."""
+    compile_cache: CompileCache = "machine"
+    """Where compiled XLA programs are kept: on the machine's disk, in the bucket too for the next machine, or nowhere."""
     private_google_access: bool | None = None
     """Of a subnet that exists already: whether it has Private Google Access; None if the stack makes the network."""
     boot_disk_size_gb: int | None = None
     """Size of the boot disk; None for Google's 100 GB."""
+    renew_before_s: int | None = None
+    """A second machine is requested this long before the end of a run and takes over; None never does. Shorter than the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +259,8 @@ class StartupPlan:
 
     pull_s: float
     load_s: float
+    cached_total_s: float | None
+    """Seconds of a start that finds compiled graphs in the bucket; None where none are kept there."""
     compile_s: float
     """Engine initialisation after the weights are loaded: compilation, graph capture, warm-up."""
     total_s: float
@@ -258,7 +273,15 @@ class StartupPlan:
     ready_s: float
     """Seconds until the platform sends requests: at the first probe after the start, or with the first healthy answer."""
     restart_s: float
-    """Seconds for a restart of the server alone: image pulled, compile cache warm if it is kept, weights fetched again unless they are."""
+    """Seconds for a restart of the server alone, after a crash or a change that keeps its compiled programs: image pulled, programs read if
+    they are kept, weights fetched again unless they are."""
+    recompile_s: float | None
+    """Seconds for a change in place after which every program is compiled: another length, batch or image. None off a TPU VM."""
+    reboot_s: float | None
+    """Seconds from a reboot of the machine, which keeps its disk, to the first healthy answer. None off a TPU VM."""
+    lost_machine_s: float | None
+    """Seconds from the boot of a new machine that replaces a lost one: with `tpu.compile_cache` bucket its programs come from the archive.
+    The wait for capacity is not part of it. None off a TPU VM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,8 +431,9 @@ class CostPlan:
     """False for a device of one's own without a price: every figure is 0 and means nothing."""
 
 
-BillBasis = Literal["hour", "busy hour", "month", "start"]
-"""`hour`: while it runs; `busy hour`: an hour of answers at saturation; `month`: as long as the stack exists; `start`: each cold start."""
+BillBasis = Literal["hour", "busy hour", "month", "start", "renewal"]
+"""`hour`: while it runs; `busy hour`: an hour of answers at saturation; `month`: as long as the stack exists; `start`: each cold start;
+`renewal`: each time that a second machine takes over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,12 @@ from planning.errors import PlanningError
 from planning.numbers import is_number, read_json, whole_number
 
 DEFAULT_PORT: Final = 8000
-XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - shared memory inside the container, on purpose
+XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
+"""Folder of the container where vLLM keeps compiled programs. The agent mounts a folder of the machine's disk there (vm_agent.compile_cache);
+one of an earlier release leaves it in shared memory."""
 TPU_BUCKET_PADDING_GAP: Final = 512
+STREAMER: Final = "runai_streamer"
+"""Value of `load_format` with which vLLM reads weights straight from a bucket."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from planning.fields import changed
 from planning.hardware import (
     ACCELERATORS,
     FLEX_START_V6E_ZONES,
+    MACHINE_TYPES,
     V5E_ZONES,
     Accelerator,
     AcceleratorKind,
@@ -191,6 +192,8 @@ def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
         changes["tpu.zones"] = kept or known
         if not kept:
             changes["tpu.private_google_access"] = None  # an existing subnet is in the region of the present zones
+    if tpu.api == "compute-engine" and accelerator.name not in MACHINE_TYPES:
+        changes["tpu.api"] = "cloud-tpu"
     if tpu.max_run_duration_s is None:
         changes["tpu.max_run_duration_s"] = _RUN_S
     return changes

@@ -14,17 +14,25 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
   pads each device's part of every expert's gate and up projections to a multiple of 128 columns; down projections keep their rows.
   The boot log of 26B-A4B at tensor parallelism 4 shows 704 columns stored as 1,024, and 15.29 GiB of weights on each chip
   (xbill9/gemma4-dev@395bf64, gce-vllm-v6e4-26b, 2026-09-26). Expert parallelism is not planned.
+- That product keeps the scales of 4-bit experts in 4 bytes (process_weights/moe_weights.py of tpu-inference 0.32.0), and repeats those
+  of a down projection until no group crosses from one device to the next (vllm-project/tpu-inference#3660): 26B-A4B has 704 rows, and
+  176 on each of four devices are 11 groups of 16, not 5.5 of 32. Scales of linear layers stay bf16.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from planning.model import ModelSpec, Tensor, tensors
 from planning.overheads import TPU_LANES
-from planning.quantization import FULL_BYTES, Scheme
+from planning.quantization import FULL_BYTES, GROUP, INT4_BYTES, Scheme
 from planning.releases import keeps_stored_head
 from planning.resolve import Resolved, Runtime
 from planning.units import align_to, ceil_div
+
+_SCALE_BYTES: Final = 4
+"""Scales of 4-bit experts on a TPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +93,7 @@ def _weights(
             continue
         share = size * scale * _share(tensor, tp)
         if tensor.expert_width and runtime != "cuda":
-            share *= _padding(tensor.expert_width, tp, spec.matrices_per_mlp)
+            share *= _tpu_expert_factor(tensor, scheme, tp, spec.matrices_per_mlp)
         device += share
         read += share * tensor.active_share
         if tensor.role in {"attention", "mlp", "experts", "router"}:
@@ -132,7 +140,15 @@ def _share(tensor: Tensor, tp: int) -> float:
     return 1.0
 
 
-def _padding(width: int, tp: int, matrices: int) -> float:
-    """Return how many times their size the experts take on a TPU: all matrices but the last, the down projection, get more columns."""
-    part = ceil_div(width, tp)
-    return ((matrices - 1) * align_to(part, TPU_LANES) / part + 1) / matrices
+def _tpu_expert_factor(tensor: Tensor, scheme: Scheme, tp: int, matrices: int) -> float:
+    """Return how many times their size in the checkpoint the experts take on a TPU.
+
+    All matrices but the last, the down projection, get more columns; in 4 bits all of them get wider scales.
+    """
+    part = ceil_div(tensor.expert_width, tp)
+    stored = _bytes(tensor, scheme)
+    wide = down = stored
+    if scheme.name == "w4a16":
+        wide = INT4_BYTES + _SCALE_BYTES / GROUP
+        down = INT4_BYTES + _SCALE_BYTES / math.gcd(GROUP, part)
+    return ((matrices - 1) * align_to(part, TPU_LANES) / part * wide + down) / (matrices * stored)

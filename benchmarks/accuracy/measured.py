@@ -88,6 +88,12 @@ KINDS: Final[Mapping[str, FigureKind]] = {
     "decode": FigureKind(
         name="decoding, one request", read=lambda s: s.throughput.decode_tok_per_s, tolerance=DECODE, unit="tok/s"
     ),
+    "decode_16": FigureKind(
+        name="decoding, 16 requests",
+        read=lambda s: s.throughput.saturated_tok_per_s,
+        tolerance=SATURATION,
+        unit="tok/s",
+    ),
     "decode_64": FigureKind(
         name="decoding, 64 requests",
         read=lambda s: s.throughput.saturated_tok_per_s,

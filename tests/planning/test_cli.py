@@ -180,7 +180,7 @@ def test_names_are_read_without_regard_to_case(run):
         ((*E2B, "--set", "enforceEager=maybe"), '"maybe"; it must be true or false'),
         ((*E2B, "--set", "weightsMode=floppy"), '"floppy"; allowed are hub'),
         ((*E2B, "--set", "maxRunDuration=4"), "a duration needs its unit"),
-        ((*E2B, "--set", "compileCache=disk"), '"disk"; allowed are memory, off'),
+        ((*E2B, "--set", "compileCache=disk"), '"disk"; allowed are machine, bucket, off'),
         ((*E2B, "--set", "acceptFindings=FIT99"), '"FIT99" is the id of no finding'),
         ((*E2B, "--fix"), "--stack NAME"),
         (("--stack", "tpu-v6e4", "--write"), "--write belongs to --fix"),

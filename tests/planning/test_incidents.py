@@ -18,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LATE = {"initialDelay": "60s", "period": "60s", "failureThreshold": 5, "timeout": "50s"}
 TOO_LONG = {"initialDelay": "240s", "period": "60s", "failureThreshold": 31, "timeout": "50s"}
 OWN_IMAGE = {"repository": "my/vllm", "digest": f"sha256:{'0' * 64}", "uid": 2_000, "gid": 2_000}
+OLD_IMAGE = {"repository": "vllm/vllm-openai", "digest": f"sha256:{'1' * 64}", "version": "0.10.2"}
+STREAMS = {"mode": "streamer"}
+EAGER = {"cloudRun.compileCache": "bucket", "vllm.enforceEager": True}
 CROWDED = {"cloudRun.concurrency": 64, "vllm.maxNumSeqs": 256, "workload": {}}
 NETWORK = {"network": "shared", "subnetwork": "shared", "privateGoogleAccess": False}
 DRAFTER = {"model": "my/drafter", "num_speculative_tokens": 3}
@@ -29,6 +32,8 @@ E4B_QAT = "google/gemma-4-E4B-it-qat-w4a16-ct"
 
 
 OTHER = "tests/fixtures/models/other-8b"
+STREAMED = {"weights": "bucket", "vllm.loadFormat": "runai_streamer"}
+OLD_TPU_IMAGE = {"repository": "vllm/vllm-tpu", "digest": "sha256:" + "b" * 64, "version": "0.26.0"}
 FOREIGN = {"model": "google/gemma-4-E2B-it-assistant", "num_speculative_tokens": 3}
 
 
@@ -54,6 +59,9 @@ INCIDENTS: Mapping[str, Incident] = {
     "FIT09": Incident("l4-qat", {"vllm.maxModelLen": 120_000}, "warn", r"2\.10 GiB holds one .* 120,000 .*may fail.* vllm\.maxModelLen: \d+"),
     "LEN02": Incident("tpu-v6e4", {"vllm.maxNumBatchedTokens": 2_048}, "block", r"vllm\.maxNumBatchedTokens: 2496"),
     "LEN03": Incident("tpu-v6e4", {"vllm.maxModelLen": 131_073}, "block", r"131,073.*vllm\.maxModelLen: 131072"),
+    "LDR01": Incident("l4-qat", {"vllm.loadFormat": "runai_streamer"}, "block", r"11 min.* cloudRun\.mount\.mode: streamer and remove"),
+    "LDR02": Incident("l4-qat", {"cloudRun.mount": STREAMS, "image": OLD_IMAGE}, "block", r"vLLM 0\.10\.2; .* 0\.11\.1 .*mount\.mode: fuse-buffered"),
+    "LDR03": Incident("l4-qat", EAGER, "warn", r"0 s sooner.*cloudRun\.compileCache: off"),
     "PRB01": Incident("l4-qat", {"cloudRun.startupProbe": LATE}, "block", r"gives up after 6 min.*cloudRun\.startupProbe\.failureThreshold: \d+"),
     "PRB02": Incident("l4-qat", {"cloudRun.startupProbe": TOO_LONG}, "block", r"1860 s; 1800 s"),
     "SCL01": Incident("l4-qat", {"cloudRun.concurrency": 4, "cloudRun.maxInstances": 1}, "warn", r"4 requests .* Set cloudRun\.concurrency: \d+"),
@@ -62,7 +70,9 @@ INCIDENTS: Mapping[str, Incident] = {
     "TPU01": Incident("tpu-v6e4", {"vllm.tensorParallelSize": 1}, "block", r"is 1, .* 4 chip.*vllm\.tensorParallelSize: 4"),
     "TPU02": Incident("tpu-v6e4", {"tpu.maxRunDuration": None}, "block", r"tpu\.maxRunDuration is not set.*tpu\.maxRunDuration: 4h"),
     "TPU04": Incident("tpu-v6e4", {"tpu.zones": ["us-west1-a", "us-east5-b"]}, "block", r"us-west1-a.*tpu\.zones: \[us-east5-b\]"),
-    "TPU06": Incident("tpu-v6e4", {"tpu.compileCache": "off"}, "warn", r"compiles for 6 min 36 s again instead of 2 min 27 s\. Set tpu\.compileCache: memory"),
+    "TPU06": Incident("tpu-v6e4", {"tpu.compileCache": "off"}, "warn", r"compiles for 6 min 36 s again instead of 2 min 27 s\. Set tpu\.compileCache: machine"),
+    "TPU07": Incident("tpu-v6e1", STREAMED, "warn", r"reads 9\.\d GiB from the bucket again.*Remove vllm\.loadFormat"),
+    "HST02": Incident("tpu-v6e4", {"model": BF16}, "warn", r"58\.\d GiB .* 100 GB, .*80 GiB at least, 103 GiB .*Set tpu\.bootDiskSizeGb: 110"),
     "NET01": Incident("tpu-v6e4", {"endpointUrl": "http://localhost:8000"}, "block", r"endpointUrl: http://127\.0\.0\.1:8000"),
     "NET02": Incident("tpu-v6e4", {"tpu.existingNetwork": NETWORK, "tpu.zones": ["us-east5-a"]}, "block", r"is false.*Remove tpu\.existingNetwork\."),
     "SEC01": Incident("tpu-v6e4", {"vllm.extraArgs": ["--api-key=canary"]}, "block", r"1 argument.*vllm\.extraArgs: \[\]"),
@@ -85,10 +95,12 @@ INCIDENTS: Mapping[str, Incident] = {
     "CST02": Incident("l4-qat", {}, "info", r"is 1: that costs \$34\.\d\d a day.* Set cloudRun\.minInstances: 0"),
     "CST03": Incident("tpu-v6e4", {"maxUsd": 10}, "warn", r"is 10, .* after 111 min; .*tpu\.maxRunDuration: 1h51m; or set maxUsd: 22"),
     "CST04": Incident("l4-qat", {}, "info", r"0\.0001867 in us-east4 is of 2026-09-19, 62 days ago \(https://cloud\.google\.com/run/pricing\)"),
+    "CST06": Incident("tpu-v6e4", {"tpu.renewBefore": "1h"}, "info", r"is 60 min: .* for about \d+ min.* \(\$[\d.]+\), and for 60 min at most \(\$5\.40\)"),
     "CST05": Incident("tpu-v6e4", {}, "info", r"No price is known for southamerica-west1 .*\"v6e_flex_start_usd_per_chip_hour\": 1\.35"),
 }  # fmt: skip
 MORE: tuple[tuple[str, Incident], ...] = (
-    ("FIT06", Incident("tpu-v6e1-e4b", {"model": E4B_QAT, "image": OWN_IMAGE}, "warn", r"is not known: 4-bit .* image\.supports")),
+    ("TPU07", Incident("tpu-v6e1", {**STREAMED, "image": OLD_TPU_IMAGE}, "block", r"from vLLM 0\.29\.0 on.*Remove vllm\.loadFormat")),
+    ("FIT06", Incident("tpu-v6e1-e4b", {"model": E4B_QAT, "image": OWN_IMAGE}, "warn", r"is not known: E2B and E4B in 4 bits .* image\.supports")),
     ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64 requests .* 11 at a time \(its KV .*concurrency: 11")),
     ("FIT05", Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.97}, "warn", r"0\.66 GiB .* may fail .* vllm\.gpuMemoryUtilization: 0\.96")),
     ("FIT05", Incident("tpu-v6e1", {"vllm.gpuMemoryUtilization": 1.0}, "block", r"0\.00 GiB .* at least 0\.82 GiB .* vllm\.gpuMemoryUtilization: 0\.95")),

@@ -83,8 +83,9 @@ def test_the_planners_own_defaults_are_far_from_every_edge(model: str, accelerat
     assert "FIT05" not in {f.id for f in p.findings}
     if p.fits:
         assert p.margin is None
-        # What warns of the model, whatever the settings: an answer that nobody has (FIT06), a base model without a chat template.
-        assert {f.id for f in p.findings if f.severity == "warn"} <= {"FIT06", "MOD02"}
+        # What warns of the model, whatever the settings: an answer that nobody has (FIT06), a base model without a chat template, and weights
+        # of 58 GiB on the 100 GB that Google gives a boot disk (HST02).
+        assert {f.id for f in p.findings if f.severity == "warn"} <= {"FIT06", "MOD02", "HST02"}
 
 
 @pytest.mark.parametrize(("accelerator", "platform"), PLACES)

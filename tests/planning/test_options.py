@@ -168,6 +168,12 @@ def test_recommendations_for_unknown_names_are_refused(model: str, platform: str
             'The model "google/gemma-4-27B-it" is not in the catalog; known are google/',
         ),
         ({"accelerator": "T4"}, 'The accelerator "T4" is unknown; allowed are v5e-1'),
+        ({"accelerator": "v5p-8"}, "in us-central1-a, us-east5-a; one host (v5p-8) has 4 chips of 95 GiB"),
+        (
+            {"accelerator": "v7x-8"},
+            "TPU7x needs Google Kubernetes Engine, which this project does not use. Google offers it in us-central1-c",
+        ),
+        ({"accelerator": "tpu7x-standard-4t"}, "has 4 chips of 192 GiB (https://docs.cloud.google.com/tpu/docs/tpu7x)"),
         (
             {"accelerator": "v6e-16", "platform": "tpu-vm"},
             'The accelerator "v6e-16" is unknown; allowed are v5e-1, v5e-4, v5e-8, v6e-1, v6e-4, v6e-8.',

@@ -135,7 +135,7 @@ TPUS = st.builds(
     provisioning_model=st.sampled_from(["flex-start", "flex-start", "spot", "standard"]),
     max_run_duration_s=st.sampled_from([None, 0, 300, 14_400, 14_400, 700_000]),
     zones=ZONES,
-    compile_cache=st.sampled_from(["memory", "off"]),
+    compile_cache=st.sampled_from(["machine", "bucket", "off"]),
     private_google_access=st.sampled_from([None, None, True, False]),
 )
 WORKLOADS = st.builds(

@@ -152,6 +152,16 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
     "TPU02": (on_tpu(max_run_duration_s=8 * 86_400), "block", on_tpu(max_run_duration_s=7 * 86_400)),
     "TPU04": (on_tpu(zones=("us-east5-b", "us-west1-a")), "block", on_tpu(zones=("us-east5-b",))),
     "TPU06": (on_tpu(compile_cache="off"), "warn", on_tpu()),
+    "TPU07": (
+        replace(on_tpu(), weights_mode="streamer", image_version="0.26.0"),
+        "block",
+        replace(on_tpu(), weights_mode="disk", image_version="0.26.0"),
+    ),
+    "HST02": (
+        deployment("31B-it", "v6e-8"),
+        "warn",
+        replace(deployment("31B-it", "v6e-8"), tpu=TpuOptions(boot_disk_size_gb=200)),
+    ),
     "NET01": (
         replace(deployment(), endpoint_url="http://localhost:8000/v1"),
         "block",
@@ -188,6 +198,25 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         "block",
         on_cloud_run(image_uid=2_000, image_gid=2_000),
     ),
+    "LDR01": (
+        replace(MEASURED["qat-26b-l4"], vllm=replace(MEASURED["qat-26b-l4"].vllm, load_format="runai_streamer")),
+        "block",
+        replace(
+            MEASURED["qat-26b-l4"],
+            weights_mode="streamer",
+            vllm=replace(MEASURED["qat-26b-l4"].vllm, load_format="runai_streamer", safetensors_load_strategy=None),
+        ),
+    ),
+    "LDR02": (
+        replace(MEASURED["qat-26b-l4"], weights_mode="streamer", image_version="0.11.0"),
+        "block",
+        replace(MEASURED["qat-26b-l4"], weights_mode="streamer", image_version="0.28.0"),
+    ),
+    "LDR03": (
+        replace(on_cloud_run(graph_cache="bucket"), vllm=replace(MEASURED["qat-26b-l4"].vllm, enforce_eager=True)),
+        "warn",
+        on_cloud_run(graph_cache="bucket"),
+    ),
     "FUS02": (
         replace(on_cloud_run(), weights_mode="fuse-buffered"),
         "info",
@@ -196,6 +225,7 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
     "CST02": (on_cloud_run(min_instances=1), "info", on_cloud_run(min_instances=0)),
     "CST03": (replace(on_tpu(), max_usd=5), "warn", replace(on_tpu(), max_usd=50)),
     "CST04": (replace(on_tpu(), today="2026-10-10"), "info", replace(on_tpu(), today="2026-10-09")),
+    "CST06": (on_tpu(renew_before_s=3_600), "info", on_tpu()),
     "CST05": (on_tpu(zones=("southamerica-west1-a",)), "info", on_tpu(zones=("us-east5-a",))),
 }
 
@@ -458,6 +488,21 @@ def test_an_unknown_quota_warns_and_one_instance_needs_no_quota():
     assert the(plan(on_cloud_run(max_instances=3)), "SCL02").severity == "warn"
     assert found(plan(on_cloud_run(max_instances=1)), "SCL02") is None
     assert "the GPU quota of the region is 1" in the(plan(on_cloud_run(max_instances=2, gpu_quota=1)), "SCL02").message
+
+
+def test_a_roll_out_needs_gpus_for_two_revisions():
+    """Tagged revisions are started, and keep their least number of instances (Cloud Run, minimum instances)."""
+    assert found(plan(on_cloud_run(max_instances=1, gpu_quota=2, rolls_out=True)), "SCL02") is None
+    never = the(plan(on_cloud_run(max_instances=1, gpu_quota=1, rolls_out=True)), "SCL02")
+    assert (never.severity, "1 GPU beside up to 1 " in never.message, "never start" in never.message) == (
+        "block",
+        True,
+        True,
+    )
+    busy = the(plan(on_cloud_run(max_instances=3, min_instances=1, gpu_quota=3, rolls_out=True)), "SCL02")
+    assert (busy.severity, "4, and the GPU quota of the region is 3" in busy.message) == ("warn", True)
+    unknown = the(plan(on_cloud_run(max_instances=1, rolls_out=True)), "SCL02")
+    assert "needs 1 more, and the GPU quota of the region is not set" in unknown.message
 
 
 def test_flex_start_without_an_end_is_stopped_and_reckoned_with():

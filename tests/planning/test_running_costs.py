@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from planning import CloudRunOptions, Deployment, Plan, PlanningError, TpuOptions, plan
+from planning.costs_json import costs_json
 from planning.prices import PriceBook
 from planning.types import BillPart
 from planning.workload import DEFAULT_WORKLOAD
@@ -141,3 +142,24 @@ def test_a_machine_of_compute_engine_has_a_bill_too():
     planned: Plan = plan(Deployment(model="google/gemma-4-31B-it", accelerator="H100"))
     assert planned.running.bill[0].usd == pytest.approx(11.0612)
     assert planned.running.even_hours_per_day == 24
+
+
+def test_a_renewal_is_priced_by_the_time_that_two_machines_run():
+    renewed = replace(TPU, tpu=replace(TPU.tpu, max_run_duration_s=14_400, renew_before_s=3_600))
+    planned = plan(renewed)
+    (part,) = [part for part in planned.running.bill if part.basis == "renewal"]
+    assert part.usd == pytest.approx(planned.cost.usd_per_hour * planned.startup.total_s / 3600)
+    assert planned.cost.max_usd == pytest.approx(planned.cost.usd_per_hour * 730 * 4 / 3)
+    assert planned.cost.max_usd_basis == "a month of runs that are renewed"
+    costs = costs_json(planned.cost, planned.running)
+    assert [one["basis"] for one in costs["bill"] if one["basis"] == "renewal"] == ["renewal"]
+    # The first machine is deleted when the second one is ready: the whole of `renew_before_s` is the most, not the rule.
+    short = plan(replace(renewed, tpu=replace(renewed.tpu, renew_before_s=60)))
+    (part,) = [part for part in short.running.bill if part.basis == "renewal"]
+    assert part.amount == pytest.approx(60 / 3600)
+
+
+@pytest.mark.parametrize("before_s", [0, 14_400])
+def test_a_renewal_that_is_not_shorter_than_the_run_is_refused(before_s: int):
+    with pytest.raises(PlanningError, match=r"must be above 0 and less than `tpu\.max_run_duration_s`"):
+        plan(replace(TPU, tpu=replace(TPU.tpu, max_run_duration_s=14_400, renew_before_s=before_s)))

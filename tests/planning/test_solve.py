@@ -238,9 +238,10 @@ def test_a_miss_says_what_fell_short(workload, model, accelerator, said):
 
 
 def test_a_miss_on_the_smallest_host_names_the_host_that_it_takes():
-    miss = solved(CHAT, "26B-A4B", "L4", ServiceLimits(max_usd_per_hour=1.1)).nearest
+    held = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
+    miss = solved(CHAT, held, "L4", ServiceLimits(max_usd_per_hour=1.1)).nearest
     assert "it costs $1.23/h, and --max-usd-per-hour is 1.1" in str(miss)
-    slow = solved(CHAT, "26B-A4B", "L4", ServiceLimits(max_tpot_s=0.01)).nearest
+    slow = solved(CHAT, held, "L4", ServiceLimits(max_tpot_s=0.01)).nearest
     assert slow.place.usd_per_hour == pytest.approx(1.2345, abs=0.01)
     assert "--max-tpot-s is 0.01" in str(slow)
 
@@ -328,12 +329,29 @@ def test_with_json_all_rows_are_one_object(command):
     assert {row["platform"] for row in answer["rows"]} == {"tpu-vm", "cloud-run"}
 
 
+def test_31b_on_one_chip_is_offered_with_the_image_that_has_to_be_built(command, tmp_path):
+    asked = ("--solve", "--workload", "in=512,out=256,users=4", "--model", "31B", "--accelerator", "v6e-1")
+    code, out, err = command(*asked, "--json", "--write", "mine")
+    assert code == 0, err
+    (row,) = json.loads(out)["rows"]
+    assert (row["model"], row["image"]) == ("google/gemma-4-31B-it-qat-w4a16-ct", "vllm-tpu-w4a16")
+    assert row["usd_per_hour"] == 1.35
+    written_file = tmp_path / "Pulumi.mine.yaml"
+    assert "gemma-serving:image: vllm-tpu-w4a16\n" in written_file.read_text(encoding="utf-8")
+    assert plan(to_deployment(from_file(written_file, project="my-project"))).fits
+    code, out, _ = command(*asked)
+    assert code == 0
+    assert "image vllm-tpu-w4a16" in out
+    code, out, _ = command("--solve", "--workload", CHAT, "--model", "E2B", "--json")
+    assert {row["image"] for row in json.loads(out)["rows"]} == {None}
+
+
 def test_where_nothing_is_enough_one_line_says_why_and_no_file_is_written(command, tmp_path):
     code, out, err = command(
         "--solve", "--workload", CHAT, "--model", "31B", "--max-usd-per-hour", "1", "--write", "mine"
     )
     assert (code, out) == (2, "")
-    assert re.fullmatch(r"plan: nothing is enough; the nearest is \S+ on v5e-4 .*--max-usd-per-hour is 1\.\n", err)
+    assert re.fullmatch(r"plan: nothing is enough; the nearest is \S+ on v6e-1 .*--max-usd-per-hour is 1\.\n", err)
     assert list(tmp_path.iterdir()) == []
 
 

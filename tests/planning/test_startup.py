@@ -8,6 +8,7 @@ from benchmarks.accuracy.measured import load, subject_of
 from planning import CloudRunOptions, Deployment, TpuOptions, VllmOptions, overheads, plan
 from planning.resolve import resolve
 from planning.startup import xla_programs
+from planning.types import StartupPlan
 from vm_agent.base import HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS
 
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
@@ -47,7 +48,7 @@ def test_text_only_serving_warms_up_no_processor():
 
 
 def test_a_warm_cache_still_takes_minutes_and_no_cache_takes_all():
-    warm, cold = (replace(TPU, tpu=TpuOptions(compile_cache=cache)) for cache in ("memory", "off"))
+    warm, cold = (replace(TPU, tpu=TpuOptions(compile_cache=cache)) for cache in ("machine", "off"))
     saved = plan(cold).startup.restart_s - plan(warm).startup.restart_s
     assert saved == pytest.approx(plan(TPU).startup.compile_s * (1 - overheads.XLA_CACHED_FACTOR))
     assert plan(warm).startup.restart_s > 300
@@ -77,3 +78,38 @@ def test_start_ups_are_within_a_quarter_of_what_was_measured():
                 found[boot.title] = figure.kind.read(subject_of(boot)) / figure.measured - 1
     assert {title for title, error in found.items() if abs(error) > 0.25} == UNEXPLAINED.keys()
     assert len(found) >= 20
+
+
+def kept(cache: str) -> StartupPlan:
+    return plan(replace(TPU, tpu=TpuOptions(compile_cache=cache))).startup  # pyright: ignore[reportArgumentType]
+
+
+def test_each_way_to_start_again_has_its_time_on_a_machine():
+    start = kept("machine")
+    assert start.recompile_s is not None
+    assert start.reboot_s is not None
+    assert start.lost_machine_s is not None
+    assert start.recompile_s - start.restart_s == pytest.approx(start.compile_s * (1 - overheads.XLA_CACHED_FACTOR))
+    assert start.reboot_s == start.restart_s + overheads.VM_BOOT_S
+    assert start.lost_machine_s == start.total_s + overheads.VM_BOOT_S
+
+
+def test_only_an_archive_makes_a_new_machine_start_warm():
+    machine, bucket, off = (kept(cache) for cache in ("machine", "bucket", "off"))
+    assert machine.lost_machine_s == off.lost_machine_s
+    assert bucket.lost_machine_s == pytest.approx(
+        (machine.lost_machine_s or 0) - machine.compile_s * (1 - overheads.XLA_CACHED_FACTOR)
+    )
+    assert bucket.restart_s == machine.restart_s
+    assert off.restart_s == off.recompile_s
+
+
+def test_weights_in_shared_memory_are_fetched_again_after_a_reboot():
+    memory, disk = (plan(replace(TPU, weights_mode=mode)).startup for mode in ("memory", "disk"))  # pyright: ignore[reportArgumentType]
+    assert memory.restart_s == disk.restart_s
+    assert (memory.reboot_s or 0) > (disk.reboot_s or 0)
+
+
+def test_off_a_tpu_machine_there_is_no_machine_that_keeps_anything():
+    start = plan(RUN).startup
+    assert (start.recompile_s, start.reboot_s, start.lost_machine_s) == (None, None, None)

@@ -26,6 +26,7 @@ from stacks.wording import StackWording
 ROOT = Path(__file__).resolve().parents[2]
 QAT = "google/gemma-4-31B-it-qat-w4a16-ct"
 DENSE, EXPERTS = MODELS["google/gemma-4-31B-it"], MODELS["google/gemma-4-26B-A4B-it"]
+SHARED_KV = MODELS["google/gemma-4-E2B-it"]
 FP8 = replace(EXPERTS, name="an fp8 checkpoint of 26B-A4B", native_quantization="fp8")
 
 
@@ -45,21 +46,29 @@ def test_bf16_loads_everywhere(accelerator: str, version: str | None):
 
 
 @pytest.mark.parametrize(
-    ("version", "dense", "experts"),
+    ("version", "dense", "others"),
     [
         (None, "no", "no"),
         ("0.23.0", "no", "no"),
         ("0.29.1rc1.dev468+g0b7f11a1e", "no", "no"),
-        ("0.29.1rc1.dev600", "unknown", "unknown"),
-        ("0.30.0", "unknown", "unknown"),
+        ("0.30.0", "no", "no"),
+        ("0.30.1rc1.dev221+gc8d7a7dd1", "unknown", "unknown"),
+        ("0.31.0", "yes", "unknown"),
+        ("0.32.0", "yes", "unknown"),
         ("", "unknown", "unknown"),
         ("of my own", "unknown", "unknown"),
     ],
 )
-@pytest.mark.parametrize("accelerator", ["v5e-1", "v6e-1", "v6e-8"])
-def test_four_bits_on_tpu_are_a_look_up_by_version(accelerator: str, version: str | None, dense: str, experts: str):
+@pytest.mark.parametrize("accelerator", ["v6e-1", "v6e-8"])
+def test_four_bits_on_tpu_are_a_look_up_by_version(accelerator: str, version: str | None, dense: str, others: str):
     assert answer("w4a16", DENSE, accelerator, image_version=version) == dense
-    assert answer("w4a16", EXPERTS, accelerator, image_version=version) == experts
+    for spec in (EXPERTS, SHARED_KV):
+        assert answer("w4a16", spec, accelerator, image_version=version) == others
+
+
+def test_four_bits_on_v5e_were_seen_to_fail_with_patches_and_with_no_release():
+    assert answer("w4a16", DENSE, "v5e-1", image_version="0.30.0") == "no"
+    assert answer("w4a16", DENSE, "v5e-1", image_version="0.31.0") == "unknown"
 
 
 def test_fp8_on_tpu_is_read_and_not_made():
@@ -140,12 +149,13 @@ def test_googles_4_bit_checkpoints_load_on_gpus_and_not_on_tpus_yet(model: str, 
 
 
 def test_what_is_not_known_says_what_is_and_where_it_stands():
-    found = finding(plan(Deployment(model=QAT, accelerator="v6e-1", image_version="0.30.0")))
+    found = finding(plan(Deployment(model=QAT, accelerator="v6e-1", image_version="0.30.1rc1.dev221")))
     assert found is not None
     assert (
-        "is not known: 4-bit linear layers were merged on 2026-09-27 (vllm-project/tpu-inference#3653)" in found.message
+        "is not known: 4-bit linear layers (vllm-project/tpu-inference#3653) are in vLLM on TPU from 0.31.0 on"
+        in found.message
     )
-    assert found.source.endswith("2026-09-28")
+    assert found.source.endswith("2026-11-21")
     assert "image_supports" in found.advice
 
 

@@ -1,0 +1,44 @@
+"""The page of cold starts: what it shows is what the program computes, and no start on the local cloud is longer than planned."""
+
+import re
+
+import pytest
+
+from benchmarks import cold_starts
+
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in cold_starts.table().splitlines()[2:]
+    if "does not fit" not in line
+]
+
+
+def seconds(cell: str) -> float:
+    return float(cell.removesuffix(" s"))
+
+
+def test_the_page_shows_what_the_program_computes():
+    page = cold_starts.PAGE.read_text(encoding="utf-8")
+    found = re.search(rf"{cold_starts.MARKS[0]}\n\n(.*?)\n\n{cold_starts.MARKS[1]}", page, re.DOTALL)
+    assert found is not None
+    assert found[1] == cold_starts.table(), "run python -m benchmarks.cold_starts --write"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(row[:3]).replace("`", ""))
+def test_no_simulated_start_is_longer_than_planned_and_none_with_graphs_longer_than_without(row: list[str]):
+    cold, simulated, cached, cached_simulated = map(seconds, row[3:7])
+    assert simulated <= cold
+    assert cached_simulated <= cached
+    assert cached < cold
+    assert cached_simulated < simulated
+
+
+def test_every_stack_and_way_is_in_the_table():
+    shown = {(row[0], row[1]) for row in ROWS}
+    assert {stack for stack, _ in shown} == set(cold_starts.STACKS)
+    assert {way for _, way in shown} == {"`fuse`", "`fuse-buffered`", "`fuse-cached`", "`streamer`", "`memory`"}
+
+
+def test_an_unknown_argument_is_one_sentence(capsys: pytest.CaptureFixture[str]):
+    assert cold_starts.main(["--wrong"]) == 2
+    assert capsys.readouterr().err == "cold_starts: takes no argument but --write\n"
