@@ -2,12 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import pulumi
 import pulumi_gcp as gcp
 
 from components.errors import ComponentError
 from contracts.labels import Ownership
+from contracts.service_traffic import (
+    FOLLOW_LATEST,
+    TEMPLATE_LABEL,
+    Service,
+    TrafficTarget,
+    declared_targets,
+    template_fingerprint,
+)
 from planning.hardware import (
     CLOUD_RUN_MAX_GPU_PROBE_S,
     CLOUD_RUN_MAX_INITIAL_DELAY_S,
@@ -18,6 +27,12 @@ from planning.hardware import (
 from planning.types import StartupProbe
 
 HEALTH_PATH = "/health"
+INGRESS: Mapping[str, str] = {
+    "all": "INGRESS_TRAFFIC_ALL",
+    "internal": "INGRESS_TRAFFIC_INTERNAL_ONLY",
+    "internal-and-cloud-load-balancing": "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER",
+}
+"""gcloud's words and the API's."""
 _LIVENESS_PERIOD_S = 60
 _LIVENESS_TIMEOUT_S = 10
 _LIVENESS_FAILURES = 3
@@ -76,18 +91,36 @@ class DirectVpc:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadinessProbe:
+    """How Cloud Run asks an instance that has started whether it can take requests."""
+
+    period_s: int
+    failure_threshold: int
+    timeout_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTraffic:
+    """The service as it is now: a change of the template moves none of its requests."""
+
+    service: Service | None
+    """As run.v2 answers it; None if it does not exist yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContainer:
     """The container of the server."""
 
     image: pulumi.Input[str]
     """Reference by digest, in a registry that the service account may read."""
     command: Sequence[str]
-    arguments: Sequence[str]
+    arguments: Sequence[pulumi.Input[str]]
     port: int
     """Port at which the server listens; its arguments have to name the same one, or no probe is ever answered."""
     startup_probe: StartupProbe
     """Instances that do not answer /health within its budget are stopped, and their revision fails."""
     environment: Mapping[str, str]
+    readiness_probe: ReadinessProbe | None = None
     secret_variables: Sequence[SecretVariable] = ()
     mount: GcsMount | None = None
     memory_volumes: Sequence[MemoryVolume] = ()
@@ -151,6 +184,10 @@ class CloudRunGpuServiceArgs:
     deletion_protection: bool
     """Let the engine refuse to delete the service until it is turned off and deployed, or until scripts.teardown clears it."""
     direct_vpc: DirectVpc | None = None
+    ingress: str = "all"
+    """One of INGRESS: from where the service can be reached."""
+    kept_traffic: KeptTraffic | None = None
+    """The traffic to keep; None lets the latest revision that is ready have all of it."""
 
 
 def check_startup_probe(probe: StartupProbe) -> None:
@@ -221,18 +258,20 @@ class CloudRunGpuService(pulumi.ComponentResource):
         check_machine(args.machine)
         super().__init__("gemma-serving:index:CloudRunGpuService", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
+        template = _template(args)
+        traffic, labels = _traffic(args, template)
         service = gcp.cloudrunv2.Service(
             name,
             name=args.service_name,
             project=args.project,
             location=args.location,
-            # The service is private by IAM, not by its address: callers come from anywhere with an ID token.
-            ingress="INGRESS_TRAFFIC_ALL",
+            # By default the service is private by IAM, not by its address: callers come from anywhere with an ID token.
+            ingress=INGRESS[args.ingress],
             # pulumi-gcp's default is true, and then `pulumi destroy` cannot finish.
             deletion_protection=args.deletion_protection,
-            labels={**args.labels, **args.ownership.labels},
-            template=_template(args),
-            traffics=[gcp.cloudrunv2.ServiceTrafficArgs(type="TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", percent=100)],
+            labels=labels,
+            template=template,
+            traffics=traffic,
             opts=pulumi.ResourceOptions(parent=self, custom_timeouts=_timeouts(args.container.startup_probe)),
         )
         members = ["allUsers"] if args.access.public else args.access.invokers
@@ -248,6 +287,49 @@ class CloudRunGpuService(pulumi.ComponentResource):
             )
         self.uri = service.uri
         self.register_outputs({"uri": self.uri})
+
+
+def _traffic(
+    args: CloudRunGpuServiceArgs, template: gcp.cloudrunv2.ServiceTemplateArgs
+) -> tuple[pulumi.Input[Sequence[gcp.cloudrunv2.ServiceTrafficArgs]], pulumi.Input[Mapping[str, str]]]:
+    """Return the traffic and the labels: both follow from the template where the traffic is kept."""
+    labels = {**args.labels, **args.ownership.labels}
+    kept = args.kept_traffic
+    if kept is None:
+        return _targets(FOLLOW_LATEST), labels
+    # A secret's value is never part of a template, so that its fingerprint says nothing about one.
+    fingerprint = pulumi.Output.unsecret(pulumi.Output.from_input(template).apply(_fingerprint))
+    return (
+        fingerprint.apply(lambda found: _targets(declared_targets(kept.service, found))),
+        fingerprint.apply(lambda found: {**labels, TEMPLATE_LABEL: found}),
+    )
+
+
+def _fingerprint(template: gcp.cloudrunv2.ServiceTemplateArgs) -> str:
+    return template_fingerprint(_plain(template))
+
+
+def _plain(value: object) -> object:
+    """Return a resource's arguments in JSON types, without those that are not given."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("Sequence[object]", value)]
+    if not isinstance(value, Mapping):
+        # The arguments of the SDK are classes whose fields are their whole content.
+        if not hasattr(value, "__dict__"):
+            return value
+        value = vars(value)
+    items = cast("Mapping[str, object]", value).items()
+    return {key: _plain(item) for key, item in items if item is not None}
+
+
+def _targets(targets: Sequence[TrafficTarget]) -> Sequence[gcp.cloudrunv2.ServiceTrafficArgs]:
+    """Return the targets as arguments. A share of 0 is left out, as in Google's answers."""
+    return [
+        gcp.cloudrunv2.ServiceTrafficArgs(
+            type=target.kind, percent=target.percent or None, revision=target.revision, tag=target.tag
+        )
+        for target in targets
+    ]
 
 
 def _timeouts(probe: StartupProbe) -> pulumi.CustomTimeouts:
@@ -303,7 +385,20 @@ def _container(server: ServerContainer, machine: GpuMachine) -> gcp.cloudrunv2.S
                 path=HEALTH_PATH, port=server.port
             ),
         ),
+        readiness_probe=_readiness(server),
         volume_mounts=_mounts(server),
+    )
+
+
+def _readiness(server: ServerContainer) -> gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeArgs | None:
+    probe = server.readiness_probe
+    if probe is None:
+        return None
+    return gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeArgs(
+        period_seconds=probe.period_s,
+        failure_threshold=probe.failure_threshold,
+        timeout_seconds=probe.timeout_s,
+        http_get=gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeHttpGetArgs(path=HEALTH_PATH, port=server.port),
     )
 
 

@@ -61,10 +61,16 @@ class ReadyArgs:
     """How the machine reports that it is ready."""
 
     guest_attribute_namespace: pulumi.Input[str] = pulumi.property("guestAttributeNamespace")
-    """Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes."""
+    """Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes, and
+    optionally what serves and its last pause.
+    """
     document_metadata_key: pulumi.Input[str] | None = pulumi.property("documentMetadataKey", default=None)
     """Metadata key of the document that the machine runs. If set, ready requires that `document-hash` is the SHA-256
     (hex) of its value.
+    """
+    deadline_metadata_key: pulumi.Input[str] | None = pulumi.property("deadlineMetadataKey", default=None)
+    """Metadata key under which the provider tells the machine its `deadline`, once Google has said it. Without a run
+    limit it writes nothing.
     """
     timeout_s: pulumi.Input[int] | None = pulumi.property("timeoutS", default=None)
     """Longest wait for `ready` after the capacity came, in seconds."""
@@ -75,10 +81,16 @@ class Ready(dict[str, object]):
     """How the machine reports that it is ready."""
 
     guest_attribute_namespace: str = pulumi.property("guestAttributeNamespace")
-    """Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes."""
+    """Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes, and
+    optionally what serves and its last pause.
+    """
     document_metadata_key: str | None = pulumi.property("documentMetadataKey")
     """Metadata key of the document that the machine runs. If set, ready requires that `document-hash` is the SHA-256
     (hex) of its value.
+    """
+    deadline_metadata_key: str | None = pulumi.property("deadlineMetadataKey")
+    """Metadata key under which the provider tells the machine its `deadline`, once Google has said it. Without a run
+    limit it writes nothing.
     """
     timeout_s: int | None = pulumi.property("timeoutS")
     """Longest wait for `ready` after the capacity came, in seconds."""
@@ -154,8 +166,21 @@ class QueuedResourceArgs:
     """
     data_disks: pulumi.Input[Sequence[pulumi.Input[DataDiskArgs]]] | None = pulumi.property("dataDisks", default=None)
     """Existing disks to attach."""
+    api: pulumi.Input[str] | None = pulumi.property("api", default=None)
+    """Google's API that gives the capacity: `cloud-tpu` (queued resources) or `compute-engine` (instances with a
+    `ct6e-standard-*` machine type). One of `cloud-tpu`, `compute-engine`.
+    """
     wait_per_zone_s: pulumi.Input[int] | None = pulumi.property("waitPerZoneS", default=None)
     """Longest wait for capacity in one zone before the provider tries the next, in seconds."""
+    wait_total_s: pulumi.Input[int] | None = pulumi.property("waitTotalS", default=None)
+    """Longest wait for capacity in all zones together, in seconds, counted anew by each create or update. Default: no
+    limit but `waitPerZoneS` in each zone.
+    """
+    renew_before_s: pulumi.Input[int] | None = pulumi.property("renewBeforeS", default=None)
+    """Seconds before `deadline` from which an update requests a second queued resource, with the suffix `-b` on id and
+    node id, and changes over to it when it is what `waitFor` asks for, at least ACTIVE. Shorter than
+    `maxRunDurationS`, which it needs. Default: never.
+    """
     wait_for: pulumi.Input[str] | None = pulumi.property("waitFor", default=None)
     """What create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the machine
     reports it). Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`.
@@ -241,8 +266,21 @@ class QueuedResource(pulumi.CustomResource):
     """
     data_disks: pulumi.Output[Sequence[DataDisk] | None] = pulumi.property("dataDisks")
     """Existing disks to attach."""
+    api: pulumi.Output[str | None] = pulumi.property("api")
+    """Google's API that gives the capacity: `cloud-tpu` (queued resources) or `compute-engine` (instances with a
+    `ct6e-standard-*` machine type). One of `cloud-tpu`, `compute-engine`.
+    """
     wait_per_zone_s: pulumi.Output[int | None] = pulumi.property("waitPerZoneS")
     """Longest wait for capacity in one zone before the provider tries the next, in seconds."""
+    wait_total_s: pulumi.Output[int | None] = pulumi.property("waitTotalS")
+    """Longest wait for capacity in all zones together, in seconds, counted anew by each create or update. Default: no
+    limit but `waitPerZoneS` in each zone.
+    """
+    renew_before_s: pulumi.Output[int | None] = pulumi.property("renewBeforeS")
+    """Seconds before `deadline` from which an update requests a second queued resource, with the suffix `-b` on id and
+    node id, and changes over to it when it is what `waitFor` asks for, at least ACTIVE. Shorter than
+    `maxRunDurationS`, which it needs. Default: never.
+    """
     wait_for: pulumi.Output[str | None] = pulumi.property("waitFor")
     """What create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the machine
     reports it). Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`.
@@ -273,6 +311,12 @@ class QueuedResource(pulumi.CustomResource):
     """When the queued resource was created, RFC 3339."""
     deadline: pulumi.Output[str | None] = pulumi.property("deadline")
     """When Google deletes the nodes, RFC 3339. Absent if they have no run limit."""
+    renewal_name: pulumi.Output[str | None] = pulumi.property("renewalName")
+    """Full name of the second queued resource while a renewal is not finished: the one that is to take over, or the one
+    before until it is deleted.
+    """
+    renewal_state: pulumi.Output[str | None] = pulumi.property("renewalState")
+    """State of that queued resource."""
     tried_zones: pulumi.Output[Sequence[str] | None] = pulumi.property("triedZones")
     """Zones in which the provider made or found a request. A deletion looks in all of them, also in those that `zones`
     no longer lists.
@@ -281,6 +325,10 @@ class QueuedResource(pulumi.CustomResource):
     """SHA-256 (hex) of the document that the machine last reported about."""
     phase: pulumi.Output[str | None] = pulumi.property("phase")
     """Phase that the machine last reported."""
+    serving_hash: pulumi.Output[str | None] = pulumi.property("servingHash")
+    """SHA-256 (hex) of the document whose server answered at that time. After a change that failed it is the last one
+    that was ready.
+    """
     owner_labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("ownerLabels")
     """The owner label on the node. Its value is a hash of this resource's URN."""
 

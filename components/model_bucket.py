@@ -1,12 +1,13 @@
-"""The bucket that holds the weights: private, uniform access, readable by the server only."""
+"""The bucket that holds the weights, and compiled programs of a TPU: private, uniform access, readable by the server only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_gcp as gcp
 
-from contracts.labels import Ownership
+from contracts.compile_cache import ARCHIVE_PREFIX
+from contracts.labels import RETAINED, RETAINED_LABEL, Ownership
 
 _ABORT_UPLOAD_AFTER_DAYS = 1
 
@@ -26,12 +27,19 @@ class ModelBucketArgs:
     labels: Mapping[str, str]
     existing: str | None = None
     """Name of a bucket that exists already. The stack then grants access to it and makes none."""
+    archivers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
+    """IAM members that may also write, list and delete objects below `archive_prefix`, by a short name."""
+    archive_prefix: str = ARCHIVE_PREFIX
+    archive_days: int | None = None
+    """Age in days at which the bucket itself deletes what is there; None if the writers delete what is old."""
     force_destroy: bool = True
     """Let a teardown delete the staged weights. Without it a teardown of a bucket with objects fails."""
+    retain: bool = False
+    """Keep the bucket when the stack is destroyed. A label says so to whoever finds it."""
 
 
 class ModelBucket(pulumi.ComponentResource):
-    """The bucket, and a grant to read its objects for each reader.
+    """The bucket, a grant to read its objects for each reader, and one to write one folder for each archiver.
 
     An existing bucket is never changed or deleted: only the grants on it belong to the stack.
     """
@@ -49,7 +57,29 @@ class ModelBucket(pulumi.ComponentResource):
             )
             for reader, member in args.readers.items()
         ]
+        self.grants += [
+            self._archiver(f"{name}-{each}-archive", member, args, child) for each, member in args.archivers.items()
+        ]
         self.register_outputs({"bucket": self.bucket})
+
+    def _archiver(
+        self, name: str, member: pulumi.Input[str], args: ModelBucketArgs, child: pulumi.ResourceOptions
+    ) -> gcp.storage.BucketIAMMember:
+        """Grant the objects of one folder. Cloud Storage names an object projects/_/buckets/BUCKET/objects/NAME in conditions."""
+
+        def folder(bucket: str) -> gcp.storage.BucketIAMMemberConditionArgs:
+            prefix = f"projects/_/buckets/{bucket}/objects/{args.archive_prefix}/"
+            condition = args.ownership.condition(f'resource.name.startsWith("{prefix}")')
+            return gcp.storage.BucketIAMMemberConditionArgs(**condition)
+
+        return gcp.storage.BucketIAMMember(
+            name,
+            bucket=self.bucket,
+            role="roles/storage.objectUser",
+            member=member,
+            condition=self.bucket.apply(folder),
+            opts=child,
+        )
 
     @staticmethod
     def _own(name: str, args: ModelBucketArgs, child: pulumi.ResourceOptions) -> gcp.storage.Bucket:
@@ -63,13 +93,28 @@ class ModelBucket(pulumi.ComponentResource):
             public_access_prevention="enforced",
             # Soft delete would keep deleted weights for a week, and bill them. They can be staged again from the hub.
             soft_delete_policy=gcp.storage.BucketSoftDeletePolicyArgs(retention_duration_seconds=0),
-            lifecycle_rules=[
-                gcp.storage.BucketLifecycleRuleArgs(
-                    action=gcp.storage.BucketLifecycleRuleActionArgs(type="AbortIncompleteMultipartUpload"),
-                    condition=gcp.storage.BucketLifecycleRuleConditionArgs(age=_ABORT_UPLOAD_AFTER_DAYS),
-                )
-            ],
+            lifecycle_rules=_lifecycle(args),
             force_destroy=args.force_destroy,
-            labels={**args.labels, **args.ownership.labels},
-            opts=child,
+            labels={
+                **args.labels,
+                **args.ownership.labels,
+                **({RETAINED_LABEL: RETAINED} if args.retain else {}),
+            },
+            opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(retain_on_delete=args.retain or None)),
         )
+
+
+def _lifecycle(args: ModelBucketArgs) -> list[gcp.storage.BucketLifecycleRuleArgs]:
+    abort = gcp.storage.BucketLifecycleRuleArgs(
+        action=gcp.storage.BucketLifecycleRuleActionArgs(type="AbortIncompleteMultipartUpload"),
+        condition=gcp.storage.BucketLifecycleRuleConditionArgs(age=_ABORT_UPLOAD_AFTER_DAYS),
+    )
+    if args.archive_days is None:
+        return [abort]
+    prune = gcp.storage.BucketLifecycleRuleArgs(
+        action=gcp.storage.BucketLifecycleRuleActionArgs(type="Delete"),
+        condition=gcp.storage.BucketLifecycleRuleConditionArgs(
+            age=args.archive_days, matches_prefixes=[f"{args.archive_prefix}/"]
+        ),
+    )
+    return [abort, prune]

@@ -1,6 +1,7 @@
-"""The start-up script of the TPU machine: the modules of `vm_agent` and three of `contracts`, joined to one program."""
+"""The start-up script of the TPU machine: the modules of `vm_agent` and four of `contracts`, joined to one program."""
 
 import ast
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -13,11 +14,17 @@ METADATA_VALUE_LIMIT_BYTES = 256 * 1024
 SECTIONS = (
     "contracts.guest_attributes",
     "contracts.machine_log",
+    "contracts.rollout",
     "contracts.serving_document",
+    "contracts.compile_cache",
     "vm_agent.base",
+    "vm_agent.kept",
     "vm_agent.cloud",
     "vm_agent.weights",
+    "vm_agent.compile_cache",
     "vm_agent.containers",
+    "vm_agent.docker_package",
+    "vm_agent.prefetch",
     "vm_agent.publishing",
     "vm_agent.shipping",
     "vm_agent.serving",
@@ -32,7 +39,7 @@ Run without arguments (so the guest environment runs it at every boot) it starts
 Run as `agent` it runs the serving document of the metadata key `{DOCUMENT_METADATA_KEY}` as a container, follows the
 key's changes, and publishes what it is doing as guest attributes in the namespace `{GUEST_ATTRIBUTE_NAMESPACE}`.
 
-Needs Python 3.10, systemd and docker. Nothing secret is logged, published or put on a command line.
+Needs Python 3.10 and systemd, and docker or apt-get. Nothing secret is logged, published or put on a command line.
 """
 '''
 
@@ -43,17 +50,22 @@ def startup_script() -> str:
 
     What differs between deployments is the serving document, which the program follows.
     """
-    return "\n\n".join([HEADER.rstrip("\n"), *map(_section, SECTIONS)]) + "\n"
+    return joined_program(HEADER, SECTIONS)
 
 
-def _section(module: str) -> str:
+def joined_program(header: str, sections: Sequence[str]) -> str:
+    """Return modules as one program; `sections` are their names in the order of their dependencies."""
+    return "\n\n".join([header.rstrip("\n"), *(_section(module, sections) for module in sections)]) + "\n"
+
+
+def _section(module: str, sections: Sequence[str]) -> str:
     """Return a module's text with its docstring as a heading and without its imports of other sections."""
     package, _, name = module.partition(".")
     source = files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
     tree = ast.parse(source)
     left_out: set[int] = set()
     for node in tree.body:
-        if node is tree.body[0] or (isinstance(node, ast.ImportFrom) and node.module in SECTIONS):
+        if node is tree.body[0] or (isinstance(node, ast.ImportFrom) and node.module in sections):
             left_out |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     kept = [line for number, line in enumerate(source.splitlines(), start=1) if number not in left_out]
     heading = (ast.get_docstring(tree) or "").splitlines()[0]

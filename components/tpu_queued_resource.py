@@ -6,27 +6,32 @@ document that says what to run is a metadata key of the node, which the provider
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pulumi
 
 from components.errors import ComponentError
 from components.gcp_tpu import QueuedResource, QueuedResourceArgs, ReadyArgs, ServiceAccountArgs
 from components.startup_script import startup_script
+from contracts.compile_cache import ARCHIVE_METADATA_KEY
 from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
 from contracts.labels import Ownership
+from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY, RolloutLimits
 from contracts.serving_document import (
     DOCUMENT_METADATA_KEY,
     REPOSITORIES_METADATA_KEY,
     SCRIPT_METADATA_KEY,
     repositories_text,
 )
-from planning.hardware import RUNTIME_VERSIONS, api_accelerator_type
+from planning.hardware import BOOT_IMAGES, RUNTIME_VERSIONS, api_accelerator_type
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
 _PROVISIONING_S = 1800
 """The provider's extra wait for capacity that is in PROVISIONING when `wait_per_zone_s` ends. A request that Google dropped before then
 could take away capacity that is about to come."""
+_NOTICE_S = 60
+"""How much earlier than `pulumi up` the machine gives a document up."""
 _DELETE_TIMEOUT_S = 1800
 """The provider's limit for one deletion, before the next zone and at the end."""
 
@@ -42,6 +47,8 @@ class TpuQueuedResourceArgs:
     """Zones in order of preference. Taking out the zone that is in use replaces the capacity."""
     accelerator_type: str
     """Type and size of the slice, such as v6e-4. A change replaces the capacity."""
+    api: str = "cloud-tpu"
+    """`cloud-tpu` or `compute-engine`. A change replaces the capacity."""
     provisioning_model: str
     """`flex-start`, `spot`, `standard` or `reservation`."""
     document: pulumi.Input[str]
@@ -62,7 +69,20 @@ class TpuQueuedResourceArgs:
     wait_per_zone_s: int
     """Seconds to wait for capacity in one zone before the provider tries the next."""
     ready_timeout_s: int
-    """Seconds to wait for the server after the capacity was granted. Then `pulumi up` fails and keeps the capacity."""
+    """Seconds to wait for the server after the capacity was granted. Then `pulumi up` fails and keeps the capacity. A changed document gets
+    a minute less, and then the machine goes back to the last good one."""
+    drain_s: float = 0.0
+    """Seconds that running requests get to end before a server is stopped."""
+    shutdown_flag: bool = False
+    """Whether the image's vLLM has `--shutdown-timeout`, with which the server drains by itself."""
+    wait_total_s: int | None = None
+    """Seconds to wait for capacity in all zones together; None has no limit but that of each zone."""
+    wait_for: Literal["ready", "active", "accepted"] = "ready"
+    """What an update waits for: the server that answers, the machine, or only the accepted request."""
+    renew_before_s: int | None = None
+    """Seconds before the end of the run from which an update requests a second queued resource and changes over to it; None never does."""
+    compile_archive: pulumi.Input[str] | None = None
+    """Metadata that names the archive of compiled programs (contracts.compile_cache); None if there is none."""
     max_run_duration_s: int | None = None
     """Seconds after which Google deletes the nodes; flex-start requires it. A change replaces the capacity."""
     reservation_name: str | None = None
@@ -70,27 +90,28 @@ class TpuQueuedResourceArgs:
     boot_disk_size_gb: int | None = None
     """Size of the boot disk in GB; None takes Google's 100. A change replaces the capacity."""
     runtime_version: str | None = None
-    """Image of the machine; None takes the one of the accelerator's generation."""
+    """Image of the machine; None takes the one of the accelerator's generation: a runtime version, or Compute Engine's boot image."""
     next_steps: Sequence[str] = ()
     """What to try next, in sentences that end the error when no zone gave capacity."""
     allow_replace_active: bool = False
     """Let a change replace capacity that is in use. Getting it again may take hours."""
 
 
-def runtime_version(accelerator_type: str) -> str:
-    """Return the runtime version of an accelerator type such as "v6e-4".
+def runtime_version(accelerator_type: str, api: str = "cloud-tpu") -> str:
+    """Return the runtime version of an accelerator type such as "v6e-4", or the boot image for Compute Engine.
 
     Raises:
         ComponentError: the generation is not known.
     """
     generation = api_accelerator_type(accelerator_type).partition("-")[0]
-    if generation not in RUNTIME_VERSIONS:
-        known = ", ".join(sorted(RUNTIME_VERSIONS))
+    images = BOOT_IMAGES if api == "compute-engine" else RUNTIME_VERSIONS
+    if generation not in images:
+        known = ", ".join(sorted(images))
         raise ComponentError(
             f"tpu.acceleratorType = {accelerator_type}: no runtime version is known for {generation} (known: {known}); "
             "set tpu.runtimeVersion."
         )
-    return RUNTIME_VERSIONS[generation]
+    return images[generation]
 
 
 class TpuQueuedResource(pulumi.ComponentResource):
@@ -102,7 +123,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
 
     zone: pulumi.Output[str]
     node_name: pulumi.Output[str]
-    """projects/P/locations/Z/nodes/N."""
+    """projects/P/locations/Z/nodes/N, or projects/P/zones/Z/instances/N."""
     state: pulumi.Output[str]
     """State of the queued resource, such as ACTIVE, when the provider read it last."""
     phase: pulumi.Output[str | None]
@@ -111,7 +132,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
     """When Google deletes the nodes (RFC 3339, UTC); None if they have no run limit."""
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        version = args.runtime_version or runtime_version(args.accelerator_type)
+        version = args.runtime_version or runtime_version(args.accelerator_type, args.api)
         super().__init__("gemma-serving:index:TpuQueuedResource", name, None, opts)
         resource = QueuedResource(
             name,
@@ -121,10 +142,15 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 queued_resource_id=args.queued_resource_id,
                 accelerator_type=api_accelerator_type(args.accelerator_type),
                 runtime_version=version,
+                api=args.api
+                if args.api != "cloud-tpu"
+                else None,  # the provider's default: states of earlier releases name none
                 provisioning_model=args.provisioning_model,
                 reservation_name=args.reservation_name,
                 max_run_duration_s=args.max_run_duration_s,
                 wait_per_zone_s=args.wait_per_zone_s,
+                wait_total_s=args.wait_total_s,
+                renew_before_s=args.renew_before_s,
                 valid_until_duration_s=args.wait_per_zone_s + _PROVISIONING_S,
                 boot_disk_size_gb=args.boot_disk_size_gb,
                 network=args.network,
@@ -140,12 +166,15 @@ class TpuQueuedResource(pulumi.ComponentResource):
                     # out too, but gcloud adds no key to a machine if the user's key is in the project's metadata: that user would never get in.
                     "enable-oslogin": "TRUE",
                     DOCUMENT_METADATA_KEY: args.document,
+                    ROLLOUT_METADATA_KEY: rollout_limits(args).text(),
                     **_repositories(args.image_repositories),
+                    **({} if args.compile_archive is None else {ARCHIVE_METADATA_KEY: args.compile_archive}),
                 },
-                wait_for="ready",
+                wait_for=args.wait_for,
                 ready=ReadyArgs(
                     guest_attribute_namespace=GUEST_ATTRIBUTE_NAMESPACE,
                     document_metadata_key=DOCUMENT_METADATA_KEY,
+                    deadline_metadata_key=ENDS_AT_METADATA_KEY,
                     timeout_s=args.ready_timeout_s,
                 ),
                 next_steps=list(args.next_steps),
@@ -173,7 +202,21 @@ def _repositories(by_region: Mapping[str, pulumi.Input[str]]) -> Mapping[str, pu
     return {REPOSITORIES_METADATA_KEY: pulumi.Output.all(**by_region).apply(repositories_text)}
 
 
+def rollout_limits(args: TpuQueuedResourceArgs) -> RolloutLimits:
+    """Return the limits of a change. The machine gives up before `pulumi up` does, so that `up` sees what serves then."""
+    ready_s = max(args.ready_timeout_s - _NOTICE_S, args.ready_timeout_s / 2)
+    return RolloutLimits(ready_timeout_s=ready_s, drain_s=args.drain_s, shutdown_flag=args.shutdown_flag)
+
+
 def timeouts(args: TpuQueuedResourceArgs) -> pulumi.CustomTimeouts:
     """Return the engine's timeouts: all waits of the provider one after the other, each as long as it can be."""
-    whole_s = len(args.zones) * (args.wait_per_zone_s + _PROVISIONING_S + _DELETE_TIMEOUT_S) + args.ready_timeout_s
-    return pulumi.CustomTimeouts(create=f"{whole_s}s", update=f"{whole_s}s", delete=f"{_DELETE_TIMEOUT_S}s")
+    waits_s = len(args.zones) * args.wait_per_zone_s
+    if args.wait_total_s is not None:
+        waits_s = min(waits_s, args.wait_total_s)
+    # The machine may go back to its last document after the time for the new one, and takes as long for it.
+    ready_s = 2 * args.ready_timeout_s
+    whole_s = waits_s + len(args.zones) * (_PROVISIONING_S + _DELETE_TIMEOUT_S) + ready_s
+    machines = 1 if args.renew_before_s is None else 2
+    return pulumi.CustomTimeouts(
+        create=f"{whole_s}s", update=f"{machines * whole_s}s", delete=f"{machines * _DELETE_TIMEOUT_S}s"
+    )

@@ -14,7 +14,8 @@ LOG_APIS = ("logging",)
 def apis_of(settings: Settings) -> Sequence[str]:
     """Return the APIs that a stack uses, those of every stack first."""
     if settings.cloud_run is None:
-        return (*COMMON_APIS, "tpu", "compute", "iap", "oslogin")
+        capacity = () if settings.tpu is not None and settings.tpu.api == "compute-engine" else ("tpu",)
+        return (*COMMON_APIS, *capacity, "compute", "iap", "oslogin")
     network = ("compute",) if settings.cloud_run.direct_vpc else ()
     # What requests have cost is read from Cloud Monitoring.
     use = ("monitoring",) if settings.max_usd is not None else ()

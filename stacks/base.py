@@ -17,10 +17,13 @@ from components.stored_secret import (
     StoredSecret,
     StoredSecretArgs,
 )
+from contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from contracts.labels import Ownership
+from contracts.staged_weights import HASH_VARIABLE
 from planning.types import Plan
 from planning.vllm_args import VllmOptions, vllm_arguments
 from stacks.apis import apis_of
+from stacks.bucket_in_the_way import watch_for_bucket
 from stacks.naming import Names
 from stacks.propagation import require_resource_manager, wait_for_google
 from stacks.secrets import KINDS, SecretKey, SecretKind
@@ -30,6 +33,8 @@ PORT = 8000
 """Port at which the server listens inside its container."""
 MODELS_FOLDER = "/mnt/models"
 """Folder of the container that holds the weights of a bucket."""
+MEMORY_FOLDER = "/mnt/weights"
+"""Folder of a Cloud Run container that holds a copy of them in memory."""
 
 _COMMAND = ("vllm", "serve")
 _STORED: Mapping[SecretKey, type[StoredSecret]] = {"hfToken": HfTokenSecret, "apiKey": ApiKeySecret}
@@ -48,8 +53,26 @@ class Context:
 
     @property
     def model_path(self) -> str:
-        """Folder of the container with the weights of the bucket."""
-        return f"{MODELS_FOLDER}/{self.settings.weights_prefix}"
+        """Folder of the container with the weights of the bucket; their URI where vLLM reads that itself."""
+        mode = self.settings.cloud_run.mount.mode if self.settings.cloud_run else ""
+        if mode == "streamer":
+            return self.weights_uri
+        folder = MEMORY_FOLDER if mode == "memory" else MODELS_FOLDER
+        return f"{folder}/{self.settings.weights_prefix}"
+
+    @property
+    def weights_uri(self) -> str:
+        """Folder of the bucket with the weights, as gs://BUCKET/FOLDER."""
+        bucket = self.settings.bucket.existing or self.names.bucket
+        return f"gs://{bucket}/{self.settings.weights_prefix}".rstrip("/")
+
+    @property
+    def weights_to_load(self) -> str:
+        """What the server is told to load: the model's id at the hub, a folder of the container, or a folder of the bucket."""
+        settings = self.settings
+        if settings.streams_on_tpu:
+            return f"gs://{settings.bucket.existing or self.names.bucket}/{settings.weights_prefix}"
+        return self.model_path if settings.weights == "bucket" else settings.model
 
     @property
     def vllm(self) -> VllmOptions:
@@ -81,7 +104,7 @@ class Foundation:
     identity: RuntimeIdentity
     serving: Serving
     bucket: ModelBucket | None
-    """The bucket of the weights; None if the server gets them elsewhere."""
+    """The bucket of the weights and of compiled programs; None if there are neither."""
     secrets: Mapping[str, StoredSecret | ExistingSecret]
     """Environment variable of the server, and the secret whose value it holds."""
 
@@ -149,16 +172,20 @@ def lay_foundation(context: Context, *, region: str, project_roles: Sequence[str
 
 
 def _serving(context: Context, image: ServingImage) -> Serving:
-    settings = context.settings
-    weights = context.model_path if settings.weights == "bucket" else settings.model
     return Serving(
         image=image.ref,
         image_repositories=image.repositories,
         command=_COMMAND,
-        arguments=vllm_arguments(context.vllm, model_or_path=weights, port=PORT),
-        environment=dict(context.plan.environment),
+        arguments=vllm_arguments(context.vllm, model_or_path=context.weights_to_load, port=PORT),
+        environment={**dict(context.plan.environment), **_bound_weights(context.settings)},
         port=PORT,
     )
+
+
+def _bound_weights(settings: Settings) -> Mapping[str, str]:
+    """Return the variable that makes other weights another document and another revision; nothing where no hash is set."""
+    digest = settings.bucket.manifest if settings.weights == "bucket" else None
+    return {HASH_VARIABLE: digest} if digest is not None else {}
 
 
 def _enable(project: str, apis: Sequence[str], provider: gcp.Provider) -> list[pulumi.Resource]:
@@ -179,8 +206,10 @@ def _bucket(
     context: Context, region: str, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
 ) -> ModelBucket | None:
     settings = context.settings
-    if settings.weights != "bucket":
+    if not settings.uses_bucket:
         return None
+    if settings.bucket.existing is None:
+        watch_for_bucket(project=settings.project, bucket=context.names.bucket, ownership=context.ownership)
     return ModelBucket(
         "models",
         ModelBucketArgs(
@@ -192,6 +221,10 @@ def _bucket(
             labels=settings.labels,
             existing=settings.bucket.existing,
             force_destroy=settings.bucket.force_destroy,
+            retain=settings.bucket.retain_on_destroy,
+            archivers=readers if settings.archives_programs else {},
+            # A TPU machine deletes what is old itself; the instances of a service come and go.
+            archive_days=ARCHIVE_KEEP_DAYS if settings.archives_programs and settings.target == "cloud-run" else None,
         ),
         options,
     )

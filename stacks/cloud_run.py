@@ -11,14 +11,23 @@ from components.cloud_run_gpu_service import (
     DirectVpc,
     GcsMount,
     GpuMachine,
+    KeptTraffic,
     MemoryVolume,
+    ReadinessProbe,
     RequestScaling,
     SecretVariable,
     ServerContainer,
     ServiceAccess,
 )
+from components.container_starter import container_command
+from contracts.compile_cache import ARCHIVE_PREFIX
+from contracts.container_start import ContainerStart, GraphCache, graphs_folder
+from contracts.outputs import RolloutPlan
+from contracts.serving_document import BucketWeights
+from planning.overheads import SERVER_HOST_GIB
 from planning.types import Plan, StartupProbe
-from stacks.base import MODELS_FOLDER, Context, Foundation, lay_foundation
+from stacks.base import MEMORY_FOLDER, MODELS_FOLDER, Context, Foundation, lay_foundation
+from stacks.observed_service import observed_service, tell_next_step
 from stacks.outputs import export, stack_outputs
 from stacks.run_failures import explain_failures
 from stacks.settings import CloudRunSettings, MountSettings, Settings
@@ -28,6 +37,9 @@ if TYPE_CHECKING:
     from components.private_network import PrivateNetwork
 
 _CACHE_VOLUME = "file-cache"
+_GRAPHS_FOLDER = "/mnt/graphs/vllm"
+"""VLLM_CACHE_ROOT of a service that keeps compiled graphs. An archive on its way lies beside it."""
+_WITHOUT_MOUNT = ("streamer", "memory")
 
 
 def deploy(context: Context) -> None:
@@ -40,6 +52,8 @@ def deploy(context: Context) -> None:
     network = _network(context, run, foundation) if run.direct_vpc else None
     explain_failures(context, run, startup_probe(context.plan))
     require_staged_weights(context)
+    if run.rollout is not None:
+        tell_next_step(context.names.stack)
     service = CloudRunGpuService(
         "vllm",
         _arguments(context, run, foundation, network),
@@ -55,7 +69,20 @@ def deploy(context: Context) -> None:
             endpoint=service.uri,
             auth="none" if run.public else "id-token",
             location=run.region,
+            rollout=_rollout_plan(context, run),
         )
+    )
+
+
+def _rollout_plan(context: Context, run: CloudRunSettings) -> RolloutPlan | None:
+    if run.rollout is None:
+        return None
+    return RolloutPlan(
+        service=f"projects/{context.settings.project}/locations/{run.region}/services/{context.names.base}",
+        steps=tuple(run.rollout.steps),
+        requests=run.rollout.requests,
+        max_slowdown=run.rollout.max_slowdown,
+        max_failed=run.rollout.max_failed,
     )
 
 
@@ -99,31 +126,83 @@ def _arguments(
         ),
         access=ServiceAccess(invokers=run.invokers, public=run.public),
         deletion_protection=run.deletion_protection,
+        ingress=run.ingress,
+        kept_traffic=_kept_traffic(context, run),
         direct_vpc=None
         if network is None
         else DirectVpc(network=network.network, subnetwork=network.subnetwork_name, tag=context.names.base),
     )
 
 
+def _kept_traffic(context: Context, run: CloudRunSettings) -> KeptTraffic | None:
+    """Return the service whose traffic an `up` keeps; None without a roll-out."""
+    if run.rollout is None:
+        return None
+    service = observed_service(
+        project=context.settings.project, region=run.region, name=context.names.base, stack=context.names.stack
+    )
+    return KeptTraffic(service=service)
+
+
 def _container(context: Context, run: CloudRunSettings, foundation: Foundation) -> ServerContainer:
     serving, bucket = foundation.serving, foundation.bucket
-    # No volume at /dev/shm: Cloud Run refuses it, and the one worker of one GPU shares memory with nobody.
-    volumes: list[MemoryVolume] = []
-    if bucket is not None and run.mount.cache_mib is not None:
-        volumes.append(MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{run.mount.cache_mib}Mi"))
+    is_mounted = context.settings.weights == "bucket" and run.mount.mode not in _WITHOUT_MOUNT
+    command, arguments = _command(context, run, foundation)
+    keeps_graphs = run.compile_cache == "bucket"
     return ServerContainer(
         image=serving.image,
-        command=serving.command,
-        arguments=serving.arguments,
+        command=command,
+        arguments=arguments,
         port=serving.port,
         startup_probe=startup_probe(context.plan),
-        environment=serving.environment,
+        readiness_probe=_readiness_probe(run),
+        environment={**serving.environment, **({"VLLM_CACHE_ROOT": _GRAPHS_FOLDER} if keeps_graphs else {})},
         secret_variables=_secrets(foundation),
-        mount=None
-        if bucket is None
-        else GcsMount(bucket=bucket.bucket, path=MODELS_FOLDER, options=mount_options(run.mount, context.settings)),
-        memory_volumes=volumes,
+        mount=GcsMount(bucket=bucket.bucket, path=MODELS_FOLDER, options=mount_options(run.mount, context.settings))
+        if bucket is not None and is_mounted
+        else None,
+        memory_volumes=_memory_volumes(context, run),
     )
+
+
+def _readiness_probe(run: CloudRunSettings) -> ReadinessProbe | None:
+    probe = run.readiness_probe
+    if probe is None:
+        return None
+    return ReadinessProbe(period_s=probe.period_s, failure_threshold=probe.failure_threshold, timeout_s=probe.timeout_s)
+
+
+def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolume]:
+    # No volume at /dev/shm: Cloud Run refuses it, and the one worker of one GPU shares memory with nobody.
+    volumes: list[MemoryVolume] = []
+    weights_in_bucket = context.settings.weights == "bucket"
+    if weights_in_bucket and run.mount.cache_mib is not None:
+        volumes.append(MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{run.mount.cache_mib}Mi"))
+    if weights_in_bucket and run.mount.mode == "memory":
+        # All that the server itself does not need: a copy that is larger is refused in words, and does not end the container.
+        left_mib = run.memory_mib - round(SERVER_HOST_GIB * 1024)
+        volumes.append(MemoryVolume(name="weights", path=MEMORY_FOLDER, size_limit=f"{left_mib}Mi"))
+    if run.compile_cache == "bucket":
+        volumes.append(MemoryVolume(name="graphs", path="/mnt/graphs", size_limit="2Gi"))
+    return volumes
+
+
+def _command(
+    context: Context, run: CloudRunSettings, foundation: Foundation
+) -> tuple[Sequence[str], Sequence[pulumi.Input[str]]]:
+    """Return the container's command and arguments: the server's own, or the starter with the server's behind it."""
+    serving, uri = foundation.serving, context.weights_uri
+    weights = BucketWeights(uri, context.model_path) if run.mount.mode == "memory" else None
+    if weights is None and run.compile_cache == "off":
+        return serving.command, serving.arguments
+    bucket = uri.removeprefix("gs://").partition("/")[0]
+
+    def start(image: str) -> str:
+        folder = graphs_folder(image, run.gpu, context.settings.model, serving.arguments[1:])
+        graphs = GraphCache(f"gs://{bucket}/{ARCHIVE_PREFIX}/{folder}", _GRAPHS_FOLDER)
+        return ContainerStart(weights, graphs if run.compile_cache == "bucket" else None).text()
+
+    return container_command(), (serving.image.apply(start), *serving.command, *serving.arguments)
 
 
 def _secrets(foundation: Foundation) -> Sequence[SecretVariable]:

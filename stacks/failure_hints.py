@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from planning import rules_memory, rules_platform
+from planning import rules_loading, rules_memory, rules_platform
 from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from planning.probes import LONGEST_PROBE
 from planning.registry import Check, id_of
@@ -93,7 +93,7 @@ def _memory(found: re.Match[str], start: FailedStart) -> str:
         f"gemma-serving:cloudRun.memory allows ({limit_gib:g} GiB). The plan expects a peak of {planned_gib:.1f} GiB while the weights load"
     )
     cache = start.cloud_run.mount.cache_mib
-    said += f"; the file cache (cloudRun.mount.cacheSize, {cache / _GIB_MIB:g} GiB) counts too." if cache else "."
+    said += f"; the file cache (cloudRun.mount.cacheSize, {cache / _GIB_MIB:g} GiB) is part of it." if cache else "."
     return f"{said} {_more_memory(start, max(planned_gib, used_mib / _GIB_MIB))}"
 
 
@@ -118,6 +118,35 @@ def _unmounted(found: re.Match[str], start: FailedStart) -> str:
         f"Cloud Run could not mount volume {found['volume']}, so the server was never started: bucket gs://{start.bucket} does not exist, or "
         f"{start.account} may not list it. Check the bucket with `gcloud storage ls gs://{start.bucket}`; a new grant takes up to two minutes, "
         f"then run `pulumi up --stack {start.stack}` again."
+    )
+
+
+def _unlisted(_found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"vLLM may not read gs://{start.bucket}: {start.account} needs roles/storage.objectViewer on it. `pulumi up --stack {start.stack}` grants it; "
+        "a new grant takes up to two minutes, then run it again."
+    )
+
+
+def _not_streamed(_found: re.Match[str], start: FailedStart) -> str:
+    version = start.settings.image.version or "a version that is not known"
+    return (
+        f"The image's vLLM ({version}) takes gs:// for an id of the hub: set gemma-serving:image to one with vLLM {rules_loading.STREAMS_FROM_GS} or "
+        "later, or gemma-serving:cloudRun.mount.mode: fuse-buffered."
+    )
+
+
+def _not_prepared(found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"The weights were not copied into memory, so the server was never started: {found['said'].strip()} If it says that room is missing, raise "
+        f"gemma-serving:cloudRun.memory (now {start.cloud_run.memory_mib} MiB); gemma-serving:cloudRun.mount.mode: fuse-buffered needs none."
+    )
+
+
+def _small_buffer(found: re.Match[str], _start: FailedStart) -> str:
+    return (
+        f"The streamer's buffer has {int(found['has']):,} bytes, and the largest tensor of the checkpoint {int(found['needs']):,}: the planner does not "
+        "know this checkpoint well enough. Set gemma-serving:cloudRun.mount.mode: fuse-buffered."
     )
 
 
@@ -237,6 +266,25 @@ _CAUSES: Final[Sequence[_KnownCause]] = (
     _KnownCause(
         pattern=re.compile(r"volume \(type: gcs, name: (?P<volume>[\w-]+)\): mount operation failed"),
         explain=_unmounted,
+        target="cloud-run",
+    ),
+    _KnownCause(
+        pattern=re.compile(r"Forbidden: 403 .* does not have storage\.objects\.list access"),
+        explain=_unlisted,
+        target="cloud-run",
+    ),
+    _KnownCause(
+        pattern=re.compile(r"Repo id must be in the form .*'gs://"),
+        explain=_not_streamed,
+        rule=rules_loading.streams,
+        target="cloud-run",
+    ),
+    _KnownCause(
+        pattern=re.compile(r"The server is not started: (?P<said>.+)"), explain=_not_prepared, target="cloud-run"
+    ),
+    _KnownCause(
+        pattern=re.compile(r"Memory limit supplied: (?P<has>\d+) cannot be smaller than: (?P<needs>\d+)"),
+        explain=_small_buffer,
         target="cloud-run",
     ),
     _KnownCause(

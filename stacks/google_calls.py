@@ -5,6 +5,7 @@ Endpoints and credentials come from the environment, as for gcloud and the provi
 
 import asyncio
 import os
+import queue
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -48,6 +49,26 @@ async def call(
         return await _within(limit_s, partial(_ask, endpoint(api) + path, project, body, limit_s))
     except TimeoutError:
         raise GoogleCallError(0, f"no answer within {limit_s:.0f} s") from None
+
+
+def call_now(api: str, path: str, *, project: str, limit_s: float) -> Mapping[str, object]:
+    """Return the answer of a GET while the program waits, before it declares anything. Raises GoogleCallError, also after `limit_s` seconds."""
+    answers: queue.SimpleQueue[Mapping[str, object] | Exception] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(_ask(endpoint(api) + path, project, None, limit_s))
+        except Exception as error:  # noqa: BLE001 - it belongs to who waits
+            answers.put(error)
+
+    threading.Thread(target=run, name="google-call", daemon=True).start()
+    try:
+        answer = answers.get(timeout=limit_s)
+    except queue.Empty:
+        raise GoogleCallError(0, f"no answer within {limit_s:.0f} s") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _ask(url: str, project: str, body: Mapping[str, object] | None, limit_s: float) -> Mapping[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planning import plan
-from planning.hardware import ACCELERATORS, Accelerator, find_accelerator, known_places
+from planning.hardware import ACCELERATORS, COMPUTE_QUOTAS, Accelerator, find_accelerator, known_places
 from planning.prices import LIST_PRICES, PriceBook, region_of
 from planning.types import Deployment
 
@@ -22,6 +22,10 @@ _OTHER_POOLS = {
 
 def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
     """Return the next steps, one sentence each: zones that are not tried, another provisioning model, smaller slices that fit."""
+    if deployment.tpu.api == "compute-engine":
+        quota = COMPUTE_QUOTAS[deployment.tpu.provisioning_model]
+        command = f"gcloud alpha quotas info describe {quota} --service=compute.googleapis.com"
+        return (*_steps(deployment), f"Without quota a request waits as without stock. See the quota: {command}")
     return (*_steps(deployment), f"See what each zone offers: python -m scripts.capacity --stack {stack}")
 
 

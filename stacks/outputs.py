@@ -6,7 +6,7 @@ import pulumi
 
 from components.stack_details import StackDetails
 from contracts.fields import to_json
-from contracts.outputs import DETAILS, Auth, SmokeThresholds, StackOutputs
+from contracts.outputs import DETAILS, Auth, RolloutPlan, SmokeThresholds, StackOutputs
 from planning.residuals import smoke_thresholds as planned_thresholds
 from planning.subject import examine
 from planning.types import Plan
@@ -46,6 +46,7 @@ def stack_outputs(
     endpoint: pulumi.Input[str],
     auth: Auth,
     location: pulumi.Input[str],
+    rollout: RolloutPlan | None = None,
 ) -> StackOutputs:
     """Return the outputs that every target has."""
     settings, plan = context.settings, context.plan
@@ -66,6 +67,7 @@ def stack_outputs(
         check=f"python -m scripts.smoke --stack {context.ownership.stack}",
         connect=f"python -m scripts.connect --stack {context.ownership.stack}",
         api_key_secret=known_after_up(api_key.version_name) if api_key else None,
+        rollout=rollout,
     )
 
 

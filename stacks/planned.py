@@ -126,16 +126,20 @@ def _weights_mode(settings: Settings) -> WeightsMode:
         return "hub"
     if settings.weights == "prefetched-image":
         return "image"
+    if settings.streams_on_tpu:
+        return "streamer"
     return settings.cloud_run.mount.mode if settings.cloud_run else "disk"
 
 
 def _tpu_options(tpu: TpuSettings) -> TpuOptions:
     return TpuOptions(
         provisioning_model=tpu.provisioning,
+        api=tpu.api,
         max_run_duration_s=tpu.max_run_duration_s,
         zones=tuple(tpu.zones),
         compile_cache=tpu.compile_cache,
         boot_disk_size_gb=tpu.boot_disk_size_gb,
+        renew_before_s=tpu.renew_before_s,
         private_google_access=tpu.existing_network.private_google_access if tpu.existing_network else None,
     )
 
@@ -155,4 +159,7 @@ def _cloud_run_options(run: CloudRunSettings, settings: Settings) -> CloudRunOpt
         image_uid=settings.image.uid,
         image_gid=settings.image.gid,
         cuda13_image=settings.image.needs_cuda_13,
+        rolls_out=run.rollout is not None,
+        graph_cache=run.compile_cache,
+        file_cache_gib=None if run.mount.cache_mib is None else run.mount.cache_mib / 1024,
     )

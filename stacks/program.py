@@ -12,11 +12,20 @@ from stacks import loading
 from stacks.base import Context
 from stacks.loading import SettingsError
 from stacks.naming import Names, NamingError
+from stacks.observed_service import ServiceNotReadError
 from stacks.planned import BlockedError, finding_text, headline, require_unblocked, to_deployment, today
 from stacks.propagation import ProjectNotReadyError
 from stacks.wording import StackWording
 
-UserError = (SettingsError, PlanningError, NamingError, BlockedError, ComponentError, ProjectNotReadyError)
+UserError = (
+    SettingsError,
+    PlanningError,
+    NamingError,
+    BlockedError,
+    ComponentError,
+    ProjectNotReadyError,
+    ServiceNotReadError,
+)
 """Mistakes of the user's: one clear sentence, no traceback."""
 
 

@@ -25,11 +25,13 @@ from pydantic.alias_generators import to_camel
 
 from contracts.labels import is_reserved
 from contracts.outputs import Target
+from contracts.service_traffic import ALL
 from planning.errors import PlanningError
+from planning.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
 from planning.images import DEFAULT_IMAGES, IMAGES, Image, image_of
 from planning.rules import check_accepted
-from planning.types import ProvisioningModel
-from planning.vllm_args import VllmOptions
+from planning.types import CapacityApiName, GraphCacheMode, ProvisioningModel
+from planning.vllm_args import STREAMER, VllmOptions
 from planning.wording import FieldWording, worded
 from planning.workload import Workload, check_workload
 from stacks.secrets import KINDS, SecretKey
@@ -39,6 +41,8 @@ from stacks.wording import settings_key
 NOT_IN_FILE: Final = ("project", "secrets")
 """Fields of the settings that no key of the file sets."""
 CUDA_13: Final = 13
+LONGEST_READINESS_PERIOD_S: Final = 300
+"""cloud.google.com/run/docs/configuring/healthchecks names no figure that was found; assumed, on the safe side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ Invoker = Annotated[str, Matching(_MEMBER, "a member (for everybody set public: 
 MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]
 BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "the name of a bucket", "my-models")]
 Prefix = Annotated[str, Matching(r"^[A-Za-z0-9._/-]*$", "a folder", "models/gemma-4-E2B-it")]
+ManifestHash = Annotated[str, Matching(r"^[0-9a-f]{64}$", "the 64 hexadecimal digits that scripts.stage_model prints")]
 ProjectPath = Annotated[
     str,
     Matching(
@@ -166,7 +171,8 @@ def _image_block(value: object) -> object:
     image = IMAGES.get(value) if isinstance(value, str) else None
     if image is None:
         raise ValueError(f"expected {' or '.join(IMAGES)}, or a block with repository and digest")
-    return {"repository": image.repository, "digest": image.digest, "version": image.version}
+    built = {"supports": list(image.supports), "buildContext": image.build_context} if image.build_context else {}
+    return {"repository": image.repository, "digest": image.digest, "version": image.version, **built}
 
 
 def _image_of_the_target(values: dict[str, object]) -> object:
@@ -194,6 +200,11 @@ class ExistingNetworkSettings(_Frozen):
     """Whether the subnetwork has Private Google Access. Without it the VM can pull neither image nor weights."""
 
 
+def _compile_cache_of_today(value: object) -> object:
+    """Return the word for what releases before the disk called memory."""
+    return "machine" if value == "memory" else value
+
+
 class TpuSettings(_Frozen):
     """A TPU queued resource: capacity, and how long to wait for it."""
 
@@ -201,6 +212,8 @@ class TpuSettings(_Frozen):
     """Slice. It must be one host: 8 chips at most."""
     zones: Annotated[list[Zone], Field(min_length=1)]
     """Zones in order of preference. Before trying the next zone, the provider deletes its request in the current one."""
+    api: CapacityApiName = "cloud-tpu"
+    """Google's API that gives the capacity. compute-engine makes a v6e instance instead of a queued resource; Google develops only that API further."""
     provisioning: ProvisioningModel = "flex-start"
     """How capacity is bought. flex-start waits in a queue and ends after `maxRunDuration`. Google can take spot back at any time."""
     reservation: str | None = None
@@ -209,6 +222,12 @@ class TpuSettings(_Frozen):
     """Google deletes the nodes after this time."""
     wait_per_zone_s: DurationS = Field(default="30m", alias="waitPerZone", validate_default=True)
     """Longest wait for capacity in one zone. After it the provider tries the next zone."""
+    wait_total_s: DurationS | None = Field(default=None, alias="waitTotal")
+    """Longest wait of one `up` for capacity in all zones together. By default only `waitPerZone` limits the wait, in each zone."""
+    renew_before_s: DurationS | None = Field(default=None, alias="renewBefore")
+    """From this time before the end of the run, `up` requests a second machine and changes over to it. Off by default; run `up` on a schedule."""
+    wait_for: Literal["ready", "active", "accepted"] = "ready"
+    """What `up` waits for: the server that answers, the machine, or only Google's acceptance of the request. The next `up` goes on from there."""
     ready_timeout_s: DurationS = Field(default="1h", alias="readyTimeout", validate_default=True)
     """Longest wait of `up` for the server once capacity is there. If it is too short, `up` fails while the model still loads."""
     boot_disk_size_gb: Annotated[int, Field(ge=100)] | None = None
@@ -217,8 +236,9 @@ class TpuSettings(_Frozen):
     """TPU VM image. The default is that of the accelerator's generation."""
     existing_network: ExistingNetworkSettings | None = None
     """Network to use. The default is a private network of the stack."""
-    compile_cache: Literal["memory", "off"] = "memory"
-    """Where vLLM keeps compiled XLA programs. memory survives a restart of the server, which then takes half the time."""
+    compile_cache: Annotated[Literal["machine", "bucket", "off"], BeforeValidator(_compile_cache_of_today)] = "machine"
+    """Where compiled XLA programs are kept: on the machine's disk, which survives a crash and a reboot, or archived in the stack's bucket
+    too, so that a new machine starts with them. memory is an older word for machine."""
     allow_replace_active: bool = False
     """Allow a change that gives up running capacity. Without it such a change is refused."""
     tunnel_members: Annotated[list[Member], Field(default_factory=list)]
@@ -240,6 +260,42 @@ class TpuSettings(_Frozen):
     def _reservation_goes_with_provisioning(self) -> "TpuSettings":
         if (self.provisioning == "reservation") != (self.reservation is not None):
             raise ValueError("provisioning reservation needs the name of a reservation, and only it takes one")
+        return self
+
+    @model_validator(mode="after")
+    def _compute_engine_has_limits(self) -> "TpuSettings":
+        if self.api != "compute-engine":
+            return self
+        if self.accelerator_type not in MACHINE_TYPES:
+            raise ValueError(
+                f"api compute-engine has machine types for {', '.join(MACHINE_TYPES)} only, not for {self.accelerator_type}; "
+                "choose one of them, or set api to cloud-tpu"
+            )
+        if self.provisioning == "reservation":
+            raise ValueError(
+                "api compute-engine knows no reservations here; set api to cloud-tpu, or provisioning to flex-start"
+            )
+        if self.provisioning == "flex-start" and self.wait_per_zone_s > COMPUTE_MAX_WAIT_S:
+            raise ValueError(
+                "waitPerZone is longer than the 2h that Compute Engine keeps a flex-start request; shorten it, or name more zones"
+            )
+        if self.runtime_version is not None and "/images/" not in self.runtime_version:
+            raise ValueError(
+                "runtimeVersion must name a boot image with api compute-engine, such as projects/P/global/images/family/F; leave it out for Google's"
+            )
+        if self.renew_before_s is not None:
+            raise ValueError(
+                "renewBefore renews queued resources only; leave it out with api compute-engine, or set api to cloud-tpu"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _renewal_ends_before_the_run(self) -> "TpuSettings":
+        before_s, run_s = self.renew_before_s, self.max_run_duration_s
+        if before_s is not None and (run_s is None or not 0 < before_s < run_s):
+            raise ValueError(
+                "renewBefore needs maxRunDuration and must be shorter; set for example renewBefore: 1h with maxRunDuration: 24h"
+            )
         return self
 
     @model_validator(mode="after")
@@ -270,10 +326,11 @@ class ProbeSettings(_Frozen):
 
 
 class MountSettings(_Frozen):
-    """How the server reads weights from the bucket: Cloud Storage FUSE and its options."""
+    """How the server reads weights from the bucket: through Cloud Storage FUSE and its options, or without a mount."""
 
-    mode: Literal["fuse", "fuse-buffered", "fuse-cached"] = "fuse"
-    """fuse reads on demand, fuse-buffered reads ahead, fuse-cached downloads in parallel into a file cache in memory."""
+    mode: Literal["fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"] = "fuse"
+    """fuse reads on demand, fuse-buffered reads ahead, fuse-cached downloads in parallel into a file cache in memory. Without a mount: with
+    streamer vLLM reads gs:// itself, with memory a program copies the weights into memory in parallel before the server starts."""
     cache_mib: MemoryMib | None = Field(default=None, alias="cacheSize")
     """Size of the file cache of fuse-cached. It counts against the container's memory."""
     uid: int | None = None
@@ -281,7 +338,7 @@ class MountSettings(_Frozen):
     gid: int | None = None
     """Group of the files. The default is the image's group."""
     options: Annotated[list[MountOption], Field(default_factory=list)]
-    """More gcsfuse mount options."""
+    """More gcsfuse mount options. The modes streamer and memory mount nothing."""
 
     @model_validator(mode="after")
     def _cache(self) -> "MountSettings":
@@ -290,6 +347,45 @@ class MountSettings(_Frozen):
                 'mode fuse-cached and cacheSize go together; set for example mode: fuse-cached with cacheSize: "20Gi"'
             )
         return self
+
+
+class ReadinessProbeSettings(_Frozen):
+    """A readiness probe on /health. An instance that fails it gets no new requests until it passes again; Cloud Run does not end it."""
+
+    period_s: DurationS = Field(default="10s", alias="period", validate_default=True)
+    """Time between probes, 300s at most."""
+    failure_threshold: Positive = 3
+    """Failed probes until the instance gets no new requests."""
+    timeout_s: DurationS = Field(default="5s", alias="timeout", validate_default=True)
+    """Longest time for one probe, `period` at most."""
+
+    @model_validator(mode="after")
+    def _within_limits(self) -> "ReadinessProbeSettings":
+        if not 1 <= self.period_s <= LONGEST_READINESS_PERIOD_S:
+            raise ValueError(f"period is {self.period_s}s; it must be 1s to {LONGEST_READINESS_PERIOD_S}s")
+        if not 1 <= self.timeout_s <= self.period_s:
+            raise ValueError(f"timeout is {self.timeout_s}s; it must be 1s to the period, {self.period_s}s")
+        return self
+
+
+class RolloutSettings(_Frozen):
+    """How a new revision gets requests. `pulumi up` makes it without traffic; `scripts.rollout` checks it and moves the traffic in steps."""
+
+    steps: Annotated[list[Annotated[int, Field(ge=1, le=100)]], Field(default_factory=lambda: [10, 50, 100])]
+    """Shares of the traffic in percent, rising to 100. The new revision is measured before the first one and after each."""
+    requests: Annotated[int, Field(ge=4, le=1000)] = 16
+    """Requests of each measurement, four at a time. They are billed as every request is."""
+    max_slowdown: Annotated[float, Field(ge=1)] = 1.5
+    """Most by which the new revision may be slower than the old one: in time to first token, and in tokens per second."""
+    max_failed: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Most requests of a measurement that may fail, as a share."""
+
+    @field_validator("steps")
+    @classmethod
+    def _steps_rise(cls, steps: list[int]) -> list[int]:
+        if not steps or steps[-1] != ALL or steps != sorted(set(steps)):
+            raise ValueError("steps must rise and end at 100, such as [10, 50, 100]")
+        return steps
 
 
 class CloudRunSettings(_Frozen):
@@ -313,10 +409,18 @@ class CloudRunSettings(_Frozen):
     """GPUs that the region's quota allows (`nvidia_l4_gpu_allocation_no_zonal_redundancy` for an L4), so that the planner can check it."""
     startup_probe: ProbeSettings | None = None
     """How long the container may take to answer. By default it asks every 10 s for 1800 s, after 240 s if the start may take longer."""
+    readiness_probe: ReadinessProbeSettings | None = None
+    """Whether Cloud Run goes on asking an instance that has started, and sends no requests to one that does not answer. A preview feature of Google's."""
+    rollout: RolloutSettings | None = None
+    """Let `pulumi up` make a new revision without traffic, and `scripts.rollout` move it. By default a revision that starts gets all requests."""
+    ingress: Literal["all", "internal", "internal-and-cloud-load-balancing"] = "all"
+    """From where the service can be reached at all. What does not come from there gets a 404, the checks of your machine too."""
     request_timeout_s: DurationS = Field(default="1h", alias="requestTimeout", validate_default=True)
     """Longest time for one request."""
     mount: Annotated[MountSettings, Field(default_factory=lambda: MountSettings.model_validate({}))]
     """How the server reads weights from the bucket."""
+    compile_cache: GraphCacheMode = "off"
+    """bucket keeps the graphs that torch.compile made in the stack's bucket, so that later starts spare most of their compilation."""
     public: bool = False
     """Let everybody call the service. The plan blocks this until you accept its finding."""
     invokers: Annotated[list[Invoker], Field(default_factory=list)]
@@ -338,7 +442,7 @@ class CloudRunSettings(_Frozen):
 
 
 class BucketSettings(_Frozen):
-    """The bucket that holds the weights."""
+    """The bucket that holds the weights, and with `tpu.compileCache: bucket` compiled programs."""
 
     existing: BucketName | None = None
     """A bucket that exists already. The stack reads it and never changes or deletes it. By default the stack makes a bucket."""
@@ -346,8 +450,20 @@ class BucketSettings(_Frozen):
     """Region of the existing bucket. The planner counts the traffic to zones in other regions. The stack's own bucket is in the first region."""
     prefix: Prefix | None = None
     """Folder of the weights in the bucket. The default is the last part of the model's id."""
+    manifest: ManifestHash | None = None
+    """Hash of the staged weights, which `scripts.stage_model` writes. Another one is a new revision, or a restart of the TPU's server."""
     force_destroy: bool = True
     """Delete the staged weights together with the stack. They can be staged again from the hub."""
+    retain_on_destroy: bool = False
+    """Keep the stack's own bucket with its weights when the stack is destroyed. It is billed until you delete it."""
+
+    @model_validator(mode="after")
+    def _existing_always_stays(self) -> "BucketSettings":
+        if self.retain_on_destroy and self.existing is not None:
+            raise ValueError(
+                "retainOnDestroy is for the stack's own bucket; an existing one always stays: remove one of the two"
+            )
+        return self
 
     @model_validator(mode="after")
     def _region_of_the_existing(self) -> "BucketSettings":
@@ -496,6 +612,18 @@ class Settings(_Frozen):
         return self
 
     @model_validator(mode="after")
+    def _bucket_is_there(self) -> "Settings":
+        run = self.cloud_run
+        if run is None:
+            return self
+        mode = run.mount.mode
+        if mode in {"streamer", "memory"} and self.weights != "bucket":
+            raise ValueError(
+                f"cloudRun.mount.mode {mode} reads weights from the bucket, and weights is {self.weights}; set weights: bucket, or remove the mode"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _account_is_used(self) -> "Settings":
         if self.docker_hub is not None and self.image.build_context is not None:
             raise ValueError(
@@ -507,10 +635,9 @@ class Settings(_Frozen):
     def _image_runs_on_the_target(self) -> "Settings":
         needed, known = "tpu" if self.target == "tpu" else "cuda", self.image.known
         if known is not None and known.platform != needed:
-            fitting = " or ".join(name for name, image in IMAGES.items() if image.platform == needed)
             raise ValueError(
                 f"target {self.target} needs a {needed} image, and {known.repository} is a {known.platform} image; "
-                f"set image: {fitting}"
+                f"set image: {DEFAULT_IMAGES[self.target]}"
             )
         return self
 
@@ -531,6 +658,23 @@ class Settings(_Frozen):
     def has_secret(self, key: SecretKey) -> bool:
         """Whether a secret is set, by value or by reference."""
         return key in self.secrets or self.secret_version(key) is not None
+
+    @property
+    def archives_programs(self) -> bool:
+        """Whether compiled programs are archived in the bucket."""
+        if self.cloud_run is not None:
+            return self.cloud_run.compile_cache == "bucket"
+        return self.tpu is not None and self.tpu.compile_cache == "bucket"
+
+    @property
+    def uses_bucket(self) -> bool:
+        """Whether the stack has a bucket: for its weights, for compiled programs, or for both."""
+        return self.weights == "bucket" or self.archives_programs
+
+    @property
+    def streams_on_tpu(self) -> bool:
+        """Whether a TPU server reads its weights straight from the bucket, so that none are copied to the machine."""
+        return self.tpu is not None and self.weights == "bucket" and self.vllm.load_format == STREAMER
 
     @property
     def weights_prefix(self) -> str:

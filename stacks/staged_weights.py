@@ -1,17 +1,18 @@
 """Weights that are not staged are found before the service is made, not by a container that looks for them for minutes.
 
 The Pulumi engine calls the hook when a service is about to be created or changed, so that nothing is asked where nothing changes, and a
-targeted `up` of the bucket (`scripts.stage_model`) is left alone. It costs one call of Cloud Storage within LIMIT_S.
+targeted `up` of the bucket (`scripts.stage_model`) is left alone. It costs one call of Cloud Storage within LIMIT_S, two where the
+settings name the weights (`bucket.manifest`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pulumi
 
-from contracts.staged_weights import MANIFEST
+from contracts.staged_weights import MANIFEST, manifest_hash
 from stacks.base import Context
 from stacks.google_calls import GoogleCallError, call
 from stacks.run_failures import SERVICE_TYPE
@@ -35,6 +36,7 @@ def require_staged_weights(context: Context) -> None:
         prefix=settings.weights_prefix,
         stack=context.names.stack,
         existing=settings.bucket.existing is not None,
+        manifest=settings.bucket.manifest,
     )
     hook = pulumi.ResourceHook("weights-staged", check.require, pulumi.ResourceHookOptions(on_dry_run=True))
 
@@ -59,6 +61,8 @@ class StagedWeights:
     stack: str
     existing: bool
     """Whether the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
+    manifest: str | None = None
+    """The hash that the settings bind the server to; None if they do not."""
 
     @property
     def folder(self) -> str:
@@ -89,11 +93,26 @@ class StagedWeights:
         names = await self._names()
         remedy = f"Run `python -m scripts.stage_model --stack {self.stack}`, then `pulumi up --stack {self.stack}`."
         if f"{self.prefix}/{MANIFEST}" in names:
-            return None
+            return await self._other_weights()
         if f"{self.prefix}/config.json" in names:
             text = f"The weights in {self.folder} have no {MANIFEST}: staging did not end, or another tool copied them. {remedy}"
             return text, not self.existing
         return f"No weights are staged in {self.folder}, and the server cannot start without them. {remedy}", True
+
+    async def _other_weights(self) -> tuple[str, bool] | None:
+        """Return how the staged weights differ from those that the settings name. Asks only if they name some."""
+        if self.manifest is None:
+            return None
+        name = quote(f"{self.prefix}/{MANIFEST}", safe="")
+        path = f"storage/v1/b/{self.bucket}/o/{name}?alt=media"
+        staged = manifest_hash(await call("storage", path, project=self.project, limit_s=LIMIT_S))
+        if staged == self.manifest:
+            return None
+        text = (
+            f"The weights in {self.folder} have the hash {staged}, and gemma-serving:bucket.manifest is {self.manifest}. "
+            f"Set it to the staged hash, or stage the other weights: `python -m scripts.stage_model --stack {self.stack}`."
+        )
+        return text, True
 
     async def _names(self) -> Sequence[str]:
         """Return the names of the folder's first objects; none if there is no bucket yet."""

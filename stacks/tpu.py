@@ -8,18 +8,23 @@ import pulumi_gcp as gcp
 
 from components.private_network import PrivateNetwork, PrivateNetworkArgs
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
+from contracts.compile_cache import ARCHIVE_PREFIX, ArchiveSettings
 from contracts.labels import ALWAYS
 from contracts.outputs import Tunnel
 from contracts.serving_document import BucketWeights, ServingDocument
+from planning.server_flags import flag_table
+from planning.types import CapacityApiName
 from stacks.base import PORT, Context, Foundation, lay_foundation
 from stacks.next_steps import next_steps
 from stacks.outputs import export, known_after_up, stack_outputs
 from stacks.planned import to_deployment
-from stacks.settings import ExistingNetworkSettings, TpuSettings
+from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
 
 _ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
 _SHM_SIZE_GIB = 16
-"""Shared memory of the container: vLLM's workers exchange tensors there, and compiled programs are cached there."""
+"""Shared memory of the container: vLLM's workers exchange tensors there."""
+DRAIN_S = 30
+"""Seconds that running requests get before their server is stopped: the share of its guides that llm-d gives vLLM for this (2026-06)."""
 TUNNEL_ROLES: Mapping[str, str] = {
     "roles/iap.tunnelResourceAccessor": "destination.port == 22",
     "roles/compute.osLogin": ALWAYS,
@@ -31,6 +36,11 @@ The first opens IAP's tunnel, to SSH ports only. The second is the login without
 reads the node and writes the SSH key into its metadata, which it does on the first connection with OS Login too; no narrower predefined role has
 `tpu.nodes.update` (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11; gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py).
 """
+COMPUTE_TUNNEL_ROLES: Mapping[str, str] = {
+    role: expression for role, expression in TUNNEL_ROLES.items() if role != "roles/tpu.admin"
+}
+"""The same for an instance of Compute Engine: with OS Login gcloud keeps the key in the user's own profile and changes nothing at the instance
+(gcloud 528, command_lib/compute/ssh_utils.py). roles/compute.osLogin reads the instance and the project."""
 TUNNEL_ACCOUNT_ROLE = "roles/iam.serviceAccountUser"
 """What a member needs on the machine's service account: logins to a machine, and changes of its metadata, act as its account."""
 
@@ -51,7 +61,9 @@ def deploy(context: Context) -> None:
     if tpu is None:
         raise ValueError("settings without tpu reached the TPU stack")
     foundation = lay_foundation(context, region=settings.regions[0], project_roles=_ROLES)
-    network = _existing_network(tpu.existing_network) if tpu.existing_network else _own_network(context, foundation)
+    network = (
+        _existing_network(tpu.existing_network) if tpu.existing_network else _own_network(context, tpu, foundation)
+    )
     _tunnel_grants(context, tpu, foundation)
     queued = TpuQueuedResource(
         "capacity",
@@ -61,7 +73,7 @@ def deploy(context: Context) -> None:
         ),
     )
     tunnel = pulumi.Output.all(queued.node_name, queued.zone).apply(
-        lambda known: ssh_tunnel(node=known[0], zone=known[1], project=settings.project)
+        lambda known: ssh_tunnel(node=known[0], zone=known[1], project=settings.project, api=tpu.api)
     )
     outputs = stack_outputs(
         context,
@@ -82,12 +94,14 @@ def deploy(context: Context) -> None:
     )
 
 
-def ssh_tunnel(*, node: str, zone: str, project: str) -> Tunnel:
+def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cloud-tpu") -> Tunnel:
     """Return the SSH tunnel through Identity-Aware Proxy to the machine's loopback address.
 
-    Only gcloud's alpha track has `--tunnel-through-iap` for TPU machines. `--quiet` answers its questions, such as that for an SSH key.
+    Only gcloud's alpha track has `--tunnel-through-iap` for TPU machines; for instances every track has it. `--quiet` answers gcloud's
+    questions, such as that for an SSH key.
     """
-    ssh = ("gcloud", "alpha", "compute", "tpus", "tpu-vm", "ssh", node.rpartition("/")[2])
+    words = ("compute", "ssh") if api == "compute-engine" else ("alpha", "compute", "tpus", "tpu-vm", "ssh")
+    ssh = ("gcloud", *words, node.rpartition("/")[2])
     place = (f"--project={project}", f"--zone={zone}", "--tunnel-through-iap", "--quiet")
     return Tunnel(argv=(*ssh, *place, "--", "-N", "-L", f"{PORT}:127.0.0.1:{PORT}"), local_port=PORT)
 
@@ -96,7 +110,7 @@ def _existing_network(given: ExistingNetworkSettings) -> _Network:
     return _Network(network=given.network, subnetwork=given.subnetwork, ready=())
 
 
-def _own_network(context: Context, foundation: Foundation) -> _Network:
+def _own_network(context: Context, tpu: TpuSettings, foundation: Foundation) -> _Network:
     own = PrivateNetwork(
         "network",
         PrivateNetworkArgs(
@@ -105,8 +119,9 @@ def _own_network(context: Context, foundation: Foundation) -> _Network:
             regions=context.settings.regions,
             ownership=context.ownership,
             target_tag=context.names.base,
-            # Only the hub is on the internet: Artifact Registry and Cloud Storage are reached through Private Google Access.
-            internet_egress=context.settings.weights == "hub",
+            # Only the hub and the package of docker are on the internet: Artifact Registry and Cloud Storage are reached through Private
+            # Google Access.
+            internet_egress=context.settings.weights == "hub" or tpu.api == "compute-engine",
             allow_iap=True,
         ),
         foundation.options,
@@ -120,7 +135,7 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
     A grant's name holds its role, so that a grant of an earlier release stays until those of this one exist.
     """
     for member in tpu.tunnel_members:
-        for role, expression in TUNNEL_ROLES.items():
+        for role, expression in (COMPUTE_TUNNEL_ROLES if tpu.api == "compute-engine" else TUNNEL_ROLES).items():
             gcp.projects.IAMMember(
                 f"tunnel-{role.rpartition('.')[2]}-{member}",
                 project=context.settings.project,
@@ -145,15 +160,22 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         queued_resource_id=context.names.base,
         zones=tpu.zones,
         accelerator_type=tpu.accelerator_type,
+        api=tpu.api,
         provisioning_model=tpu.provisioning,
         reservation_name=tpu.reservation,
         max_run_duration_s=tpu.max_run_duration_s,
         wait_per_zone_s=tpu.wait_per_zone_s,
+        wait_total_s=tpu.wait_total_s,
+        wait_for=tpu.wait_for,
+        renew_before_s=tpu.renew_before_s,
         ready_timeout_s=tpu.ready_timeout_s,
+        drain_s=DRAIN_S,
+        shutdown_flag=_drains_by_itself(settings),
         boot_disk_size_gb=tpu.boot_disk_size_gb,
         runtime_version=tpu.runtime_version,
         document=_document(context, foundation),
         image_repositories=foundation.serving.image_repositories,
+        compile_archive=_compile_archive(tpu, foundation),
         network=network.network,
         subnetwork=network.subnetwork,
         service_account=foundation.identity.email,
@@ -165,12 +187,30 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
     )
 
 
+def _drains_by_itself(settings: Settings) -> bool:
+    """Return whether the image's vLLM surely has the flag for it. With an unknown flag the server would not start."""
+    table = flag_table(settings.image.version or None)
+    return table.is_certain and "--shutdown-timeout" in table.flags
+
+
+def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[str] | None:
+    """Return the metadata that says where compiled programs are archived; None if they are not."""
+    bucket = foundation.bucket
+    if bucket is None or tpu.compile_cache != "bucket":
+        return None
+    return bucket.bucket.apply(
+        lambda name: ArchiveSettings(uri=f"gs://{name}/{ARCHIVE_PREFIX}", accelerator=tpu.accelerator_type).text()
+    )
+
+
 def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
     """Return the text of the serving document, once the names of the image, the secret and the bucket are known."""
-    serving, bucket = foundation.serving, foundation.bucket
+    settings, serving = context.settings, foundation.serving
+    is_copied = settings.weights == "bucket" and not settings.streams_on_tpu
+    bucket = foundation.bucket if is_copied else None
 
     def text(image: str, secrets: Mapping[str, str], bucket_name: str | None) -> str:
-        uri = f"gs://{bucket_name}/{context.settings.weights_prefix}"
+        uri = f"gs://{bucket_name}/{settings.weights_prefix}"
         return ServingDocument(
             image=image,
             command=serving.command,

@@ -34,6 +34,7 @@ _KEYS = {
     "public": "cloudRun.public",
     "tpu.provisioning_model": "tpu.provisioning",
     "tpu.private_google_access": "tpu.existingNetwork.privateGoogleAccess",
+    "cloud_run.graph_cache": "cloudRun.compileCache",
     "cloud_run.mount_uid": "cloudRun.mount.uid",
     "cloud_run.mount_gid": "cloudRun.mount.gid",
     "image_version": "image.version",
@@ -42,6 +43,8 @@ _KEYS = {
     "cloud_run.image_gid": "image.gid",
 }
 """Keys that do not follow from the field's name."""
+_BUCKET_MODES = frozenset({"disk", "fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"})
+"""Modes that settings express as `weights: bucket`."""
 _BLOCK_OF = {"tpu.private_google_access": "tpu.existingNetwork"}
 """Fields that are left out together with the block that they belong to."""
 
@@ -148,13 +151,17 @@ def _is_foreign(path: str, target: str) -> bool:
     return any(_is_of_block(path, block, target) for name, block in _BLOCKS.items() if name != target)
 
 
+def _without_bucket(before: Deployment, after: Deployment) -> dict[str, object]:
+    """Return what a Cloud Run service can no longer have when its weights leave the bucket."""
+    on_cloud_run = _target(before) == _target(after) == "cloud-run"
+    return {"cloudRun.mount.mode": None} if on_cloud_run and before.weights_mode in {"streamer", "memory"} else {}
+
+
 def _weights(before: Deployment, after: Deployment) -> dict[str, object]:
     mode = after.weights_mode
     if mode in {"hub", "image"}:
-        return {"weights": "hub" if mode == "hub" else "prefetched-image"}
-    found: dict[str, object] = (
-        {} if before.weights_mode in {"disk", "fuse", "fuse-buffered", "fuse-cached"} else {"weights": "bucket"}
-    )
+        return {"weights": "hub" if mode == "hub" else "prefetched-image", **_without_bucket(before, after)}
+    found: dict[str, object] = {} if before.weights_mode in _BUCKET_MODES else {"weights": "bucket"}
     if _target(after) == "cloud-run":
         found["cloudRun.mount.mode"] = mode
     if before.weights_mode == "fuse-cached" and _target(before) == _target(after):

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import pulumi
 import pytest
 
 from components.cloud_run_gpu_service import (
@@ -10,7 +11,9 @@ from components.cloud_run_gpu_service import (
     DirectVpc,
     GcsMount,
     GpuMachine,
+    KeptTraffic,
     MemoryVolume,
+    ReadinessProbe,
     RequestScaling,
     SecretVariable,
     ServerContainer,
@@ -131,3 +134,65 @@ def test_less_than_the_gpu_needs_is_refused(declare, change, sentence):
 def test_the_longest_probe_is_allowed_and_gives_all_that_cloud_run_gives():
     check_startup_probe(LONGEST_PROBE)
     assert LONGEST_PROBE.budget_s == 240 + 1800
+
+
+NEXT = {"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "tag": "next"}
+
+
+def serving(revision, **labels):
+    """The service as Google answers it: the latest revision has all requests."""
+    return {
+        "labels": labels,
+        "traffic": [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}],
+        "trafficStatuses": [
+            {"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100, "revision": revision},
+        ],
+    }
+
+
+def test_without_a_roll_out_the_latest_revision_gets_all_requests_and_no_label_is_added(declare):
+    _, inputs, _ = service(declare)
+    assert inputs["traffics"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
+    assert "gemma-serving-template" not in inputs["labels"]
+    assert inputs["ingress"] == "INGRESS_TRAFFIC_ALL"
+
+
+def test_a_changed_template_leaves_the_requests_where_they_are(declare):
+    """The image is an output, as in a stack; the fingerprint is known when it is."""
+    _, first, _ = service(declare, kept_traffic=KeptTraffic(service=None))
+    assert first["traffics"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
+    same = {"gemma-serving-template": first["labels"]["gemma-serving-template"]}
+    kept = KeptTraffic(service=serving("gemma-x-00001-abc", **same))
+    _, unchanged, _ = service(declare, kept_traffic=kept)
+    assert unchanged["traffics"] == first["traffics"]
+    slower = dataclasses.replace(ARGS.scaling, concurrency=8)
+    _, changed, _ = service(declare, kept_traffic=kept, scaling=slower)
+    assert changed["traffics"] == [
+        {"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION", "revision": "gemma-x-00001-abc", "percent": 100},
+        NEXT,
+    ]
+    assert changed["labels"]["gemma-serving-template"] != first["labels"]["gemma-serving-template"]
+
+
+def test_outputs_of_other_resources_are_part_of_the_fingerprint(declare):
+    def fingerprint(digest):
+        image = pulumi.Output.from_input(f"us-east4-docker.pkg.dev/p/r/i@sha256:{digest * 64}")
+        container = dataclasses.replace(CONTAINER, image=image)
+        _, inputs, _ = service(declare, container=container, kept_traffic=KeptTraffic(service=None))
+        return inputs["labels"]["gemma-serving-template"]
+
+    assert fingerprint("a") == fingerprint("a")
+    assert fingerprint("a") != fingerprint("b")
+
+
+def test_readiness_probe_and_ingress_are_as_given(declare):
+    probe = ReadinessProbe(period_s=10, failure_threshold=3, timeout_s=5)
+    container = dataclasses.replace(CONTAINER, readiness_probe=probe)
+    _, inputs, _ = service(declare, container=container, ingress="internal")
+    assert inputs["ingress"] == "INGRESS_TRAFFIC_INTERNAL_ONLY"
+    assert inputs["template"]["containers"][0]["readinessProbe"] == {
+        "periodSeconds": 10,
+        "failureThreshold": 3,
+        "timeoutSeconds": 5,
+        "httpGet": {"path": "/health", "port": 8000},
+    }

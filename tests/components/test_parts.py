@@ -147,6 +147,23 @@ def test_a_bucket_is_private_and_ours(declare, ownership):
     assert recorder.one("bucketIAMMember").inputs["role"] == "roles/storage.objectViewer"
 
 
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_bucket_that_is_retained_says_so(declare, ownership, retain):
+    recorder, _ = declare(lambda: ModelBucket("models", bucket_args(ownership, retain=retain)).bucket)
+    labels = recorder.one("storage/bucket:Bucket").inputs["labels"]
+    assert labels.get("gemma-serving-retained") == ("true" if retain else None)
+
+
+def test_an_archiver_may_write_the_folder_of_archives_alone(declare, ownership):
+    recorder, _ = declare(lambda: ModelBucket("models", bucket_args(ownership, archivers=READERS)).bucket)
+    reader, archiver = recorder.all("bucketIAMMember")
+    assert (reader.inputs["role"], "condition" in reader.inputs) == ("roles/storage.objectViewer", False)
+    assert archiver.inputs["role"] == "roles/storage.objectUser"
+    folder = "projects/_/buckets/my-project-models/objects/compile-cache/"
+    assert archiver.inputs["condition"]["expression"] == f'resource.name.startsWith("{folder}")'
+    assert ownership.description in archiver.inputs["condition"]["description"]
+
+
 def test_an_existing_bucket_is_read_and_never_managed(declare, ownership):
     recorder, bucket = declare(lambda: ModelBucket("models", bucket_args(ownership, existing="their-bucket")).bucket)
     assert bucket == "their-bucket"

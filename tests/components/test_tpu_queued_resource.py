@@ -14,6 +14,7 @@ from components.errors import ComponentError
 from components.startup_script import startup_script
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, runtime_version, timeouts
 from contracts.labels import Ownership
+from contracts.rollout import RolloutLimits, parse_rollout
 from contracts.serving_document import BucketWeights, ServingDocument, image_in, parse_repositories
 from localcloud.services import tpu_requests
 from localcloud.services.tpu_queue import Conditions, Queued, State, step
@@ -61,7 +62,18 @@ def test_the_image_of_one_region_is_named_by_the_document_alone(declare):
         "enable-guest-attributes",
         "enable-oslogin",
         "gemma-serving-document",
+        "gemma-serving-rollout",
     }
+
+
+def test_the_machine_gives_a_change_up_before_up_does_so_that_up_sees_what_serves_then(declare):
+    inputs, _ = declared(declare, drain_s=30, shutdown_flag=True)
+    limits = parse_rollout(inputs["metadata"]["gemma-serving-rollout"])
+    assert limits == RolloutLimits(ready_timeout_s=3540, drain_s=30, shutdown_flag=True)
+    assert limits.ready_timeout_s < inputs["ready"]["timeoutS"]
+    short, _ = declared(declare, ready_timeout_s=40)
+    assert parse_rollout(short["metadata"]["gemma-serving-rollout"]).ready_timeout_s == 20
+    assert inputs["ready"]["deadlineMetadataKey"] == "gemma-serving-ends-at"
 
 
 def test_a_machine_is_told_the_repository_of_each_region_beside_the_document(declare):
@@ -124,8 +136,18 @@ def test_the_boot_disk_is_googles_unless_a_size_is_asked_for(declare, size_gb):
 
 def test_the_engine_waits_for_every_zone_to_use_all_its_time():
     zone_s = ARGS.wait_per_zone_s + PROVISIONING_S + Pacing().delete_s
-    whole_s = 2 * zone_s + ARGS.ready_timeout_s
+    whole_s = 2 * zone_s + 2 * ARGS.ready_timeout_s  # the second one for the way back to the last good document
     assert timeouts(ARGS).create == f"{whole_s:.0f}s"
+    short = dataclasses.replace(ARGS, wait_total_s=600)
+    ends_s = 2 * (PROVISIONING_S + Pacing().delete_s) + 2 * ARGS.ready_timeout_s
+    assert timeouts(short).create == f"{600 + ends_s:.0f}s"
+
+
+def test_the_waits_are_the_settings(declare):
+    inputs, _ = declared(declare)
+    assert (inputs["waitFor"], inputs.get("waitTotalS")) == ("ready", None)
+    inputs, _ = declared(declare, wait_for="accepted", wait_total_s=600)
+    assert (inputs["waitFor"], inputs["waitTotalS"]) == ("accepted", 600)
 
 
 def test_v5e_is_asked_for_by_the_name_that_the_api_knows(declare):

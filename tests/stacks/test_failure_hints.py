@@ -17,6 +17,10 @@ CANCELLED = PROBE.format("1 time") + "Connection failed with status CANCELLED."
 SLOW = PROBE.format("30 times") + "Connection failed with status ERROR_CONNECTION_FAILED."
 UNMOUNTED = "terminated: Application failed to run: volume (type: gcs, name: models): mount operation failed"
 DENIED = "PermissionError: [Errno 13] Permission denied: '/mnt/models/gemma-4-12B-it-qat-w4a16-ct/config.json'"
+UNLISTED = (
+    "google.api_core.exceptions.Forbidden: 403 GET https://storage.googleapis.com/storage/v1/b/models/o: a@p does not have storage.objects.list "
+    "access to the Google Cloud Storage bucket."
+)
 GATED = "Access to model google/gemma-4-12B-it-qat-w4a16-ct is restricted and you are not in the authorized list."
 NO_WEIGHTS = (
     "  Value error, Invalid repository ID or local directory specified: '/mnt/models/gemma-4-12B-it-qat-w4a16-ct'."
@@ -77,6 +81,30 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
                 "gemma-l4-12b-qat@local-project.iam.gserviceaccount.com may not list it",
             ],
             id="mount",
+        ),
+        pytest.param(
+            [UNLISTED, EXIT],
+            {},
+            ["gs://local-project-gemma-l4-12b-qat-models", "needs roles/storage.objectViewer on it"],
+            id="streamer without the right",
+        ),
+        pytest.param(
+            ["HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': 'gs://b/m'.", EXIT],
+            {},
+            ["The image's vLLM (0.28.0) takes gs:// for an id", "vLLM 0.11.1 or later"],
+            id="image without the streamer",
+        ),
+        pytest.param(
+            ["The server is not started: No object under gs://b/m/. Stage the model first.", EXIT],
+            {},
+            ["was never started: No object under gs://b/m/.", "cloudRun.memory (now 16384 MiB)"],
+            id="copy into memory",
+        ),
+        pytest.param(
+            ["Exception: Memory limit supplied: 4294967296 cannot be smaller than: 4697620480", EXIT],
+            {},
+            ["has 4,294,967,296 bytes", "fuse-buffered"],
+            id="buffer",
         ),
         pytest.param([DENIED, EXIT], {}, ["the mount belongs to uid 0", "gemma-serving:image.uid"], id="uid"),
         pytest.param(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planning import PlanningError, plan
-from planning.images import IMAGES
+from planning.images import IMAGES, built_images
 from planning.vllm_args import OPTIONS
 from stacks.cloud_run import startup_probe
 from stacks.loading import SettingsError, from_file, from_pulumi, from_values
@@ -104,7 +104,12 @@ MISTAKES = [
         {"network": "n", "subnetwork": "s", "privateGoogleAccess": True},
         "the zones and the subnetwork name us-east5, europe-west4, southamerica-west1; keep the zones of one region",
     ),
-    ("tpu-v6e4", "tpu.compileCache", "disk", "gemma-serving:tpu.compileCache = \"disk\": expected 'memory' or 'off'."),
+    (
+        "tpu-v6e4",
+        "tpu.compileCache",
+        "disk",
+        "gemma-serving:tpu.compileCache = \"disk\": expected 'machine', 'bucket' or 'off'.",
+    ),
     ("tpu-v6e4", "tpu.allowUnlistedZones", True, "gemma-serving:tpu.allowUnlistedZones is not a known setting"),
     (
         "tpu-v6e4",
@@ -128,7 +133,7 @@ MISTAKES = [
         "tpu-v6e4",
         "image",
         "vllm-gpu",
-        'image = "vllm-gpu": expected vllm-openai or vllm-tpu, or a block with repository and digest.',
+        'image = "vllm-gpu": expected vllm-openai or vllm-tpu or vllm-tpu-w4a16 or vllm-tpu-w4a16-experts, or a block with repository and digest.',
     ),
     (
         "tpu-v6e4",
@@ -184,7 +189,12 @@ MISTAKES = [
         "gemma-serving:vllm.speculativeConfig.method: expected text, a number, true or false.",
     ),
     ("tpu-v6e4", "vllm.enforceEager", "off", 'gemma-serving:vllm.enforceEager = "off": expected true or false.'),
-    ("tpu-v6e4", "image", 3, "gemma-serving:image = 3: expected vllm-openai or vllm-tpu, or a block"),
+    (
+        "tpu-v6e4",
+        "image",
+        3,
+        "gemma-serving:image = 3: expected vllm-openai or vllm-tpu or vllm-tpu-w4a16 or vllm-tpu-w4a16-experts, or a block",
+    ),
     ("tpu-v6e4", "vllm.extraArgs", "--seed=1", 'gemma-serving:vllm.extraArgs = "--seed=1": expected a list.'),
     ("tpu-v6e4", "tpu", "v6e-4", 'gemma-serving:tpu = "v6e-4": expected a block of settings.'),
     ("tpu-v6e4", "secrets", ["hfToken"], "gemma-serving:secrets is not a known setting"),
@@ -331,13 +341,21 @@ def test_a_value_that_is_not_json_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_every_stack_leaves_the_image_to_its_target_and_deploys_its_digest(stack):
+def test_every_stack_deploys_the_image_of_its_target_or_one_that_is_built(stack):
     values = values_of(stack)
-    name = {"tpu": "vllm-tpu", "cloud-run": "vllm-openai"}[values["target"]]
-    assert "image" not in values
+    name = values.get("image", {"tpu": "vllm-tpu", "cloud-run": "vllm-openai"}[values["target"]])
     settings = load(values)
     assert (settings.image.repository, settings.image.digest) == (IMAGES[name].repository, IMAGES[name].digest)
+    assert (settings.image.build_context is None) is ("image" not in values)
     assert load({**values, "image": name}) == settings
+
+
+@pytest.mark.parametrize("name", built_images("tpu"))
+def test_a_built_image_has_its_folder_its_version_and_what_it_supports(name):
+    settings = load({**values_of("tpu-v6e1"), "image": name})
+    assert (settings.image.build_context, settings.image.version) == (IMAGES[name].build_context, IMAGES[name].version)
+    assert tuple(settings.image.supports) == IMAGES[name].supports
+    assert "ARG BASE_IMAGE\n" in (ROOT / str(settings.image.build_context) / "Dockerfile").read_text()
 
 
 REPEATED = {
@@ -399,6 +417,55 @@ def test_a_subnetwork_of_another_region_is_refused():
 def test_without_a_compile_cache_the_server_gets_no_path_for_one():
     assert "VLLM_XLA_CACHE_PATH" in dict(planned(values_of("tpu-v6e4")).environment)
     assert "VLLM_XLA_CACHE_PATH" not in dict(planned(changed("tpu-v6e4", "tpu.compileCache", "off")).environment)
+
+
+@pytest.mark.parametrize(("written", "read"), [("memory", "machine"), ("machine", "machine"), ("bucket", "bucket")])
+def test_the_word_of_earlier_releases_for_the_machines_cache_is_still_read(written, read):
+    settings = load(changed("tpu-v6e4", "tpu.compileCache", written))
+    assert settings.tpu.compile_cache == read
+    assert to_deployment(settings).tpu.compile_cache == read
+
+
+@pytest.mark.parametrize(
+    ("cache", "weights", "has_bucket"),
+    [("machine", "hub", False), ("bucket", "hub", True), ("machine", "bucket", True), ("off", "hub", False)],
+)
+def test_an_archive_needs_a_bucket_whatever_the_weights(cache, weights, has_bucket):
+    values = {**changed("tpu-v6e4", "tpu.compileCache", cache), "weights": weights}
+    settings = load(values)
+    assert (settings.uses_bucket, settings.archives_programs) == (has_bucket, cache == "bucket")
+
+
+def test_a_tpu_server_that_streams_reads_the_bucket_and_the_planner_knows():
+    values = {**changed("tpu-v6e4", "vllm.loadFormat", "runai_streamer"), "weights": "bucket"}
+    assert load(values).streams_on_tpu
+    assert to_deployment(load(values)).weights_mode == "streamer"
+    assert not load({**values, "weights": "hub"}).streams_on_tpu
+
+
+@pytest.mark.parametrize("mode", ["streamer", "memory"])
+def test_a_way_without_a_mount_needs_the_bucket(mode):
+    values = changed("l4-12b-qat", "cloudRun.mount", {"mode": mode})
+    assert to_deployment(load(values)).weights_mode == mode
+    with pytest.raises(
+        SettingsError, match=f"cloudRun.mount.mode {mode} reads weights from the bucket, and weights is hub"
+    ):
+        load({**values, "weights": "hub"})
+
+
+@pytest.mark.parametrize("weights", ["bucket", "hub"])
+def test_compiled_graphs_of_a_service_need_a_bucket_whatever_the_weights(weights):
+    values = {**changed("l4-12b-qat", "cloudRun.compileCache", "bucket"), "weights": weights}
+    settings = load(values)
+    assert (settings.uses_bucket, settings.archives_programs) == (True, True)
+    assert to_deployment(settings).cloud_run.graph_cache == "bucket"
+
+
+def test_the_file_cache_counts_against_the_containers_memory():
+    values = changed("l4-12b-qat", "cloudRun.mount", {"mode": "fuse-cached", "cacheSize": "20Gi"})
+    found = planned(values)
+    assert "FIT03" in [finding.id for finding in found.stopping]
+    assert found.memory.load_peak_host_gib > 2 * found.memory.checkpoint_gib
 
 
 def test_a_measured_rate_decides_the_cost_of_a_million_tokens():

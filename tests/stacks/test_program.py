@@ -8,6 +8,7 @@ import yaml
 
 from components.stack_details import StackDetails
 from contracts.labels import Ownership
+from planning.hardware import BOOT_IMAGES
 from stacks import tpu
 from stacks.naming import NamingError
 from stacks.planned import BlockedError
@@ -195,3 +196,76 @@ def test_a_stacks_name_that_cannot_be_part_of_names_is_one_sentence(configured, 
 
     declare(program)
     assert '"My_Stack" becomes part of resource names' in caught["message"]
+
+
+def container_of(recorder):
+    (server,) = recorder.all("cloudrunv2/service:Service")
+    template = server.inputs["template"]
+    (container,) = template["containers"]
+    volumes = {one["name"]: one for one in template.get("volumes", [])}
+    mounts = {one["name"]: one["mountPath"] for one in container.get("volumeMounts", [])}
+    return container, volumes, mounts
+
+
+def test_a_streamed_service_has_no_volume_and_the_servers_own_command(configured, declare):
+    configured("l4-12b-qat", cloudRun__mount={"mode": "streamer"})
+    container, volumes, _ = container_of(declare(run)[0])
+    assert (container["commands"], volumes) == (["vllm", "serve"], {})
+    assert container["args"][0].startswith("gs://")
+    assert "--load-format=runai_streamer" in container["args"]
+
+
+def test_a_copy_in_memory_may_take_what_the_server_leaves_and_the_starter_knows_where(configured, declare):
+    configured("l4-12b-qat", cloudRun__mount={"mode": "memory"})
+    container, volumes, mounts = container_of(declare(run)[0])
+    assert volumes["weights"]["emptyDir"] == {"medium": "MEMORY", "sizeLimit": "12288Mi"}
+    start = json.loads(container["args"][0])
+    path = f"{mounts['weights']}/gemma-4-12B-it-qat-w4a16-ct"
+    assert start["weights"]["path"] == container["args"][3] == path
+    assert list(start) == ["weights"]
+    assert "VLLM_CACHE_ROOT" not in {one["name"] for one in container["envs"]}
+
+
+def test_graphs_are_kept_beside_any_way_of_the_weights(configured, declare):
+    configured("l4-12b-qat", cloudRun__compileCache="bucket")
+    recorder = declare(run)[0]
+    container, volumes, mounts = container_of(recorder)
+    assert set(volumes) == {"models", "graphs"}
+    start = json.loads(container["args"][0])
+    assert list(start) == ["graphs"]
+    assert start["graphs"]["path"] == {one["name"]: one.get("value") for one in container["envs"]}["VLLM_CACHE_ROOT"]
+    assert start["graphs"]["path"].startswith(f"{mounts['graphs']}/")
+    (bucket,) = recorder.all("storage/bucket:Bucket")
+    rules = bucket.inputs["lifecycleRules"]
+    assert {"age": 30, "matchesPrefixes": ["compile-cache/"]} in [rule["condition"] for rule in rules]
+
+
+def test_a_stack_that_names_neither_is_what_it_was(configured, declare):
+    configured("l4-12b-qat")
+    recorder = declare(run)[0]
+    container, volumes, _ = container_of(recorder)
+    assert (container["commands"], set(volumes)) == (["vllm", "serve"], {"models"})
+    (bucket,) = recorder.all("storage/bucket:Bucket")
+    assert len(bucket.inputs["lifecycleRules"]) == 1
+    assert len(recorder.all("bucketIAMMember")) == 1
+
+
+def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_over_tpus(configured, declare):
+    configured("tpu-v6e1", **TUNNEL, tpu__api="compute-engine", weights="bucket")
+    recorder, _ = declare(run)
+    capacity = recorder.one("gcp-tpu:index:QueuedResource").inputs
+    assert capacity["api"] == "compute-engine"
+    assert capacity["runtimeVersion"] == BOOT_IMAGES["v6e"]
+    assert recorder.all("routerNat:RouterNat")
+    assert all("tpu.googleapis.com" not in str(service.inputs) for service in recorder.all("projects/service:Service"))
+    roles = {grant.inputs["role"] for grant in recorder.all("AMMember") if "alice" in grant.inputs["member"]}
+    assert roles == {*tpu.COMPUTE_TUNNEL_ROLES, "roles/iam.serviceAccountUser"}
+    assert "roles/tpu.admin" not in roles
+    argv = tpu.ssh_tunnel(node="projects/p/zones/z/instances/n", zone="z", project="p", api="compute-engine").argv
+    assert argv[:4] == ("gcloud", "compute", "ssh", "n")
+
+
+def test_a_queued_resource_names_no_api_as_in_earlier_releases(configured, declare):
+    configured("tpu-v6e1")
+    recorder, _ = declare(run)
+    assert recorder.one("gcp-tpu:index:QueuedResource").inputs.get("api") is None

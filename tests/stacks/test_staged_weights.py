@@ -1,12 +1,13 @@
 """Weights that are not staged stop `up` before the service is made, and a preview warns."""
 
 import asyncio
+from dataclasses import replace
 
 import pulumi
 import pytest
 import requests
 
-from contracts.staged_weights import MANIFEST
+from contracts.staged_weights import MANIFEST, manifest_hash
 from localcloud.world.scenario import OperationDurations, Scenario
 from stacks import staged_weights
 from stacks.base import Context
@@ -90,6 +91,20 @@ def test_a_preview_warns_and_so_does_up_where_the_server_may_start(monkeypatch, 
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
     require(existing=existing)
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize(("bound", "stops"), [(True, False), (False, True)])
+def test_a_server_is_bound_to_the_weights_that_the_settings_name(monkeypatch, bucket, bound, stops):
+    bucket(f"{FOLDER}/{MANIFEST}")
+    digest = manifest_hash({}) if bound else "0" * 64
+    check = replace(weights(existing=False), manifest=digest)
+    found = asyncio.run(check.finding())
+    assert (found is not None) is stops
+    if found is not None:
+        assert found[0].startswith(f"The weights in gs://{BUCKET}/{FOLDER} have the hash {manifest_hash({})}, and")
+        monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+        with pytest.raises(WeightsNotStagedError, match=r"bucket.manifest is 0+\. Set it to the staged hash"):
+            asyncio.run(check.require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
 
 
 def test_up_is_stopped_before_the_service(monkeypatch, bucket):

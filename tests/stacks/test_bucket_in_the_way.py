@@ -1,0 +1,84 @@
+"""A bucket of an earlier deployment, or of others, is named before Google answers 409."""
+
+import asyncio
+
+import pulumi
+import pytest
+import requests
+
+from contracts.labels import Ownership
+from localcloud.world.scenario import OperationDurations, Scenario
+from stacks.bucket_in_the_way import BucketCheck, BucketInTheWayError, watch_for_bucket
+from tests.localcloud import idle_cloud
+
+PROJECT, BUCKET = "local-project", "weights-of-a-stack"
+OURS = Ownership(project="gemma-serving", stack="x")
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """Return a function that makes the bucket with labels."""
+    with idle_cloud.start(scenario=Scenario(operations=OperationDurations(instant=True))) as started:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", f"{started.base_url}/storage/storage/v1/")
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", started.token)
+
+        def bucket(labels):
+            url, headers = f"{started.base_url}/storage/storage/v1/b", {"Authorization": f"Bearer {started.token}"}
+            body = {"name": BUCKET, "location": "US-EAST4", "labels": labels}
+            requests.post(url, json=body, params={"project": PROJECT}, headers=headers, timeout=60).raise_for_status()
+
+        yield bucket
+
+
+def require():
+    check = BucketCheck(project=PROJECT, bucket=BUCKET, ownership=OURS)
+    asyncio.run(check.require(pulumi.ResourceHookArgs("urn", "", "models", "t")))
+
+
+def test_no_bucket_is_in_no_way(make, monkeypatch):
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    require()
+
+
+def test_a_kept_bucket_names_the_command_that_takes_it_over(make, monkeypatch):
+    make(dict(OURS.labels))
+    warned = []
+    monkeypatch.setattr(pulumi.log, "warn", warned.append)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
+    require()
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    with pytest.raises(BucketInTheWayError) as raised:
+        require()
+    assert warned == [str(raised.value)]
+    assert "is kept from an earlier deployment of this stack. Run `python -m scripts.recover --stack x`" in warned[0]
+
+
+@pytest.mark.parametrize("labels", [{}, dict(Ownership(project="gemma-serving", stack="y").labels)])
+def test_a_bucket_of_others_is_never_taken(make, monkeypatch, labels):
+    make(labels)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    with pytest.raises(BucketInTheWayError, match=r"does not carry this stack's labels.*bucket.existing"):
+        require()
+
+
+def test_what_cannot_be_told_stops_nothing(monkeypatch):
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "none")
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:9/")
+    require()
+
+
+def test_only_a_bucket_is_hooked_and_only_before_it_is_made(monkeypatch, declare):
+    transforms = []
+    monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
+    declare(lambda: watch_for_bucket(project=PROJECT, bucket=BUCKET, ownership=OURS))
+    [transform] = transforms
+
+    def hooks(kind):
+        given = pulumi.ResourceTransformationArgs(None, kind, "n", {}, pulumi.ResourceOptions())
+        changed = transform(given)
+        return changed and (changed.opts.hooks.before_create, changed.opts.hooks.before_update)
+
+    assert hooks("gcp:secretmanager/secret:Secret") is None
+    created, updated = hooks("gcp:storage/bucket:Bucket")
+    assert (len(created), updated or []) == (1, [])

@@ -1,0 +1,76 @@
+"""The folders that build an image: what they install is pinned by hash, and what the base lacks stops the build. Docker is not needed."""
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planning.images import built_images
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = [ROOT / str(image.build_context) for image in built_images("tpu").values()]
+CHECK = ROOT / "images" / "vllm-tpu-w4a16" / "check.py"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_an_image_starts_from_the_base_that_the_stack_pins_and_installs_nothing_without_a_hash(folder: Path):
+    text = (folder / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^FROM (.+)$", text, re.MULTILINE) == ["${BASE_IMAGE}"]
+    installs = re.findall(r"pip install .*", text)
+    assert installs
+    assert all("--require-hashes" in line and "--no-deps" in line for line in installs)
+    for name in re.findall(r"^COPY ((?:\S+ )+)/", text, re.MULTILINE)[0].split():
+        assert (folder / name).is_file()
+
+
+@pytest.mark.parametrize(
+    "path", [path for folder in FOLDERS for path in folder.glob("*.txt")], ids=lambda path: path.name
+)
+def test_every_package_has_one_version_and_one_hash(path: Path):
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    assert lines
+    assert all(re.fullmatch(r"[a-z-]+==\S+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
+
+
+def test_the_commit_is_named_whole():
+    text = (ROOT / "images" / "vllm-tpu-w4a16-experts" / "Dockerfile").read_text(encoding="utf-8")
+    assert re.search(r"^ARG COMMIT=[0-9a-f]{40}$", text, re.MULTILINE)
+
+
+def distribution(folder: Path, name: str, version: str, *requires: str) -> None:
+    """Make an installed distribution."""
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    lines = [f"Requires-Dist: {one}" for one in requires]
+    (info / "METADATA").write_text(
+        "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines]) + "\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("requires", "said"),
+    [
+        (("base>=1.0", "base==1.5.*", 'windows-only; sys_platform == "win32"', 'tests; extra == "dev"'), []),
+        (("base>=2.0",), ["server requires base>=2.0, and 1.5.0rc1+cpu is installed."]),
+        (("absent==1",), ["server requires absent==1, which is not installed."]),
+    ],
+)
+def test_the_build_stops_at_what_the_base_lacks(tmp_path: Path, requires: tuple[str, ...], said: list[str]):
+    distribution(tmp_path, "server", "0.31.0", *requires)
+    distribution(tmp_path, "base", "1.5.0rc1+cpu")
+    done = subprocess.run(
+        [sys.executable, str(CHECK), "server"],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr.splitlines()) == (1 if said else 0, said)
+
+
+def test_the_check_does_nothing_when_it_is_imported():
+    assert "unmet" in runpy.run_path(str(CHECK))

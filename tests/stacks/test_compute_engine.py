@@ -1,0 +1,52 @@
+"""What `tpu.api: compute-engine` allows in the settings, and what it changes in the plan."""
+
+from pathlib import Path
+
+import pytest
+
+from planning import plan
+from planning.overheads import DOCKER_INSTALL_S
+from scripts.preview.effects import changed_values
+from stacks.loading import SettingsError, from_file
+from stacks.planned import to_deployment
+
+FILE = Path(__file__).parents[2] / "Pulumi.tpu-v6e1.yaml"
+
+
+def settings(tmp_path: Path, *changes: tuple[str, str]):
+    text = FILE.read_text().replace(
+        "    acceleratorType: v6e-1\n", "    api: compute-engine\n    acceleratorType: v6e-1\n"
+    )
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text(text)
+    return from_file(path, project="my-project")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("acceleratorType: v6e-1", "acceleratorType: v5e-1"), "machine types for v6e-1, v6e-4, v6e-8 only"),
+        (("waitPerZone: 30m", "renewBefore: 1h"), "renews queued resources only"),
+        (("waitPerZone: 30m", "waitPerZone: 3h"), "2h that Compute Engine keeps"),
+        (("waitPerZone: 30m", "runtimeVersion: v2-alpha-tpuv6e"), "must name a boot image"),
+        (("provisioning: flex-start", "provisioning: reservation\n    reservation: r"), "knows no reservations"),
+    ],
+)
+def test_what_compute_engine_does_not_offer_is_refused_with_the_way_out(tmp_path, change, said):
+    with pytest.raises(SettingsError, match=said):
+        settings(tmp_path, change)
+
+
+def test_the_plan_has_the_minute_of_docker_and_cloud_nat_without_the_hub(tmp_path):
+    other = plan(to_deployment(from_file(FILE, project="my-project")))
+    planned = plan(to_deployment(settings(tmp_path)))
+    assert planned.startup.total_s - other.startup.total_s == pytest.approx(DOCKER_INSTALL_S)
+
+
+def test_a_plan_of_an_earlier_release_is_no_change_and_a_move_is():
+    assert changed_values({"target": "tpu"}, {"target": "tpu", "tpu.api": "cloud-tpu"}) == ()
+    (moved,) = changed_values({"target": "tpu"}, {"target": "tpu", "tpu.api": "compute-engine"})
+    assert (moved.key, moved.after) == ("tpu.api", "compute-engine")

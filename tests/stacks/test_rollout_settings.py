@@ -1,0 +1,61 @@
+"""cloudRun.rollout, readinessProbe and ingress: defaults, limits, and what they mean for the plan."""
+
+import pytest
+
+from scripts.doctor.permissions import permissions_of
+from stacks.loading import SettingsError
+from stacks.planned import to_deployment
+from tests.stacks.test_loading import changed, load
+
+
+def with_key(key, value):
+    return load(changed("l4-qat", f"cloudRun.{key}", value)).cloud_run
+
+
+def test_a_roll_out_is_off_unless_it_is_set_and_has_safe_defaults():
+    assert load(changed("l4-qat", "cloudRun.cpu", 8)).cloud_run.rollout is None
+    rollout = with_key("rollout", {}).rollout
+    assert (rollout.steps, rollout.requests, rollout.max_slowdown, rollout.max_failed) == ([10, 50, 100], 16, 1.5, 0.0)
+
+
+def test_the_plan_knows_that_a_second_revision_runs():
+    assert to_deployment(load(changed("l4-qat", "cloudRun.rollout", {"steps": [100]}))).cloud_run.rolls_out is True
+    assert to_deployment(load(changed("l4-qat", "cloudRun.cpu", 8))).cloud_run.rolls_out is False
+
+
+@pytest.mark.parametrize("steps", [[], [10, 50], [50, 10, 100], [10, 10, 100]])
+def test_steps_that_do_not_rise_to_everything_are_refused(steps):
+    with pytest.raises(SettingsError, match=r"steps must rise and end at 100, such as \[10, 50, 100\]"):
+        with_key("rollout", {"steps": steps})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("rollout", {"maxFailed": 1.0}, "maxFailed"),
+        ("rollout", {"maxSlowdown": 0.5}, "maxSlowdown"),
+        ("rollout", {"requests": 1}, "requests"),
+        ("readinessProbe", {"period": "301s"}, "period is 301s; it must be 1s to 300s"),
+        ("readinessProbe", {"period": "5s", "timeout": "6s"}, "timeout is 6s; it must be 1s to the period, 5s"),
+        ("ingress", "outside", "ingress"),
+    ],
+)
+def test_values_outside_their_limits_are_refused(key, value, words):
+    with pytest.raises(SettingsError, match=words):
+        with_key(key, value)
+
+
+def test_a_readiness_probe_has_defaults():
+    probe = with_key("readinessProbe", {}).readiness_probe
+    assert (probe.period_s, probe.failure_threshold, probe.timeout_s) == (10, 3, 5)
+
+
+def test_the_doctor_asks_for_the_rights_that_a_roll_out_needs():
+    def held(settings):
+        return {permission for each in permissions_of(settings) for permission in each.permissions}
+
+    without, with_rollout = (
+        load(changed("l4-qat", "cloudRun.cpu", 8)),
+        load(changed("l4-qat", "cloudRun.rollout", {})),
+    )
+    assert held(with_rollout) - held(without) == {"run.revisions.list", "run.revisions.delete", "run.operations.get"}
