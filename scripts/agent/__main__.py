@@ -1,0 +1,105 @@
+"""Serve the project's commands to an assistant over MCP. Without --allow its tools only read.
+
+  python -m scripts.agent
+  python -m scripts.agent --allow up,smoke,rollout --max-usd-per-hour 6
+  python -m scripts.agent --http 8765 --token-file .work/agent-token
+
+A change runs only a plan that `preview` made and that still holds. Deleting a stack needs a person who types its name, each time. Every
+call is written to the audit file. docs/agent.md says what is protected, and how.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from contracts.exit_codes import ExitCode
+from scripts.agent.permissions import Permissions, parse_permissions
+from scripts.agent.purse import DEFAULT_USD, DEFAULT_USD_PER_HOUR
+from scripts.cli.command import Command, run_command, say
+from scripts.cli.options import Option
+from scripts.errors import CommandRefusedError
+
+AUDIT: Final = Path(".work") / "agent-audit.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions:
+    """Options of the command."""
+
+    allow: Annotated[
+        str,
+        Option("What it may change, a list of up, smoke, bench, stage, rollout, recover, teardown.", metavar="LIST"),
+    ] = ""
+    max_usd_per_hour: Annotated[
+        float, Option("Most US dollars an hour that its deployments may cost together.", above=0)
+    ] = DEFAULT_USD_PER_HOUR
+    max_usd: Annotated[float, Option("Most US dollars that its deployments may cost until it ends.", above=0)] = (
+        DEFAULT_USD
+    )
+    audit: Annotated[Path, Option("File that takes a line for each call.", metavar="FILE")] = AUDIT
+    http: Annotated[
+        int | None,
+        Option(
+            "Serve HTTP on this port of 127.0.0.1 instead of standard input and output; 0 takes a free one.",
+            least=0,
+            most=65535,
+        ),
+    ] = None
+    token_file: Annotated[
+        Path | None, Option("File with the token of HTTP; made if it does not exist.", metavar="FILE")
+    ] = None
+
+
+def _agent(options: AgentOptions) -> ExitCode:
+    permissions = parse_permissions(options.allow)
+    _require_packages()
+    from scripts.agent.audit import AuditFile
+    from scripts.agent.plans import PlanShelf
+    from scripts.agent.purse import Purse
+    from scripts.agent.server import build, http_token, run_http, run_stdio
+    from scripts.agent.workbench import Workbench, environment_secrets
+    from scripts.pulumi import engine
+
+    path = options.audit if options.audit.is_absolute() else engine.project_folder() / options.audit
+    token, place = http_token(options.token_file) if options.http is not None else ("", "")
+    bench = Workbench(
+        permissions=permissions,
+        purse=Purse(usd_per_hour_limit=options.max_usd_per_hour, usd_limit=options.max_usd),
+        shelf=PlanShelf(),
+        secrets=(*environment_secrets(), *([token] if token else [])),
+    )
+    server = build(bench, AuditFile(path=path))
+    ceilings = f"ceilings ${options.max_usd_per_hour:g} an hour and ${options.max_usd:g} in all"
+    say("agent", f"{_rights(permissions)}; {ceilings}; audit in {path}")
+    if options.http is None:
+        run_stdio(server)
+    else:
+        run_http(server, options.http, token, lambda url: say("agent", f"{url}, with the token in {place}"))
+    return ExitCode.DONE
+
+
+def _rights(permissions: Permissions) -> str:
+    return f"may {', '.join(sorted(permissions.allowed))}" if permissions.allowed else "only reads"
+
+
+def _require_packages() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("mcp") is None:
+        raise CommandRefusedError(
+            "The package mcp is not installed; run `.venv/bin/python -m pip install --require-hashes -r requirements-agent.txt`."
+        )
+
+
+COMMAND: Final = Command(
+    name="agent",
+    help=__doc__,
+    options=AgentOptions,
+    run=_agent,
+    after_interrupt="What it had begun was ended as Ctrl-C ends it; the audit file has the calls.",
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))

@@ -1,0 +1,239 @@
+"""`preview` and `up`: a change is a plan that somebody could read, and only that plan runs."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Final, cast
+
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import Field
+
+from contracts.exit_codes import ExitCode
+from planning import plan as planned
+from scripts.agent.events import EventLog
+from scripts.agent.hints import ASKS, CHANGES
+from scripts.agent.plans import VALID_S, KeptPlan, identity_of, step_hashes
+from scripts.agent.programs import run_program
+from scripts.agent.reading import Stack
+from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
+from scripts.agent.workbench import Workbench, sentences
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.preview.report import EnginePreview, ResourceChange, from_engine
+from scripts.pulumi import engine
+from scripts.pulumi.deployment import as_mapping
+from scripts.pulumi.locks import StackLock, is_lock_error, parse_locks, stack_locks
+from scripts.pulumi.previewed import preview_errors
+from scripts.pulumi.settings import stack_settings
+from stacks.planned import to_deployment
+
+CAPACITY_TYPES: Final = ("gcp-tpu:index:QueuedResource", "gcp:cloudrunv2/service:Service")
+"""Types whose replacement takes the server away."""
+_MOST_CHARACTERS: Final = 400
+"""Of one line of the engine: an error can hold a whole start-up script."""
+_LAST_LINES: Final = 40
+
+
+class PreviewAnswer(Frozen):
+    """What `up` would do. `plan_id` names exactly this."""
+
+    plan_id: str
+    stack: str
+    changes: list[ResourceChange]
+    unchanged: int
+    takes_the_server_away: bool = Field(description="Whether the TPU capacity or the service is replaced or deleted.")
+    usd_per_hour: float = Field(
+        description="The most that the stack then costs an hour, with all instances that it may have."
+    )
+    said: UntrustedText = Field(description="What the program and the engine said, such as findings.")
+    valid_for_s: float
+    allowed: bool = Field(description="Whether this server may run it with up.")
+
+
+class UpAnswer(Frozen):
+    """How an update ended."""
+
+    ok: bool
+    stack: str
+    plan_id: str
+    reason: UntrustedText | None = Field(description="Why it failed.")
+    said: UntrustedText
+    next: str = Field(description="What to do next.")
+    usd_per_hour: float
+    spent_usd: float
+
+
+def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
+    """Register the tools. `up` is there only where the person allowed it."""
+
+    @server.tool(annotations=ASKS)
+    async def preview(*, context: Context[Any, Any], stack: Stack, refresh: bool = False) -> PreviewAnswer:
+        """Ask the engine what `up` would change, and keep that as a plan. Nothing is changed.
+
+        `refresh` compares with Google first. The plan holds as long as program, settings, state and image stay as they are.
+        """
+        with sentences(bench):
+            return await _preview(bench, context, stack, refresh=refresh)
+
+    if bench.permissions.allows("up"):
+
+        @server.tool(annotations=CHANGES)
+        async def up(
+            *, context: Context[Any, Any], plan_id: Annotated[str, Field(pattern=r"^plan-[0-9a-f]{16}$")]
+        ) -> UpAnswer:
+            """Deploy exactly what a plan of `preview` says. A plan that does not hold any more is refused.
+
+            A cancelled call leaves what Ctrl-C leaves: the next preview and up go on.
+            """
+            with sentences(bench):
+                bench.require("up")
+                return await _up(bench, context, plan_id)
+
+
+async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, refresh: bool) -> PreviewAnswer:
+    identity = await asyncio.to_thread(identity_of, stack)
+    usd_per_hour = await asyncio.to_thread(most_usd_per_hour, stack)
+    await context.report_progress(0, 1, f"previewing stack {stack}")
+    document = await _previewed(bench, stack, refresh=refresh)
+    changed = (await asyncio.to_thread(identity_of, stack)).changed_since(identity)
+    if changed:
+        raise ScriptError(f"{' and '.join(changed).capitalize()} while the preview ran; make another one.")
+    changes, unchanged, warnings = from_engine(EnginePreview.model_validate(document))
+    plan_id = bench.shelf.keep(
+        KeptPlan(
+            identity=identity,
+            steps=step_hashes(document),
+            refresh=refresh,
+            usd_per_hour=usd_per_hour,
+            made_s=bench.shelf.clock(),
+        )
+    )
+    return PreviewAnswer(
+        plan_id=plan_id,
+        stack=stack,
+        changes=list(changes),
+        unchanged=unchanged,
+        takes_the_server_away=takes_the_server_away(changes),
+        usd_per_hour=round(usd_per_hour, 4),
+        said=untrusted("the program and the engine", bench.mask("\n".join(warnings))),
+        valid_for_s=VALID_S,
+        allowed=bench.permissions.allows("up"),
+    )
+
+
+async def _previewed(bench: Workbench, stack: str, *, refresh: bool) -> Mapping[str, object]:
+    """Return the engine's preview in JSON. Raises ScriptError with the engine's words."""
+    argv = [engine.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
+    result = await run_program([*argv, *(["--refresh"] if refresh else [])], secrets=bench.secrets)
+    try:
+        document = as_mapping(cast("object", json.loads(result.printed)))
+    except ValueError:
+        document = as_mapping(None)
+    if document and result.exit_code == ExitCode.DONE:
+        return document
+    text = "\n".join(preview_errors(document)) or "\n".join(result.said)
+    raise ScriptError(
+        _locked(stack, text) or f"The preview of stack {stack} failed: {_shortened(text) or result.reason}"
+    )
+
+
+def takes_the_server_away(changes: Sequence[ResourceChange]) -> bool:
+    """Whether what serves is replaced or deleted."""
+    return any(change.type in CAPACITY_TYPES and change.op not in {"create", "update", "read"} for change in changes)
+
+
+def most_usd_per_hour(stack: str) -> float:
+    """Return the most that a stack can cost an hour, US dollars. Raises PlanningError, or CommandRefusedError without settings."""
+    settings = stack_settings(stack)
+    instances = settings.cloud_run.max_instances if settings.cloud_run else 1
+    return planned(to_deployment(settings)).cost.usd_per_hour * instances
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watch:
+    """Passes the engine's events on as progress."""
+
+    log: EventLog
+    context: Context[Any, Any]
+    steps: int
+
+    async def look(self) -> None:
+        for event in self.log.fresh():
+            await self.context.report_progress(event.done, max(self.steps, event.done), event.text)
+
+
+async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpAnswer:
+    kept = bench.shelf.find(plan_id)
+    stack = kept.identity.stack
+    bench.purse.require(stack, kept.usd_per_hour)
+    await asyncio.to_thread(_require_unlocked, stack)
+    bench.shelf.check(plan_id, await asyncio.to_thread(identity_of, stack))
+    await context.report_progress(0, len(kept.steps), "comparing with the plan")
+    if step_hashes(await _previewed(bench, stack, refresh=kept.refresh)) != kept.steps:
+        raise CommandRefusedError(
+            f"{plan_id} is stale: the engine would do something else now. Make a new one with preview, and read it."
+        )
+    bench.shelf.take(plan_id, await asyncio.to_thread(identity_of, stack))
+    bench.purse.begins(stack, kept.usd_per_hour)  # also where the run fails: capacity may be there
+    with TemporaryDirectory(prefix="gemma-events-") as folder:
+        log = EventLog(path=Path(folder, "events"), secrets=bench.secrets)
+        watch = _Watch(log=log, context=context, steps=len(kept.steps))
+        result = await run_program(
+            [
+                *(engine.pulumi(), "up", "--yes", "--skip-preview", "--suppress-outputs", "--non-interactive"),
+                *(["--refresh"] if kept.refresh else []),
+                *("--event-log", str(log.path), "--stack", stack),
+            ],
+            secrets=bench.secrets,
+            watch=watch.look,
+        )
+        await watch.look()
+    text = "\n".join([result.out, *result.said])
+    ok = result.exit_code == ExitCode.DONE
+    locked = None if ok else _locked(stack, text)
+    if locked:
+        bench.purse.ends(stack)
+        raise ScriptError(locked)
+    return UpAnswer(
+        ok=ok,
+        stack=stack,
+        plan_id=plan_id,
+        reason=None if ok else untrusted("the engine", _shortened(engine.first_error(text))),
+        said=untrusted("the engine", _shortened("\n".join(result.out.splitlines()[-_LAST_LINES:]))),
+        next=_next(stack, text, ok=ok),
+        usd_per_hour=round(kept.usd_per_hour, 4),
+        spent_usd=round(bench.purse.spent_usd(), 4),
+    )
+
+
+def _next(stack: str, text: str, *, ok: bool) -> str:
+    if ok:
+        return f"Check it with smoke or status of stack {stack}."
+    hint = engine.recover_hint(stack, text)
+    return f"Read the reason, ask recognise_failure about it, look at logs of stack {stack}, then preview again.{hint}"
+
+
+def _require_unlocked(stack: str) -> None:
+    """Refuse while somebody else changes the stack: its state is on the move, and a plan of it too. Raises CommandRefusedError."""
+    found = stack_locks(stack)
+    if found:
+        raise CommandRefusedError(_locked_words(stack, found))
+
+
+def _locked(stack: str, text: str) -> str | None:
+    """Return the sentence about a stack that somebody else changes; None if it is not locked."""
+    return _locked_words(stack, parse_locks(text)) if is_lock_error(text) else None
+
+
+def _locked_words(stack: str, locks: Sequence[StackLock]) -> str:
+    holders = ", ".join(sorted({lock.holder for lock in locks})) or "another run"
+    return (
+        f"Stack {stack} is locked by {holders}: another agent or person is changing it. Nothing was done. Wait until it has ended, "
+        "then preview again; if that process is gone, scripts.recover ends its lock."
+    )
+
+
+def _shortened(text: str) -> str:
+    return "\n".join(line[:_MOST_CHARACTERS] for line in text.splitlines())

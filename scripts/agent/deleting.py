@@ -1,0 +1,84 @@
+"""`teardown`: a person types the stack's name, each time. No argument of a model stands in for that."""
+
+from typing import Annotated, Any, Final
+
+from mcp.server.mcpserver import (
+    AcceptedElicitation,
+    CancelledElicitation,
+    Context,
+    DeclinedElicitation,
+    Elicit,
+    ElicitationResult,
+    MCPServer,
+    Resolve,
+)
+from mcp.types import ClientCapabilities
+from pydantic import BaseModel, Field
+
+from scripts.agent.hints import DELETES
+from scripts.agent.reading import Stack
+from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
+from scripts.errors import CommandRefusedError
+
+TOOL: Final = "teardown"
+
+
+class TypedName(BaseModel):
+    """What the person types."""
+
+    stack_name: str = Field(description="The name of the stack to delete, typed by you.")
+
+
+def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
+    """Register the tool where it is allowed. The server does not list it to a client that cannot ask a person."""
+    if not bench.permissions.allows("teardown"):
+        return
+
+    def ask_a_person(stack: str, context: Context[Any, Any]) -> Elicit[TypedName]:
+        with sentences(bench):
+            bench.require("teardown")
+            if not can_ask(context.client_capabilities):
+                raise CommandRefusedError(
+                    "Your client cannot ask a person, so this server deletes nothing: run scripts.teardown by hand."
+                )
+        return Elicit(
+            f"An assistant asks to DELETE stack {stack[:100]!r} with its server, its capacity and its bucket. This cannot be undone. "
+            "Type the name of the stack to delete it; decline to keep it.",
+            TypedName,
+        )
+
+    @server.tool(name=TOOL, annotations=DELETES)
+    async def teardown(
+        *,
+        context: Context[Any, Any],
+        stack: Stack,
+        keep_bucket: bool = True,
+        typed: Annotated[ElicitationResult[TypedName], Resolve(ask_a_person)],
+    ) -> CommandAnswer:
+        """Delete a stack: what it made and what carries its labels. A person is asked to type its name each time."""
+        with sentences(bench):
+            bench.require("teardown")
+            _require_typed(stack, typed)
+            answer = await bench.answer(
+                context, "teardown", *option("--stack", stack), "--yes", *option("--keep-bucket", keep_bucket)
+            )
+            if answer.ok:
+                bench.purse.ends(stack)
+            return answer
+
+
+def can_ask(client: ClientCapabilities | None) -> bool:
+    """Whether the client says that it can ask a person."""
+    return client is not None and client.elicitation is not None
+
+
+def _require_typed(
+    stack: str, typed: AcceptedElicitation[TypedName] | DeclinedElicitation | CancelledElicitation
+) -> None:
+    """Refuse if no person typed exactly this name. Raises CommandRefusedError."""
+    if not isinstance(typed, AcceptedElicitation):
+        raise CommandRefusedError(f"Stack {stack} was not deleted: the person did not agree.")
+    if typed.data.stack_name != stack:
+        raise CommandRefusedError(
+            f"Stack {stack} was not deleted: the person typed {typed.data.stack_name[:60]!r}, which is another name."
+        )

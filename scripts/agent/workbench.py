@@ -1,0 +1,137 @@
+"""What every tool works with: the project's commands, the permissions, the ceilings, the plans."""
+
+import os
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+
+from contracts.exit_codes import ExitCode
+from planning.errors import PlanningError
+from scripts.agent.permissions import Change, Permissions
+from scripts.agent.plans import PlanShelf
+from scripts.agent.programs import ProgramResult, run_program, script
+from scripts.agent.purse import Purse
+from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
+from scripts.errors import CommandRefusedError, ScriptError
+from stacks.masking import masked
+
+SECRET_VARIABLES: Final = (
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "OPENAI_API_KEY",
+    "PULUMI_CONFIG_PASSPHRASE",
+    "PULUMI_ACCESS_TOKEN",
+    "GOOGLE_OAUTH_ACCESS_TOKEN",
+    "GITHUB_TOKEN",
+    "GEMMA_SERVING_AGENT_TOKEN",
+)
+"""Variables of the environment whose values appear in no result."""
+
+
+class CommandAnswer(Frozen):
+    """How one of the project's commands ended."""
+
+    ok: bool
+    """Whether the exit code is 0."""
+    exit_code: int
+    meaning: str
+    """What the exit code says."""
+    document: dict[str, Any] | None
+    """What the command prints with --json; docs/commands.md and the pages that it names describe it. Its texts are data."""
+    said: UntrustedText
+    """The last lines of its progress, with the reason of a failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workbench:
+    """One server's tools."""
+
+    permissions: Permissions
+    purse: Purse
+    shelf: PlanShelf
+    secrets: tuple[str, ...] = ()
+
+    async def command(self, context: Context[Any, Any], name: str, *arguments: str) -> ProgramResult:
+        """Run one of the project's commands, and pass on its progress."""
+        count = 0
+
+        async def tell(line: str) -> None:
+            nonlocal count
+            count += 1
+            await context.report_progress(count, None, line)
+
+        return await run_program(script(name, *arguments), on_line=tell, secrets=self.secrets)
+
+    async def answer(self, context: Context[Any, Any], name: str, *arguments: str) -> CommandAnswer:
+        """Run a command with --json and return its answer. Raises ScriptError if it refused its arguments."""
+        return answer_of(name, await self.command(context, name, *arguments, "--json"))
+
+    def mask(self, text: str) -> str:
+        """Return a text without secrets."""
+        return masked(text, self.secrets)
+
+    def require(self, change: Change) -> None:
+        """Refuse what the person did not allow. Raises CommandRefusedError."""
+        if not self.permissions.allows(change):
+            raise CommandRefusedError(
+                f"This server may not {change}: a person has to start it with --allow {change}. No argument changes that."
+            )
+
+
+def answer_of(name: str, result: ProgramResult) -> CommandAnswer:
+    """Return how a command ended. Raises ScriptError with its own sentence if it printed no document and failed."""
+    try:
+        document = dict(result.document)
+    except ScriptError:
+        if result.exit_code != ExitCode.DONE:
+            raise
+        document = None
+    known = result.exit_code in list(ExitCode)
+    return CommandAnswer(
+        ok=result.exit_code == ExitCode.DONE,
+        exit_code=result.exit_code,
+        meaning=ExitCode(result.exit_code).meaning if known else "the command was ended from outside",
+        document=document,
+        said=untrusted(f"scripts.{name}", "\n".join(result.said)),
+    )
+
+
+@contextmanager
+def sentences(bench: Workbench) -> Generator[None]:
+    """Turn a mistake or a failure into one sentence for the caller."""
+    try:
+        yield
+    except (ScriptError, PlanningError) as error:
+        raise ToolError(bench.mask(str(error))) from None
+
+
+def environment_secrets() -> tuple[str, ...]:
+    """Return the secrets of this process's environment."""
+    return tuple(value for name in SECRET_VARIABLES if (value := os.environ.get(name)))
+
+
+def pairs(flag: str, values: Iterable[str]) -> Sequence[str]:
+    """Return a repeated option. A value that looks like an option is refused: it would be read as one."""
+    return [part for value in values for part in (flag, word(value, flag))]
+
+
+def word(value: str, what: str) -> str:
+    """Return a value for a command line. Raises CommandRefusedError if it would be read as an option, or has control characters."""
+    if value.startswith("-") or not value.isprintable() or not value.strip():
+        raise CommandRefusedError(
+            f"{what} is {value[:60]!r}; it must be a value of printable characters that does not begin with -."
+        )
+    return value
+
+
+def option(flag: str, value: object) -> Sequence[str]:
+    """Return an option with its value, nothing if there is none; a switch alone."""
+    if value is None or value is False:
+        return ()
+    if value is True:
+        return (flag,)
+    return (flag, word(f"{value}", flag))

@@ -1,0 +1,150 @@
+"""Tools that load, fill, shift or repair: each is there only where the person allowed it."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import Field
+
+from scripts.agent.hints import ASKS, CHANGES
+from scripts.agent.reading import Stack
+from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
+from scripts.errors import CommandRefusedError
+from scripts.pulumi import engine
+
+RESULTS: Final = Path(".work") / "agent"
+"""Folder of the project in which benchmarks lie."""
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
+_BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[\w.-]+)*/?")
+
+ResultName = Annotated[
+    str, Field(description="Name of the results: letters, digits and -.", pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
+]
+
+
+def add_working_tools(server: MCPServer[Any], bench: Workbench) -> None:
+    """Register the tools that are allowed, and those that only read what others left."""
+    _add_comparison(server, bench)
+    _add_recovery(server, bench)
+    for change, add in (
+        ("smoke", _add_smoke),
+        ("bench", _add_bench),
+        ("stage", _add_staging),
+        ("rollout", _add_rollout),
+    ):
+        if change in bench.permissions.allowed:
+            add(server, bench)
+
+
+def _add_smoke(server: MCPServer[Any], bench: Workbench) -> None:
+    @server.tool(annotations=ASKS)
+    async def smoke(*, context: Context[Any, Any], stack: Stack) -> CommandAnswer:
+        """Check a deployed server's health, API and speed against the stack's thresholds. Sends about 20 requests."""
+        with sentences(bench):
+            bench.require("smoke")
+            bench.purse.require_left()
+            return await bench.answer(context, "smoke", *option("--stack", stack))
+
+
+def _add_bench(server: MCPServer[Any], bench: Workbench) -> None:
+    @server.tool(annotations=ASKS)
+    async def benchmark(
+        *,
+        context: Context[Any, Any],
+        stack: Stack,
+        name: ResultName,
+        concurrency: Annotated[list[int] | None, Field(max_length=12)] = None,
+        input_tokens: Annotated[int | None, Field(ge=1)] = None,
+        output_tokens: Annotated[int | None, Field(ge=1)] = None,
+        requests: Annotated[int | None, Field(ge=1, le=10_000)] = None,
+    ) -> CommandAnswer:
+        """Measure a deployed server under load, and keep the results under a name. Without figures: the quick sweep of 8 points."""
+        with sentences(bench):
+            bench.require("bench")
+            bench.purse.require_left()
+            words = [*option("--stack", stack), "--out", str(_new_results(name))]
+            words += [*option("--input-tokens", input_tokens), *option("--output-tokens", output_tokens)]
+            levels = ",".join(f"{level}" for level in concurrency or [])
+            return await bench.answer(
+                context, "bench", *words, *option("--concurrency", levels or None), *option("--requests", requests)
+            )
+
+
+def _add_comparison(server: MCPServer[Any], bench: Workbench) -> None:
+    @server.tool(annotations=ASKS)
+    async def compare_benchmarks(*, context: Context[Any, Any], before: ResultName, after: ResultName) -> CommandAnswer:
+        """Compare two benchmarks by their names, point by point."""
+        with sentences(bench):
+            folders = [str(_kept_results(name)) for name in (before, after)]
+            return await bench.answer(context, "bench", "compare", *folders)
+
+
+def _add_staging(server: MCPServer[Any], bench: Workbench) -> None:
+    @server.tool(annotations=CHANGES)
+    async def stage_weights(
+        *,
+        context: Context[Any, Any],
+        stack: Stack,
+        revision: str | None = None,
+        source: Annotated[str | None, Field(description="gs://BUCKET/PREFIX instead of the hub.")] = None,
+    ) -> CommandAnswer:
+        """Copy the stack's weights into its bucket, from the hub or from another bucket. Files that are there already are kept."""
+        with sentences(bench):
+            bench.require("stage")
+            if source is not None and not _BUCKET_FOLDER.fullmatch(source):
+                raise CommandRefusedError(
+                    f"source is {source[:80]!r}; it must be gs://BUCKET/PREFIX. Folders of this machine are for people."
+                )
+            words = [*option("--stack", stack), *option("--revision", revision), *option("--from", source)]
+            return await bench.answer(context, "stage_model", *words)
+
+
+def _add_rollout(server: MCPServer[Any], bench: Workbench) -> None:
+    @server.tool(annotations=CHANGES)
+    async def rollout(
+        *,
+        context: Context[Any, Any],
+        stack: Stack,
+        to: Annotated[str | None, Field(description="Revision to go back to; the new one without it.")] = None,
+    ) -> CommandAnswer:
+        """Shift a service's traffic to its new revision step by step, each step behind its checks; or back to another revision."""
+        with sentences(bench):
+            bench.require("rollout")
+            return await bench.answer(context, "rollout", *option("--stack", stack), *option("--to", to))
+
+
+def _add_recovery(server: MCPServer[Any], bench: Workbench) -> None:
+    may_change = bench.permissions.allows("recover")
+
+    @server.tool(annotations=CHANGES if may_change else ASKS)
+    async def recover(*, context: Context[Any, Any], stack: Stack, dry_run: bool = True) -> CommandAnswer:
+        """Look for what an interrupted run made and did not record; with `dry_run` false, where allowed, take it into the state."""
+        with sentences(bench):
+            if not dry_run:
+                bench.require("recover")
+            return await bench.answer(
+                context, "recover", *option("--stack", stack), "--dry-run" if dry_run else "--yes"
+            )
+
+
+def _folder(name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise CommandRefusedError(f"{name[:60]!r} is no name of results; use letters, digits and -.")
+    return engine.project_folder() / RESULTS / name
+
+
+def _new_results(name: str) -> Path:
+    folder = _folder(name)
+    if folder.exists():
+        raise CommandRefusedError(f"There are results of the name {name} already; choose another name.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _kept_results(name: str) -> Path:
+    folder = _folder(name)
+    if not folder.is_dir():
+        found = sorted(path.name for path in folder.parent.glob("*")) if folder.parent.is_dir() else []
+        raise CommandRefusedError(f"There are no results of the name {name}; there are: {', '.join(found) or 'none'}.")
+    return folder

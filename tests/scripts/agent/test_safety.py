@@ -1,0 +1,470 @@
+"""What protects: permissions, plans, ceilings, a person's word, the audit file. No engine, no cloud."""
+
+import json
+import stat
+from dataclasses import replace
+
+import anyio
+import pytest
+from mcp import types
+from mcp.client.client import Client
+
+from scripts.agent import changing, deleting, working
+from scripts.agent.audit import AuditEntry, AuditFile
+from scripts.agent.permissions import CHANGES, Permissions, parse_permissions
+from scripts.agent.plans import VALID_S, KeptPlan, PlanIdentity, PlanShelf, step_hashes
+from scripts.agent.programs import ProgramResult
+from scripts.agent.purse import Purse
+from scripts.agent.recording import Recorder
+from scripts.agent.server import build
+from scripts.agent.workbench import Workbench
+from scripts.errors import CommandRefusedError, ScriptError
+
+STACK = "l4-qat"
+CANARY = "hf_canary0123456789abcdef"
+PREVIEW = {
+    "steps": [{"op": "create", "urn": "urn:pulumi:s::p::t::bucket", "newState": {"type": "t", "inputs": {"a": 1}}}]
+}
+IDENTITY = PlanIdentity(stack=STACK, program="p", settings="s", state="t", image="i")
+
+
+def identity(**changes):
+    return replace(IDENTITY, **changes)
+
+
+def kept(**changes):
+    values = {"identity": IDENTITY, "steps": step_hashes(PREVIEW), "refresh": False, "usd_per_hour": 2.0, "made_s": 0.0}
+    return KeptPlan(**{**values, **changes})
+
+
+class Commands:
+    """Stands in for the processes: keeps what was run."""
+
+    def __init__(self, monkeypatch, documents=None, code=0):
+        self.run, self.documents, self.code = [], documents or {}, code
+        self.hold, self.preview = None, PREVIEW
+
+        async def run_program(argv, *, on_line=None, secrets=(), watch=None, grace_s=0.0):
+            self.run.append([str(part) for part in argv])
+            if on_line is not None:
+                await on_line("working")
+            if self.hold is not None:
+                self.hold.set()
+                await anyio.sleep_forever()
+            name = str(argv[2]).removeprefix("scripts.") if len(argv) > 2 else ""
+            document = self.preview if argv[1] == "preview" else self.documents.get(name, {"ok": True})
+            return ProgramResult(
+                exit_code=self.code, printed=json.dumps(document), said=("said",), secrets=tuple(secrets)
+            )
+
+        for module in ("scripts.agent.workbench", "scripts.agent.changing"):
+            monkeypatch.setattr(f"{module}.run_program", run_program)
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    monkeypatch.setattr(changing, "identity_of", lambda _stack: IDENTITY)
+    monkeypatch.setattr(changing, "most_usd_per_hour", lambda _stack: 2.0)
+    monkeypatch.setattr(changing, "stack_locks", lambda _stack: ())
+    monkeypatch.setattr(changing.engine, "pulumi", lambda: "pulumi")
+    return Commands(monkeypatch)
+
+
+@pytest.fixture
+def bench_of():
+    def make(allow="", **purse):
+        shelf = PlanShelf(clock=lambda: 0.0)
+        return Workbench(permissions=parse_permissions(allow), purse=Purse(**purse), shelf=shelf, secrets=(CANARY,))
+
+    return make
+
+
+@pytest.fixture
+def audit(tmp_path):
+    return AuditFile(path=tmp_path / "audit.jsonl")
+
+
+def lines(audit):
+    return [json.loads(line) for line in audit.path.read_text().splitlines()]
+
+
+def answering(action, content=None):
+    async def answer(_context, _params):
+        return types.ElicitResult(action=action, content=content)
+
+    return answer
+
+
+async def call(server, tool, arguments, **client):
+    async with Client(server, **client) as one:
+        return await one.call_tool(tool, arguments)
+
+
+async def names(server, **client):
+    async with Client(server, **client) as one:
+        return {tool.name for tool in (await one.list_tools()).tools}
+
+
+READING = {
+    *(
+        "plan",
+        "compare_machines",
+        "solve",
+        "explain_finding",
+        "doctor",
+        "capacity",
+        "status",
+        "logs",
+        "recognise_failure",
+    ),
+    *("endpoint", "metrics", "ask", "list_weights", "configuration_for", "preview", "compare_benchmarks", "recover"),
+}
+
+
+def test_without_a_permission_there_is_no_tool_that_changes(bench_of, audit):
+    server = build(bench_of(), audit)
+    assert anyio.run(lambda: names(server, elicitation_callback=answering("accept"))) == READING
+
+
+@pytest.mark.parametrize(
+    ("change", "tool"),
+    [
+        ("up", "up"),
+        ("smoke", "smoke"),
+        ("bench", "benchmark"),
+        ("stage", "stage_weights"),
+        ("rollout", "rollout"),
+        ("teardown", "teardown"),
+    ],
+)
+def test_each_permission_adds_its_tool_and_no_other(bench_of, audit, change, tool):
+    server = build(bench_of(change), audit)
+    assert anyio.run(lambda: names(server, elicitation_callback=answering("accept"))) == {*READING, tool}
+
+
+def test_an_unknown_permission_is_refused_with_the_list():
+    with pytest.raises(CommandRefusedError, match="--allow has 'destroy'; it takes a list of up, smoke"):
+        parse_permissions("up,destroy")
+    assert parse_permissions(" up , bench ,") == Permissions(allowed=frozenset({"up", "bench"}))
+    assert parse_permissions(",".join(CHANGES)).allowed == set(CHANGES)
+
+
+def test_a_tool_that_is_not_there_cannot_be_called(bench_of, audit, commands):
+    server = build(bench_of(), audit)
+    for tool, arguments in (
+        ("up", {"plan_id": IDENTITY.plan_id}),
+        ("teardown", {"stack": STACK}),
+        ("rollout", {"stack": STACK}),
+    ):
+        found = anyio.run(
+            lambda tool=tool, arguments=arguments: call(
+                server, tool, arguments, elicitation_callback=answering("accept")
+            )
+        )
+        assert found.is_error
+    assert commands.run == []
+
+
+def test_recover_only_looks_without_the_permission(bench_of, audit, commands):
+    server = build(bench_of(), audit)
+    refused = anyio.run(lambda: call(server, "recover", {"stack": STACK, "dry_run": False}))
+    assert refused.is_error
+    assert "--allow recover" in refused.content[0].text
+    assert commands.run == []
+    anyio.run(lambda: call(server, "recover", {"stack": STACK}))
+    assert "--dry-run" in commands.run[0]
+
+
+# A person's word.
+
+
+@pytest.mark.parametrize(
+    ("action", "content"),
+    [
+        ("decline", None),
+        ("cancel", None),
+        ("accept", {"stack_name": "other"}),
+        ("accept", {"stack_name": ""}),
+        ("accept", {"stack_name": f"{STACK} "}),
+    ],
+)
+def test_nothing_is_deleted_without_the_typed_name(bench_of, audit, commands, action, content):
+    server = build(bench_of("teardown"), audit)
+    found = anyio.run(
+        lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=answering(action, content))
+    )
+    assert found.is_error
+    assert "was not deleted" in found.content[0].text
+    assert commands.run == []
+
+
+def test_the_typed_name_deletes(bench_of, audit, commands):
+    server = build(bench_of("teardown"), audit)
+    found = anyio.run(
+        lambda: call(
+            server, "teardown", {"stack": STACK}, elicitation_callback=answering("accept", {"stack_name": STACK})
+        )
+    )
+    assert not found.is_error
+    assert commands.run[0][2:] == ["scripts.teardown", "--stack", STACK, "--yes", "--keep-bucket", "--json"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"stack": STACK, "typed": {"action": "accept", "data": {"stack_name": STACK}}},
+        {"stack": STACK, "confirm": True, "yes": True, "force": True},
+        {"stack": STACK, "stack_name": STACK},
+    ],
+)
+def test_no_argument_stands_in_for_a_person(bench_of, audit, commands, arguments):
+    server = build(bench_of("teardown"), audit)
+    found = anyio.run(lambda: call(server, "teardown", arguments, elicitation_callback=answering("decline")))
+    assert found.is_error
+    assert commands.run == []
+
+
+def test_a_client_that_cannot_ask_is_not_shown_the_tool_and_cannot_call_it(bench_of, audit, commands):
+    server = build(bench_of("teardown"), audit)
+    assert anyio.run(lambda: names(server)) == READING
+    found = anyio.run(lambda: call(server, "teardown", {"stack": STACK}))
+    assert found.is_error
+    assert commands.run == []
+
+
+def test_the_check_of_the_typed_name_is_what_protects(bench_of, audit, commands, monkeypatch):
+    """Planted: without the check a wrong name deletes, so that the tests above can fail."""
+    monkeypatch.setattr(deleting, "_require_typed", lambda *_: None)
+    server = build(bench_of("teardown"), audit)
+    anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=answering("decline")))
+    assert commands.run
+
+
+# Plans.
+
+
+def test_up_runs_the_plan_once(bench_of, audit, commands):
+    bench = bench_of("up")
+    plan_id = bench.shelf.keep(kept())
+    server = build(bench, audit)
+    first = anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
+    assert first.structured_content["ok"]
+    assert [argv[1] for argv in commands.run] == ["preview", "up"]
+    again = anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
+    assert again.is_error
+    assert "has been run already" in again.content[0].text
+    assert len(commands.run) == 2
+
+
+@pytest.mark.parametrize("what", ["program", "settings", "state", "image"])
+def test_a_stale_plan_is_refused(bench_of, audit, commands, monkeypatch, what):
+    bench = bench_of("up")
+    plan_id = bench.shelf.keep(kept())
+    monkeypatch.setattr(changing, "identity_of", lambda _stack: identity(**{what: "other"}))
+    found = anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
+    assert found.is_error
+    assert "stale" in found.content[0].text
+    assert commands.run == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"op": "delete"},
+        {"urn": "urn:pulumi:s::p::t::other"},
+        {"newState": {"type": "t", "inputs": {"a": 2}}},
+        {"replaceReasons": ["a"]},
+    ],
+)
+def test_a_plan_is_refused_when_the_engine_would_do_something_else(bench_of, audit, commands, change):
+    bench = bench_of("up")
+    plan_id = bench.shelf.keep(kept())
+    commands.preview = {"steps": [{**PREVIEW["steps"][0], **change}]}
+    found = anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
+    assert found.is_error
+    assert "would do something else now" in found.content[0].text
+    assert [argv[1] for argv in commands.run] == ["preview"]
+    commands.preview = PREVIEW
+    assert anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id})).structured_content["ok"]
+
+
+def test_a_plan_that_is_too_old_or_unknown_is_refused():
+    shelf = PlanShelf(clock=lambda: VALID_S + 60)
+    plan_id = shelf.keep(kept())
+    with pytest.raises(CommandRefusedError, match="is 61 min old"):
+        shelf.take(plan_id, IDENTITY)
+    with pytest.raises(CommandRefusedError, match=f"There is no plan 'plan-0'; this server has made: {plan_id}"):
+        shelf.take("plan-0", IDENTITY)
+
+
+def test_the_id_names_everything_that_a_plan_holds_for():
+    ids = {
+        IDENTITY.plan_id,
+        *(identity(**{field: "x"}).plan_id for field in ("stack", "program", "settings", "state", "image")),
+    }
+    assert len(ids) == 6
+
+
+def test_a_change_during_the_preview_makes_no_plan(bench_of, audit, commands, monkeypatch):
+    seen = iter([IDENTITY, identity(state="later")])
+    monkeypatch.setattr(changing, "identity_of", lambda _stack: next(seen))
+    bench = bench_of("up")
+    found = anyio.run(lambda: call(build(bench, audit), "preview", {"stack": STACK}))
+    assert found.is_error
+    assert "while the preview ran" in found.content[0].text
+
+
+# Ceilings.
+
+
+def test_a_deployment_above_the_ceiling_is_refused(bench_of, audit, commands):
+    for purse, words in (({"usd_per_hour_limit": 1.5}, "--max-usd-per-hour"), ({"usd_limit": 1.0}, "--max-usd")):
+        bench = bench_of("up", **purse)
+        plan_id = bench.shelf.keep(kept())
+        found = anyio.run(lambda bench=bench, plan_id=plan_id: call(build(bench, audit), "up", {"plan_id": plan_id}))
+        assert found.is_error
+        assert words in found.content[0].text
+    assert commands.run == []
+
+
+def test_the_purse_counts_what_runs_and_what_ran():
+    now = [0.0]
+    purse = Purse(usd_per_hour_limit=10, usd_limit=12, clock=lambda: now[0])
+    purse.begins("a", 4.0)
+    now[0] = 3600.0
+    assert purse.spent_usd() == pytest.approx(4.0)
+    purse.begins("a", 2.0)
+    now[0] = 7200.0
+    assert purse.spent_usd() == pytest.approx(6.0)
+    purse.ends("a")
+    now[0] = 72000.0
+    assert purse.spent_usd() == pytest.approx(6.0)
+    with pytest.raises(CommandRefusedError, match=r"the ceiling is \$12\.00"):
+        purse.require("b", 7.0)
+    purse.begins("b", 6.0)
+    with pytest.raises(CommandRefusedError, match=r"\$11.00 with what this agent deployed before"):
+        purse.require("c", 5.0)
+    purse.require("b", 5.0)  # a change of what runs replaces its price
+    now[0] += 3600.0
+    with pytest.raises(CommandRefusedError, match="Tear a stack down"):
+        purse.require_left()
+
+
+def test_money_that_is_spent_stops_requests_but_not_the_teardown(bench_of, audit, commands):
+    bench = bench_of("smoke,teardown", usd_limit=1e-9)
+    bench.purse.begins("x", 1e9)
+    server = build(bench, audit)
+    assert anyio.run(lambda: call(server, "smoke", {"stack": STACK})).is_error
+    found = anyio.run(
+        lambda: call(
+            server, "teardown", {"stack": STACK}, elicitation_callback=answering("accept", {"stack_name": STACK})
+        )
+    )
+    assert not found.is_error
+
+
+# The audit file.
+
+
+def test_every_call_is_recorded_before_and_after(bench_of, audit, commands):
+    bench = bench_of("up")
+    plan_id = bench.shelf.keep(kept())
+    server = build(bench, audit)
+    anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
+    begun, ended = lines(audit)
+    assert (begun["outcome"], ended["outcome"]) == ("begun", "done")
+    assert begun["call"] == ended["call"]
+    assert ended["plan_id"] == plan_id
+    assert ended["usd_per_hour"] == 2.0
+    assert stat.S_IMODE(audit.path.stat().st_mode) == 0o600
+    anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
+    assert lines(audit)[-1]["outcome"] == "refused"
+    assert "has been run already" in lines(audit)[-1]["detail"]
+
+
+def test_a_person_who_is_asked_and_a_failure_are_recorded(bench_of, audit, commands):
+    server = build(bench_of("teardown"), audit)
+    commands.code = 1
+    anyio.run(
+        lambda: call(
+            server, "teardown", {"stack": STACK}, elicitation_callback=answering("accept", {"stack_name": STACK})
+        )
+    )
+    outcomes = [line["outcome"] for line in lines(audit)]
+    assert outcomes[-1] == "failed"
+    assert lines(audit)[-1]["detail"] == "said"
+
+
+def test_secrets_stand_neither_in_the_record_nor_in_an_answer(bench_of, audit, commands):
+    commands.documents["status"] = {"text": f"token {CANARY} and hf_other0123456789abcdef"}
+    found = anyio.run(lambda: call(build(bench_of(), audit), "status", {"stack": CANARY}))
+    assert CANARY not in json.dumps(found.model_dump(mode="json"))
+    assert "hf_other0123456789abcdef" not in json.dumps(found.model_dump(mode="json"))
+    assert CANARY not in audit.path.read_text()
+
+
+def test_without_a_record_nothing_is_done(bench_of, commands, tmp_path):
+    (tmp_path / "folder").mkdir()
+    server = build(bench_of(), AuditFile(path=tmp_path / "folder"))
+
+    async def failing():
+        with pytest.raises(Exception, match=r".") as failed:
+            await call(server, "status", {})
+        return failed.value
+
+    anyio.run(failing)
+    assert commands.run == []
+
+
+def test_a_cancelled_call_is_recorded(bench_of, audit, commands):
+    async def cancelled():
+        commands.hold = anyio.Event()
+        async with Client(build(bench_of(), audit)) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "status", {})
+            await commands.hold.wait()
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(60):
+            while lines(audit)[-1]["outcome"] != "cancelled":  # noqa: ASYNC110 - a file
+                await anyio.sleep(0.05)
+
+    anyio.run(cancelled)
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize("value", ["--yes", "-x", "a\nb", " ", "a\x1b[2J"])
+@pytest.mark.parametrize(
+    ("tool", "key"), [("status", "stack"), ("plan", "model"), ("logs", "since"), ("doctor", "project")]
+)
+def test_no_argument_is_read_as_an_option(bench_of, audit, commands, tool, key, value):  # noqa: PLR0917 - a table
+    arguments = {"stack": STACK, key: value} if tool == "logs" else {key: value}
+    found = anyio.run(lambda: call(build(bench_of(), audit), tool, arguments))
+    assert found.is_error
+    assert commands.run == []
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", "a/b", "A", ""])
+def test_results_lie_in_their_folder_only(name):
+    with pytest.raises(CommandRefusedError):
+        working._folder(name)
+
+
+@pytest.mark.parametrize("source", ["/home/me/.ssh", "file:///x", "gs://b/../c", "gs://B", "--help"])
+def test_weights_come_from_the_hub_or_a_bucket_only(bench_of, audit, commands, source):
+    found = anyio.run(
+        lambda: call(build(bench_of("stage"), audit), "stage_weights", {"stack": STACK, "source": source})
+    )
+    assert found.is_error
+    assert commands.run == []
+
+
+def test_recorder_lets_other_messages_pass(bench_of, audit):
+    assert Recorder(bench=bench_of(), audit=audit).audit is audit
+    anyio.run(lambda: names(build(bench_of(), audit)))
+    assert not audit.path.exists()
+
+
+def test_the_audit_says_why_it_cannot_be_written(tmp_path):
+    with pytest.raises(ScriptError, match=r"cannot be written .* so nothing is done"):
+        AuditFile(path=tmp_path).write(AuditEntry(call="1", tool="x", arguments={}, outcome="begun"))
