@@ -67,7 +67,10 @@ def _printed_by(module: str) -> str:
 
 
 def _provider() -> Mapping[str, str]:
-    return {"provider-properties": _printed_by("gcp_tpu_provider.reference")}
+    return {
+        "provider-properties": _printed_by("gcp_tpu_provider.reference"),
+        "provider-states": _printed_by("gcp_tpu_provider.state_table"),
+    }
 
 
 def _checkpoints_page() -> str:
@@ -104,6 +107,13 @@ def _planning() -> Mapping[str, str]:
     return {"support": support_table(), "solve": solve_table()}
 
 
+def _agent() -> Mapping[str, str]:
+    from scripts.agent.names import names_table
+    from scripts.agent.permissions import permissions_table
+
+    return {"agent-names": names_table(), "agent-permissions": permissions_table()}
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": lambda: _printed_by("gcp_tpu_provider.python_sdk"),
     "docs/accuracy.md": _accuracy_page,
@@ -117,7 +127,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
 }
 """Generated files by their path. To add one, add a line here."""
 
-TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider, _planning)
+TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider, _planning, _agent)
 """Sources of generated tables, by the names in their markers. To add one, add it here and set its markers in a page."""
 
 

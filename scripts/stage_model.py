@@ -1,7 +1,7 @@
-"""Copy a stack's weights into its bucket, from the Hugging Face hub or from a folder.
+"""Copy a stack's weights into its bucket, from the Hugging Face hub, another bucket or a folder.
 
-Creates the stack's bucket if it does not exist yet, and no other resource of the stack. Copies only missing or changed files, so that
-the command can be run again at any time.
+Creates the stack's bucket if it does not exist yet, and no other resource of the stack. Copies large files in parts, several at a time.
+Copies only what is missing or changed, so that the command can be run again at any time, also after it was killed.
 """
 
 import json
@@ -19,9 +19,17 @@ from scripts.pulumi.deployment import read_deployment
 from scripts.pulumi.settings import stack_settings
 
 if TYPE_CHECKING:
-    from scripts.cloud.staging import CheckpointSource
+    from collections.abc import Callable, Iterable
+
+    from scripts.cli.transfer import Transfer
+    from scripts.cloud.staging.bucket import WeightsBucket
+    from scripts.cloud.staging.manifest import StagingOutcome
+    from scripts.cloud.staging.sources import SourceFile
+    from stacks.settings import Settings
 
 _GIB: Final = 1024**3
+_MIB: Final = 1024**2
+_GS: Final = "gs://"
 _BUCKET_TARGETS: Final = (
     "**:Provider::gcp",
     "**:index:ModelBucket::models",
@@ -35,18 +43,41 @@ class StageOptions:
     """Options of the command."""
 
     stack: StackName
-    folder: Annotated[
-        Path | None, Option("Folder with the checkpoint; by default the hub.", flag="--from", metavar="FOLDER")
+    origin: Annotated[
+        str | None,
+        Option(
+            "Folder with the checkpoint, or gs://BUCKET/FOLDER; by default the hub.", flag="--from", metavar="SOURCE"
+        ),
     ] = None
     revision: Annotated[
         str | None, Option("Branch, tag or commit of the hub; by default its main branch.", metavar="NAME")
     ] = None
+    part_size_mib: Annotated[
+        int, Option("Size of a part in MiB.", flag="--part-size", metavar="MIB", least=1, most=1024)
+    ] = 32
+    parallel: Annotated[
+        int, Option("Parts that are copied at a time. Half as many again are held in memory.", least=1, most=64)
+    ] = 8
+    bind: Annotated[
+        bool, Option("Write the hash of the weights into the stack's file as bucket.manifest.", negatable=True)
+    ] = True
     as_json: JsonSwitch = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """A source whose files are known, and how to copy it."""
+
+    files: "Iterable[SourceFile]"
+    revision: str
+    run: "Callable[[WeightsBucket, Transfer], StagingOutcome]"
+    has_parts: bool = True
+    """Whether files pass through temporary objects."""
+
+
 def _stage_model(options: StageOptions) -> ExitCode:
-    from scripts.cli.transfer import Transfer
-    from scripts.cloud import staging
+    from scripts.cli.transfer import Transfer, overwrite_line
+    from scripts.cloud.staging.bucket import WeightsBucket
     from stacks.naming import Names
 
     stack, settings = options.stack, stack_settings(options.stack)
@@ -54,49 +85,128 @@ def _stage_model(options: StageOptions) -> ExitCode:
         raise CommandRefusedError(
             f"Stack {stack} has weights: {settings.weights}, so there is nothing to stage; set weights: bucket."
         )
-    source = _source(options, settings.model)
-    files = source.files()
-    total_bytes = sum(file.size_bytes for file in files)
-    say("stage_model", f"{settings.model}: {len(files)} files, {total_bytes / _GIB:.2f} GiB")
+    job = _job(options, settings)
+    sizes = [file.size_bytes for file in job.files]
+    say("stage_model", f"{settings.model}: {len(sizes)} files, {sum(sizes) / _GIB:.2f} GiB")
     name = settings.bucket.existing or Names(project=settings.project, stack=stack).bucket
     if settings.bucket.existing is None:
         _create_bucket(stack)
-    done_bytes = 0
-
-    def on_file(file: staging.SourceFile, copied: bool) -> None:
-        nonlocal done_bytes
-        done_bytes += file.size_bytes
-        share = done_bytes / total_bytes if total_bytes else 1.0
-        say("stage_model", f"{share:4.0%} {'copied' if copied else 'kept  '} {file.name}")
-
-    copied, kept = staging.stage(
-        source,
-        staging.bucket(name, settings.project),
-        settings.weights_prefix,
-        on_file,
-        Transfer(lambda text: say("stage_model", text)),
+    transfer = Transfer(
+        lambda text: say("stage_model", text), overwrite=overwrite_line if sys.stderr.isatty() else None
     )
+    target = WeightsBucket(name, settings.project)
+    if settings.bucket.existing is not None and job.has_parts:
+        _say_soft_delete(target, sum(sizes) / _GIB, settings.bucket.region)
+    outcome = job.run(target, transfer)
+    if options.bind:
+        _bind(stack, outcome.manifest)
     report = {
         "stack": stack,
         "bucket": name,
         "prefix": settings.weights_prefix,
-        "copied": copied,
-        "kept": kept,
-        "revision": source.revision,
+        "copied": outcome.copied,
+        "kept": outcome.kept,
+        "revision": job.revision,
+        "manifest": outcome.manifest,
     }
     if options.as_json:
         print(json.dumps(report))
     else:
-        print(f"stage_model: {copied} files copied, {kept} kept: gs://{name}/{settings.weights_prefix}")
+        done = f"{outcome.copied} files copied, {outcome.kept} kept"
+        print(f"stage_model: {done}: gs://{name}/{settings.weights_prefix}")
     return ExitCode.DONE
 
 
-def _source(options: StageOptions, model: str) -> "CheckpointSource":
-    from scripts.cloud import staging
+def _job(options: StageOptions, settings: "Settings") -> _Job:
+    """List the source before anything is made. Raises CommandRefusedError if it is no checkpoint, ScriptError if it cannot be read."""
+    if options.origin is not None and options.origin.startswith(_GS):
+        return _from_bucket(options.origin, settings)
+    from scripts.cloud.staging import copying, sources
 
-    if options.folder is not None:
-        return staging.FolderSource(folder=options.folder)
-    return staging.hub(model, options.revision)
+    source = (
+        sources.FolderSource(folder=Path(options.origin))
+        if options.origin is not None
+        else sources.hub(settings.model, options.revision)
+    )
+    files = source.files()
+
+    def run(target: "WeightsBucket", transfer: "Transfer") -> "StagingOutcome":
+        plan = copying.CopyPlan(
+            source=source,
+            target=target,
+            prefix=settings.weights_prefix,
+            part_bytes=options.part_size_mib * _MIB,
+            workers=options.parallel,
+        )
+        return copying.stage(plan, _line_for_each(files, transfer), transfer)
+
+    return _Job(files=files, revision=source.revision, run=run)
+
+
+def _from_bucket(origin: str, settings: "Settings") -> _Job:
+    from scripts.cloud.staging import rewriting
+    from scripts.cloud.staging.bucket import WeightsBucket
+
+    bucket, prefix = rewriting.bucket_of(origin)
+    source = rewriting.BucketSource(bucket=WeightsBucket(bucket, settings.project), prefix=prefix)
+    checkpoint = source.checkpoint()
+
+    def run(target: "WeightsBucket", transfer: "Transfer") -> "StagingOutcome":
+        return rewriting.Rewriting(
+            source=source,
+            checkpoint=checkpoint,
+            target=target,
+            prefix=settings.weights_prefix,
+            on_file=_line_for_each(checkpoint.files, transfer),
+            on_bytes=transfer,
+        ).run()
+
+    return _Job(files=checkpoint.files, revision=checkpoint.revision, run=run, has_parts=False)
+
+
+def _line_for_each(files: "Iterable[SourceFile]", transfer: "Transfer") -> "Callable[[SourceFile, bool], None]":
+    total_bytes, done_bytes = sum(file.size_bytes for file in files), 0
+
+    def on_file(file: "SourceFile", copied: bool) -> None:
+        nonlocal done_bytes
+        done_bytes += file.size_bytes
+        share = done_bytes / total_bytes if total_bytes else 1.0
+        transfer.note(f"{share:4.0%} {'copied' if copied else 'kept  '} {file.name}")
+
+    return on_file
+
+
+def _say_soft_delete(target: "WeightsBucket", size_gib: float, region: str | None) -> None:
+    """Say what the parts cost in a bucket that keeps deleted objects. The stack's own bucket does not."""
+    from planning.prices import LIST_PRICES
+    from planning.units import HOUR_S, MONTH_H, duration
+
+    kept_s = target.soft_delete_s()
+    if kept_s:
+        usd = size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", region).usd * kept_s / (MONTH_H * HOUR_S)
+        say(
+            "stage_model",
+            f"gs://{target.name} keeps deleted objects for {duration(kept_s)}: the parts of this copy, at most {size_gib:.2f} GiB, are "
+            f"billed for as long (about {usd:.2f} USD).",
+        )
+
+
+def _bind(stack: str, manifest: str) -> None:
+    """Write the hash of the weights into the stack's file, so that other weights are a change that `pulumi up` rolls out."""
+    from scripts.plan.settings_file import SettingsFile
+    from scripts.pulumi.settings import project_folder
+
+    path = project_folder() / f"Pulumi.{stack}.yaml"
+    document = SettingsFile(path)
+    before = path.read_text(encoding="utf-8")
+    document.apply({"bucket.manifest": manifest})
+    after = document.text()
+    if after != before:
+        path.write_text(after, encoding="utf-8")
+        say(
+            "stage_model",
+            f"{path.name}: bucket.manifest is {manifest} now; `pulumi up --stack {stack}` serves these weights.",
+        )
 
 
 def _create_bucket(stack: str) -> None:
@@ -115,7 +225,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=StageOptions,
     run=_stage_model,
-    after_interrupt="Run it again to copy the remaining files.",
+    after_interrupt="Run the same command again: it copies only the parts that are missing.",
 )
 
 

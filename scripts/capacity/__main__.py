@@ -86,6 +86,7 @@ def _capacity(options: CapacityOptions) -> ExitCode:
 
     stack = options.write or options.stack
     settings = stack_settings(stack, project=options.project) if stack else None
+    _require_tpu_api(stack, settings)
     asked, need = _asked(options, settings), _need(stack, settings)
     checkup = checkup_of(asked.project, stack, settings)
     say("capacity", f"asking about {', '.join(one.name for one in asked.accelerators)} in project {asked.project}")
@@ -101,6 +102,19 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     if change is not None:
         return ExitCode.DONE
     return ExitCode.FAILED if problems else ExitCode.DONE
+
+
+def _require_tpu_api(stack: str | None, settings: "Settings | None") -> None:
+    """Refuse a stack on Compute Engine: its quotas and what waits there are not those that this command reads."""
+    if settings is not None and settings.tpu is not None and settings.tpu.api == "compute-engine":
+        from planning.hardware import COMPUTE_QUOTAS
+
+        quota = COMPUTE_QUOTAS[settings.tpu.provisioning]
+        raise CommandRefusedError(
+            f"Stack {stack} has tpu.api compute-engine, and this command reads the Cloud TPU API only. "
+            f"Show its quota with `gcloud alpha quotas info describe {quota} --service=compute.googleapis.com --project={settings.project}`, "
+            f"and what exists with `python -m scripts.status --stack {stack}`."
+        )
 
 
 def _check(options: CapacityOptions) -> None:

@@ -1,37 +1,60 @@
-"""Progress inside one large file: how much, how fast, and how long it still takes."""
+"""Progress of a long copy: how much, how fast, and how long it still takes."""
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Final
 
-from planning.units import duration
+from planning.units import GIB, duration
 
 PERIOD_S: Final = 5.0
-"""Time between two lines. A file that takes less has none."""
-_GIB: Final = 1024**3
+"""Time between two lines. Work that takes less has none."""
+TERMINAL_PERIOD_S: Final = 0.5
+"""Time between two changes of the one line on a terminal."""
 _MIB: Final = 1024**2
 
 
-class Transfer:
-    """Says every few seconds how far the work on a file is."""
+def overwrite_line(text: str) -> None:
+    """Replace the last line of the terminal on stderr; an empty text clears it."""
+    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.flush()
 
-    def __init__(self, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._say, self._clock = say, clock
+
+class Transfer:
+    """Says every few seconds how far the work is."""
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        overwrite: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`say` prints a line that stays. With `overwrite`, for a terminal, progress is one line that changes."""
+        self._say, self._overwrite, self._clock = say, overwrite, clock
+        self._period_s = PERIOD_S if overwrite is None else TERMINAL_PERIOD_S
         self._what = ""
         self._began_bytes = 0
         self._began_s = self._said_s = 0.0
 
     def __call__(self, what: str, done_bytes: int, total_bytes: int) -> None:
-        """Take note that `done_bytes` of `total_bytes` are done. `what` names work and file; another one begins anew."""
+        """Take note that `done_bytes` of `total_bytes` are done. `what` names the work; another one begins anew."""
         now_s = self._clock()
         if what != self._what or done_bytes < self._began_bytes:
             self._what, self._began_bytes, self._began_s, self._said_s = what, done_bytes, now_s, now_s
-        if now_s - self._said_s < PERIOD_S or not done_bytes < total_bytes:
+        if now_s - self._said_s < self._period_s or not done_bytes < total_bytes:
             return
         self._said_s = now_s
         rate = (done_bytes - self._began_bytes) / (now_s - self._began_s)
         left = f"{duration((total_bytes - done_bytes) / rate)} left" if rate > 0 else "stalled"
-        self._say(
-            f"{what}: {done_bytes / _GIB:.2f} of {total_bytes / _GIB:.2f} GiB ({done_bytes / total_bytes:.0%}), "
+        line = (
+            f"{what}: {done_bytes / GIB:.2f} of {total_bytes / GIB:.2f} GiB ({done_bytes / total_bytes:.0%}), "
             f"{rate / _MIB:.1f} MiB/s, {left}"
         )
+        (self._overwrite or self._say)(line)
+
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        if self._overwrite is not None:
+            self._overwrite("")
+        self._say(text)

@@ -49,6 +49,10 @@ TOKEN_MARGIN_S: Final = 2100.0
 """A token with less time left is renewed. The benchmark reads its headers once per point, and a point may take half an hour."""
 
 
+WITHOUT_MACHINE: Final = frozenset({"UNKNOWN", "CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING"})
+"""States of a queued resource whose machine does not exist yet."""
+
+
 class AccessError(CommandRefusedError):
     """The server cannot be reached as its stack or `--url` says; the message is one sentence with the way out."""
 
@@ -269,8 +273,14 @@ def open_access(
 def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAccess]:
     """Open access to a stack's server, with the stack's API key, else that of the environment if there is one.
 
-    Raises ScriptError if the stack has a key that neither Secret Manager nor the environment gives.
+    Raises ScriptError if the stack has a key that neither Secret Manager nor the environment gives, and AccessError if its TPU capacity
+    had not come when `up` ended.
     """
+    if outputs.target == "tpu" and outputs.state in WITHOUT_MACHINE:
+        raise AccessError(
+            f"the capacity is not there yet: its request in {outputs.location} was {outputs.state} at the end of the last `pulumi up`; "
+            "run `pulumi up` again, which looks whether it has come."
+        )
     api_key = _stack_api_key(outputs.api_key_secret) if outputs.api_key_secret else _api_key()
     return open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel, api_key=api_key)
 

@@ -71,6 +71,12 @@ class GoogleApi:
         """Replace something and return the answer. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         return self._ask("PUT", endpoint(api) + path, {}, body)
 
+    def patch(
+        self, api: str, path: str, body: Mapping[str, object], parameters: Mapping[str, str]
+    ) -> Mapping[str, object]:
+        """Change something and return the answer. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        return self._ask("PATCH", endpoint(api) + path, parameters, body)
+
     def delete(self, api: str, path: str, parameters: Mapping[str, str]) -> Mapping[str, object]:
         """Delete something and return the answer. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         return self._ask("DELETE", endpoint(api) + path, parameters)

@@ -40,6 +40,46 @@ def each_within(
     return [found.get(index, late) for index in range(len(tasks))]
 
 
+def in_order(tasks: Sequence[Callable[[], T]], *, workers: int, ahead: int) -> Iterator[T]:
+    """Yield what each function returned, in order, each as soon as all before it are there. Raises the first error of one at once.
+
+    At most `ahead` functions have begun and are not yet yielded, so that what they return does not fill the memory. Closing the iterator
+    lets no further function begin.
+    """
+    ended: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
+    waiting, room, stopped = iter(range(len(tasks))), threading.Semaphore(ahead), threading.Event()
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            room.acquire()
+            with lock:
+                index = None if stopped.is_set() else next(waiting, None)
+            if index is None:
+                room.release()  # for the other threads, which end too
+                return
+            try:
+                ended.put((index, tasks[index](), None))
+            except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+                ended.put((index, None, error))
+
+    for number in range(min(workers, len(tasks))):
+        threading.Thread(target=work, name=f"ordered-{number}", daemon=True).start()
+    early = dict[int, T | None]()
+    try:
+        for index in range(len(tasks)):
+            while index not in early:
+                number, value, error = ended.get()
+                if error is not None:
+                    raise error
+                early[number] = value
+            yield early.pop(index)  # pyright: ignore[reportReturnType] - a task without an error has returned its value
+            room.release()
+    finally:
+        stopped.set()
+        room.release()
+
+
 def _values(ended: Iterator[tuple[int, T | None, BaseException | None]]) -> Iterator[tuple[int, T]]:
     """Yield index and value of each function as it ends. Raises the first error of one."""
     for index, value, error in ended:

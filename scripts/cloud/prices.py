@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, cast
 
-from planning.hardware import find_accelerator
+from planning.hardware import accelerator_of_machine, find_accelerator
 from planning.prices import LIST_PRICES, instance_parts, slice_parts
 from planning.types import ProvisioningModel
 from scripts.cloud.inventory.found import FoundResource
@@ -16,6 +16,8 @@ from scripts.cloud.inventory.found import FoundResource
 _HOUR_S: Final = 3600.0
 _BILLED_STATES: Final = frozenset({"PROVISIONING", "ACTIVE", "SUSPENDING", "DELETING"})
 """States of a queued resource in which it can have nodes."""
+_BILLED_STATUSES: Final = frozenset({"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "PENDING_STOP", "STOPPING"})
+"""Statuses of an instance in which it has a TPU (Compute Engine, "Instance lifecycle"; those before RUNNING are free, and short)."""
 _PROVISIONING: Final[Mapping[str, ProvisioningModel]] = {
     "FLEX_START": "flex-start",
     "SPOT": "spot",
@@ -45,6 +47,8 @@ def usd_per_hour(found: FoundResource) -> float | None:
         return _queued(found.document, found.location)
     if found.kind == "TPU node":
         return None if found.document.get("queuedResource") else _node(found.document, "standard", found.location)
+    if found.kind == "TPU instance":
+        return _instance(found.document, found.location)
     if found.kind == "Cloud Run service":
         return _service(found)
     return None
@@ -65,6 +69,15 @@ def _queued(document: _Item, zone: str) -> float | None:
     specs = cast("Sequence[_Item]", _part(document, "tpu").get("nodeSpec") or ())
     rates = [_node(_part(spec, "node"), provisioning_of(document), zone) for spec in specs]
     return None if None in rates else sum(rate for rate in rates if rate is not None)
+
+
+def _instance(document: _Item, zone: str) -> float | None:
+    """Return the price of an instance of Compute Engine: its chips cost what those of a TPU VM cost (Cloud TPU pricing)."""
+    if document.get("status") not in _BILLED_STATUSES:
+        return 0.0
+    kind = accelerator_of_machine(str(document.get("machineType") or ""))
+    model = _PROVISIONING.get(str(_part(document, "scheduling").get("provisioningModel") or ""), "standard")
+    return _node({"acceleratorType": kind}, model, zone) if kind else None
 
 
 def provisioning_of(document: _Item) -> ProvisioningModel:

@@ -14,6 +14,19 @@ _FAMILIES: Final[Mapping[str, str]] = {"V6E": "v6e", "V5LITE_POD": "v5litepod", 
 """Types of an accelerator configuration (discovery: tpu.v2alpha1 AcceleratorConfig) -> generation."""
 
 
+RENEWAL_SUFFIX: Final = "-b"
+"""Ends the id of the second queued resource of a renewal (docs/provider-gcp-tpu.md); the two ids take turns."""
+
+
+def queued_names(project: str, identifier: str, zones: Sequence[str]) -> list[str]:
+    """Return the full names that the queued resources of a Pulumi resource can have: two in each zone, the second ones at the end."""
+    return [
+        f"projects/{project}/locations/{zone}/queuedResources/{name}"
+        for name in (identifier, f"{identifier}{RENEWAL_SUFFIX}")
+        for zone in zones
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityRequest:
     """One queued resource."""

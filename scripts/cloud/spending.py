@@ -4,7 +4,7 @@ Costs are list prices times the time that something has existed: an upper bound 
 Run start is read from Cloud Monitoring; where that is refused, only the instances that always run are counted, and the report says so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, cast
@@ -19,14 +19,30 @@ from scripts.errors import ScriptError
 
 QUEUED: Final = "TPU queued resource"
 NODE: Final = "TPU node"
+INSTANCE: Final = "TPU instance"
 SERVICE: Final = "Cloud Run service"
-SERVING: Final = (QUEUED, NODE, SERVICE)
+SERVING: Final = (QUEUED, NODE, INSTANCE, SERVICE)
 """Kinds whose age counts. A bucket or an account may be as old as it likes."""
+COMPUTE_ENGINE: Final = "compute-engine"
+"""Value of our provider's input `api` for instances of Compute Engine."""
 _HOUR_S: Final = 3600.0
 _METRIC: Final = "run.googleapis.com/container/billable_instance_time"
 """Billable time aggregated across all container instances (Google Cloud metrics list, Cloud Run), in seconds."""
 _LONGEST_WINDOW: Final = timedelta(weeks=6)
 """How long Cloud Monitoring keeps points of metrics of Google's services (Cloud Monitoring, quotas and limits, data retention)."""
+
+
+def capacity_kind(inputs: Mapping[str, object]) -> str:
+    """Return the kind of resource that our provider's resource with these inputs makes."""
+    return INSTANCE if inputs.get("api") == COMPUTE_ENGINE else QUEUED
+
+
+def capacity_name(inputs: Mapping[str, object], zone: str) -> str:
+    """Return the full name in a zone of what our provider's resource with these inputs makes."""
+    project, identifier = inputs.get("project"), inputs.get("queuedResourceId")
+    if capacity_kind(inputs) == INSTANCE:
+        return f"projects/{project}/zones/{zone}/instances/{identifier}"
+    return f"projects/{project}/locations/{zone}/queuedResources/{identifier}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +123,13 @@ def _limits(found: Sequence[FoundResource]) -> StackLimits:
 
 
 def _uptime_s(item: FoundResource, found: Sequence[FoundResource], now: datetime) -> float | None:
-    """Return how long something has been up. A queued resource is up from the creation of its first node: the wait is free."""
+    """Return how long something has been up. A queued resource is up from the creation of its first node: the wait is free.
+
+    An instance is up from its start.
+    """
+    if item.kind == INSTANCE:
+        started = str(item.document.get("lastStartTimestamp") or "")
+        return (now - datetime.fromisoformat(started)).total_seconds() if started else None
     if item.kind != QUEUED:
         return item.age_s(now)
     ages = [age for node in _nodes_of(item, found) if (age := node.age_s(now)) is not None]

@@ -64,7 +64,7 @@ def deploy_stack(request: DeployRequest, steps: DeploySteps, say: Callable[[str]
         say(f"deploying {request.commit[:12]}")
         steps.up()
     except ScriptError as error:
-        failed = replace(report, outcome="failed", reason=f"`pulumi up` failed: {error}")
+        failed = replace(report, outcome="failed", reason=f"The deployment failed: {error}")
         return _roll_back(failed, request, steps, good, say)
     say("checking what the server answers")
     if not steps.smoke("after"):

@@ -90,12 +90,13 @@ class EngineSteps:
         return answer.stdout.strip() or None if answer.returncode == 0 else None
 
     def up(self) -> None:
-        """Run `pulumi up`; make the stack if the backend does not know it."""
+        """Run `pulumi up` and the roll-out, if one is set; make the stack if the backend does not know it."""
         self._take_settings()
         chosen = engine.run("stack", "select", "--create", self.stack)
         if chosen.returncode != 0:
             raise ScriptError(engine.first_error(chosen.stderr or chosen.stdout))
         engine.change(self.stack, "up", after_failure="")
+        self._roll_out()
 
     def smoke(self, name: str) -> bool:
         """Run the smoke checks against the stack's thresholds."""
@@ -132,6 +133,12 @@ class EngineSteps:
         with other_checkout(commit) as folder, contextlib.chdir(folder):
             self._take_settings()
             engine.change(self.stack, "up", after_failure="")
+            self._roll_out()
+
+    def _roll_out(self) -> None:
+        """Give the requests to the new revision where `up` does not. Raises ScriptError if a check failed: the old revision serves then."""
+        if stack_outputs(self.stack).rollout is not None and self._script("rollout", "--stack", self.stack) != 0:
+            raise ScriptError("`scripts.rollout` left the requests with the revision that served before, see above.")
 
     def _take_settings(self) -> None:
         """Copy the settings of the stack that they are taken from."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from planning.hardware import api_accelerator_type
+from planning.hardware import COMPUTE_QUOTAS, MACHINE_TYPES, api_accelerator_type
 from scripts.cloud import quotas
 from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.quotas import Quota
@@ -14,6 +14,15 @@ from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from stacks.settings import CloudRunSettings, TpuSettings
 
 _NOT_FOUND: Final = 404
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Catalog:
+    """Where an API says that a zone offers a type, and the role that reads it."""
+
+    api: str
+    path: str
+    role: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +39,36 @@ def checks(checkup: Checkup) -> Iterator[Check]:
     settings = checkup.settings
     if settings is None:
         return
+    if settings.tpu is not None and settings.tpu.api == "compute-engine":
+        yield from _instance_checks(checkup, settings.tpu)
+        return
     for need in _tpu_needs(settings.tpu) if settings.tpu else _run_needs(settings.cloud_run):
         yield Check(name=f"quota {need.quota.metric}", run=partial(_quota, checkup, need))
     if settings.tpu is not None:
         kind = api_accelerator_type(settings.tpu.accelerator_type)
         for zone in settings.tpu.zones:
             yield Check(name=f"{kind} in {zone}", run=partial(_zone, checkup, kind, zone))
+
+
+def _instance_checks(checkup: Checkup, tpu: TpuSettings) -> Iterator[Check]:
+    """Yield the checks of a TPU instance of Compute Engine, whose quota is not that of the Cloud TPU API."""
+    quota = COMPUTE_QUOTAS[tpu.provisioning]
+    yield Check(name=f"quota {quota}", run=partial(_instance_quota, checkup, quota))
+    for zone in tpu.zones:
+        kind = MACHINE_TYPES[tpu.accelerator_type]
+        yield Check(name=f"{kind} in {zone}", run=partial(_machine_type, checkup, kind, zone))
+
+
+def _instance_quota(checkup: Checkup, quota: str) -> Sequence[Diagnosis]:
+    """Return that the quota is not read, with the command that shows it: Service Usage names no metric that is known for it."""
+    command = f"gcloud alpha quotas info describe {quota} --service=compute.googleapis.com --project={checkup.project}"
+    detail = f"the doctor does not read {quota} of Compute Engine; the quota of the Cloud TPU API does not count for it: {command}"
+    return (Diagnosis(check="quota of chips", state="cannot be told", detail=detail),)
+
+
+def _machine_type(checkup: Checkup, kind: str, zone: str) -> Sequence[Diagnosis]:
+    path = f"compute/v1/projects/{checkup.project}/zones/{zone}/machineTypes/{kind}"
+    return _offered(checkup, kind, zone, _Catalog(api="compute", path=path, role="roles/compute.viewer"))
 
 
 def _tpu_needs(tpu: TpuSettings) -> Iterator[_Need]:
@@ -96,13 +129,17 @@ def _typed(checkup: Checkup, quota: Quota, limit: int) -> str:
 
 
 def _zone(checkup: Checkup, kind: str, zone: str) -> Sequence[Diagnosis]:
-    check = f"{kind} in {zone}"
     path = f"v2alpha1/projects/{checkup.project}/locations/{zone}/acceleratorTypes/{kind}"
+    return _offered(checkup, kind, zone, _Catalog(api="tpu", path=path, role="roles/tpu.viewer"))
+
+
+def _offered(checkup: Checkup, kind: str, zone: str, catalog: _Catalog) -> Sequence[Diagnosis]:
+    check = f"{kind} in {zone}"
     try:
-        checkup.google.get("tpu", path)
+        checkup.google.get(catalog.api, catalog.path)
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
-            return (checkup.refused(check, "tpu", "roles/tpu.viewer", error),)
+            return (checkup.refused(check, catalog.api, catalog.role, error),)
         mend = f"take {zone} out of gemma-serving:tpu.zones in Pulumi.{checkup.stack}.yaml"
         return (Diagnosis(check=check, state="missing", detail="the zone does not offer it", mend=mend),)
     return (Diagnosis(check=check, state="ok", detail="offered; whether it has stock shows only a request"),)

@@ -4,11 +4,11 @@ Source: Google's IAM reference of roles and permissions, one page per service. A
 TPU nodes apply.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stacks.secrets import KINDS
-from stacks.settings import Settings
+from stacks.settings import CloudRunSettings, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ COMMON: Sequence[RolePermissions] = (
                 "run.locations",
                 "artifactregistry.locations",
                 "tpu.nodes",
+                "compute.instances",
                 "run.services",
                 "secretmanager.secrets",
                 "storage.buckets",
@@ -80,9 +81,18 @@ _BUCKETS = RolePermissions(
 _STAGED = _of("roles/storage.objectViewer", "storage.objects", "get", "list")
 _USE = _of("roles/monitoring.viewer", "monitoring.timeSeries", "list")
 _SERVICES = _of("roles/run.admin", "run.services", *_OWN, *_ACCESS)
+_ROLL_OUTS = RolePermissions("roles/run.admin", ("run.revisions.list", "run.revisions.delete", "run.operations.get"))
 _LOGS = _of("roles/logging.viewer", "logging.logEntries", "list")
 """Without it a failed `up` says only that the container did not start, and nobody sees the server's lines."""
 _NODES = _of("roles/tpu.admin", "tpu.nodes", "create", "get", "list", "update", "delete")
+_INSTANCES = RolePermissions(
+    "roles/compute.instanceAdmin.v1",
+    (
+        *(f"compute.instances.{verb}" for verb in ("create", "get", "list", "delete", "getGuestAttributes")),
+        *(f"compute.instances.{verb}" for verb in ("setMetadata", "setLabels", "setTags", "setServiceAccount")),
+        *("compute.disks.create", "compute.subnetworks.use", "compute.zoneOperations.get"),
+    ),
+)
 _TUNNEL = _of("roles/iap.tunnelResourceAccessor", "iap.tunnelInstances", "accessViaIAP")
 _ACCOUNT_ACCESS = _of("roles/iam.serviceAccountAdmin", "iam.serviceAccounts", *_ACCESS)
 _NETWORKS = RolePermissions(
@@ -107,14 +117,24 @@ def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
         needed.append(_REFERENCES)
     if settings.max_usd is not None and settings.cloud_run is not None:
         needed.append(_USE)
-    if settings.weights == "bucket":
+    if settings.uses_bucket:
         needed.append(_STAGED if settings.bucket.existing else _BUCKETS)
     if settings.tpu is not None and settings.tpu.tunnel_members:
         needed.append(_ACCOUNT_ACCESS)
     if settings.tpu is not None:
-        needed += [_NODES, _TUNNEL] if settings.tpu.existing_network else [_NODES, _TUNNEL, _NETWORKS, _FIREWALLS]
+        needed += [_NODES if settings.tpu.api == "cloud-tpu" else _INSTANCES, _TUNNEL]
+        needed += [] if settings.tpu.existing_network else [_NETWORKS, _FIREWALLS]
     elif settings.cloud_run is not None:
-        needed += [_SERVICES, _NETWORKS, _FIREWALLS] if settings.cloud_run.direct_vpc else [_SERVICES]
+        needed += _of_service(settings.cloud_run)
     if settings.tpu is not None or settings.cloud_run is not None:
         needed.append(_LOGS)
     return needed
+
+
+def _of_service(run: CloudRunSettings) -> Iterator[RolePermissions]:
+    """Yield what the service needs, and what moves its requests and deletes its stale revisions."""
+    yield _SERVICES
+    if run.direct_vpc:
+        yield from (_NETWORKS, _FIREWALLS)
+    if run.rollout is not None:
+        yield _ROLL_OUTS

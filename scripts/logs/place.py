@@ -53,7 +53,7 @@ def server_log(state: StackState) -> ServerLog:
     if outputs is not None:
         return _of_outputs(state.stack, outputs)
     try:
-        return _of_settings(state.stack, stack_settings(state.stack, project=next(iter(state.projects), None)))
+        return log_of_settings(state.stack, stack_settings(state.stack, project=next(iter(state.projects), None)))
     except CommandRefusedError as error:
         raise CommandRefusedError(f"Stack {state.stack} is not deployed, and {_lowered(str(error))}") from None
 
@@ -68,7 +68,8 @@ def _of_outputs(stack: str, outputs: StackOutputs) -> ServerLog:
     )
 
 
-def _of_settings(stack: str, settings: "Settings") -> ServerLog:
+def log_of_settings(stack: str, settings: "Settings") -> ServerLog:
+    """Return the log that a stack of these settings has."""
     return ServerLog(
         stack=stack,
         project=settings.project,

@@ -88,7 +88,11 @@ def _plan(options: PlanOptions) -> ExitCode:
             print(title)
             print("".join(f"  {line}\n" for line in lines))
     elif options.as_json:
-        print(json.dumps(plan.to_json(wording), indent=2, allow_nan=False))
+        from planning.loading_modes import loading_modes
+
+        ways = [one.to_json() for one in loading_modes(subject)]
+        document = {**plan.to_json(wording), **({"loading_modes": ways} if ways else {})}
+        print(json.dumps(document, indent=2, allow_nan=False))
     elif options.costs:
         from scripts.plan.costs import show_costs  # rich costs more than the plan
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _BAR: Final = 40
 _DAY_H: Final = 24
-_PER: Final = {"hour": "hour", "busy hour": "busy hour", "month": "month", "start": "cold start"}
+_PER: Final = {"hour": "hour", "busy hour": "busy hour", "month": "month", "start": "cold start", "renewal": "renewal"}
 _NOTES: Final = (
     "* the region's own price is not known; this is the dearest known one",
     "A busy hour streams answers at the rate of saturation.",

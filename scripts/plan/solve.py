@@ -118,7 +118,8 @@ def _settings(one: Solution) -> str:
     """Return the settings that were chosen, short."""
     resolved = one.subject.resolved
     kv = "KV fp8, " if resolved.kv_bytes == 1 else ""
-    return f"TP {resolved.tp}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}"
+    image = f",\n  image {one.image}" if one.image else ""
+    return f"TP {resolved.tp}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}{image}"
 
 
 def _json(
@@ -145,6 +146,7 @@ def _row(one: Solution) -> dict[str, Any]:
     return {
         "model": resolved.model_id,
         "quantization": resolved.scheme.name,
+        "image": one.image,
         "accelerator": resolved.accelerator.name,
         "platform": resolved.platform,
         "chips": resolved.accelerator.devices,

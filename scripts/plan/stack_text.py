@@ -12,6 +12,7 @@ from contracts.fields import camel_case
 from contracts.labels import PRODUCT
 from planning.candidates import RUN_S
 from planning.errors import PlanningError
+from planning.images import IMAGES
 from planning.planner import plan
 from planning.recommendation import FUSE_MODES
 from planning.solve import ServiceLimits, Solution
@@ -131,6 +132,9 @@ def _config(solution: Solution, prices: Path | None) -> Iterator[str]:
     yield _key("model", resolved.model_id)
     if deployment.quantization is not None:
         yield _key("quantization", deployment.quantization)
+    if solution.image is not None:
+        yield f"  # No published image loads it: `pulumi up` builds this one with Docker from {IMAGES[solution.image].build_context}."
+        yield _key("image", solution.image)
     yield _key("weights", "hub" if resolved.weights_mode == "hub" else "bucket")
     if prices is not None:
         yield "  # The prices with which it was found; the path counts from this folder."

@@ -31,9 +31,11 @@ _NOTHING: Final = (
     "image.version",
     "image.supports",
     "tpu.waitPerZone",
+    "tpu.waitTotal",
+    "tpu.waitFor",
+    "tpu.renewBefore",
     "tpu.readyTimeout",
     "tpu.allowReplaceActive",
-    "tpu.compileCache",
     "tpu.existingNetwork.privateGoogleAccess",
     "cloudRun.gpuQuota",
 )
@@ -43,13 +45,18 @@ _BESIDE: Final = (
     *(camel_case(field.name.removesuffix("_s")) for field in fields(StackLimits)),
     "dockerHub.",
     "bucket.forceDestroy",
+    "bucket.retainOnDestroy",
+    "tpu.compileCache",
     "tpu.tunnelMembers",
     "cloudRun.public",
     "cloudRun.invokers",
     "cloudRun.deletionProtection",
+    "cloudRun.ingress",
+    "cloudRun.rollout.",
 )
 _CAPACITY: Final = (
     "gcp:project",
+    "tpu.api",
     "tpu.acceleratorType",
     "tpu.provisioning",
     "tpu.reservation",
@@ -59,6 +66,8 @@ _CAPACITY: Final = (
     "tpu.existingNetwork.",
 )
 """What a queued resource cannot change: those inputs of the provider `gcp-tpu` whose change replaces it."""
+_BEFORE_IT_EXISTED: Final = {"tpu.api": "cloud-tpu"}
+"""Settings of capacity that plans of earlier releases do not have -> what those releases did. Such a plan against a new one is no change."""
 _SERVICE: Final = ("gcp:project", "cloudRun.region")
 ZONES: Final = "tpu.zones"
 
@@ -78,7 +87,7 @@ def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple
     return tuple(
         ChangedValue(key=key, before=before.get(key), after=after.get(key))
         for key in keys
-        if before.get(key) != after.get(key)
+        if before.get(key, _BEFORE_IT_EXISTED.get(key)) != after.get(key, _BEFORE_IT_EXISTED.get(key))
     )
 
 

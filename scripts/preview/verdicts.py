@@ -151,9 +151,11 @@ class StackVerdict:
             cold = any(change.key == "model" for change in self.difference.flags) or any(
                 change.key.startswith("image.") for change in self.difference.settings
             )
-            known = f"about {duration(plan.start_s)} (planned), because the model or the image is new on the machine"
-            warm = f"about {duration(plan.restart_s)} (planned), up to {duration(plan.start_s)} if it compiles again"
-            yield f"Nothing answers while the server restarts: {known if cold else warm}. Queued resource, node and address stay."
+            about = f"about {duration(plan.start_s if cold else plan.restart_s)} (planned)"
+            known = f"{about}, because the new model compiles; image and weights are fetched before"
+            warm = f"{about}, up to {duration(plan.start_s)} if it compiles again"
+            yield f"Requests fail while the server restarts: {known if cold else warm}. Queued resource, node and address stay."
+            yield "If the new server does not become ready, the machine starts the old configuration again and `up` fails with the reason."
         elif effect == "revision":
             yield (
                 f"The old revision answers until the new one is ready, {duration(plan.start_s)} (planned) later; until then both hold GPUs of the quota."

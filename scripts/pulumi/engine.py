@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from scripts.errors import CommandRefusedError, ScriptError
 
@@ -19,6 +19,9 @@ _MAX_WORDS = 600
 _LAST_WORDS_S = 5.0
 """How long to read on after the engine ended. A plugin that outlives it may keep the pipe open."""
 _LOST_TRACK = re.compile(r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations", re.IGNORECASE)
+NOT_LOGGED_IN: Final = (
+    "Pulumi is not logged in; run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` for a bucket of your own."
+)
 
 
 class PulumiFailedError(ScriptError):
@@ -145,10 +148,7 @@ def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
     error = first_error(answer.stderr or answer.stdout)
     if "PULUMI_ACCESS_TOKEN must be set" in error:
         # No refusal: that would mean that the stack does not exist, and a teardown would believe it.
-        raise PulumiFailedError(
-            "Pulumi is not logged in; run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` for a bucket of your own.",
-            answer.stdout + answer.stderr,
-        )
+        raise PulumiFailedError(NOT_LOGGED_IN, answer.stdout + answer.stderr)
     missing = re.match(r"no stack named '([^']*)' found", error)
     if missing:
         stack = missing[1].rpartition("/")[2]

@@ -1,7 +1,7 @@
 """A preview of the engine: what the program says about resources that stand in no state, and what a refresh would change."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from scripts.errors import ScriptError
@@ -36,7 +36,7 @@ def previewed(stack: str, *options: str) -> Mapping[str, object]:
     except ValueError:
         parsed = as_mapping(None)
     if answer.returncode != 0 or not parsed:
-        error = _error(parsed) or engine.first_error(answer.stderr)
+        error = next(iter(preview_errors(parsed)), "") or engine.first_error(answer.stderr)
         if is_passphrase_error(error):
             raise wrong_passphrase(stack)
         raise ScriptError(f"The preview of stack {stack} failed: {error}")
@@ -50,7 +50,8 @@ def to_create(preview: Mapping[str, object]) -> Mapping[str, ResourceState]:
     return {state.urn: state for state in states if state.urn}
 
 
-def _error(preview: Mapping[str, object]) -> str:
+def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
+    """Return the errors that a preview in JSON names, in their order."""
     said = [as_mapping(item) for item in as_sequence(preview.get("diagnostics"))]
     errors = [str(item.get("message") or "").strip() for item in said if item.get("severity") == "error"]
-    return next((text for text in errors if text), "")
+    return [text for text in errors if text]

@@ -4,7 +4,7 @@ Ids are those that the providers write into the state: provider `gcp` 10.2 (pulu
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,6 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from contracts.labels import URN_DIGITS, URN_LABEL, Ownership
 from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.cloud.requests import queued_names
+from scripts.cloud.spending import INSTANCE, capacity_kind
 from scripts.errors import ScriptError
 from scripts.pulumi.deployment import as_mapping, as_sequence
 
@@ -254,13 +256,19 @@ def _same_condition(found: Json, wanted: Json) -> bool:
 
 
 def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
-    """Look for a queued resource with this id in every zone that the API lists. It is ours if its node carries the hash of the URN."""
+    """Look for what our provider made under this id, or that of a renewal, in every zone.
+
+    It is ours if its labels carry the hash of the URN. Of two, the first is recorded, and the next `pulumi up` looks for the other one.
+    """
     project, identifier = str(inputs["project"]), str(inputs["queuedResourceId"])
     zones = sorted({*_zones(search, project), *(str(zone) for zone in as_sequence(inputs.get("zones")))})
-    names = [f"projects/{project}/locations/{zone}/queuedResources/{identifier}" for zone in zones]
-    with ThreadPoolExecutor(_ZONES_AT_ONCE) as pool:
-        bodies = list(pool.map(partial(_in_zone, search), names))
-    existing = [(name, body) for name, body in zip(names, bodies, strict=True) if body is not None]
+    if capacity_kind(inputs) == INSTANCE:
+        existing = list(_instances(search, project, identifier))
+    else:
+        names = queued_names(project, identifier, zones)
+        with ThreadPoolExecutor(_ZONES_AT_ONCE) as pool:
+            bodies = list(pool.map(partial(_in_zone, search), names))
+        existing = [(name, body) for name, body in zip(names, bodies, strict=True) if body is not None]
     ours = [name for name, body in existing if _carries(body, urn)]
     stateless = f"projects/{project}/queuedResources/{identifier}"
     if ours:
@@ -268,10 +276,22 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
         outputs = {"name": ours[0], "zone": zone, "state": "UNKNOWN", "stateHistory": list[object]()}
         return Found(owner=Owner.OURS, name=" and ".join(ours), id=stateless, outputs=outputs)
     wanted = {str(zone) for zone in as_sequence(inputs.get("zones"))}
-    foreign = [name for name, _ in existing if name.split("/")[3] in wanted]
+    foreign = [name for name, _ in existing if name.split("/")[3] in wanted and name.endswith(f"/{identifier}")]
     if foreign:
         return Found(owner=Owner.FOREIGN, name=" and ".join(foreign))
     return Found(owner=Owner.NOBODY, name=stateless)
+
+
+def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[str, Json]]:
+    """Yield the instances of this name with their full names; one list has all zones."""
+    path = f"compute/v1/projects/{project}/aggregated/instances?filter=name%3D{identifier}"
+    try:
+        for page in search.api.pages("compute", path):
+            for scope, found in as_mapping(page.get("items")).items():
+                for item in as_sequence(as_mapping(found).get("instances")):
+                    yield f"projects/{project}/{scope}/instances/{identifier}", as_mapping(item)
+    except GoogleListError as error:
+        _absent(error, f"the instances of project {project}")
 
 
 def _zones(search: Search, project: str) -> Iterable[str]:
@@ -295,7 +315,8 @@ def _in_zone(search: Search, name: str) -> Json | None:
 def _carries(body: Json, urn: str) -> bool:
     digest = hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS]
     specs = [as_mapping(spec) for spec in as_sequence(as_mapping(body.get("tpu")).get("nodeSpec"))]
-    return any(as_mapping(as_mapping(spec.get("node")).get("labels")).get(URN_LABEL) == digest for spec in specs)
+    labels = [as_mapping(as_mapping(spec.get("node")).get("labels")) for spec in specs]
+    return any(item.get(URN_LABEL) == digest for item in (*labels, as_mapping(body.get("labels"))))
 
 
 _GLOBAL: Final = ("project", "name")

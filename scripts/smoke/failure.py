@@ -6,7 +6,7 @@ from contracts.guest_attributes import FAILED
 from scripts.cloud import google_api
 from scripts.errors import ScriptError
 from scripts.pulumi import state as states
-from scripts.status.cloud import QUEUED, DeployedServer, cloud_facts, serving
+from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 from stacks.masking import masked
 
 
@@ -21,7 +21,7 @@ class ServerFailure:
         """Return why the server will not become ready, as one sentence; None if it may, and if it cannot be told."""
         try:
             self._found = self._found or serving(states.read(self._stack))
-            if self._found is None or self._found.kind != QUEUED:
+            if self._found is None or self._found.kind not in CAPACITY:
                 return None
             facts = cloud_facts(google_api.connect(), self._found, stack=self._stack, now=datetime.now(UTC))
         except ScriptError:

@@ -1,6 +1,6 @@
 """Ask Google about what serves: a queued resource with its node and its guest attributes, or a Cloud Run service."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from http import HTTPStatus
@@ -11,25 +11,40 @@ from contracts.guest_attributes import (
     DOCUMENT_HASH_KEY,
     GUEST_ATTRIBUTE_NAMESPACE,
     PHASE_KEY,
+    SERVING_HASH_KEY,
     UPDATED_AT_KEY,
 )
 from contracts.labels import PRODUCT, Ownership
+from contracts.service_traffic import TEMPLATE_LABEL, serving_shares
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from scripts.cloud.google_api import GoogleApi, GoogleListError
 from scripts.cloud.inventory.found import FoundResource
 from scripts.cloud.inventory.kinds import by_name
 from scripts.cloud.inventory.search import resource_of
-from scripts.cloud.spending import NODE, QUEUED, SERVICE, spending
+from scripts.cloud.requests import queued_names
+from scripts.cloud.spending import INSTANCE, NODE, QUEUED, SERVICE, capacity_kind, capacity_name, spending
 from scripts.errors import ScriptError
 from scripts.pulumi.deployment import as_mapping, as_sequence
 from scripts.pulumi.state import Item, StackState
 from scripts.status.report import CloudFacts
 
 QUEUED_TYPE: Final = "gcp-tpu:index:QueuedResource"
+CAPACITY: Final = (QUEUED, INSTANCE)
+"""Kinds that our provider makes."""
 SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 MISSING: Final = "MISSING"
 _NOT_THERE: Final = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
 """Google answers 403 for a zone that does not exist."""
+INSTANCE_STATES: Final = {
+    "PENDING": "WAITING_FOR_RESOURCES",
+    "STAGING": "PROVISIONING",
+    "RUNNING": "ACTIVE",
+    "TERMINATED": "SUSPENDED",
+    "STOPPED": "SUSPENDED",
+    "STOPPING": "SUSPENDING",
+    "PENDING_STOP": "SUSPENDING",
+}
+"""Status of an instance -> the state that our provider gives it. Others keep Compute Engine's word."""
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
 
 
@@ -52,30 +67,30 @@ def serving(state: StackState) -> DeployedServer | None:
             kind, inputs, outputs = item.get("type"), as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
             project = str(inputs.get("project") or "")
             if kind == QUEUED_TYPE and not item.get("delete"):
-                return DeployedServer(
-                    kind=QUEUED, names=_queued_names(inputs, outputs), project=project, inputs=inputs, outputs=outputs
-                )
+                names, made = _capacity_names(inputs, outputs), capacity_kind(inputs)
+                return DeployedServer(kind=made, names=names, project=project, inputs=inputs, outputs=outputs)
             if kind == SERVICE_TYPE and not item.get("delete"):
                 name = f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"
                 return DeployedServer(kind=SERVICE, names=[name], project=project, inputs=inputs, outputs=outputs)
     return None
 
 
-def _queued_names(inputs: Item, outputs: Item) -> Sequence[str]:
+def _capacity_names(inputs: Item, outputs: Item) -> Sequence[str]:
     zones = [outputs.get("zone"), *as_sequence(outputs.get("triedZones")), inputs.get("zone")]
     zones += as_sequence(inputs.get("zones"))
     known = [str(zone) for zone in dict.fromkeys(zones) if zone]
-    parents = [f"projects/{inputs.get('project')}/locations/{zone}" for zone in known]
     named = [str(outputs["name"])] if outputs.get("name") else []
-    return list(
-        dict.fromkeys([*named, *(f"{parent}/queuedResources/{inputs['queuedResourceId']}" for parent in parents)])
-    )
+    if capacity_kind(inputs) == INSTANCE:
+        return list(dict.fromkeys([*named, *(capacity_name(inputs, zone) for zone in known)]))
+    others = queued_names(str(inputs.get("project")), str(inputs["queuedResourceId"]), known)
+    return list(dict.fromkeys([*named, *others]))
 
 
 def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, now: datetime) -> CloudFacts:
     """Return what Google says. Raises ScriptError with the reason if it does not answer."""
     try:
-        return _queued(api, found, stack, now) if found.kind == QUEUED else _service(api, found, stack, now)
+        reader = {QUEUED: _queued, INSTANCE: _instance}.get(found.kind, _service)
+        return reader(api, found, stack, now)
     except GoogleListError as error:
         raise ScriptError(f"Google says: {error}") from None
 
@@ -92,10 +107,47 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
     return None
 
 
+def _instance(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -> CloudFacts:
+    document = _read(api, INSTANCE, found.names)
+    declared = _declared(found)
+    if document is None:
+        return CloudFacts(state=MISSING, declared=declared)
+    name, status = by_name(INSTANCE).name(document), str(document.get("status") or "UNKNOWN")
+    metadata = {
+        str(item.get("key")): str(item.get("value") or "")
+        for item in map(as_mapping, as_sequence(as_mapping(document.get("metadata")).get("items")))
+    }
+    deadline = as_mapping(as_mapping(document.get("resourceStatus")).get("scheduling")).get("terminationTimestamp")
+    stored = metadata.get(DOCUMENT_METADATA_KEY)
+    facts = CloudFacts(
+        state=INSTANCE_STATES.get(status, status),
+        state_since=str(document.get("lastStartTimestamp") or document.get("creationTimestamp") or "") or None,
+        place=name.split("/")[3],
+        declared=declared,
+        deadline=str(deadline) if deadline else None,
+        stored=document_hash(stored) if stored else None,
+    )
+    if status == "RUNNING":
+        facts = _with_phase(facts, lambda: _published_by_instance(api, name))
+    return _with_cost(api, facts, [_owned(INSTANCE, document, found.project, stack)], now)
+
+
+def _published_by_instance(api: GoogleApi, name: str) -> Mapping[str, str]:
+    answer = api.get("compute", f"compute/v1/{name}/getGuestAttributes?queryPath={GUEST_ATTRIBUTE_NAMESPACE}/")
+    items = map(as_mapping, as_sequence(as_mapping(answer.get("queryValue")).get("items")))
+    return {str(item.get("key")): str(item.get("value") or "") for item in items}
+
+
+def _declared(found: DeployedServer) -> str | None:
+    """Return the hash of the document that the program declares."""
+    # After a change that failed on the machine, the engine keeps the inputs of before, and the outputs have what was asked for.
+    metadata = as_mapping(found.outputs.get("metadata") or found.inputs.get("metadata")).get(DOCUMENT_METADATA_KEY)
+    return document_hash(metadata) if isinstance(metadata, str) else None
+
+
 def _queued(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -> CloudFacts:
     document = _read(api, QUEUED, found.names)
-    metadata = as_mapping(found.inputs.get("metadata")).get(DOCUMENT_METADATA_KEY)
-    declared = document_hash(metadata) if isinstance(metadata, str) else None
+    declared = _declared(found)
     if document is None:
         return CloudFacts(state=MISSING, declared=declared)
     name = str(document.get("name"))
@@ -132,8 +184,13 @@ def _with_node(api: GoogleApi, facts: CloudFacts, node: Item, name: str) -> Clou
     )
     if node.get("state") != "READY":
         return replace(facts, phase=f"node {node.get('state')}")
+    return _with_phase(facts, lambda: _published(api, name))
+
+
+def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> CloudFacts:
+    """Return the facts with what the machine published; a machine that has published nothing is booting."""
     try:
-        published = _published(api, name)
+        published = read()
     except GoogleListError as error:
         if error.status == HTTPStatus.NOT_FOUND:  # nothing was published yet
             return replace(facts, phase="booting")
@@ -143,7 +200,8 @@ def _with_node(api: GoogleApi, facts: CloudFacts, node: Item, name: str) -> Clou
         phase=published.get(PHASE_KEY) or "booting",
         phase_detail=published.get(DETAIL_KEY) or None,
         phase_at=published.get(UPDATED_AT_KEY),
-        running=published.get(DOCUMENT_HASH_KEY) or None,
+        # After a change that failed, an older document serves. Older agents do not say it.
+        running=published.get(SERVING_HASH_KEY) or published.get(DOCUMENT_HASH_KEY) or None,
     )
 
 
@@ -164,6 +222,8 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -
         return CloudFacts(state=MISSING, declared=declared)
     condition = as_mapping(document.get("terminalCondition"))
     state = _SERVICE_STATES.get(str(condition.get("state")), "DEPLOYING")
+    shares, ready = serving_shares(document), _short(document.get("latestReadyRevision"))
+    stored = _short(document.get("latestCreatedRevision"))
     reason = condition.get("revisionReason") or condition.get("executionReason") or condition.get("reason")
     facts = CloudFacts(
         state="DEPLOYING" if document.get("reconciling") else state,
@@ -172,8 +232,13 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -
         phase=str(reason) if reason and state != "READY" else None,
         phase_detail=str(condition.get("message") or "") or None,
         declared=declared,
-        stored=_short(document.get("latestCreatedRevision")),
-        running=_short(document.get("latestReadyRevision")),
+        stored=stored,
+        running=next(iter(shares), ready),
+        # Without a roll-out the traffic follows the latest revision, also while it is being moved.
+        rollout_waits=TEMPLATE_LABEL in as_mapping(document.get("labels"))
+        and stored == ready
+        and bool(shares)
+        and {*shares} != {ready},
     )
     return _with_cost(api, facts, [_owned(SERVICE, document, found.project, stack)], now)
 

@@ -14,9 +14,10 @@ from scripts.cloud.parallel import each, each_within
 from scripts.cloud.simulated import is_simulated
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import state as states
+from scripts.pulumi.engine import NOT_LOGGED_IN
 from scripts.pulumi.locks import StackLock, stack_locks
 from scripts.pulumi.state import StackState
-from scripts.status.cloud import QUEUED, DeployedServer, cloud_facts, serving
+from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 from scripts.status.judge import drift_of, next_command, waits_of
 from scripts.status.plans import rate_facts, settings_drift
 from scripts.status.refresh import refreshed_drift
@@ -76,8 +77,14 @@ class _Known:
 
 
 def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport:
-    """Return the status of the stacks. Raises CommandRefusedError if the stack does not exist anywhere."""
+    """Return the status of the stacks.
+
+    Raises CommandRefusedError if the stack does not exist anywhere, and ScriptError if Pulumi is not logged in: then nothing names what
+    could be asked.
+    """
     found = [states.read(request.stack)] if request.stack else states.all_states()
+    if found and all(state.detail == NOT_LOGGED_IN for state in found):
+        raise ScriptError(NOT_LOGGED_IN)
     if request.stack and found[0].status == "missing":
         _require_settings(request.stack, found[0])
     known = each([partial(_known, state) for state in found], workers=CALLS)
@@ -145,7 +152,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
     rate, changed = one.answers.get(MEASURED), one.answers.get(SETTINGS)
     refreshed = one.answers.get(REFRESH)
     facts = cloud if isinstance(cloud, CloudFacts) else None
-    target = outputs.target if outputs else None if found is None else "tpu" if found.kind == QUEUED else "cloud-run"
+    target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     drift = [*drift_of(facts, target), *([changed] if isinstance(changed, str) else [])]
     drift += cast("Sequence[str]", refreshed or ())
     untold = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.untold if facts else ())]

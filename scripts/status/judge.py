@@ -6,16 +6,21 @@ from typing import Final
 
 from contracts.guest_attributes import FAILED, READY, RETRYING
 from planning.units import duration
+from scripts.client.access import WITHOUT_MACHINE
 from scripts.pulumi.locks import StackLock
 from scripts.pulumi.state import StackState
-from scripts.status.cloud import MISSING
+from scripts.status.cloud import MISSING, serving
 from scripts.status.report import CloudFacts, StackStatus
 
-WAITING_STATES: Final = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "DEPLOYING"})
+WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
 """States in which Google still makes what serves."""
 DEAD_STATES: Final = frozenset({MISSING, "FAILED", "SUSPENDED", "SUSPENDING"})
 """States that no waiting changes: the next `up` makes it again."""
+ACTIVE: Final = "ACTIVE"
 _HASH_DIGITS: Final = 12
+_END_S: Final = 1800.0
+_END_SHARE: Final = 0.1
+"""A warning comes when less is left than this share of the machine's life, or than `_END_S`. The provider warns in previews of the same."""
 
 
 def short(identity: str) -> str:
@@ -33,6 +38,10 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
     found: list[str] = []
     if cloud.declared and cloud.stored and cloud.declared != cloud.stored:
         found.append(f"The {what} was changed outside of Pulumi: {short(cloud.stored)}, not {short(cloud.declared)}.")
+    elif cloud.stored and cloud.running and cloud.stored != cloud.running and cloud.phase == FAILED:
+        found.append(
+            f"The {what} {short(cloud.running)} serves: {short(cloud.stored)} failed, and the machine went back to the last good one."
+        )
     elif cloud.stored and cloud.running and cloud.stored != cloud.running:
         found.append(f"The {what} {short(cloud.running)} serves, not yet {short(cloud.stored)}.")
     return found
@@ -43,6 +52,11 @@ def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | 
     found: list[str] = []
     if cloud is not None and cloud.state in WAITING_STATES:
         found.append(f"{cloud.place or 'Google'}: {cloud.state}{_since(cloud.state_since, now)}.")
+    if cloud is not None and cloud.state == ACTIVE and _recorded(state) in WITHOUT_MACHINE:
+        found.append("The capacity has come since the last `pulumi up`. The next one takes it over.")
+    other = _renewal(state)
+    if other:
+        found.append(f"A renewal is not finished: {other}. The next `pulumi up` goes on with it.")
     for lock in locks:
         gone = ", whose process is gone" if lock.is_dead else ""
         found.append(f"An operation of {lock.holder} holds the lock{gone}.")
@@ -50,6 +64,31 @@ def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | 
         names = ", ".join(sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}))
         found.append(f"An interrupted run began to make and did not record: {names}.")
     return found
+
+
+def end_warning(status: StackStatus, now_s: float) -> str:
+    """Return a warning if Google soon deletes the machine, at a time in seconds since 1970; an empty text if not."""
+    left_s, age_s = status.left_s(now_s), status.cloud.age_s if status.cloud else None
+    if left_s is None or left_s > max(_END_S, _END_SHARE * (left_s + (age_s or 0.0))):
+        return ""
+    return f"in {duration(left_s)}; afterwards: pulumi up --refresh --stack {status.stack}"
+
+
+def _recorded(state: StackState) -> str:
+    """Return the state of the queued resource at the end of the last `pulumi up`; empty if there is none."""
+    found = serving(state)
+    return str(found.outputs.get("state") or "") if found else ""
+
+
+def _renewal(state: StackState) -> str:
+    """Return the second queued resource of a renewal and its state at the end of the last `pulumi up`; empty if there is none."""
+    found = serving(state)
+    name = str(found.outputs.get("renewalName") or "") if found else ""
+    return (
+        f"{name.rpartition('/')[2]} in {name.split('/')[3]} was {found.outputs.get('renewalState')}"
+        if found and name
+        else ""
+    )
 
 
 def _since(moment: str | None, now: datetime) -> str:
@@ -84,6 +123,8 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     yield phase in {FAILED, RETRYING}, "{run}.logs {stack}"
     yield bool(state.pending), "{run}.recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "pulumi up {stack}"
+    yield cloud is not None and cloud.rollout_waits, "{run}.rollout {stack}"
+    yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "pulumi up {stack}"
     yield bool(status.drift), "pulumi preview {stack}"
     yield cloud is None, "{run}.doctor {stack}"
     yield status.target == "tpu" and phase != READY, "{run}.logs {stack} --follow"

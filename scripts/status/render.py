@@ -10,10 +10,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from contracts.guest_attributes import FAILED, RETRYING
+from contracts.guest_attributes import FAILED, RESTORING, RETRYING
 from planning.units import HOUR_S
 from scripts.cli.tables import table
-from scripts.status.judge import short
+from scripts.status.judge import end_warning, short
 from scripts.status.report import StackStatus, StatusReport
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
@@ -41,7 +41,7 @@ class ReportView:
         width = options.max_width if console.is_terminal else None
         alone = len(self._report.stacks) == 1
         for status in self._report.stacks:
-            notes = list(_notes(status, self._stamp, alone=alone))
+            notes = list(_notes(status, self._stamp, now_s=self._report.at_s, alone=alone))
             if notes:
                 lines = ["", *_wrapped("", _heading(status), width)]
                 lines += [
@@ -132,7 +132,7 @@ def _heading(status: StackStatus) -> str:
     return f"{status.stack}: {', '.join(part for part in parts if part)}".rstrip(": ")
 
 
-def _notes(status: StackStatus, stamp: Stamp, *, alone: bool) -> Iterator[tuple[str, str]]:
+def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> Iterator[tuple[str, str]]:
     """Yield what is to know of a stack; nothing of one of several that is not deployed and waits for nothing."""
     cloud = status.cloud
     if not alone and cloud is None and not status.deployed and not status.waits and not status.unanswered:
@@ -140,7 +140,7 @@ def _notes(status: StackStatus, stamp: Stamp, *, alone: bool) -> Iterator[tuple[
     for wait in status.waits:
         yield "waits", wait
     if cloud is not None:
-        yield from _running(status, stamp)
+        yield from _running(status, stamp, now_s)
     if status.server is not None:
         yield "health", f"{status.server.health}, {_load(status)}" if _load(status) else status.server.health
     elif status.server_not_asked and cloud is not None:
@@ -155,7 +155,7 @@ def _notes(status: StackStatus, stamp: Stamp, *, alone: bool) -> Iterator[tuple[
     yield "next", status.next_command
 
 
-def _running(status: StackStatus, stamp: Stamp) -> Iterator[tuple[str, str]]:
+def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[str, str]]:
     cloud = status.cloud
     if cloud is None:
         return
@@ -163,10 +163,13 @@ def _running(status: StackStatus, stamp: Stamp) -> Iterator[tuple[str, str]]:
     if cloud.running:
         same = cloud.running == cloud.stored == cloud.declared
         yield "serves", f"{what} {short(cloud.running)}{', as declared' if same else ''}"
-    if cloud.phase in {FAILED, RETRYING} or (cloud.phase_detail and cloud.state == "FAILED"):
+    if cloud.phase in {FAILED, RETRYING, RESTORING} or (cloud.phase_detail and cloud.state == "FAILED"):
         yield "reason", " ".join((cloud.phase_detail or "").split())[-_DETAIL_CHARACTERS:]
     if cloud.deadline:
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp())
+        warning = end_warning(status, now_s)
+        if warning:
+            yield "warning", f"Google deletes the machine {warning}"
 
 
 def _load(status: StackStatus) -> str:

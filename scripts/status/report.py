@@ -40,7 +40,9 @@ class CloudFacts:
     stored: str | None = None
     """Hash of the document in the machine's metadata."""
     running: str | None = None
-    """Hash of the document that the machine runs, or the revision that serves."""
+    """Hash of the document that the machine runs, or the revision that serves: the one with the most requests."""
+    rollout_waits: bool = False
+    """Whether a revision that started waits for `scripts.rollout` to get requests."""
     age_s: float | None = None
     usd: float | None = None
     usd_per_hour: float | None = None

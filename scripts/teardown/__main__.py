@@ -30,6 +30,7 @@ class TeardownOptions:
         bool, Option("Take down only stacks that exceed their maxAge or maxUsd. With --yes it suits a schedule.")
     ] = False
     keep_bucket: Annotated[bool, Option("Keep the bucket with the weights.")] = False
+    include_retained: Annotated[bool, Option("Delete the bucket even if bucket.retainOnDestroy keeps it.")] = False
     receipt: Annotated[Path | None, Option("Where to write the receipt. By default, below .work/teardown.")] = None
     as_json: JsonSwitch = False
 
@@ -41,9 +42,15 @@ def _teardown(options: TeardownOptions) -> ExitCode:
 
     if (options.stack is None) != options.all_stacks:
         raise CommandRefusedError("Name one stack with --stack NAME, or pass --all.")
+    if options.keep_bucket and options.include_retained:
+        raise CommandRefusedError("--keep-bucket and --include-retained contradict each other; pass one of them.")
     talk = Talk()
     request = TeardownRequest(
-        stack=options.stack, yes=options.yes, keep_bucket=options.keep_bucket, dry_run=options.dry_run
+        stack=options.stack,
+        yes=options.yes,
+        keep_bucket=options.keep_bucket,
+        include_retained=options.include_retained,
+        dry_run=options.dry_run,
     )
     if options.over_limit:
         from scripts.teardown.guard import guard

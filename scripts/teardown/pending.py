@@ -16,6 +16,8 @@ from scripts.cloud.inventory.found import FoundResource
 from scripts.cloud.inventory.grants import PolicyHolder
 from scripts.cloud.inventory.kinds import GRANT, by_name
 from scripts.cloud.inventory.search import resource_of
+from scripts.cloud.requests import queued_names
+from scripts.cloud.spending import INSTANCE, capacity_kind, capacity_name
 from scripts.errors import ScriptError
 from scripts.pulumi.state import StackState
 
@@ -142,10 +144,11 @@ def _expected(item: Item) -> Iterator[Expected]:
     kind, project = str(item.get("type")), str(inputs.get("project") or "")
     if kind == _QUEUED:
         zones = [*cast("Sequence[str]", inputs.get("zones") or ()), *([inputs["zone"]] if inputs.get("zone") else [])]
-        parents = [f"projects/{inputs.get('project')}/locations/{zone}" for zone in zones]
-        if parents and inputs.get("queuedResourceId"):
-            names = [f"{parent}/queuedResources/{inputs['queuedResourceId']}" for parent in parents]
-            yield Expected(kind="TPU queued resource", names=names, project=project)
+        if zones and inputs.get("queuedResourceId"):
+            names = queued_names(project, str(inputs["queuedResourceId"]), [str(zone) for zone in zones])
+            if capacity_kind(inputs) == INSTANCE:
+                names = [capacity_name(inputs, str(zone)) for zone in zones]
+            yield Expected(kind=capacity_kind(inputs), names=names, project=project)
     elif kind in _NAMES:
         found, template = _NAMES[kind]
         try:

@@ -11,6 +11,7 @@ from scripts.cloud.deletion import DeletedResource
 from scripts.cloud.inventory.found import FoundResource, Inventory
 from scripts.cloud.prices import usd_per_hour, usd_so_far
 from scripts.cloud.simulated import is_simulated
+from scripts.teardown.kept import KeptBucket
 
 FOLDER: Final = Path(".work") / "teardown"
 
@@ -27,8 +28,8 @@ class Receipt:
     state: Sequence[Mapping[str, object]]
     """Resources that are still in a state that can be read."""
     left: Sequence[FoundResource]
-    kept: Sequence[FoundResource]
-    """Buckets that stay because of --keep-bucket."""
+    kept: Sequence[KeptBucket]
+    """Buckets that stay because of --keep-bucket or of `bucket.retainOnDestroy`."""
     deletions: Sequence[DeletedResource]
     """What the API was asked to delete."""
     untold: Sequence[str]
@@ -53,7 +54,14 @@ class Receipt:
             "destroyed": self.destroyed,
             "state": [{"type": item.get("type"), "id": item.get("id") or item.get("urn")} for item in self.state],
             "left": [described(item, self.started) for item in self.left],
-            "kept": [described(item, self.started) for item in self.kept],
+            "kept": [
+                {
+                    **described(item.resource, self.started),
+                    "size_gib": None if item.size_gib is None else round(item.size_gib, 3),
+                    "usd_per_month": None if item.usd_per_month is None else round(item.usd_per_month, 2),
+                }
+                for item in self.kept
+            ],
             "deleted": [
                 {
                     "kind": item.resource.kind,

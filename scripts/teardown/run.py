@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, cast
 
+from contracts.labels import RETAINED, RETAINED_LABEL
 from scripts.cloud.deletion import DeletedResource, WaitClock, delete_all
 from scripts.cloud.google_api import GoogleApi, GoogleListError
 from scripts.cloud.inventory.found import FoundResource, Inventory
@@ -30,6 +31,7 @@ from scripts.pulumi.locks import StackLock, is_lock_error, parse_locks, stack_lo
 from scripts.pulumi.settings import stack_settings
 from scripts.pulumi.state import StackState
 from scripts.teardown import locks, memory, pending
+from scripts.teardown.kept import KeptBucket, kept_bucket
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.talk import Talk, counted
 from stacks.loading import project_from_environment
@@ -54,6 +56,8 @@ class TeardownRequest:
     """None: all stacks of this product in the project."""
     yes: bool = False
     keep_bucket: bool = False
+    include_retained: bool = False
+    """Whether a bucket of `bucket.retainOnDestroy` goes too."""
     dry_run: bool = False
 
 
@@ -83,6 +87,7 @@ class Teardown:
     left: tuple[FoundResource, ...] = ()
     asked: set[str] = field(default_factory=set[str])
     deletions: list[DeletedResource] = field(default_factory=list[DeletedResource])
+    kept: tuple[KeptBucket, ...] = ()
     destroyed: int = 0
     state_left: tuple[Mapping[str, object], ...] = ()
     remarks: list[str] = field(default_factory=list[str])
@@ -126,18 +131,18 @@ class Teardown:
             Inventory(found=resources, calls=found.calls, untold=tuple(untold), elapsed_s=found.elapsed_s)
         )
         self.left = tuple(item for item in resources if not self._stays(item))
+        self.kept = tuple(kept_bucket(self.api, item) for item in resources if self._stays(item))
 
     def receipt(self) -> Receipt:
         """Return what was done so far."""
         last = self.searches[-1] if self.searches else None
-        found = last.found if last else ()
         return Receipt(
             stack=self.request.stack or "",
             projects=self.known.projects,
             destroyed=self.destroyed,
             state=self.state_left,
             left=self.left,
-            kept=[item for item in found if self._stays(item)],
+            kept=self.kept,
             deletions=self.deletions,
             untold=last.untold if last else ["Nothing was searched."],
             remarks=self.remarks,
@@ -167,18 +172,20 @@ class Teardown:
         )
 
     def _kept(self) -> Iterator[FoundResource]:
+        """Yield the buckets whose grants are searched too."""
         for found in self.searches[-1].found if self.searches else ():
             if self._stays(found):
                 yield found
 
     def _stays(self, item: FoundResource) -> bool:
-        return self.request.keep_bucket and item.kind == _BUCKET
+        retained = item.labels.get(RETAINED_LABEL) == RETAINED and not self.request.include_retained
+        return item.kind == _BUCKET and (self.request.keep_bucket or retained)
 
     def _refuse_the_unknown(self) -> None:
         """Refuse a name that no state, no settings and no resource has: it is most likely a mistake. Raises CommandRefusedError."""
         stack = self.request.stack
         nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
-        searched = not self.left and not self.searches[-1].untold
+        searched = not self.left and not self.kept and not self.searches[-1].untold
         if stack is not None and stack not in self.known.settings and nothing and searched:
             raise CommandRefusedError(
                 f"No stack, no settings and no resource has the name {stack}; name another with --stack, or pass --all."

@@ -63,18 +63,21 @@ class Talk:
 def text_of(receipt: Receipt, path: Path) -> str:
     """Return the receipt as text."""
     name = receipt.stack or "all stacks"
-    where = " (local cloud, simulated)" if is_simulated() else ""
+    simulated = " (local cloud, simulated)" if is_simulated() else ""
     by_api = sum(item.outcome == "deleted" for item in receipt.deletions)
     calls = receipt.searches[-1].calls if receipt.searches else ()
     lines = [
-        f"teardown: {name}{where}: {receipt.destroyed} resources destroyed, {by_api} more deleted by the API, in {receipt.elapsed_s:.0f} s."
+        f"teardown: {name}{simulated}: {receipt.destroyed} resources destroyed, {by_api} more deleted by the API, in {receipt.elapsed_s:.0f} s."
     ]
     if receipt.clean:
         kinds = len(KINDS) + 1
+        where = f"{len(calls)} lists of {kinds} kinds of resources in {', '.join(receipt.projects)}"
         lines.append(
-            f"Nothing is left: {len(calls)} lists of {kinds} kinds of resources in {', '.join(receipt.projects)} have nothing with its marks."
+            f"Nothing but what is kept is left: {where} have nothing else with its marks."
+            if receipt.kept
+            else f"Nothing is left: {where} have nothing with its marks."
         )
-    lines += [f"Kept: {item.kind} {item.name}" for item in receipt.kept]
+    lines += [f"Kept: {item.text}\n  {item.resource.command}" for item in receipt.kept]
     lines += [f"Left in the state: {item.get('id') or item.get('urn')}" for item in receipt.state]
     lines += [f"Left: {item.kind} {item.name}\n  {item.command}" for item in receipt.left]
     lines += [

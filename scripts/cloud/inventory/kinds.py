@@ -144,6 +144,18 @@ KINDS: Final[Sequence[ResourceKind]] = (
         command="compute tpus tpu-vm delete {id} --zone={l}",
     ),
     ResourceKind(
+        kind="TPU instance",
+        api="compute",
+        path=f"{_COMPUTE}/aggregated/instances",
+        places="aggregated",
+        items="instances",
+        version="compute/v1/",
+        created="creationTimestamp",
+        order=0,
+        limit_s=_TPU_LIMIT_S,
+        command="compute instances delete {id} --zone={l}",
+    ),
+    ResourceKind(
         kind="router",
         api="compute",
         path=f"{_COMPUTE}/aggregated/routers",

@@ -19,7 +19,7 @@ from scripts.errors import CommandRefusedError, ScriptError
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
-    "bench", "capacity", "connect", "demo", "deploy", "docs", "doctor", "drift", "logs", "new", "plan", "preview", "recover", "save_token",
+    "agent", "bench", "capacity", "connect", "demo", "deploy", "docs", "doctor", "drift", "logs", "new", "plan", "preview", "recover", "rollout", "save_token",
     "smoke", "stage_model", "status", "teardown",
 )  # fmt: skip
 
@@ -148,6 +148,7 @@ STOPPABLE = [
     ("logs", "--stack", "l4-qat"),
     ("preview", "run", "--stack", "l4-qat", "--out", "out"),
     ("recover", "--stack", "l4-qat"),
+    ("rollout", "--stack", "l4-qat"),
     ("save_token", "hfToken", "--stack", "l4-qat"),
     ("smoke", "--stack", "l4-qat"),
     ("stage_model", "--stack", "l4-qat", "--from", "checkpoint"),
@@ -156,6 +157,7 @@ STOPPABLE = [
 ]
 """Commands that ask the engine first."""
 WITHOUT_ENGINE = [
+    ("agent",),
     ("capacity", "v6e-4"),
     ("demo",),
     ("deploy", "--stack", "l4-qat", "--out", "out"),

@@ -55,3 +55,17 @@ def test_a_transfer_that_stands_still_says_so():
     clock.now_s += 30
     transfer("uploading a", GIB // 4, GIB)
     assert said == ["uploading a: 0.25 of 1.00 GiB (25%), 0.0 MiB/s, stalled"]
+
+
+def test_a_terminal_has_one_line_that_changes_and_lines_that_stay():
+    stays, line, clock = [], [], Clock()
+    transfer = Transfer(stays.append, overwrite=line.append, clock=clock)
+    transfer("copying", 0, GIB)
+    clock.now_s += 1
+    transfer("copying", GIB // 4, GIB)
+    transfer.note("copied a")
+    clock.now_s += 1
+    transfer("copying", GIB // 2, GIB)
+    shown = "copying: 0.25 of 1.00 GiB (25%), 256.0 MiB/s, 3 s left"
+    assert line == [shown, "", "copying: 0.50 of 1.00 GiB (50%), 256.0 MiB/s, 2 s left"]
+    assert stays == ["copied a"]

@@ -17,8 +17,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.auth import identity_pool
 
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
 from scripts.client import access
-from scripts.client.access import AccessError, IdTokenSource, ServerAccess, open_access
+from scripts.client.access import AccessError, IdTokenSource, ServerAccess, open_access, open_stack_access
+from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
 
@@ -109,6 +112,13 @@ def test_a_tunnel_that_never_opens_ends_at_its_limit(monkeypatch):
 def test_a_tunnel_may_take_as_long_as_the_first_connection_of_gcloud():
     start_s, update_of_metadata_s, attempts_s = 20, 60, 10 * 5 + 10
     assert start_s + update_of_metadata_s + attempts_s < access.TUNNEL_OPEN_LIMIT_S
+
+
+@pytest.mark.parametrize("state", ["ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING"])
+def test_a_stack_whose_capacity_has_not_come_is_not_reached_for(state):
+    queued = {"target": "tpu", "auth": "tunnel", "location": "us-east5-a", "state": state}
+    with pytest.raises(AccessError, match=f"its request in us-east5-a was {state} .*; run `pulumi up` again"):
+        open_stack_access(from_json(StackOutputs, sample_outputs(**queued)))
 
 
 def test_the_refusal_of_a_stack_of_an_earlier_release_says_what_to_use():

@@ -1,131 +1,181 @@
-"""Staging copies what is missing, once, and says so in a manifest."""
+"""Staging copies what is missing, in parts, once, and says so in a manifest."""
 
+import hashlib
 import json
-from dataclasses import dataclass, field
+import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from contracts.staged_weights import MANIFEST
-from scripts.cloud.staging import FolderSource, SourceFile, stage
+from contracts.staged_weights import MANIFEST, PARTS, manifest_hash
+from scripts.cloud.staging import bucket as buckets
+from scripts.cloud.staging.copying import FilePart, parts_of
+from scripts.cloud.staging.sources import FolderSource, SourceFile
 from scripts.errors import ScriptError
+from tests.scripts.cloud.conftest import PART
 
-
-@dataclass
-class Blob:
-    bucket: "StagingBucket"
-    name: str
-    content: bytes = b""
-    metadata: dict | None = None
-
-    @property
-    def size(self):
-        return len(self.content)
-
-    def _put(self, content):
-        if self.bucket.uploads_left == 0:
-            raise ConnectionError
-        self.bucket.uploads_left -= 1
-        self.content = content
-        self.bucket.blobs[self.name] = self
-
-    def upload_from_file(self, file_obj, *, size, content_type, timeout, checksum):
-        parts = []
-        while part := file_obj.read(self.bucket.part_bytes):
-            parts.append(part)
-        assert sum(len(part) for part in parts) == size
-        self._put(b"".join(parts))
-
-    def upload_from_string(self, data, *, content_type, timeout):
-        self._put(data.encode())
-
-
-@dataclass
-class StagingBucket:
-    blobs: dict = field(default_factory=dict)
-    uploads_left: int = 10**6
-    part_bytes: int = 1024
-
-    def blob(self, blob_name, *, chunk_size=None):
-        return Blob(self, blob_name)
-
-    def list_blobs(self, *, prefix, timeout):
-        return [blob for name, blob in self.blobs.items() if name.startswith(prefix)]
+LARGE = random.Random(5).randbytes(40 * PART + 17)  # noqa: S311 - planted bytes, no secret
+"""41 parts: more than one compose joins."""
 
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    for name, content in {
-        "config.json": "{}",
-        "model-1.safetensors": "aa",
-        "model-2.safetensors": "bb",
-        "original.pth": "no",
-    }.items():
-        (tmp_path / name).write_text(content)
-    return FolderSource(folder=tmp_path)
+    for name, content in {"config.json": b'{"a": 1}', "model-2.safetensors": b"bb", "original.pth": b"no"}.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "model-1.safetensors").write_bytes(LARGE)
+    return tmp_path
 
 
-def quiet(file, copied):
-    """Nobody looks."""
+def test_a_file_has_its_parts_in_order_and_an_empty_one_has_one():
+    def ranges(size):
+        file = SourceFile(name="a", size_bytes=size, sha256=None)
+        return [(part.start, part.end, part.is_whole) for part in parts_of(file, 10)]
+
+    assert ranges(0) == [(0, 0, True)]
+    assert ranges(10) == [(0, 10, True)]
+    assert ranges(21) == [(0, 10, False), (10, 20, False), (20, 21, False)]
+    assert not FilePart(file=SourceFile(name="a", size_bytes=5, sha256=None), start=1, end=5).is_whole
 
 
-def test_everything_the_server_needs_is_copied_and_listed(checkpoint):
-    bucket = StagingBucket()
-    assert stage(checkpoint, bucket, "m", quiet) == (3, 0)
-    assert set(bucket.blobs) == {"m/config.json", "m/model-1.safetensors", "m/model-2.safetensors", f"m/{MANIFEST}"}
-    manifest = json.loads(bucket.blobs[f"m/{MANIFEST}"].content)
+def test_everything_the_server_needs_is_copied_and_listed(staging_world, checkpoint):
+    outcome = staging_world.stage(checkpoint)
+    assert (outcome.copied, outcome.kept) == (3, 0)
+    names = {"m/config.json", "m/model-1.safetensors", "m/model-2.safetensors", f"m/{MANIFEST}"}
+    found = staging_world.target.objects("")
+    assert set(found) == names
+    assert staging_world.content("m/model-1.safetensors") == LARGE
+    manifest = json.loads(staging_world.content(f"m/{MANIFEST}"))
     assert [file["name"] for file in manifest["files"]] == ["config.json", "model-1.safetensors", "model-2.safetensors"]
-    assert all(len(file["sha256"]) == 64 for file in manifest["files"])
-    assert manifest["config"] == {}
+    for file in manifest["files"]:
+        content = (checkpoint / file["name"]).read_bytes()
+        assert file["sha256"] == hashlib.sha256(content).hexdigest()
+        assert file["crc32c"] == buckets.crc32c(content) == found[f"m/{file['name']}"].crc32c
+        assert found[f"m/{file['name']}"].sha256 == file["sha256"]
+    assert manifest["config"] == {"a": 1}
+    assert manifest["revision"] == checkpoint.name
+    assert outcome.manifest == manifest_hash(manifest)
+    assert set(staging_world.writes().values()) == {1}
+    assert staging_world.progress[-1] == ("copying", len(LARGE) + 10, len(LARGE) + 10)
 
 
-@pytest.mark.parametrize(
-    ("content", "kept"),
-    [('{"model_type": "llama", "vocab_size": 7}', {"model_type": "llama", "vocab_size": 7}), ("no JSON", None)],
-)
-def test_the_manifest_repeats_the_config_so_that_the_planner_can_read_it(checkpoint, content, kept):
-    (checkpoint.folder / "config.json").write_text(content)
-    bucket = StagingBucket()
-    stage(checkpoint, bucket, "m", quiet)
-    assert json.loads(bucket.blobs[f"m/{MANIFEST}"].content)["config"] == kept
+def test_a_config_that_is_no_json_is_not_repeated(staging_world, checkpoint):
+    (checkpoint / "config.json").write_text("no JSON")
+    staging_world.stage(checkpoint)
+    assert json.loads(staging_world.content(f"m/{MANIFEST}"))["config"] is None
 
 
-def test_a_second_run_copies_nothing(checkpoint):
-    bucket = StagingBucket()
-    stage(checkpoint, bucket, "m", quiet)
-    assert stage(checkpoint, bucket, "m", quiet) == (0, 3)
+def test_a_second_run_copies_and_writes_nothing(staging_world, checkpoint):
+    first = staging_world.stage(checkpoint)
+    staging_world.forget()
+    again = staging_world.stage(checkpoint)
+    assert (again.copied, again.kept, again.manifest) == (0, 3, first.manifest)
+    assert staging_world.writes() == {}
 
 
-@given(broken_after=st.integers(min_value=0, max_value=3))
-def test_a_broken_copy_goes_on_where_it_stopped(tmp_path_factory, broken_after):
-    folder = tmp_path_factory.mktemp("checkpoint")
-    for name in ("config.json", "model-1.safetensors", "model-2.safetensors"):
-        (folder / name).write_text(name)
-    bucket = StagingBucket(uploads_left=broken_after)
-    with pytest.raises(ConnectionError):
-        stage(FolderSource(folder=folder), bucket, "m", quiet)
-    assert f"m/{MANIFEST}" not in bucket.blobs
-    bucket.uploads_left = 10**6
-    copied, kept = stage(FolderSource(folder=folder), bucket, "m", quiet)
-    assert (copied, kept) == (3 - broken_after, broken_after)
+def test_a_changed_file_of_the_same_size_is_copied_again(staging_world, checkpoint):
+    before = staging_world.stage(checkpoint)
+    (checkpoint / "model-2.safetensors").write_bytes(b"bc")
+    after = staging_world.stage(checkpoint)
+    assert (after.copied, after.kept) == (1, 2)
+    assert staging_world.content("m/model-2.safetensors") == b"bc"
+    assert after.manifest != before.manifest
 
 
-def test_others_objects_are_left_alone(checkpoint):
-    bucket = StagingBucket()
-    theirs = Blob(bucket, "m/theirs.bin", b"x")
-    bucket.blobs["m/theirs.bin"] = theirs
-    stage(checkpoint, bucket, "m", quiet)
-    assert bucket.blobs["m/theirs.bin"] is theirs
+def test_the_old_manifest_is_gone_while_files_change(staging_world, checkpoint, monkeypatch):
+    staging_world.stage(checkpoint)
+    (checkpoint / "model-2.safetensors").write_bytes(b"bc")
+    seen = []
+    upload = buckets.WeightsBucket.upload
+
+    def watched(self, name, *arguments, **options):
+        seen.append((name, f"m/{MANIFEST}" in self.objects("m/")))
+        return upload(self, name, *arguments, **options)
+
+    monkeypatch.setattr(buckets.WeightsBucket, "upload", watched)
+    staging_world.stage(checkpoint)
+    assert seen == [("m/model-2.safetensors", False), (f"m/{MANIFEST}", False)]
 
 
-def test_a_file_that_changed_on_the_way_is_refused(checkpoint):
-    class Lying(FolderSource):
-        def files(self):
-            return [SourceFile(name="config.json", size_bytes=2, sha256="0" * 64)]
+@pytest.mark.parametrize("broken_after", [0, 1, 7, 40, 41, 42])
+def test_a_broken_copy_goes_on_where_it_stopped(staging_world, checkpoint, monkeypatch, broken_after):
+    left = iter(range(broken_after))
+    upload = buckets.WeightsBucket.upload
 
-    with pytest.raises(ScriptError, match=r"config.json has SHA-256 .* after the download, .* run this again"):
-        stage(Lying(folder=checkpoint.folder), StagingBucket(), "m", quiet)
+    def failing(self, name, *arguments, **options):
+        if name != f"m/{MANIFEST}" and next(left, None) is None:
+            raise ScriptError("no more")
+        return upload(self, name, *arguments, **options)
+
+    monkeypatch.setattr(buckets.WeightsBucket, "upload", failing)
+    with pytest.raises(ScriptError, match="no more"):
+        staging_world.stage(checkpoint)
+    monkeypatch.setattr(buckets.WeightsBucket, "upload", upload)
+    outcome = staging_world.stage(checkpoint)
+    assert outcome.copied + outcome.kept == 3
+    assert staging_world.content("m/model-1.safetensors") == LARGE
+    assert {count for name, count in staging_world.writes().items() if "-" in name and PARTS in name} <= {1}
+    assert [name for name in staging_world.target.objects("") if name.startswith(PARTS)] == []
+
+
+def test_a_damaged_part_of_an_earlier_run_is_not_accepted(staging_world, checkpoint):
+    damaged, wrong_size = f"{PARTS}/m/model-1.safetensors/0-1000", f"{PARTS}/m/model-1.safetensors/1000-2000"
+    staging_world.put(damaged, b"x" * PART)
+    staging_world.put(wrong_size, LARGE[1000:1999])
+    staging_world.put(f"{PARTS}/m/model-1.safetensors/2000-3000", LARGE[2000:3000])
+    staging_world.forget()
+    staging_world.stage(checkpoint)
+    assert staging_world.content("m/model-1.safetensors") == LARGE
+    writes = staging_world.writes()
+    assert (writes[damaged], writes[wrong_size]) == (1, 1)
+    assert f"{PARTS}/m/model-1.safetensors/2000-3000" not in writes
+
+
+def test_parts_of_another_size_and_of_other_files_are_deleted(staging_world, checkpoint):
+    for name in ("gone.safetensors/0-5", "model-1.safetensors/0-500"):
+        staging_world.put(f"{PARTS}/m/{name}", b"x")
+    staging_world.put(f"{PARTS}/other/model/0-5", b"theirs")
+    staging_world.put("m/theirs.bin", b"theirs")
+    staging_world.stage(checkpoint)
+    found = set(staging_world.target.objects(""))
+    assert {name for name in found if name.startswith(PARTS)} == {f"{PARTS}/other/model/0-5"}
+    assert "m/theirs.bin" in found
+
+
+def test_a_folder_that_changes_meanwhile_is_refused(staging_world, checkpoint):
+    class Changing(FolderSource):
+        def read(self, file, start, end):
+            data = FolderSource.read(self, file, start, end)
+            if start == 5000:
+                (self.folder / file.name).write_bytes(LARGE[:-1] + b"?")
+            return data
+
+    with pytest.raises(ScriptError, match=r"model-1.safetensors was changed while it was copied; run this again."):
+        staging_world.stage(Changing(folder=checkpoint))
+    found = staging_world.target.objects("m/")
+    assert "m/model-1.safetensors" not in found
+    assert f"m/{MANIFEST}" not in found
+    (checkpoint / "model-1.safetensors").write_bytes(LARGE)
+    staging_world.stage(checkpoint)
+    assert staging_world.content("m/model-1.safetensors") == LARGE
+
+
+def test_a_second_writer_is_noticed(staging_world, checkpoint, monkeypatch):
+    upload = buckets.WeightsBucket.upload
+
+    def late(self, name, *arguments, **options):
+        if name == "m/config.json":
+            staging_world.put("m/config.json", b"theirs")
+        return upload(self, name, *arguments, **options)
+
+    monkeypatch.setattr(buckets.WeightsBucket, "upload", late)
+    with pytest.raises(ScriptError, match=r"changed by somebody else while it was copied; end the other copy"):
+        staging_world.stage(checkpoint)
+
+
+def test_the_same_bytes_of_an_attempt_whose_answer_was_lost_are_taken(staging_world):
+    first = staging_world.target.upload("m/a", b"abc", replaced=None)
+    assert staging_world.target.upload("m/a", b"abc", replaced=None) == first
+    with pytest.raises(ScriptError, match="somebody else"):
+        staging_world.target.upload("m/a", b"abd", replaced=None)
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
@@ -133,21 +183,20 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
         FolderSource(folder=tmp_path).files()
 
 
-def test_a_large_file_is_reported_part_by_part(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(b"x" * 100)
-    seen = []
-    stage(
-        FolderSource(folder=tmp_path),
-        StagingBucket(part_bytes=40),
-        "m",
-        quiet,
-        lambda work, done, total: seen.append((work, done, total)),
+def test_a_bucket_that_does_not_exist_is_one_sentence(staging_world, checkpoint):
+    staging_world.bucket = "no-such-bucket"
+    with pytest.raises(ScriptError, match=r"^Cloud Storage refused: 404 .*bucket does not exist"):
+        staging_world.stage(checkpoint)
+
+
+def test_the_hash_of_a_manifest_is_that_of_its_files_alone():
+    def manifest(*files, **more):
+        return {"schema": 1, "files": list(files), **more}
+
+    one = {"name": "a", "size_bytes": 1, "sha256": "00", "crc32c": "AA=="}
+    two = {"name": "b", "size_bytes": 2, "sha256": None, "crc32c": "BB=="}
+    told = manifest_hash(manifest(one, two, revision="x"))
+    assert told == manifest_hash(manifest(two, one, revision="y"))
+    assert (
+        len({told, *(manifest_hash(manifest(one, {**two, key: "9"})) for key in ("name", "size_bytes", "crc32c"))}) == 4
     )
-    assert [(done, total) for work, done, total in seen if work == "uploading model.safetensors"] == [
-        (40, 100),
-        (80, 100),
-        (100, 100),
-        (100, 100),
-    ]
-    assert ("checking model.safetensors", 100, 100) in seen

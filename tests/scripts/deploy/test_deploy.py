@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from contracts.exit_codes import ExitCode
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
 from scripts.cli.command import run_command
 from scripts.deploy import __main__ as command
 from scripts.deploy.run import NOT_BROUGHT_BACK, DeployRequest, deploy_stack
 from scripts.deploy.steps import BenchVerdict, EngineSteps, git, other_checkout
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
+from tests.scripts.sample_outputs import sample_outputs
 
 NEW, GOOD = "b" * 40, "a" * 40
 
@@ -80,7 +83,7 @@ def test_a_commit_that_passes_is_the_next_one_to_roll_back_to():
 @pytest.mark.parametrize(
     ("world", "reason"),
     [
-        (World(up_error="no capacity"), "`pulumi up` failed: no capacity"),
+        (World(up_error="no capacity"), "The deployment failed: no capacity"),
         (World(failing=("smoke after",)), "The smoke checks failed."),
         (World(failing=("bench after",)), "The benchmark failed"),
         (World(worse=True), "It got worse."),
@@ -197,5 +200,24 @@ def test_a_preview_environment_takes_the_settings_of_its_stack(checkout, monkeyp
     monkeypatch.setattr(
         engine, "change", lambda *a, **_: asked.append((a, (checkout / "Pulumi.pr-12.yaml").read_text()))
     )
+    monkeypatch.setattr("scripts.deploy.steps.stack_outputs", lambda _: from_json(StackOutputs, sample_outputs()))
     EngineSteps(stack="pr-12", out=checkout, source="a", threshold=0.1).up()
     assert asked == [(("pr-12", "up"), "config: {}\n")]
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_stack_with_a_roll_out_is_deployed_when_its_new_revision_has_the_requests(checkout, monkeypatch, code):
+    rollout = {"service": "s", "steps": [100], "requests": 4, "maxSlowdown": 1.5, "maxFailed": 0.0}
+    outputs = from_json(StackOutputs, sample_outputs(rollout=rollout))
+    asked = []
+    monkeypatch.setattr(engine, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
+    monkeypatch.setattr(engine, "change", lambda *a, **_: asked.append("up"))
+    monkeypatch.setattr("scripts.deploy.steps.stack_outputs", lambda _: outputs)
+    monkeypatch.setattr(EngineSteps, "_script", staticmethod(lambda *words: asked.append(words) or code))
+    steps = EngineSteps(stack="a", out=checkout, source=None, threshold=0.1)
+    if code:
+        with pytest.raises(ScriptError, match="left the requests with the revision that served before"):
+            steps.up()
+    else:
+        steps.up()
+    assert asked == ["up", ("rollout", "--stack", "a")]

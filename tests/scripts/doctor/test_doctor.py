@@ -21,7 +21,10 @@ from google.oauth2.credentials import Credentials
 from localcloud.world import oauth
 from localcloud.world.scenario import Images, OperationDurations, Run, Scenario, Tpu
 from scripts.cli.command import run_command
-from scripts.cloud import google_api, staging
+from scripts.cloud import google_api
+from scripts.cloud.staging.bucket import WeightsBucket
+from scripts.cloud.staging.copying import CopyPlan, stage
+from scripts.cloud.staging.sources import FolderSource
 from scripts.doctor import model
 from scripts.doctor.__main__ import COMMAND
 from scripts.doctor.diagnosis import Check, Diagnosis
@@ -187,8 +190,9 @@ class World:
             self.admin("POST", f"/storage/storage/v1/b?project={PROJECT}", {"name": name, "location": "us-east4"})
         prefix = re.search(r"model: google/(\S+)", self.settings[stack])[1]
         self.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", self.cloud.token)
-        bucket = staging.bucket(name, PROJECT)
-        staging.stage(staging.FolderSource(folder=checkpoint), bucket, prefix, lambda _file, _copied: None)
+        source, target = FolderSource(folder=checkpoint), WeightsBucket(name, PROJECT)
+        plan = CopyPlan(source=source, target=target, prefix=prefix)
+        stage(plan, lambda _file, _copied: None, lambda _work, _done, _total: None)
         self.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
         if without:
             self.admin("DELETE", f"/storage/storage/v1/b/{name}/o/{prefix}%2F{without}")
@@ -463,6 +467,24 @@ def test_gcloud_and_its_alpha_component(world):
     world.gcloud("core")
     (world.folder / "bin" / "gcloud").write_text("#!/bin/sh\nexit 1\n")
     assert world.state("gcloud", "tpu-v6e4") == "cannot be told"
+
+
+def test_docker_and_its_daemon_for_a_stack_whose_image_is_built(world):
+    def docker(script):
+        path = world.folder / "bin" / "docker"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return world.line("Docker", "tpu-v6e4")
+
+    assert "Docker" not in {line["check"] for line in world.doctor("tpu-v6e4")[1]["checks"]}
+    world.write(
+        "tpu-v6e4",
+        ("  gemma-serving:weights: hub\n", "  gemma-serving:weights: hub\n  gemma-serving:image: vllm-tpu-w4a16\n"),
+    )
+    assert world.state("Docker", "tpu-v6e4") == "missing"
+    found = docker("echo 28.0.1")
+    assert (found["state"], found["detail"]) == ("ok", "version 28.0.1")
+    assert "permission denied" in docker("echo permission denied >&2; exit 1")["detail"]
 
 
 def test_no_credentials_are_missing(world):

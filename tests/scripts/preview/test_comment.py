@@ -225,6 +225,7 @@ def test_the_settings_that_replace_capacity_are_those_of_the_provider():
     replacing = {item.name for item in INPUTS if item.change == "replace"}
     spelled = {
         "project": "gcp:project",
+        "api": "tpu.api",
         "acceleratorType": "tpu.acceleratorType",
         "runtimeVersion": "tpu.runtimeVersion",
         "provisioningModel": "tpu.provisioning",

@@ -3,9 +3,11 @@
 import hashlib
 
 import pytest
+from gcp_tpu_provider.desired_state import SECOND
 
 from contracts.labels import Ownership
 from scripts.cloud.google_api import GoogleListError
+from scripts.cloud.requests import RENEWAL_SUFFIX
 from scripts.errors import ScriptError
 from scripts.recover.kinds import KINDS, UNKNOWN, Owner, Search, lookup
 from tests.google_bodies import google_answer, google_request
@@ -244,6 +246,21 @@ def test_a_queued_resource_is_found_in_a_zone_that_the_settings_no_longer_name()
     found = find(QUEUED, WANTED, {**ZONES, in_zone("b"): denied, in_zone("c"): queued(URN)})
     assert (found.owner, found.id) == (Owner.OURS, "projects/p/queuedResources/gemma-dev")
     assert found.outputs["zone"] == "c"
+
+
+def test_the_second_queued_resource_of_a_renewal_is_found_beside_the_first_or_alone():
+    of_b = (in_zone("a")[0], f"{in_zone('a')[1]}-b")
+    found = find(QUEUED, WANTED, {**ZONES, of_b: queued(URN)})
+    assert (found.owner, found.id) == (Owner.OURS, "projects/p/queuedResources/gemma-dev")
+    assert found.outputs["name"].endswith("/gemma-dev-b")
+    both = find(QUEUED, WANTED, {**ZONES, of_b: queued(URN), in_zone("a"): queued(URN)})
+    assert both.outputs["name"].endswith("/gemma-dev")
+    assert both.name.count("gemma-dev") == 2
+    assert find(QUEUED, WANTED, {**ZONES, of_b: queued("another")}).owner is Owner.NOBODY
+
+
+def test_the_suffix_of_the_second_id_is_the_providers():
+    assert RENEWAL_SUFFIX == SECOND
 
 
 def test_a_queued_resource_of_another_program_counts_only_where_it_is_in_the_way():

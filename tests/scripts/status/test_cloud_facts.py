@@ -10,6 +10,7 @@ from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.errors import ScriptError
 from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
+from scripts.status.judge import drift_of
 from tests.scripts.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.status.planted import DOCUMENT, NAME, queued, service, stack_resource, state
 
@@ -75,6 +76,19 @@ def test_a_document_that_somebody_changed_is_not_the_declared_one(world):
     found = facts(world, state(queued()))
     assert found.declared != found.stored
     assert found.running == "old"
+
+
+def test_after_a_failed_change_the_document_that_serves_is_not_the_one_that_was_asked_for(world):
+    """The engine keeps the inputs of before when an update fails in part; the outputs have what was asked for."""
+    asked = '{"schema":1,"port":1}'
+    published = {"phase": "failed", "document_hash": document_hash(asked), "serving_hash": document_hash(DOCUMENT)}
+    publish(world, machine(world, asked), **published)
+    kept = queued()
+    found = facts(world, state({**kept, "outputs": {**kept["outputs"], "metadata": {DOCUMENT_METADATA_KEY: asked}}}))
+    assert found.declared == found.stored == document_hash(asked)
+    assert found.running == document_hash(DOCUMENT)
+    (sentence,) = drift_of(found, "tpu")
+    assert "failed, and the machine went back to the last good one" in sentence
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 import os
 import socket
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from scripts.pulumi.locks import StackLock
 from scripts.pulumi.state import StackState
-from scripts.status.judge import drift_of, next_command, waits_of
+from scripts.status.judge import drift_of, end_warning, next_command, waits_of
 from scripts.status.refresh import _sentences
 from scripts.status.report import CloudFacts, StackStatus
 from tests.scripts.status.planted import queued, state, urn
@@ -78,6 +78,10 @@ def test_each_situation_names_the_next_command(status, kept, locks, command):
         (None, ()),
         (replace(READY, stored="b", running="b"), ("changed outside of Pulumi: b, not a",)),
         (replace(READY, running="b"), ("The document b serves, not yet a",)),
+        (
+            replace(READY, phase="failed", declared="b", stored="b"),
+            ("The document a serves: b failed, and the machine went back to the last good one.",),
+        ),
         (replace(READY, stored="b" * 64), ("changed outside of Pulumi: bbbbbbbbbbbb, not a",)),
         (replace(READY, state="MISSING"), ("What serves is MISSING",)),
     ],
@@ -88,9 +92,50 @@ def test_what_runs_is_compared_with_what_was_declared(cloud, words):
     assert all(part in sentence for part, sentence in zip(words, found, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("left", "age_s", "warned"),
+    [
+        (timedelta(minutes=29), 3600.0, True),
+        (timedelta(minutes=31), 3600.0, False),
+        (timedelta(hours=16), 6 * 86400.0 + 8 * 3600, True),
+        (timedelta(hours=17), 6 * 86400.0, False),
+        (timedelta(minutes=10), None, True),
+    ],
+)
+def test_the_end_of_the_run_is_warned_of_when_little_is_left(left, age_s, warned):
+    cloud = replace(READY, deadline=(NOW + left).isoformat(), age_s=age_s)
+    warning = end_warning(replace(DEPLOYED, cloud=cloud), NOW.timestamp())
+    assert bool(warning) is warned
+    assert warned is ("pulumi up --refresh --stack x" in warning)
+
+
+def test_a_machine_without_an_end_is_not_warned_of():
+    assert end_warning(DEPLOYED, NOW.timestamp()) == ""
+
+
 def test_a_wait_says_where_for_what_and_since_when():
     cloud = CloudFacts(state="WAITING_FOR_RESOURCES", place="us-east5-a", state_since="2026-11-01T11:45:00Z")
     assert waits_of(EMPTY, (), cloud, NOW) == ["us-east5-a: WAITING_FOR_RESOURCES since 11:45 UTC (15 min)."]
+
+
+def test_capacity_that_came_since_the_last_up_is_for_the_next_one():
+    kept = state(queued(state="ACCEPTED"))
+    assert waits_of(kept, (), READY, NOW) == [
+        "The capacity has come since the last `pulumi up`. The next one takes it over."
+    ]
+    assert next_command(DEPLOYED, kept, ()) == "pulumi up --stack x"
+    taken = state(queued(state="ACTIVE"))
+    assert waits_of(taken, (), READY, NOW) == []
+    assert next_command(DEPLOYED, taken, ()) == "python -m scripts.connect --stack x"
+
+
+def test_a_renewal_that_is_not_finished_is_for_the_next_up():
+    name = "projects/p/locations/us-east5-a/queuedResources/gemma-x-b"
+    kept = state(queued(state="ACTIVE", renewalName=name, renewalState="WAITING_FOR_RESOURCES"))
+    assert waits_of(kept, (), READY, NOW) == [
+        "A renewal is not finished: gemma-x-b in us-east5-a was WAITING_FOR_RESOURCES. The next `pulumi up` goes on with it."
+    ]
+    assert next_command(DEPLOYED, kept, ()) == "pulumi up --stack x"
 
 
 def test_locks_and_creations_that_never_ended_are_waits():

@@ -17,6 +17,8 @@ from contracts.outputs import StackOutputs
 from scripts.cli.command import run_command
 from scripts.cloud.parallel import each_within
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.pulumi.engine import NOT_LOGGED_IN
+from scripts.pulumi.state import StackState
 from scripts.status import __main__ as command
 from scripts.status import collect
 from scripts.status.__main__ import COMMAND, StatusOptions, watch_lines
@@ -321,3 +323,22 @@ def test_tasks_answer_fail_or_are_late_each_for_itself():
     assert one == (1, None)
     assert str(two[1]) == "No."
     assert isinstance(three[1], TimeoutError)
+
+
+def test_a_missing_login_is_said_once_and_names_the_login(monkeypatch, capsys):
+    lost = [StackState(stack=name, status="unreadable", detail=NOT_LOGGED_IN) for name in ("one", "two")]
+    monkeypatch.setattr(collect.states, "all_states", lambda: lost)
+    assert run_command(COMMAND, []) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("pulumi login`") == 1
+    assert "recover" not in said.err
+
+
+def test_one_unreadable_state_leaves_the_others_shown(monkeypatch):
+    found = [
+        StackState(stack="one", status="unreadable", detail=NOT_LOGGED_IN),
+        StackState(stack="two", status="missing", detail="It is not deployed."),
+    ]
+    monkeypatch.setattr(collect.states, "all_states", lambda: found)
+    assert [status.stack for status in collect.collect(StatusRequest()).stacks] == ["one", "two"]

@@ -39,7 +39,7 @@ def resource(kind, **inputs):
         (
             "gcp-tpu:index:QueuedResource",
             {"project": "p", "zones": ["a", "b"], "queuedResourceId": "q"},
-            ["projects/p/locations/a/queuedResources/q", "projects/p/locations/b/queuedResources/q"],
+            [f"projects/p/locations/{zone}/queuedResources/{name}" for name in ("q", "q-b") for zone in "ab"],
         ),
         (
             "gcp:cloudrunv2/service:Service",

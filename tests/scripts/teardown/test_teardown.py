@@ -178,6 +178,25 @@ def test_the_bucket_can_be_kept(desk):
     assert not policy.get("bindings")
 
 
+def test_a_retained_bucket_stays_with_size_price_and_command_until_it_is_asked_for(desk):
+    name = f"{PROJECT}-gemma-x-models"
+    labels = {**owner(STACK).labels, "gemma-serving-retained": "true"}
+    desk.world.bucket(name, labels, "m/config.json", "m/model.safetensors")
+    desk.world.secret("gemma-x-hf-token", owner(STACK).labels)
+    code, report, _ = desk.run("--yes")
+    assert (code, report["clean"], report["left"]) == (ExitCode.DONE, True, [])
+    [kept] = report["kept"]
+    assert kept["name"] == f"projects/_/buckets/{name}"
+    assert kept["command"] == f"gcloud storage rm --recursive gs://{name}" or name in kept["command"]
+    assert kept["size_gib"] == 0.0
+    assert kept["usd_per_month"] == 0.0
+    assert desk.world.resources() == {name}
+    assert desk.run("--yes", "--keep-bucket", "--include-retained")[0] == ExitCode.REFUSED
+    code, report, _ = desk.run("--yes", "--include-retained")
+    assert (code, report["kept"]) == (ExitCode.DONE, [])
+    assert desk.world.resources() == set()
+
+
 def test_all_stacks_of_the_product_go_and_nothing_else(desk):
     desk.world.everything("x")
     desk.world.everything("y", zone="us-east5-b")
@@ -235,7 +254,7 @@ def test_the_receipt_as_text_says_what_was_done_and_read(desk):
     assert run_command(COMMAND, ["--stack", STACK, "--yes"]) == ExitCode.DONE
     said = desk.capsys.readouterr().out
     assert "teardown: x: 0 resources destroyed, " in said
-    assert f"Nothing is left: 62 lists of 12 kinds of resources in {PROJECT} have nothing with its marks." in said
+    assert f"Nothing is left: 63 lists of 13 kinds of resources in {PROJECT} have nothing with its marks." in said
     assert "Receipt: .work/teardown/x-" in said
 
 

@@ -1,0 +1,73 @@
+"""The manifest of a staged checkpoint: removed before the first change, written after the last."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from contracts.staged_weights import MANIFEST, manifest_hash
+from scripts.cloud.staging.bucket import BucketObject, WeightsBucket, as_json, crc32c
+from scripts.cloud.staging.sources import SourceFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """A file as it lies in the bucket."""
+
+    file: SourceFile
+    sha256: str | None
+    """None if neither the source nor this copy has read the bytes: a bucket without a manifest was copied inside Google."""
+    crc32c: str
+
+    def entry(self) -> Mapping[str, object]:
+        """Return the file's line of the manifest."""
+        return {
+            "name": self.file.name,
+            "size_bytes": self.file.size_bytes,
+            "sha256": self.sha256,
+            "crc32c": self.crc32c,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingOutcome:
+    """What one run did."""
+
+    copied: int
+    """Files that this run completed."""
+    kept: int
+    """Files that were complete already."""
+    manifest: str
+    """`manifest_hash` of what lies in the bucket now."""
+
+
+def withdraw_manifest(target: WeightsBucket, prefix: str, present: Mapping[str, BucketObject]) -> None:
+    """Remove the manifest of a folder whose files are about to change: it would describe a mixture."""
+    before = present.get(f"{prefix}/{MANIFEST}")
+    if before is not None:
+        target.delete(before)
+
+
+def write_manifest(
+    target: WeightsBucket, prefix: str, revision: str, config: bytes | None, files: Sequence[StagedFile]
+) -> str:
+    """Write the manifest unless it is there already, and return its hash. `config` is the checkpoint's config.json."""
+    document = {
+        "schema": 1,
+        "revision": revision,
+        "config": _parsed(config),
+        "files": [file.entry() for file in files],
+    }
+    name, data = f"{prefix}/{MANIFEST}", as_json(document)
+    before = target.objects(name).get(name)
+    if before is None or before.crc32c != crc32c(data):
+        target.upload(name, data, replaced=before)
+    return manifest_hash(document)
+
+
+def _parsed(config: bytes | None) -> object:
+    """Return the config.json for the manifest, so that the planner needs no other file; None if it is no JSON."""
+    try:
+        return None if config is None else cast("object", json.loads(config))
+    except ValueError:
+        return None

@@ -1,0 +1,197 @@
+"""Where a checkpoint comes from: a folder, or the Hugging Face hub at one commit. Both are read in parts, in any order."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from scripts.cloud import google_api
+from scripts.cloud.hub import hub_errors
+from scripts.errors import CommandRefusedError, ScriptError
+
+_WANTED: Final = (".safetensors", ".json", ".jinja", ".model", ".txt")
+"""Files that vLLM reads. Weights in other formats would double the copy."""
+_READ_LIMIT_S: Final = 120.0
+"""Longest silence of the hub within one part."""
+_PARTIAL: Final = 206
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """One file of a checkpoint."""
+
+    name: str
+    size_bytes: int
+    sha256: str | None
+    """What the source states: the hub does for large files. None if nobody has read the file yet."""
+    git_sha1: str | None = None
+    """Git's id of the file, which the hub states for small files."""
+    changed_ns: int = 0
+    """When a local file was last changed, in nanoseconds since 1970."""
+
+
+class CheckpointSource(Protocol):
+    """A checkpoint that can be read."""
+
+    @property
+    def revision(self) -> str:
+        """Name of this very checkpoint: a commit, or a folder."""
+        ...
+
+    def files(self) -> Sequence[SourceFile]:
+        """List the files that vLLM reads."""
+        ...
+
+    def read(self, file: SourceFile, start: int, end: int) -> bytes:
+        """Return the bytes from `start` up to `end`. Raises ScriptError if the source cannot be read or is another file by now."""
+        ...
+
+    def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:
+        """Compare the hashes of all bytes that were read with what the source states. Raises ScriptError if they differ."""
+        ...
+
+
+class RunningHash(Protocol):
+    """A hash of bytes that come in order."""
+
+    def update(self, data: bytes, /) -> None:
+        """Add bytes."""
+        ...
+
+    def hexdigest(self) -> str:
+        """Return the hash of all bytes so far."""
+        ...
+
+
+def is_wanted(name: str) -> bool:
+    """Return whether vLLM reads a file."""
+    return Path(name).suffix in _WANTED
+
+
+def git_blob(size_bytes: int) -> RunningHash:
+    """Return a hash that gives Git's id of a file once all its bytes were added."""
+    return hashlib.sha1(f"blob {size_bytes}\0".encode(), usedforsecurity=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderSource:
+    """A checkpoint in a local folder."""
+
+    folder: Path
+
+    @property
+    def revision(self) -> str:
+        """Name of the folder."""
+        return self.folder.name
+
+    def files(self) -> Sequence[SourceFile]:
+        """List the folder's files. Raises CommandRefusedError if it has no config.json."""
+        if not (self.folder / "config.json").is_file():
+            raise CommandRefusedError(
+                f"{self.folder} has no config.json, so it is not a checkpoint; name the folder that `hf download` wrote."
+            )
+        paths = sorted(path for path in self.folder.rglob("*") if path.is_file() and is_wanted(path.name))
+        return [self._listed(path) for path in paths]
+
+    def read(self, file: SourceFile, start: int, end: int) -> bytes:
+        """Return a part of a file. Raises ScriptError if it cannot be read or is shorter by now."""
+        try:
+            with (self.folder / file.name).open("rb") as stream:
+                stream.seek(start)
+                data = stream.read(end - start)
+        except OSError as error:
+            raise ScriptError(f"{self.folder / file.name} cannot be read: {error.strerror}.") from None
+        if len(data) != end - start:
+            raise self._changed(file)
+        return data
+
+    def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:  # noqa: ARG002 - a folder states no hashes
+        """Raise ScriptError if the file was changed since it was listed."""
+        try:
+            now = self._listed(self.folder / file.name)
+        except OSError:
+            raise self._changed(file) from None
+        if now != file:
+            raise self._changed(file)
+
+    def _listed(self, path: Path) -> SourceFile:
+        found = path.stat()
+        name = path.relative_to(self.folder).as_posix()
+        return SourceFile(name=name, size_bytes=found.st_size, sha256=None, changed_ns=found.st_mtime_ns)
+
+    def _changed(self, file: SourceFile) -> ScriptError:
+        return ScriptError(f"{self.folder / file.name} was changed while it was copied; run this again.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubSource:
+    """A checkpoint of the Hugging Face hub at one commit. The token comes from HF_TOKEN or the hub client's login."""
+
+    model: str
+    revision: str
+    """Commit of the hub."""
+    repository: Sequence[SourceFile]
+    """All files of the repository at the commit."""
+
+    def files(self) -> Sequence[SourceFile]:
+        """List the files that vLLM reads."""
+        return [file for file in self.repository if is_wanted(file.name)]
+
+    def read(self, file: SourceFile, start: int, end: int) -> bytes:
+        """Download a part of a file. The hub redirects to its storage, Xet's too, which answers ranges.
+
+        Raises:
+            ScriptError: as `hub_errors` does, and if the answer is not that part of a file of this size.
+        """
+        from huggingface_hub import hf_hub_url  # noqa: PLC0415 - slow to load
+        from huggingface_hub.utils import (  # noqa: PLC0415
+            build_hf_headers,  # pyright: ignore[reportUnknownVariableType] - partly untyped
+            hf_raise_for_status,
+            http_backoff,  # pyright: ignore[reportUnknownVariableType] - partly untyped
+        )
+
+        headers = {**build_hf_headers(), "Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+        url = hf_hub_url(self.model, file.name, revision=self.revision)
+        with hub_errors(self.model, "run this again to go on where it stopped"):
+            answer = http_backoff("GET", url, headers=headers, timeout=_READ_LIMIT_S) if end > start else None
+            if answer is None:
+                return b""
+            hf_raise_for_status(answer)
+        whole = answer.status_code != _PARTIAL and (start, end) == (0, file.size_bytes)
+        if not whole and answer.headers.get("Content-Range") != f"bytes {start}-{end - 1}/{file.size_bytes}":
+            said = answer.headers.get("Content-Range") or f"HTTP {answer.status_code} without a range"
+            raise ScriptError(
+                f"{urlsplit(str(answer.url)).hostname} answered {said} for bytes {start}-{end - 1} of {file.name} "
+                f"({file.size_bytes} bytes); run this again."
+            )
+        if len(answer.content) != end - start:
+            raise ScriptError(f"{file.name}: the hub sent {len(answer.content)} bytes instead of {end - start}.")
+        return answer.content
+
+    def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:
+        """Raise ScriptError if the file's hash is not what the hub states."""
+        for what, found, stated in (("SHA-256", sha256, file.sha256), ("Git id", git_sha1, file.git_sha1)):
+            if stated not in {None, found}:
+                raise ScriptError(
+                    f"{file.name} has {what} {found} after the download, the hub says {stated}; run this again."
+                )
+
+
+def hub(model: str, revision: str | None) -> HubSource:
+    """Resolve a revision of the hub to a commit. Raises ScriptError if the hub cannot be reached or does not know the model."""
+    from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
+
+    with hub_errors(model, "pass --from FOLDER with a downloaded checkpoint"):
+        info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=google_api.CALL_LIMIT_S)
+    files = [
+        SourceFile(
+            name=s.rfilename,
+            size_bytes=s.size or 0,
+            sha256=s.lfs.sha256 if s.lfs else None,
+            git_sha1=None if s.lfs else s.blob_id,
+        )
+        for s in info.siblings or []
+    ]
+    return HubSource(model=model, revision=info.sha or "", repository=files)

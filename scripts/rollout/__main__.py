@@ -1,0 +1,103 @@
+"""Give the requests of a Cloud Run stack to its new revision, step by step, and back to the old one if a check fails.
+
+  python -m scripts.rollout --stack NAME
+  python -m scripts.rollout --stack NAME --to gemma-NAME-00003-abc
+
+It is for stacks with cloudRun.rollout: there `pulumi up` makes a new revision without requests. docs/cloud-run.md describes the steps.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command, say
+from scripts.cli.options import JsonSwitch, Option, StackName
+from scripts.errors import CommandRefusedError
+
+if TYPE_CHECKING:
+    from scripts.rollout.run import Rollout
+
+IMAGE_PULL_S: Final = 15 * 60
+"""For the import of an image and what Cloud Run does around a start, beside the start-up budget; assumed, on the safe side."""
+SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutOptions:
+    """Options of the command."""
+
+    stack: StackName
+    to: Annotated[
+        str | None,
+        Option("Give all requests to this revision at once, without checks: back to an older one.", metavar="REVISION"),
+    ] = None
+    as_json: JsonSwitch = False
+
+
+def _rollout(options: RolloutOptions) -> ExitCode:
+    rollout = _of_stack(options.stack)
+    report = rollout.to_latest() if options.to is None else rollout.to_revision(options.to)
+    if options.as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        shares = ", ".join(f"{revision} {percent} %" for revision, percent in report.traffic.items())
+        print(f"{report.stack}: {report.outcome}. {report.reason}\nRequests: {shares}")
+    return report.exit_code
+
+
+def _of_stack(stack: str) -> "Rollout":
+    from scripts.cloud.google_api import connect
+    from scripts.pulumi import engine
+    from scripts.pulumi.deployment import read_deployment
+    from scripts.pulumi.locks import past_dead_locks
+    from scripts.pulumi.stack import outputs_in
+    from scripts.rollout.gates import TagGates
+    from scripts.rollout.run import Rollout
+    from scripts.rollout.service import ServiceAtGoogle
+
+    resources = read_deployment(stack).resources
+    outputs = outputs_in(stack, resources)
+    if outputs.rollout is None:
+        raise CommandRefusedError(
+            f"Stack {stack} has no cloudRun.rollout, so that `pulumi up` moves its requests; set it in Pulumi.{stack}.yaml, "
+            f"such as cloudRun.rollout: {{ steps: [10, 50, 100] }}, and run `pulumi up --stack {stack}`."
+        )
+    tell = partial(say, "rollout")
+    service = ServiceAtGoogle(
+        api=connect(), name=outputs.rollout.service, limit_s=outputs.smoke.startup_budget_s + IMAGE_PULL_S
+    )
+    urns = [resource.urn for resource in resources if resource.type == SERVICE_TYPE and not resource.delete]
+    targets = [word for urn in urns for word in ("--target", urn)]
+    hint = f"The requests go where this command said. Run `pulumi refresh --stack {stack}` when nothing else runs."
+
+    def refresh() -> None:
+        tell("letting the stack's state take over the traffic")
+        past_dead_locks(stack, lambda: engine.change(stack, "refresh", *targets, after_failure=hint), report=tell)
+
+    return Rollout(
+        stack=stack,
+        plan=outputs.rollout,
+        service=service,
+        gates=TagGates(stack=stack, outputs=outputs, service_url=str(service.read().get("uri")), say=tell),
+        refresh=refresh,
+        say=tell,
+    )
+
+
+COMMAND: Final = Command(
+    name="rollout",
+    help=__doc__,
+    options=RolloutOptions,
+    run=_rollout,
+    after_interrupt=(
+        "The requests stay as they were divided last, and every revision that gets some has passed its checks. "
+        "Run the same command again to go on, or with --to REVISION to go back."
+    ),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))

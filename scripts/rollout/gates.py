@@ -1,0 +1,105 @@
+"""The checks of a revision by the URL of its tag: the smoke checks, and a short benchmark."""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from contracts.outputs import StackOutputs
+from scripts.bench.points import Sweep
+from scripts.bench.progress import reporter_for_stderr
+from scripts.bench.settings import SweepSettings
+from scripts.bench.store import read_results
+from scripts.bench.sweep import run_sweep, seed_of
+from scripts.client.access import IdTokenSource, ServerAccess, open_stack_access
+from scripts.errors import ScriptError
+from scripts.rollout.decisions import Measured
+from scripts.smoke.run import run_smoke
+from scripts.smoke.target import stack_target
+
+CONCURRENCY: Final = 4
+INPUT_TOKENS: Final = 128
+OUTPUT_TOKENS: Final = 64
+
+
+class Gates(Protocol):
+    """How a revision is checked."""
+
+    def smoke(self, url: str) -> str:
+        """Run the smoke checks, and return what failed as a sentence; empty if nothing did."""
+        ...
+
+    def measure(self, url: str, requests: int) -> Measured:
+        """Run the short benchmark."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagGates:
+    """The checks of the stack's server at the URL of a tag.
+
+    The audience of identity tokens stays the service's own URL: that is what Cloud Run accepts, also for the URL of a tag.
+    """
+
+    stack: str
+    outputs: StackOutputs
+    service_url: str
+    say: Callable[[str], None]
+
+    def smoke(self, url: str) -> str:
+        """Run all smoke checks with the thresholds of the stack's outputs."""
+        with self._open() as access:
+            report = run_smoke(self._at(access, url), stack_target(self.stack, self.outputs), self.say)
+        if report.interrupted:
+            raise KeyboardInterrupt
+        if report.passed:
+            return ""
+        failed = [f"{check.name}: {check.outcome.measured} {check.outcome.detail}".strip() for check in report.failed]
+        return f"The smoke checks failed: {'; '.join(failed) or 'not all of them ran'}."
+
+    def measure(self, url: str, requests: int) -> Measured:
+        """Send some requests of one length, four at a time, and return the figures."""
+        with self._open() as access, tempfile.TemporaryDirectory(prefix="rollout-") as folder:
+            settings = SweepSettings(
+                url=url,
+                model=self.outputs.served_model,
+                tokenizer=self.outputs.model,
+                out=Path(folder) / "bench",
+                max_failed=1.0,
+            )
+            sweep = Sweep(
+                concurrency=(CONCURRENCY,),
+                request_rate=(),
+                input_tokens=(INPUT_TOKENS,),
+                output_tokens=(OUTPUT_TOKENS,),
+                requests=requests,
+                duration_s=None,
+                seed=seed_of(settings, None),
+            )
+            outcome = run_sweep(settings, sweep, self._at(access, url), reporter_for_stderr())
+            if outcome.ending == "interrupted":
+                raise KeyboardInterrupt
+            results = read_results(settings.out) if outcome.stored else []
+        if outcome.ending == "client failed":
+            raise ScriptError(f"The benchmark of {url} failed on this machine: {outcome.detail}.")
+        return _measured(results[-1]) if results else Measured(requests=0, failed=0, ttft_s=None, tok_per_s=None)
+
+    def _open(self) -> AbstractContextManager[ServerAccess]:
+        return open_stack_access(self.outputs)
+
+    def _at(self, access: ServerAccess, url: str) -> ServerAccess:
+        tokens = IdTokenSource(self.service_url) if access.id_tokens is not None else None
+        return replace(access, base_url=url.rstrip("/"), id_tokens=tokens)
+
+
+def _measured(result: dict[str, Any]) -> Measured:
+    completed, failed = int(result["completed"]), int(result["failed"])
+    ttft_ms = result["median_ttft_ms"]
+    return Measured(
+        requests=completed + failed,
+        failed=failed,
+        ttft_s=ttft_ms / 1000 if ttft_ms is not None and completed else None,
+        tok_per_s=result["output_throughput"] if completed else None,
+    )

@@ -1,0 +1,98 @@
+"""The service at Google: read it, move its traffic with its etag, delete revisions. Each change waits for its end."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from time import monotonic
+from typing import Final, cast
+
+from contracts.service_traffic import Service, TrafficTarget
+from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.rollout.decisions import has_traffic, short_name
+
+_WAIT: Final = {"timeout": "30s"}
+"""How long one `wait` of an operation waits at Google; less than the time limit of a call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAtGoogle:
+    """One service. `limit_s` is the longest time for one change: a revision without instances starts first."""
+
+    api: GoogleApi
+    name: str
+    limit_s: float
+
+    def read(self) -> Service:
+        """Return the service. Raises CommandRefusedError if it does not exist, ScriptError if it cannot be read."""
+        try:
+            return self.api.get("run", f"v2/{self.name}")
+        except GoogleListError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                raise CommandRefusedError(
+                    f"Service {short_name(self.name)} does not exist; run `pulumi up` first."
+                ) from None
+            raise ScriptError(f"Service {short_name(self.name)} could not be read: {error}") from None
+
+    def revisions(self) -> Sequence[Mapping[str, object]]:
+        """Return its revisions. Raises ScriptError."""
+        try:
+            pages = list(self.api.pages("run", f"v2/{self.name}/revisions"))
+        except GoogleListError as error:
+            raise ScriptError(f"The revisions of {short_name(self.name)} could not be listed: {error}") from None
+        return [
+            revision
+            for page in pages
+            for revision in cast("Sequence[Mapping[str, object]]", page.get("revisions") or ())
+        ]
+
+    def shift(self, seen: Service, targets: Sequence[TrafficTarget]) -> Service:
+        """Give the service this traffic, and return it as it is then. Nothing is sent if it has it.
+
+        Raises ScriptError: also if the service was changed since it was `seen`, and then nothing was changed here.
+        """
+        if has_traffic(seen, targets):
+            return seen
+        body = {"traffic": [target.to_api() for target in targets], "etag": seen.get("etag")}
+        try:
+            operation = self.api.patch("run", f"v2/{self.name}", body, {"updateMask": "traffic"})
+        except GoogleListError as error:
+            if error.status == HTTPStatus.CONFLICT:
+                # A request that was sent twice, because its first answer was lost, conflicts with itself.
+                after = self.read()
+                if has_traffic(after, targets):
+                    return after
+                raise ScriptError(
+                    f"Service {short_name(self.name)} was changed by somebody else in the meantime, so that its traffic was left as it is. "
+                    "Run the same command again when the other change has ended."
+                ) from None
+            raise ScriptError(f"The traffic could not be changed: {error}") from None
+        error = self._error_of(operation)
+        after = self.read()
+        # The operation of a service whose latest revision failed says so, although the traffic moved.
+        if not has_traffic(after, targets):
+            raise ScriptError(f"The traffic was not changed: {error or 'Google answered without a reason.'}")
+        return after
+
+    def delete_revision(self, revision: str) -> None:
+        """Delete a revision. Raises ScriptError."""
+        try:
+            operation = self.api.delete("run", f"v2/{self.name}/revisions/{revision}", {})
+        except GoogleListError as error:
+            raise ScriptError(f"Revision {revision} could not be deleted: {error}") from None
+        said = self._error_of(operation)
+        if said:
+            raise ScriptError(f"Revision {revision} could not be deleted: {said}")
+
+    def _error_of(self, operation: Mapping[str, object]) -> str:
+        """Wait for an operation, and return its error; empty if it succeeded."""
+        end_s = monotonic() + self.limit_s
+        while not operation.get("done"):
+            if monotonic() > end_s:
+                raise ScriptError(
+                    f"Google has not ended the change of {short_name(self.name)} within {self.limit_s:.0f} s. "
+                    "Run the same command again: it goes on from what Google has by then."
+                )
+            operation = self.api.post("run", f"v2/{operation.get('name')}:wait", _WAIT)
+        error = cast("Mapping[str, object]", operation.get("error") or {})
+        return str(error.get("message") or "")

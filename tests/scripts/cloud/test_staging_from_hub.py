@@ -1,0 +1,127 @@
+"""Staging reads a checkpoint of the hub in ranges, without a file on the disk, and checks every byte."""
+
+import hashlib
+import json
+import random
+import tempfile
+import threading
+
+import pytest
+
+from contracts.staged_weights import MANIFEST
+from scripts.cloud.staging.sources import HubSource, hub
+from scripts.errors import ScriptError
+from tests.scripts.cloud.small_hub import COMMIT, small_hub
+
+LARGE = random.Random(7).randbytes(12_345)  # noqa: S311 - planted bytes, no secret
+FILES = {"config.json": b"{}", "model.safetensors": LARGE, "README.md": b"not read", "empty.txt": b""}
+
+
+@pytest.fixture
+def world(staging_world, monkeypatch):
+    with small_hub(dict(FILES)) as running:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", running.url)
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            running.url + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", running.url)
+        monkeypatch.setenv("HF_TOKEN", "hf_canary")
+        monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
+        yield staging_world, running
+        # Reads that were under way when a copy failed: the hub's client of the next test is theirs, and what they meet ends its requests.
+        for thread in threading.enumerate():
+            if thread.name.startswith("ordered-"):
+                thread.join(60)
+
+
+def test_parts_come_by_range_and_nothing_is_written_to_the_disk(world, monkeypatch):
+    staging, running = world
+
+    def no_files(*_arguments, **_options):
+        raise AssertionError("a file was written")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_files)
+    monkeypatch.setattr("huggingface_hub.file_download.hf_hub_download", no_files)
+    source = hub("org/model", None)
+    assert source.revision == COMMIT
+    outcome = staging.stage(source)
+    assert outcome.copied == 3
+    assert staging.content("m/model.safetensors") == LARGE
+    assert staging.content("m/empty.txt") == b""
+    manifest = json.loads(staging.content(f"m/{MANIFEST}"))
+    assert manifest["revision"] == COMMIT
+    assert {file["name"]: file["sha256"] for file in manifest["files"]} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in FILES.items() if name != "README.md"
+    }
+    ranges = [wanted for place, name, wanted, _ in running.asked if (place, name) == ("storage", "model.safetensors")]
+    assert sorted(ranges) == sorted(
+        f"bytes={start}-{min(start + 1000, 12_345) - 1}" for start in range(0, 12_345, 1000)
+    )
+
+
+def test_the_token_goes_to_the_hub_and_not_to_its_storage(world):
+    staging, running = world
+    staging.stage(hub("org/model", None))
+    assert {(place, token) for place, _, _, token in running.asked} == {("hub", True), ("storage", False)}
+
+
+@pytest.mark.parametrize(("name", "what"), [("model.safetensors", "SHA-256"), ("config.json", "Git id")])
+def test_bytes_that_the_hub_does_not_state_are_refused_and_mended_by_the_next_run(world, name, what):
+    staging, running = world
+    running.damaged = {name}
+    with pytest.raises(ScriptError, match=rf"{name} has {what} .* after the download, the hub says .*; run this again"):
+        staging.stage(hub("org/model", None))
+    found = staging.target.objects("m/")
+    assert (f"m/{name}" in found, f"m/{MANIFEST}" in found) == (False, False)
+    running.damaged = set()
+    staging.stage(hub("org/model", None))
+    assert staging.content(f"m/{name}") == FILES[name]
+
+
+def test_a_busy_storage_is_asked_again(world):
+    staging, running = world
+    running.refusals = [503, 500, 503]
+    staging.stage(hub("org/model", None))
+    assert staging.content("m/model.safetensors") == LARGE
+
+
+def test_a_signed_link_that_expired_is_one_sentence(world):
+    staging, running = world
+    running.refusals = [403] * 40
+    with pytest.raises(ScriptError, match=r"The Hugging Face hub refused org/model: .*403"):
+        staging.stage(hub("org/model", None))
+
+
+def test_a_server_that_ignores_ranges_is_named(world):
+    staging, running = world
+    running.ignores_ranges = True
+    with pytest.raises(ScriptError, match=r"localhost answered HTTP 200 without a range for bytes .* of model"):
+        staging.stage(hub("org/model", None))
+
+
+def test_another_file_of_the_same_name_is_noticed(world):
+    staging, running = world
+    source = hub("org/model", None)
+    running.files["model.safetensors"] = LARGE + b"more"
+    with pytest.raises(ScriptError, match=r"localhost answered bytes .*/12349 for bytes .* \(12345 bytes\)"):
+        staging.stage(source)
+
+
+def test_a_second_run_reads_only_what_the_hub_states_no_sha256_for(world):
+    staging, running = world
+    staging.stage(hub("org/model", None))
+    running.asked.clear()
+    assert staging.stage(hub("org/model", None)).kept == 3
+    assert {name for _, name, _, _ in running.asked} == {"config.json"}
+
+
+def test_a_hub_that_cannot_be_reached_says_how_to_go_on(staging_world, monkeypatch):
+    source = HubSource(model="org/model", revision=COMMIT, repository=())
+    file = type("File", (), {"name": "a", "size_bytes": 5})()
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}"
+    )
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
+    with pytest.raises(ScriptError, match=r"cannot be reached .*; run this again to go on where it stopped"):
+        source.read(file, 0, 5)

@@ -1,0 +1,264 @@
+"""A roll-out: its decisions, every end that it can have, and an interruption at each step."""
+
+import pytest
+
+from contracts.exit_codes import ExitCode
+from contracts.outputs import RolloutPlan
+from contracts.service_traffic import BY_REVISION, LATEST
+from scripts.cloud.google_api import GoogleListError
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.rollout.decisions import (
+    Measured,
+    fault_of,
+    has_traffic,
+    stale_revisions,
+    state_of,
+    steps_left,
+    whole,
+)
+from scripts.rollout.run import Rollout
+from scripts.rollout.service import ServiceAtGoogle
+
+NAME = "projects/p/locations/r/services/s"
+PLAN = RolloutPlan(service=NAME, steps=(10, 50, 100), requests=4, max_slowdown=2.0, max_failed=0.0)
+FAST = Measured(requests=4, failed=0, ttft_s=0.1, tok_per_s=100.0)
+LABELS = {"managed-by": "gemma-serving", "gemma-serving-project": "gemma-serving", "gemma-serving-stack": "x"}
+READY = [{"type": "Ready", "state": "CONDITION_SUCCEEDED"}]
+
+
+class Google:
+    """Cloud Run as an API: one service, its revisions, etags; requests that end in an error can be planted."""
+
+    def __init__(self, *revisions, latest_ready=None, failed=()):
+        self.etag = 1
+        self.revisions = {
+            name: {"name": f"{NAME}/revisions/{name}", "createTime": f"2026-01-0{number}", "conditions": READY}
+            for number, name in enumerate(revisions, start=1)
+        }
+        for name in failed:
+            self.revisions[name]["conditions"] = []
+        self.ready = latest_ready or revisions[-1]
+        self.traffic = [
+            {"type": BY_REVISION, "revision": revisions[-2] if len(revisions) > 1 else revisions[-1], "percent": 100}
+        ]
+        self.seen, self.fail_at, self.answer_lost = [], None, False
+
+    def get(self, api, path):
+        assert (api, path) == ("run", f"v2/{NAME}")
+        statuses = []
+        for target in self.traffic:
+            tag = {"uri": f"https://{target['tag']}---s"} if target.get("tag") else {}
+            statuses.append({**target, **tag})
+        return {
+            "name": NAME,
+            "uri": "https://s",
+            "etag": str(self.etag),
+            "labels": LABELS,
+            "latestCreatedRevision": f"{NAME}/revisions/{list(self.revisions)[-1]}",
+            "latestReadyRevision": f"{NAME}/revisions/{self.ready}",
+            "traffic": self.traffic,
+            "trafficStatuses": statuses,
+        }
+
+    def patch(self, api, path, body, parameters):
+        assert parameters == {"updateMask": "traffic"}
+        self.seen.append([(each.get("revision"), each.get("percent", 0)) for each in body["traffic"]])
+        if self.fail_at == len(self.seen):
+            raise KeyboardInterrupt
+        if body["etag"] != str(self.etag):
+            raise GoogleListError(409, "Conflict", "")
+        self.etag += 1
+        self.traffic = body["traffic"]
+        if self.answer_lost:
+            raise GoogleListError(409, "Conflict", "")
+        return {"name": "o", "done": False}
+
+    def post(self, api, path, body):
+        assert path == "v2/o:wait"
+        return {"name": "o", "done": True}
+
+    def delete(self, api, path, parameters):
+        del self.revisions[path.rpartition("/")[2]]
+        return {"done": True}
+
+    def pages(self, api, path):
+        yield {"revisions": list(self.revisions.values())}
+
+    @property
+    def shares(self):
+        return {each["revision"]: each["percent"] for each in self.traffic if each.get("percent")}
+
+
+class Checks:
+    """Gates with planted figures: by default every check passes."""
+
+    def __init__(self, smoke="", slow_from=None):
+        self.smoke_fault, self.slow_from, self.asked, self.measured = smoke, slow_from, [], 0
+
+    def smoke(self, url):
+        self.asked.append(url)
+        return self.smoke_fault
+
+    def measure(self, url, requests):
+        self.asked.append(url)
+        if url.startswith("https://next"):
+            self.measured += 1
+            if self.measured == self.slow_from:
+                return Measured(requests=4, failed=0, ttft_s=0.5, tok_per_s=90.0)
+        return FAST
+
+
+def rollout(google, checks=None):
+    refreshed = []
+    made = Rollout(
+        stack="x",
+        plan=PLAN,
+        service=ServiceAtGoogle(api=google, name=NAME, limit_s=60),
+        gates=checks or Checks(),
+        refresh=lambda: refreshed.append(google.shares),
+        say=lambda _: None,
+    )
+    return made, refreshed
+
+
+def test_a_good_revision_gets_the_traffic_in_steps_and_is_pinned_without_tags():
+    google, checks = Google("s-1", "s-2"), Checks()
+    made, refreshed = rollout(google, checks)
+    report = made.to_latest()
+    assert [dict(step) for step in google.seen] == [
+        {"s-1": 100, "s-2": 0},
+        {"s-1": 90, "s-2": 10},
+        {"s-1": 50, "s-2": 50},
+        {"s-1": 0, "s-2": 100},
+        {"s-2": 100},
+    ]
+    assert google.traffic == [{"type": BY_REVISION, "revision": "s-2", "percent": 100}]
+    assert checks.asked[:3] == ["https://next---s", "https://last---s", "https://next---s"]
+    assert (report.outcome, report.exit_code, refreshed) == ("rolled out", ExitCode.DONE, [{"s-2": 100}])
+    assert [gate.share for gate in report.gates] == [0, 10, 50, 100]
+
+
+def test_smoke_checks_that_fail_leave_every_request_where_it_was():
+    google = Google("s-1", "s-2")
+    made, refreshed = rollout(google, Checks(smoke="The smoke checks failed: chat."))
+    report = made.to_latest()
+    assert (report.outcome, report.exit_code) == ("rolled back", ExitCode.FAILED)
+    assert "failed its check at 0 % of the requests. The smoke checks failed: chat." in report.reason
+    assert all(step[0] == ("s-1", 100) for step in google.seen)
+    assert refreshed == [{"s-1": 100}]
+
+
+@pytest.mark.parametrize(("slow_from", "share"), [(1, 0), (2, 10), (3, 50), (4, 100)])
+def test_a_revision_that_is_slow_at_any_share_goes_back_with_the_figure(slow_from, share):
+    google = Google("s-1", "s-2")
+    report = rollout(google, Checks(slow_from=slow_from))[0].to_latest()
+    assert (report.outcome, google.shares) == ("rolled back", {"s-1": 100})
+    assert report.gates[-1].share == share
+    assert "is 0.500 s, and 0.100 s with the old revision: 5.0 times slower; at most 2 times slower" in report.reason
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
+def test_after_an_interruption_at_any_step_something_serves_and_both_ways_are_one_command(at):
+    for go_on in (True, False):
+        google = Google("s-1", "s-2")
+        google.fail_at = at
+        with pytest.raises(KeyboardInterrupt):
+            rollout(google)[0].to_latest()
+        assert sum(google.shares.values()) == 100
+        google.fail_at = None
+        made = rollout(google)[0]
+        report = made.to_latest() if go_on else made.to_revision("s-1")
+        assert report.exit_code is ExitCode.DONE
+        assert google.traffic == [{"type": BY_REVISION, "revision": "s-2" if go_on else "s-1", "percent": 100}]
+
+
+def test_a_change_of_somebody_else_is_left_alone():
+    google = Google("s-1", "s-2")
+    service = ServiceAtGoogle(api=google, name=NAME, limit_s=60)
+    seen = service.read()
+    google.etag += 1
+    with pytest.raises(ScriptError, match="was changed by somebody else in the meantime"):
+        service.shift(seen, whole("s-2"))
+    assert google.shares == {"s-1": 100}
+
+
+def test_a_change_whose_answer_was_lost_is_seen_to_be_done():
+    google = Google("s-1", "s-2")
+    google.answer_lost = True
+    service = ServiceAtGoogle(api=google, name=NAME, limit_s=60)
+    assert has_traffic(service.shift(service.read(), whole("s-2")), whole("s-2"))
+
+
+def test_a_latest_revision_that_did_not_start_gets_nothing():
+    google = Google("s-1", "s-2", latest_ready="s-1", failed=("s-2",))
+    report = rollout(google)[0].to_latest()
+    assert (report.outcome, report.exit_code, google.seen) == ("failed", ExitCode.FAILED, [])
+    assert "Revision s-2 did not start, so that it gets no requests; s-1 serves." in report.reason
+
+
+def test_a_revision_that_has_all_requests_is_pinned_and_nothing_is_checked():
+    google, checks = Google("s-1"), Checks()
+    google.traffic = [{"type": LATEST, "percent": 100}]
+    report = rollout(google, checks)[0].to_latest()
+    assert (report.outcome, checks.asked) == ("nothing to do", [])
+    assert google.traffic == [{"type": BY_REVISION, "revision": "s-1", "percent": 100}]
+
+
+def test_stale_revisions_are_deleted_beyond_the_last_good_one():
+    google = Google("s-1", "s-2", "s-3", "s-4")
+    report = rollout(google)[0].to_latest()
+    assert list(report.retired) == ["s-1", "s-2"]
+    assert list(google.revisions) == ["s-3", "s-4"]
+    assert list(rollout(google)[0].to_latest().retired) == []
+
+
+def test_a_revision_with_requests_or_a_tag_or_of_a_foreign_service_is_never_deleted():
+    google = Google("s-1", "s-2", "s-3", "s-4", "s-5")
+    google.traffic = [
+        {"type": BY_REVISION, "revision": "s-1", "percent": 100},
+        {"type": BY_REVISION, "revision": "s-2", "tag": "mine"},
+    ]
+    service = google.get("run", f"v2/{NAME}")
+    revisions = list(google.revisions.values())
+    assert stale_revisions(service, revisions, ["s-5"]) == ["s-3", "s-4"]
+    assert stale_revisions({**service, "labels": {}}, revisions, ["s-5"]) == ()
+
+
+def test_going_back_to_a_revision_that_cannot_serve_names_those_that_can():
+    google = Google("s-1", "s-2", "s-3", failed=("s-2",))
+    made = rollout(google)[0]
+    with pytest.raises(CommandRefusedError, match=r"s-2 did not start; those that can serve are s-1, s-3\."):
+        made.to_revision("s-2")
+    with pytest.raises(CommandRefusedError, match="s-9 does not exist"):
+        made.to_revision("s-9")
+    assert google.seen == []
+
+
+def test_an_interrupted_roll_out_goes_on_with_the_next_step():
+    assert steps_left(PLAN, 0) == (10, 50, 100)
+    assert steps_left(PLAN, 10) == (50, 100)
+    google = Google("s-1", "s-2")
+    google.traffic = [
+        {"type": BY_REVISION, "revision": "s-1", "percent": 50},
+        {"type": BY_REVISION, "revision": "s-2", "percent": 50},
+    ]
+    state = state_of(google.get("run", f"v2/{NAME}"))
+    assert (state.phase, state.serving, state.latest, state.share) == ("roll out", "s-1", "s-2", 50)
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (FAST, ""),
+        (Measured(requests=4, failed=1, ttft_s=0.1, tok_per_s=100.0), "1 of 4 requests failed; at most 0 of them may"),
+        (Measured(requests=0, failed=0, ttft_s=None, tok_per_s=None), "0 of 0 requests failed"),
+        (Measured(requests=4, failed=0, ttft_s=0.19, tok_per_s=51.0), ""),
+        (
+            Measured(requests=4, failed=0, ttft_s=0.1, tok_per_s=40.0),
+            "40.0 tok/s, and the old one gives 100.0 tok/s: 2.5",
+        ),
+    ],
+)
+def test_a_measurement_is_judged_by_its_limits(now, said):
+    fault = fault_of(PLAN, FAST, now)
+    assert (said in fault) if said else fault == ""
