@@ -71,6 +71,7 @@ format: setup
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements.in -o requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt localcloud/requirements.in -o localcloud/requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements-agent.in -o requirements-agent.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements-dev.in -o requirements-dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt provider/pyproject.toml -o provider/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override tools/oracle/overrides.txt tools/oracle/requirements.in -o tools/oracle/requirements.txt

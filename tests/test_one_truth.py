@@ -34,6 +34,8 @@ EXITS = {"exit", "Exit", "SystemExit", "_exit"}
 ALLOWED: dict[tuple[str, str], str] = {
     ("0", "vm_agent/entry.py"): "the agent is a systemd unit, not a command; systemd asks only whether it failed",
     ("1", "vm_agent/entry.py"): "the same",
+    ("0", "vm_agent/starter.py"): "a container's program, not a command; Cloud Run asks only whether it failed",
+    ("1", "vm_agent/starter.py"): "the same",
     ("document-hash", "provider/gcp_tpu_provider/properties.py"): "documentation texts of the schema",
     ("--enable-auto-tool-choice", "localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
     ("--tool-call-parser", "localcloud/vllm/generation.py"): "the same",

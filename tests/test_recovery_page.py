@@ -95,6 +95,22 @@ NAMED = {
         ): ["was ACTIVE and is ... Run"],
         (
             "tests/provider/test_lifecycle.py",
+            "test_up_fails_with_the_servers_words_and_says_what_serves_and_what_to_do",
+        ): ["The old configuration serves: document"],
+        (
+            "tests/vm_agent/test_roll_back.py",
+            "test_a_document_that_compiles_longer_than_its_budget_is_rolled_back",
+        ): ["was not ready within ... (tpu.readyTimeout)"],
+        (
+            "tests/vm_agent/test_before_the_stop.py",
+            "test_that_never_fit_never_stop_the_old_server",
+        ): ["needs ... but only ... are free. Set tpu.bootDiskSizeGb"],
+        (
+            "tests/provider/test_lifecycle.py",
+            "test_is_said_with_what_to_do_afterwards",
+        ): ["Google deletes the machine of ... at"],
+        (
+            "tests/provider/test_lifecycle.py",
             "test_capacity_that_is_taken_away_during_the_wait_is_said",
         ): ["Google took the capacity away"],
         (

@@ -15,7 +15,18 @@ import pytest
 import requests
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("components", "contracts", "localcloud", "planning", "provider", "scripts", "stacks", "tools", "vm_agent")
+ROOMS = (
+    "components",
+    "contracts",
+    "images",
+    "localcloud",
+    "planning",
+    "provider",
+    "scripts",
+    "stacks",
+    "tools",
+    "vm_agent",
+)
 LIMIT_S = 480
 
 ASK = """

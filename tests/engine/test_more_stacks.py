@@ -1,15 +1,19 @@
 """Every further stack is planned and lives: up with the real CLI on the local cloud, the server answers, teardown leaves nothing."""
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
+from planning.images import built_images
 from tests.engine.conftest import HF_CANARY, KEY_CANARY, assert_nowhere_in_clear
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVEN_ELSEWHERE = {"tpu-v6e4", "l4-qat"}
 FAR = "tpu-v6e1-e4b"
+WHOLE_LIFE = {"tpu-v6e1-31b-w4a16", "tpu-v6e1-26b-w4a16", "tpu-v6e4-31b"}
+"""Stacks that are also previewed again, changed in place and measured: what they serve stands in no other test."""
 STACKS = sorted(
     {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")} - DRIVEN_ELSEWHERE
 )
@@ -39,6 +43,38 @@ def pulls_from_afar(workspace):
     return regions, [pair for pair in regions if pair[0] != pair[1]]
 
 
+def assert_built_and_pulled(workspace, stack, image):
+    """The image was built on the pinned base, pushed to the stack's repository, and pulled from there by the machine."""
+    resources = json.loads(workspace.state(stack))["checkpoint"]["latest"]["resources"]
+    (built,) = [resource for resource in resources if resource["type"] == "docker:index/image:Image"]
+    assert built["inputs"]["build"]["context"] == image.build_context
+    assert built["inputs"]["build"]["args"] == {"BASE_IMAGE": f"{image.repository}@{image.digest}"}
+    served = workspace.outputs(stack)["image"]
+    assert served == built["outputs"]["repoDigest"]
+    assert f"/gemma-{stack}/" in served
+    assert served in {pull["image"] for pull in workspace.admin("images")["pulls"] if "/nodes/" in pull["by"]}
+
+
+def assert_changed_in_place(workspace, stack):
+    """Nothing to do, smoke checks pass, a shorter length is a new document for the same machine, and the server has it."""
+    workspace.pulumi("preview", "--expect-no-changes", "--stack", stack)
+    assert workspace.script("smoke", "--stack", stack, "--json").json["passed"] is True
+    before = machines(workspace, stack)
+    workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "2048", "--stack", stack)
+    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+    assert machines(workspace, stack) == before
+    assert workspace.served_length(stack) == 2_048
+
+
+def machines(workspace, stack):
+    """The TPU machines that there are, with the moment in which each was created."""
+    zones = settings(stack)["tpu"]["zones"]
+    answers = [workspace.get("tpu", f"v2alpha1/projects/local-project/locations/{zone}/nodes") for zone in zones]
+    found = {node["name"]: node["createTime"] for answer in answers for node in answer.get("nodes", [])}
+    assert found
+    return found
+
+
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_stack_lives_with_secrets_in_no_sink_and_leaves_nothing(workspace, stack, elsewhere):
     wanted = settings(stack)
@@ -54,5 +90,9 @@ def test_a_stack_lives_with_secrets_in_no_sink_and_leaves_nothing(workspace, sta
     assert afar == []
     assert not elsewhere or ("europe-west4", "europe-west4") in regions
     assert workspace.served_length(stack) == wanted["vllm"]["maxModelLen"]
+    if "image" in wanted:
+        assert_built_and_pulled(workspace, stack, built_images("tpu")[wanted["image"]])
+    if stack in WHOLE_LIFE:
+        assert_changed_in_place(workspace, stack)
     assert_nowhere_in_clear(workspace, HF_CANARY, KEY_CANARY)
     assert workspace.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True

@@ -26,6 +26,7 @@ NEW_REPOSITORIES = tuple(
     for region in ("europe-west4", "southamerica-west1")
 )
 REPOSITORIES = "gemma-serving-image-repositories"
+ROLLOUT = "gemma-serving-rollout"
 
 pytestmark = pytest.mark.engine
 
@@ -79,6 +80,8 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_mos
             'metadata["startup-script"]',
             'metadata["enable-oslogin"]',
             f'metadata["{REPOSITORIES}"]',
+            f'metadata["{ROLLOUT}"]',
+            "ready.deadlineMetadataKey",
         }
         old, new = step["oldState"]["inputs"], step["newState"]["inputs"]
         assert new["metadata"].pop("enable-oslogin") == "TRUE"
@@ -86,11 +89,17 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_mos
             del inputs["metadata"]["startup-script"]
         # Not in the document, which a machine with an older agent could not read then: the server goes on.
         assert "europe-west4-docker.pkg.dev" in new["metadata"].pop(REPOSITORIES)
+        # The limits of a change, beside the document for the same reason: the server goes on.
+        assert "readyTimeoutS" in new["metadata"].pop(ROLLOUT)
+        # Where the provider tells the machine when Google deletes it.
+        assert new["ready"].pop("deadlineMetadataKey") == "gemma-serving-ends-at"
         # Later releases send the validity of the request. It counts for later requests only: no change is shown.
         assert new.pop("validUntilDurationS") == 3600
         assert "validUntilDurationS" not in old
         # Words for people: a change of them is none.
         assert new.pop("nextSteps")
+        # The provider's default: states of earlier releases, which name no API, are of the Cloud TPU API. No change is shown.
+        assert new.pop("api") == "cloud-tpu"
         assert old == new
 
 

@@ -35,6 +35,7 @@ def test_every_requirement_file_is_known():
     assert [path.relative_to(ROOT).as_posix() for path in LOCKED] == [
         "localcloud/requirements.txt",
         "provider/requirements.txt",
+        "requirements-agent.txt",
         "requirements-dev.txt",
         "requirements.txt",
     ]
@@ -43,7 +44,7 @@ def test_every_requirement_file_is_known():
 @pytest.mark.parametrize("path", LOCKED, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_pin_has_hashes_and_no_file_names_a_registry(path):
     found = hashes(path)
-    assert len(found) > 30
+    assert len(found) > 20
     assert [pin for pin, known in found.items() if not known] == []
     everywhere = hashes(ROOT / "requirements-dev.txt")
     assert {pin: known for pin, known in found.items() if everywhere[pin] != known} == {}

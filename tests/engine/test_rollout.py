@@ -1,0 +1,256 @@
+"""A roll-out on Cloud Run with the real CLI: `up` moves no request, the traffic moves in steps, and a bad revision never serves."""
+
+import contextlib
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+STACK = "l4-qat"
+CLIENT = """
+import json, pathlib, sys, requests
+from scripts.client.access import open_stack_access
+from scripts.pulumi.stack import stack_outputs
+outputs, stop = stack_outputs(sys.argv[1]), pathlib.Path(sys.argv[2])
+body = {"model": outputs.served_model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+answered, failed = 0, []
+with open_stack_access(outputs) as access:
+    while not stop.exists() or not answered:
+        try:
+            url = access.base_url + "/v1/chat/completions"
+            status = requests.post(url, json=body, headers=dict(access.headers()), timeout=300).status_code
+        except requests.RequestException as error:
+            status = repr(error)
+        if status == 200:
+            answered += 1
+        else:
+            failed.append(status)
+print(json.dumps({"answered": answered, "failed": failed}))
+"""
+
+PLANTED = """
+import json, os, pathlib, signal, sys, requests
+from scripts.cli.command import run_command
+from scripts.rollout.__main__ import COMMAND
+from scripts.rollout.service import ServiceAtGoogle
+
+shift = ServiceAtGoogle.shift
+
+def port_of(revision):
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            pairs = (each.partition("=") for each in path.read_bytes().decode().split(chr(0)))
+        except (OSError, UnicodeDecodeError):
+            continue
+        found = {name: value for name, _, value in pairs}
+        if found.get("K_REVISION") == revision and "VLLM_SIM_BIND_PORT" in found:
+            return found["VLLM_SIM_BIND_PORT"]
+
+def planted(self, seen, targets):
+    after = shift(self, seen, targets)
+    if [target.percent for target in targets] == [90, 10]:
+        if sys.argv[2] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        url = f"http://127.0.0.1:{port_of(targets[1].revision)}/_sim/faults"
+        slow = {"kind": "stall", "after_tokens": 0, "seconds": 30}
+        requests.post(url, json={"faults": [slow]}, timeout=60).raise_for_status()
+    return after
+
+ServiceAtGoogle.shift = planted
+sys.exit(run_command(COMMAND, ["--stack", sys.argv[1], "--json"]))
+"""
+BAD_CHANGES = {
+    "a bad flag": (
+        {"vllm.maxModelLen": 262144, "vllm.gpuMemoryUtilization": 0.85, "acceptFindings": ["FIT04"]},
+        "The KV cache cannot hold one request of 262,144 tokens",
+    ),
+    "an image that does not exist": (
+        {"image.repository": "vllm/vllm-openai", "image.digest": "sha256:" + "0" * 64, "image.version": "0.20.0"},
+        "not found",
+    ),
+    "too little memory": (
+        {"cloudRun.memory": "16Gi", "cloudRun.cpu": 4, "acceptFindings": ["FIT03"]},
+        "Memory limit of 16384 MiB exceeded",
+    ),
+}
+
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+
+
+@pytest.fixture(scope="module")
+def stack(workspace):
+    workspace.pulumi("stack", "init", STACK)
+    configure(workspace, "cloudRun.rollout", {"requests": 4, "maxSlowdown": 1000})
+    workspace.stage_nothing(STACK)
+    workspace.pulumi("up", "--yes", "--stack", STACK)
+    return workspace
+
+
+@contextlib.contextmanager
+def client_in_a_loop(workspace, found):
+    """Send one request after the other while the block runs; `found` gets what was answered."""
+    stop = workspace.folder / "stop"
+    stop.unlink(missing_ok=True)
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, STACK, str(stop)],
+        cwd=workspace.folder / "project",
+        env=workspace.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield
+    finally:
+        stop.touch()
+        found.update(json.loads(client.communicate(timeout=400)[0]))
+
+
+def service(workspace):
+    return workspace.get("run", f"v2/projects/local-project/locations/us-east4/services/gemma-{STACK}")
+
+
+def shares(workspace):
+    statuses = service(workspace)["trafficStatuses"]
+    return {
+        status.get("revision", latest(workspace)): status["percent"] for status in statuses if status.get("percent")
+    }
+
+
+def latest(workspace):
+    return service(workspace)["latestReadyRevision"].rpartition("/")[2]
+
+
+def configure(workspace, key, value):
+    """Set a key of the stack's file. `pulumi config set` writes a fraction as text."""
+    path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
+    document = yaml.safe_load(path.read_text())
+    first, *steps = f"gemma-serving:{key}".split(".")
+    at, name = document["config"], first
+    for step in steps:
+        at, name = at.setdefault(name, {}), step
+    at[name] = value
+    path.write_text(yaml.safe_dump(document))
+
+
+def up(workspace, expect=0):
+    return workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=expect)
+
+
+def assert_no_drift(workspace):
+    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
+    workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
+
+
+def test_after_a_first_deployment_nothing_changes(stack):
+    assert_no_drift(stack)
+    assert service(stack)["traffic"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
+
+
+def test_a_good_change_gets_its_requests_in_steps_and_no_request_fails(stack):
+    old, answers = latest(stack), {}
+    with client_in_a_loop(stack, answers):
+        configure(stack, "vllm.maxModelLen", 8192)
+        made = up(stack)
+        assert f"Revision {latest(stack)} has no requests yet" in made.text
+        assert shares(stack) == {old: 100}
+        assert_no_drift(stack)
+        status = stack.script("status", "--stack", STACK, "--json").json
+        assert status["stacks"][0]["next_command"] == f"python -m scripts.rollout --stack {STACK}"
+        report = stack.script("rollout", "--stack", STACK, "--json").json
+    assert (report["outcome"], report["traffic"]) == ("rolled out", {latest(stack): 100})
+    assert [gate["share"] for gate in report["gates"]] == [0, 10, 50, 100]
+    assert all(gate["measured"]["failed"] == 0 for gate in report["gates"])
+    assert latest(stack) != old
+    assert stack.served_length(STACK) == 8192
+    assert answers["failed"] == []
+    assert_no_drift(stack)
+
+
+@pytest.fixture
+def changed_back(stack):
+    """Give back the settings as they were, deploy them, and see that nothing is left to change."""
+    path = stack.folder / "project" / f"Pulumi.{STACK}.yaml"
+    original, serving = path.read_text(), shares(stack)
+    yield
+    path.write_text(original)
+    up(stack)
+    assert shares(stack) == serving
+    assert_no_drift(stack)
+
+
+@pytest.mark.parametrize("name", BAD_CHANGES)
+def test_a_bad_change_never_serves_and_up_says_why(stack, changed_back, name):
+    change, said = BAD_CHANGES[name]
+    before, answers = shares(stack), {}
+    with client_in_a_loop(stack, answers):
+        for key, value in change.items():
+            configure(stack, key, value)
+        failed = up(stack, expect=None)
+        assert failed.code != 0
+        assert said in failed.text
+        refused = stack.script("rollout", "--stack", STACK, "--json", expect=1).json
+    assert refused["outcome"] == "failed"
+    assert "did not start, so that it gets no requests" in refused["reason"]
+    assert shares(stack) == before
+    assert answers["failed"] == []
+
+
+def test_a_revision_that_becomes_slow_at_ten_percent_loses_its_requests_again(stack):
+    before, answers = shares(stack), {}
+    configure(stack, "cloudRun.rollout.maxSlowdown", 20)
+    configure(stack, "vllm.maxNumSeqs", 24)
+    with client_in_a_loop(stack, answers):
+        up(stack)
+        assert shares(stack) == before
+        report = stack.run(sys.executable, "-c", PLANTED, STACK, "slow", expect=1).json
+    assert report["outcome"] == "rolled back"
+    assert [(gate["share"], bool(gate["fault"])) for gate in report["gates"]] == [(0, False), (10, True)]
+    assert "failed its check at 10 % of the requests. The median time to the first token is " in report["reason"]
+    assert "at most 20 times slower is allowed (cloudRun.rollout.maxSlowdown)" in report["reason"]
+    assert report["revision"] not in report["traffic"]
+    assert shares(stack) == before
+    assert answers["failed"] == []
+    assert_no_drift(stack)
+
+
+def test_a_roll_out_that_was_killed_serves_and_goes_on(stack):
+    (old,) = shares(stack)
+    configure(stack, "cloudRun.rollout.maxSlowdown", 1000)
+    configure(stack, "vllm.maxNumSeqs", 12)
+    answers = {}
+    with client_in_a_loop(stack, answers):
+        up(stack)
+        new = latest(stack)
+        stack.run(sys.executable, "-c", PLANTED, STACK, "killed", expect=-9)
+        assert shares(stack) == {old: 90, new: 10}
+        # The program declares what Google has: the state is what is behind, and an `up` moves no request.
+        up(stack)
+        assert shares(stack) == {old: 90, new: 10}
+        report = stack.script("rollout", "--stack", STACK, "--json").json
+    assert [gate["share"] for gate in report["gates"]] == [10, 50, 100]
+    assert shares(stack) == {new: 100}
+    assert answers["failed"] == []
+    assert_no_drift(stack)
+
+
+def test_one_command_goes_back_to_the_revision_before_and_only_good_ones_are_kept(stack):
+    project = "v2/projects/local-project/locations/us-east4"
+    revisions = stack.get("run", f"{project}/services/gemma-{STACK}/revisions")["revisions"]
+    names = sorted(revision["name"].rpartition("/")[2] for revision in revisions)
+    (serving,) = shares(stack)
+    assert len(names) == 2
+    (before,) = set(names) - {serving}
+    answers = {}
+    with client_in_a_loop(stack, answers):
+        report = stack.script("rollout", "--stack", STACK, "--to", before, "--json").json
+    assert (report["outcome"], report["traffic"]) == ("gone back", {before: 100})
+    assert answers["failed"] == []
+    assert_no_drift(stack)
+    unknown = stack.script("rollout", "--stack", STACK, "--to", "gemma-nothing", expect=2)
+    assert f"Revision gemma-nothing does not exist; those that can serve are {', '.join(names)}." in unknown.err
+
+
+def test_teardown_leaves_nothing(stack):
+    assert stack.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True

@@ -1,0 +1,226 @@
+"""Changes of what a TPU machine serves, good and bad, under a client that never stops asking. With the real CLI.
+
+Requests may fail in the pause that the machine announces, and only there.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from datetime import datetime
+
+import pytest
+import requests
+import yaml
+
+from contracts.serving_document import document_hash
+
+STACK = "tpu-v6e1"
+UNKNOWN_FLAG = "--no-such-flag"
+CLIENT = """
+import json, sys, time, requests
+from scripts.client.access import open_stack_access
+from scripts.pulumi.stack import stack_outputs
+outputs = stack_outputs(sys.argv[1])
+body = {"model": outputs.model, "prompt": "a", "max_tokens": 8}
+with open_stack_access(outputs) as access, open(sys.argv[2], "a", buffering=1) as log:
+    while True:
+        began = time.time()
+        try:
+            url = access.base_url + "/v1/completions"
+            answer = requests.post(url, json=body, headers=dict(access.headers()), timeout=60)
+            failed = "" if answer.ok else f"{answer.status_code} {answer.text[:200]}"
+        except requests.RequestException as error:
+            failed = f"{type(error).__name__}: {error}"
+        print(json.dumps([began, time.time(), failed]), file=log)
+        time.sleep(0.1)
+"""
+
+pytestmark = pytest.mark.engine
+
+
+class Client:
+    """A client in a loop, through the tunnel, and what came of each request."""
+
+    def __init__(self, workspace):
+        self.log = workspace.folder / "requests.jsonl"
+        self.log.touch()
+        self.errors = (workspace.folder / "client.err").open("w")
+        argv = [sys.executable, "-c", CLIENT, STACK, str(self.log)]
+        self.process = subprocess.Popen(
+            argv, cwd=workspace.folder / "project", env=workspace.environment, stdout=self.errors, stderr=self.errors
+        )
+
+    def requests(self):
+        """Each request so far: when it began and ended, and why it failed, in seconds since 1970."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.endswith("]")]
+
+    def wait_for_answers(self):
+        """Wait for two answers to requests that begin from now on."""
+        now, deadline = time.time(), time.monotonic() + 120
+        while sum(not failed for began, _, failed in self.requests() if began > now) < 2:
+            assert self.process.poll() is None, "the client ended"
+            assert time.monotonic() < deadline, "the server does not answer the client"
+            time.sleep(0.1)
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait(60)
+        self.errors.close()
+
+
+def guest(workspace):
+    """What the machine publishes."""
+    resources = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
+    (queued,) = [resource for resource in resources if resource["type"] == "gcp-tpu:index:QueuedResource"]
+    url = f"{workspace.environment['LOCALCLOUD_URL']}/tpu/v2alpha1/{queued['outputs']['nodeName']}:getGuestAttributes"
+    answer = requests.post(url, json={"queryPath": "gemma-serving/"}, headers=workspace.identity, timeout=60).json()
+    return {item["key"]: item["value"] for item in answer["guestAttributes"][0]["queryValue"]["items"]}
+
+
+def pause_of(published):
+    """The announced pause in seconds since 1970, or None if there was none."""
+    limits = (published.get("pause-began-at", ""), published.get("pause-ended-at", ""))
+    return tuple(datetime.fromisoformat(text).timestamp() for text in limits) if all(limits) else None
+
+
+def failures_outside(done, pauses):
+    """The requests that failed and did not touch any of the pauses."""
+    return [
+        (began, ended, failed)
+        for began, ended, failed in done
+        if failed and not any(ended >= first and began <= last for first, last in pauses)
+    ]
+
+
+def change(workspace, **values):
+    """Write settings of the stack; None removes one."""
+    path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
+    settings = yaml.safe_load(path.read_text())
+    for key, value in values.items():
+        settings["config"].pop(f"gemma-serving:{key}", None)
+        if value is not None:
+            settings["config"][f"gemma-serving:{key}"] = value
+    path.write_text(yaml.safe_dump(settings))
+    return settings["config"]
+
+
+def up(workspace, expect=0):
+    return workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=expect)
+
+
+@pytest.fixture(scope="module")
+def deployed(workspace):
+    workspace.pulumi("stack", "init", STACK)
+    up(workspace)
+    client = Client(workspace)
+    client.wait_for_answers()
+    yield {"client": client, "pauses": [], "vllm": change(workspace)["gemma-serving:vllm"]}
+    client.end()
+
+
+def test_the_first_start_is_no_pause(workspace, deployed):
+    published = guest(workspace)
+    assert published["serving-hash"] == published["document-hash"]
+    assert pause_of(published) is None
+
+
+def test_the_machine_is_told_when_it_ends_and_says_so(workspace, deployed):
+    deadline = time.monotonic() + 120
+    while not (ends_at := guest(workspace).get("ends-at")):
+        assert time.monotonic() < deadline, "the machine does not know its end"
+        time.sleep(0.5)
+    assert ends_at == workspace.outputs(STACK)["deadline"]
+
+
+def test_a_good_change_fails_requests_in_its_pause_only(workspace, deployed):
+    deployed["vllm"]["maxNumSeqs"] = 64
+    change(workspace, vllm=deployed["vllm"])
+    done = up(workspace)
+    published = guest(workspace)
+    assert published["serving-hash"] == published["document-hash"]
+    deployed["good"] = published["serving-hash"]
+    pause = pause_of(published)
+    assert pause is not None
+    assert "requests failed for " in done.text
+    deployed["pauses"].append(pause)
+    deployed["client"].wait_for_answers()
+    assert failures_outside(deployed["client"].requests(), deployed["pauses"]) == []
+
+
+def test_an_unknown_flag_is_refused_in_the_preview_and_the_machine_is_not_touched(workspace, deployed):
+    change(workspace, vllm={**deployed["vllm"], "extraArgs": [UNKNOWN_FLAG]})
+    refused = workspace.pulumi("preview", "--stack", STACK, expect=None)
+    assert refused.code != 0
+    assert "ARG02" in refused.text
+    assert f"{UNKNOWN_FLAG} is no flag of vLLM" in refused.text
+    assert guest(workspace)["document-hash"] == deployed["good"]
+
+
+def test_a_bad_flag_is_rolled_back_and_up_says_why_and_what_serves(workspace, deployed):
+    change(workspace, acceptFindings=["ARG02"])
+    failed = up(workspace, expect=None)
+    assert failed.code != 0
+    assert f"unrecognized arguments: {UNKNOWN_FLAG}" in failed.text
+    assert f"The old configuration serves: document {deployed['good'][:12]}" in failed.text
+    published = guest(workspace)
+    assert (published["phase"], published["serving-hash"]) == ("failed", deployed["good"])
+    assert published["document-hash"] != deployed["good"]
+    deployed["bad"] = published
+    pause = pause_of(published)
+    assert pause is not None
+    deployed["pauses"].append(pause)
+    deployed["client"].wait_for_answers()
+    assert failures_outside(deployed["client"].requests(), deployed["pauses"]) == []
+
+
+def test_a_rolled_back_machine_is_shown_by_preview_and_status(workspace, deployed):
+    summary = workspace.pulumi("preview", "--json", "--refresh", "--stack", STACK).json["changeSummary"]
+    assert summary["update"] == 1
+    shown = workspace.script("status", "--stack", STACK).text
+    assert f"document {deployed['good'][:12]} serves" in " ".join(shown.split()), shown
+    assert "unrecognized arguments" in shown
+
+
+def test_the_same_bad_document_again_fails_again_without_a_pause(workspace, deployed):
+    failed = up(workspace, expect=None)
+    assert failed.code != 0
+    assert "does not try the same document a second time" in failed.text
+    assert pause_of(guest(workspace)) == deployed["pauses"][-1]
+
+
+def test_an_image_that_does_not_exist_never_stops_the_server(workspace, deployed):
+    image = {"repository": "vllm/vllm-tpu", "digest": f"sha256:{'0' * 64}", "version": "0.30.0"}
+    change(workspace, vllm=deployed["vllm"], acceptFindings=None, image=image)
+    failed = up(workspace, expect=None)
+    assert failed.code != 0
+    assert "Cannot pull image" in failed.text
+    assert f"The old configuration serves: document {deployed['good'][:12]}" in failed.text
+    published = guest(workspace)
+    assert (published["phase"], published["serving-hash"]) == ("failed", deployed["good"])
+    assert pause_of(published) is None
+    deployed["client"].wait_for_answers()
+    assert failures_outside(deployed["client"].requests(), deployed["pauses"]) == []
+
+
+def test_the_mended_configuration_needs_no_restart(workspace, deployed):
+    change(workspace, image=None)
+    up(workspace)
+    published = guest(workspace)
+    assert (published["phase"], published["document-hash"]) == ("ready", deployed["good"])
+    assert pause_of(published) is None
+    workspace.pulumi("preview", "--expect-no-changes", "--refresh", "--stack", STACK)
+    done = deployed["client"].requests()
+    assert failures_outside(done, deployed["pauses"]) == []
+    assert failures_outside(done, []), "the client was too slow to see a pause: nothing was proved"
+
+
+def test_a_failure_outside_of_the_pauses_would_be_found():
+    done = [[1.0, 2.0, ""], [3.0, 4.0, "refused"], [9.0, 9.5, "refused"]]
+    assert failures_outside(done, [(3.5, 8.0)]) == [(9.0, 9.5, "refused")]
+    assert len(document_hash("")) == 64
+
+
+def test_teardown(workspace, deployed):
+    deployed["client"].end()
+    workspace.script("teardown", "--stack", STACK, "--yes")
