@@ -32,7 +32,7 @@ class Gates(Protocol):
         ...
 
     def measure(self, url: str, requests: int) -> Measured:
-        """Run the short benchmark."""
+        """Run the short benchmark. Raises ScriptError if there are no figures."""
         ...
 
 
@@ -84,7 +84,9 @@ class TagGates:
             results = read_results(settings.out) if outcome.stored else []
         if outcome.ending == "client failed":
             raise ScriptError(f"The benchmark of {url} failed on this machine: {outcome.detail}.")
-        return _measured(results[-1]) if results else Measured(requests=0, failed=0, ttft_s=None, tok_per_s=None)
+        if not results:
+            raise ScriptError(f"The benchmark of {url} has no figures: {outcome.detail}.")
+        return _measured(results[-1])
 
     def _open(self) -> AbstractContextManager[ServerAccess]:
         return open_stack_access(self.outputs)

@@ -132,25 +132,39 @@ class Rollout:
         return self._finish(service, replace(state, share=ALL), progress, "rolled out")
 
     def _gate(self, service: Service, share: int, progress: "Progress", *, smoke: bool) -> str:
-        """Check the new revision, and return what is wrong with it; empty if nothing is."""
+        """Check the new revision, keep the result, and return what is wrong with it; empty if nothing is.
+
+        A check that cannot be made is a fault: a revision that does not answer must not keep its requests.
+        """
+        try:
+            gate = self._checked(service, share, progress, smoke=smoke)
+        except ScriptError as error:
+            gate = Gate(share=share, fault=f"It could not be checked: {error}")
+        progress.gates.append(gate)
+        return gate.fault
+
+    def _checked(self, service: Service, share: int, progress: "Progress", *, smoke: bool) -> Gate:
         urls = tag_urls(service)
         if not {NEXT_TAG, LAST_TAG} <= {*urls}:
-            raise ScriptError(
-                f"Google gave no URL for the tags {NEXT_TAG} and {LAST_TAG}, so that the new revision cannot be checked; the requests stay as they are."
-            )
+            raise ScriptError(f"Google gave no URL for the tags {NEXT_TAG} and {LAST_TAG}.")
         if smoke:
             self.say("checking what it answers")
             fault = self.gates.smoke(urls[NEXT_TAG])
             if fault:
-                progress.gates.append(Gate(share=share, fault=fault))
-                return fault
-            self.say("measuring the old revision")
-            progress.before = self.gates.measure(urls[LAST_TAG], self.plan.requests)
+                return Gate(share=share, fault=fault)
+            progress.before = self._measured_before(urls[LAST_TAG])
         self.say(f"measuring the new revision at {share} % of the requests")
         measured = self.gates.measure(urls[NEXT_TAG], self.plan.requests)
-        fault = fault_of(self.plan, progress.before, measured)
-        progress.gates.append(Gate(share=share, fault=fault, measured=measured))
-        return fault
+        return Gate(share=share, fault=fault_of(self.plan, progress.before, measured), measured=measured)
+
+    def _measured_before(self, url: str) -> Measured | None:
+        """Measure the old revision; None if it does not answer, because then the new one is what helps."""
+        self.say("measuring the old revision")
+        try:
+            return self.gates.measure(url, self.plan.requests)
+        except ScriptError as error:
+            self.say(f"the old revision could not be measured, so that nothing is compared with it: {error}")
+            return None
 
     def _back(self, service: Service, old: str, new: str, fault: str, progress: "Progress") -> RolloutReport:
         self.say(f"going back to {old}: {fault}")

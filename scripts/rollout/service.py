@@ -93,6 +93,12 @@ class ServiceAtGoogle:
                     f"Google has not ended the change of {short_name(self.name)} within {self.limit_s:.0f} s. "
                     "Run the same command again: it goes on from what Google has by then."
                 )
-            operation = self.api.post("run", f"v2/{operation.get('name')}:wait", _WAIT)
+            try:
+                operation = self.api.post("run", f"v2/{operation.get('name')}:wait", _WAIT)
+            except GoogleListError as error:
+                raise ScriptError(
+                    f"Google did not say how the change of {short_name(self.name)} ended ({error}). "
+                    "Run the same command again: it goes on from what Google has by then."
+                ) from None
         error = cast("Mapping[str, object]", operation.get("error") or {})
         return str(error.get("message") or "")

@@ -5,6 +5,7 @@ import pytest
 from contracts.exit_codes import ExitCode
 from contracts.outputs import RolloutPlan
 from contracts.service_traffic import BY_REVISION, LATEST
+from scripts.bench.points import SweepError
 from scripts.cloud.google_api import GoogleListError
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.rollout.decisions import (
@@ -42,12 +43,13 @@ class Google:
             {"type": BY_REVISION, "revision": revisions[-2] if len(revisions) > 1 else revisions[-1], "percent": 100}
         ]
         self.seen, self.fail_at, self.answer_lost = [], None, False
+        self.has_tag_urls, self.refuse_waiting = True, False
 
     def get(self, api, path):
         assert (api, path) == ("run", f"v2/{NAME}")
         statuses = []
         for target in self.traffic:
-            tag = {"uri": f"https://{target['tag']}---s"} if target.get("tag") else {}
+            tag = {"uri": f"https://{target['tag']}---s"} if target.get("tag") and self.has_tag_urls else {}
             statuses.append({**target, **tag})
         return {
             "name": NAME,
@@ -75,6 +77,8 @@ class Google:
 
     def post(self, api, path, body):
         assert path == "v2/o:wait"
+        if self.refuse_waiting:
+            raise GoogleListError(403, "Forbidden", "")
         return {"name": "o", "done": True}
 
     def delete(self, api, path, parameters):
@@ -92,8 +96,9 @@ class Google:
 class Checks:
     """Gates with planted figures: by default every check passes."""
 
-    def __init__(self, smoke="", slow_from=None):
+    def __init__(self, smoke="", slow_from=None, dead_from=None, dead=()):
         self.smoke_fault, self.slow_from, self.asked, self.measured = smoke, slow_from, [], 0
+        self.dead_from, self.dead = dead_from, dead
 
     def smoke(self, url):
         self.asked.append(url)
@@ -101,8 +106,12 @@ class Checks:
 
     def measure(self, url, requests):
         self.asked.append(url)
+        if url.startswith(self.dead):
+            raise SweepError(f"{url} cannot be measured: connection refused")
         if url.startswith("https://next"):
             self.measured += 1
+            if self.measured == self.dead_from:
+                raise SweepError(f"{url} cannot be measured: connection refused")
             if self.measured == self.slow_from:
                 return Measured(requests=4, failed=0, ttft_s=0.5, tok_per_s=90.0)
         return FAST
@@ -155,6 +164,39 @@ def test_a_revision_that_is_slow_at_any_share_goes_back_with_the_figure(slow_fro
     assert (report.outcome, google.shares) == ("rolled back", {"s-1": 100})
     assert report.gates[-1].share == share
     assert "is 0.500 s, and 0.100 s with the old revision: 5.0 times slower; at most 2 times slower" in report.reason
+
+
+@pytest.mark.parametrize(("dead_from", "share"), [(1, 0), (2, 10), (3, 50), (4, 100)])
+def test_a_revision_that_stops_answering_at_any_share_loses_its_requests(dead_from, share):
+    google = Google("s-1", "s-2")
+    made, refreshed = rollout(google, Checks(dead_from=dead_from))
+    report = made.to_latest()
+    assert (report.outcome, report.exit_code) == ("rolled back", ExitCode.FAILED)
+    assert google.traffic == [{"type": BY_REVISION, "revision": "s-1", "percent": 100}]
+    assert report.gates[-1].share == share
+    assert "It could not be checked: https://next---s cannot be measured: connection refused" in report.reason
+    assert refreshed == [{"s-1": 100}]
+
+
+def test_an_old_revision_that_does_not_answer_does_not_hold_up_the_new_one():
+    google = Google("s-1", "s-2")
+    report = rollout(google, Checks(dead=("https://last",)))[0].to_latest()
+    assert (report.outcome, report.before, google.shares) == ("rolled out", None, {"s-2": 100})
+
+
+def test_tags_without_a_url_give_every_request_to_the_old_revision():
+    google = Google("s-1", "s-2")
+    google.has_tag_urls = False
+    report = rollout(google)[0].to_latest()
+    assert (report.outcome, google.shares) == ("rolled back", {"s-1": 100})
+    assert "It could not be checked: Google gave no URL for the tags" in report.reason
+
+
+def test_an_operation_that_cannot_be_asked_for_is_one_sentence():
+    google = Google("s-1", "s-2")
+    google.refuse_waiting = True
+    with pytest.raises(ScriptError, match=r"did not say how the change of s ended \(Forbidden\)\. Run the same"):
+        rollout(google)[0].to_latest()
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
