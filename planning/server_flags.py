@@ -18,6 +18,13 @@ Kind = Literal["switch", "toggle", "value", "values", "optional"]
 _RELEASE: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 _NUMBER: Final = re.compile(r"-\d+(\.\d*)?|-\.\d+")
 _SHOWN_CHOICES: Final = 12
+_SIZE: Final = re.compile(r"\d+(\.\d+)?[kmgt]|auto", re.IGNORECASE)
+"""vLLM's human_readable_int_or_auto, beside plain whole numbers."""
+_NUMBERS: Final[Mapping[str, str]] = {
+    "int": "a whole number",
+    "float": "a number",
+    "size": "a whole number, such as 4096 or 4k",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,8 @@ class ServerFlag:
     """switch; toggle, which has a `--no-` form; value; values, one word or more; optional, one word or none."""
     choices: tuple[str, ...] = ()
     """The only values that are allowed; empty if any is allowed."""
+    number: str = ""
+    """int, float, or size (a whole number with k, M and so on); with a `?` where `None` is taken too. Empty if it need not be a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,8 @@ def _with_all_choices(flags: Mapping[str, ServerFlag], versions: Sequence[str]) 
     for spelling, flag in flags.items():
         found = [known.choices for version in versions if (known := _flags(version).get(spelling)) is not None]
         choices = tuple(dict.fromkeys(text for one in found for text in one)) if all(found) else ()
-        merged[spelling] = ServerFlag(flag.name, flag.kind, choices)
+        numbers = {known.number for version in versions if (known := _flags(version).get(spelling)) is not None}
+        merged[spelling] = ServerFlag(flag.name, flag.kind, choices, flag.number if len(numbers) == 1 else "")
     return merged
 
 
@@ -101,8 +111,10 @@ def _flags(version: str) -> Mapping[str, ServerFlag]:
         names = [word for word in words if word.startswith("-")]
         if not names:
             continue
-        kind, *choices = words[len(names) :]
-        flag = ServerFlag(names[0], kind, tuple(choices[0].split("|")) if choices else ())
+        kind, allowed = (*words[len(names) :], "")[:2]
+        is_number = allowed.startswith("<")
+        choices = tuple(allowed.split("|")) if allowed and not is_number else ()
+        flag = ServerFlag(names[0], kind, choices, allowed.strip("<>") if is_number else "")
         flags |= dict.fromkeys(names, flag)
         if kind == "toggle":
             flags[f"--no-{names[0].removeprefix('--')}"] = flag
@@ -198,7 +210,22 @@ def _value_problem(written: str, flag: ServerFlag, value: tuple[str, ...]) -> st
     if flag.choices and _plain(value[0]) not in {_plain(choice) for choice in flag.choices}:
         shown = ", ".join(flag.choices[:_SHOWN_CHOICES])
         return f"{written} has a value that it does not allow; allowed are {shown}{' and others' if len(flag.choices) > _SHOWN_CHOICES else ''}"
+    if flag.number and not _is_number(value[0], flag.number):
+        return f"{written} has a value that it does not allow; it takes {_NUMBERS[flag.number.rstrip('?')]}"
     return ""
+
+
+def _is_number(text: str, number: str) -> bool:
+    """Return whether vLLM's parser reads a text as this number."""
+    if number.endswith("?") and text in {"", "None"}:
+        return True
+    if number.startswith("size") and _SIZE.fullmatch(text.strip()):
+        return True
+    try:
+        float(text) if number.startswith("float") else int(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _plain(value: str) -> str:

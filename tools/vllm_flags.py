@@ -11,7 +11,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,10 +36,13 @@ class DeclaredFlag:
     kind: str
     """switch, toggle (with a `--no-` form), value, values (one or more words) or optional (none or one word)."""
     choices: tuple[str, ...] = ()
+    number: str = ""
+    """int, float or size (a whole number with k, M and so on); with a `?` where vllm takes `None` too. Empty if it need not be a number."""
 
     def line(self) -> str:
         """Return the flag as a line of the table."""
-        return " ".join((*self.names, self.kind, "|".join(self.choices))).rstrip()
+        number = f"<{self.number}>" if self.number else ""
+        return " ".join((*self.names, self.kind, "|".join(self.choices) or number)).rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class _Type:
 
     names: frozenset[str]
     literals: tuple[str, ...] = ()
+    field: str = ""
+    """The field of a dataclass that has it."""
 
 
 class _Source:
@@ -55,6 +60,7 @@ class _Source:
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self.trees = {name: ast.parse(text) for name, text in modules.items()}
+        self.sizes = frozenset(self._sizes())
         self.classes: dict[str, ast.ClassDef] = {}
         self._aliases: dict[str, ast.expr] = {}
         for tree in self.trees.values():
@@ -69,6 +75,16 @@ class _Source:
                         self._aliases.setdefault(name, value)
                     case _:
                         pass
+
+    def _sizes(self) -> Iterator[str]:
+        """Yield the fields that vllm reads as numbers with a suffix: the sets of names that have max_num_batched_tokens, and max_model_len."""
+        yield "max_model_len"
+        for tree in self.trees.values():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Set | ast.List | ast.Tuple):
+                    names = [item.value for item in node.elts if isinstance(item, ast.Constant)]
+                    if "max_num_batched_tokens" in names:
+                        yield from (name for name in names if isinstance(name, str))
 
     def function(self, module: str, name: str, owner: str = "") -> ast.FunctionDef:
         """Return a function, or a method of the class `owner`. Raises FlagsError."""
@@ -163,6 +179,7 @@ def flags_of(modules: Mapping[str, str]) -> list[DeclaredFlag]:
 def _declared(source: _Source, function: ast.FunctionDef) -> Iterator[DeclaredFlag]:
     """Yield the flags that `add_argument` declares, with what `get_kwargs` says of a dataclass's field."""
     kinds: dict[str, _Type | str] = {}
+    changed = frozenset(_with_another_parser(function))
     for node in ast.walk(function):
         match node:
             case ast.Assign(
@@ -171,7 +188,8 @@ def _declared(source: _Source, function: ast.FunctionDef) -> Iterator[DeclaredFl
             ):
                 kinds[name] = owner
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript() as value):
-                kinds[name] = _field_type(source, kinds, value) or "other"
+                found = _field_type(source, kinds, value)
+                kinds[name] = replace(found, field="") if found and name in changed else found or "other"
             case ast.Call(func=ast.Attribute(attr="add_argument")):
                 names = [
                     item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, str)
@@ -182,13 +200,23 @@ def _declared(source: _Source, function: ast.FunctionDef) -> Iterator[DeclaredFl
                 pass
 
 
+def _with_another_parser(function: ast.FunctionDef) -> Iterator[str]:
+    """Yield the names of arguments whose `type` is set by hand: what the field's annotation says of numbers does not hold for them."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value="type"))]):
+                yield name
+            case _:
+                pass
+
+
 def _field_type(source: _Source, kinds: Mapping[str, _Type | str], node: ast.expr) -> _Type | None:
     """Return the type behind `kwargs["field"]`, behind a name for it, or behind a dictionary that repeats it."""
     match node:
         case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(field))):
             owner = kinds.get(name)
             annotation = source.fields(owner).get(field) if isinstance(owner, str) else None
-            return source.type_of(annotation) if annotation is not None else None
+            return replace(source.type_of(annotation), field=field) if annotation is not None else None
         case ast.Name(id=name):
             known = kinds.get(name)
             return known if isinstance(known, _Type) else None
@@ -225,7 +253,22 @@ def _flag(
         case _:
             pass
     ordered = sorted(names, key=lambda name: not name.startswith("--"))
-    return DeclaredFlag(tuple(ordered), kind, choices)
+    number = "" if choices or kind != "value" else _number(source, field) if field else _plain_number(given.get("type"))
+    return DeclaredFlag(tuple(ordered), kind, choices, number)
+
+
+def _plain_number(parser: ast.expr | None) -> str:
+    """Return the number that `type=int` or `type=float` asks for."""
+    return parser.id if isinstance(parser, ast.Name) and parser.id in {"int", "float"} else ""
+
+
+def _number(source: _Source, allowed: _Type) -> str:
+    """Return the number that a field's type asks for (`_compute_kwargs` of arg_utils.py): int comes before float there."""
+    plain = allowed.names - {"None"}
+    if not allowed.field or not plain or plain - {"int", "float"}:
+        return ""
+    number = "size" if allowed.field in source.sizes else "int" if "int" in plain else "float"
+    return f"{number}?" if "None" in allowed.names else number
 
 
 def _kind(source: _Source, allowed: _Type) -> tuple[str, tuple[str, ...]]:
@@ -259,8 +302,10 @@ def _frontend(source: _Source, tree: ast.Module) -> Iterator[DeclaredFlag]:
         if isinstance(field, ast.Constant)
     }
     for name, annotation in source.fields("FrontendArgs").items():
-        kind, choices = _kind(source, source.type_of(annotation))
-        yield DeclaredFlag((f"--{name.replace('_', '-')}",), "value" if name in single else kind, choices)
+        allowed = replace(source.type_of(annotation), field=name)
+        kind, choices = _kind(source, allowed)
+        number = _number(source, allowed) if kind == "value" and not choices else ""
+        yield DeclaredFlag((f"--{name.replace('_', '-')}",), "value" if name in single else kind, choices, number)
 
 
 def read(path: Path) -> tuple[str, dict[str, str]]:
@@ -294,7 +339,7 @@ def text_of(version: str, flags: Sequence[DeclaredFlag]) -> str:
     """Return the table as a Python module."""
     lines = "\n".join(flag.line() for flag in flags)
     return (
-        f'"""Flags of `vllm serve` {version}: spellings, kind, and the values where they are closed. Written by tools/vllm_flags.py."""\n\n'
+        f'"""Flags of `vllm serve` {version}: spellings, kind, and the values where they are closed or numbers. Written by tools/vllm_flags.py."""\n\n'
         f'from typing import Final\n\nVERSION: Final = "{version}"\n'
         f'SOURCE: Final = "vllm {version}, source archive on the Python package index"\n'
         f'FLAGS: Final = """\n{lines}\n"""\n'

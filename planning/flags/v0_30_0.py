@@ -1,4 +1,4 @@
-"""Flags of `vllm serve` 0.30.0: spellings, kind, and the values where they are closed. Written by tools/vllm_flags.py."""
+"""Flags of `vllm serve` 0.30.0: spellings, kind, and the values where they are closed or numbers. Written by tools/vllm_flags.py."""
 
 from typing import Final
 
@@ -16,11 +16,11 @@ FLAGS: Final = """
 --allowed-methods value
 --allowed-origins value
 --api-key values
---api-server-count -asc value
+--api-server-count -asc value <int>
 --async-scheduling toggle
 --attention-backend value
 --attention-config -ac value
---block-size value
+--block-size value <int>
 --chat-template value
 --chat-template-content-format value auto|openai|string
 --code-revision value
@@ -31,9 +31,9 @@ FLAGS: Final = """
 --config value
 --config-format value
 --convert value auto|classify|embed|none
---cp-kv-cache-interleave-size value
---cpu-distributed-timeout-seconds value
---cpu-offload-gb value
+--cp-kv-cache-interleave-size value <int>
+--cpu-distributed-timeout-seconds value <int?>
+--cpu-offload-gb value <float>
 --cpu-offload-params values
 --cudagraph-capture-sizes values
 --cudagraph-metrics toggle
@@ -42,18 +42,18 @@ FLAGS: Final = """
 --data-parallel-external-lb -dpe toggle
 --data-parallel-hybrid-lb -dph toggle
 --data-parallel-multi-port-external-lb -dpm switch
---data-parallel-rank -dpn value
---data-parallel-rpc-port -dpp value
---data-parallel-size -dp value
---data-parallel-size-local -dpl value
---data-parallel-start-rank -dpr value
---data-parallel-supervisor-port value
---dbo-decode-token-threshold value
---dbo-prefill-token-threshold value
+--data-parallel-rank -dpn value <int>
+--data-parallel-rpc-port -dpp value <int>
+--data-parallel-size -dp value <int>
+--data-parallel-size-local -dpl value <int>
+--data-parallel-start-rank -dpr value <int>
+--data-parallel-supervisor-port value <int>
+--dbo-decode-token-threshold value <int>
+--dbo-prefill-token-threshold value <int>
 --dcp-comm-backend value a2a|ag_rs|None
---dcp-kv-cache-interleave-size value
+--dcp-kv-cache-interleave-size value <int>
 --dcp-q-replicate toggle
---decode-context-parallel-size -dcp value
+--decode-context-parallel-size -dcp value <int>
 --default-chat-template-kwargs value
 --default-mm-loras value
 --device-ids value
@@ -69,16 +69,16 @@ FLAGS: Final = """
 --disable-sliding-window toggle
 --disable-uvicorn-access-log toggle
 --distributed-executor-backend value
---distributed-timeout-seconds value
+--distributed-timeout-seconds value <int?>
 --download-dir value
---dp-supervisor-probe-failure-threshold value
---dp-supervisor-probe-interval-s value
---dp-supervisor-probe-timeout-s value
---dp-sync-interval value
+--dp-supervisor-probe-failure-threshold value <int>
+--dp-supervisor-probe-interval-s value <float>
+--dp-supervisor-probe-timeout-s value <float>
+--dp-sync-interval value <int>
 --dtype value auto|bfloat16|float|float16|float32|half
 --ec-manager-config value
 --ec-transfer-config value
---elastic-ep-max-dp-size value
+--elastic-ep-max-dp-size value <int>
 --enable-auto-tool-choice toggle
 --enable-batch-sharded-sampling toggle
 --enable-chunked-prefill toggle
@@ -131,10 +131,10 @@ FLAGS: Final = """
 --fully-sharded-loras toggle
 --gdn-prefill-backend value flashinfer|triton|cutedsl
 --generation-config value
---gpu-memory-utilization value
+--gpu-memory-utilization value <float>
 --grpc switch
---h11-max-header-count value
---h11-max-incomplete-event-size value
+--h11-max-header-count value <int>
+--h11-max-incomplete-event-size value <int>
 --headless switch
 --hf-config-path value
 --hf-overrides value
@@ -151,12 +151,12 @@ FLAGS: Final = """
 --kernel-config value
 --kv-cache-dtype value auto|bfloat16|float16|fp8|fp8_ds_mla|fp8_e4m3|fp8_e5m2|fp8_inc|fp8_per_token_head|int4_per_token_head|int8_per_token_head|nvfp4|nvfp4_4over6|nvfp4_ds_mla|turboquant_3bit_nc|turboquant_4bit_nc|turboquant_k3v4_nc|turboquant_k8v4
 --kv-cache-dtype-skip-layers values
---kv-cache-memory-bytes value
+--kv-cache-memory-bytes value <size?>
 --kv-cache-metrics toggle
---kv-cache-metrics-sample value
+--kv-cache-metrics-sample value <float>
 --kv-events-config value
 --kv-offloading-backend value lmcache|native
---kv-offloading-size value
+--kv-offloading-size value <float?>
 --kv-sharing-fast-prefill toggle
 --kv-transfer-config value
 --language-model-only toggle
@@ -167,79 +167,79 @@ FLAGS: Final = """
 --log-error-stack toggle
 --logits-processors values
 --logprobs-mode value processed_logits|processed_logprobs|raw_logits|raw_logprobs
---long-prefill-token-threshold value
+--long-prefill-token-threshold value <int>
 --lora-dtype value auto|bfloat16|float16
 --lora-modules values
 --lora-target-modules values
 --mamba-backend value
---mamba-block-size value
+--mamba-block-size value <int?>
 --mamba-cache-dtype value auto|bfloat16|float16|float32
 --mamba-cache-mode value align|all|none
---mamba-cache-philox-rounds value
+--mamba-cache-philox-rounds value <int>
 --mamba-ssm-cache-dtype value auto|bfloat16|float16|float32
 --mamba-ssu-algorithm value auto|horizontal|simple|vertical|None
 --master-addr value
---master-port value
---max-cpu-loras value
---max-cudagraph-capture-size value
---max-log-len value
---max-logprobs value
+--master-port value <int>
+--max-cpu-loras value <int?>
+--max-cudagraph-capture-size value <int>
+--max-log-len value <int?>
+--max-logprobs value <int>
 --max-lora-rank value 1|128|16|256|32|320|512|64|8
---max-loras value
---max-model-len value
---max-num-batched-tokens value
---max-num-queued-reqs value
---max-num-queued-tokens value
---max-num-scheduled-tokens value
---max-num-seqs value
---max-parallel-loading-workers value
+--max-loras value <int>
+--max-model-len value <size>
+--max-num-batched-tokens value <size>
+--max-num-queued-reqs value <int?>
+--max-num-queued-tokens value <size?>
+--max-num-scheduled-tokens value <size?>
+--max-num-seqs value <int>
+--max-parallel-loading-workers value <int?>
 --media-io-kwargs value
 --middleware value
 --mm-device-do-normalize toggle
 --mm-encoder-attn-backend value
 --mm-encoder-attn-dtype value fp8|None
 --mm-encoder-fp8-scale-path value
---mm-encoder-fp8-scale-save-margin value
+--mm-encoder-fp8-scale-save-margin value <float>
 --mm-encoder-fp8-scale-save-path value
 --mm-encoder-only toggle
 --mm-encoder-tp-mode value data|weights
 --mm-hasher-algorithm value blake3|sha256|sha512
---mm-ipc-gpu-memory-gb value
---mm-processor-cache-gb value
+--mm-ipc-gpu-memory-gb value <float>
+--mm-processor-cache-gb value <float>
 --mm-processor-cache-type value lru|shm
 --mm-processor-device value
 --mm-processor-kwargs value
---mm-shm-cache-max-object-size-mb value
+--mm-shm-cache-max-object-size-mb value <int>
 --mm-tensor-ipc value direct_rpc|torch_shm
 --model value
 --model-class-overrides value
 --model-impl value
 --model-loader-extra-config value
 --moe-backend value aiter|aiter_triton_mxfp4_bf16|auto|b12x|batched_triton|cutlass|deep_gemm|deep_gemm_mega_moe|emulation|flashinfer_b12x|flashinfer_cutedsl|flashinfer_cutlass|flashinfer_moe_ep_mega_cutedsl|flashinfer_moe_ep_mega_deep_gemm|flashinfer_trtllm|flydsl|hpc|humming|marlin|rdna3|triton|triton_unfused
---nnodes -n value
---node-rank -r value
---num-gpu-blocks-override value
+--nnodes -n value <int>
+--node-rank -r value <int>
+--num-gpu-blocks-override value <int?>
 --numa-bind toggle
 --numa-bind-cpus values
 --numa-bind-nodes values
 --offload-backend value auto|prefetch|uva
---offload-group-size value
---offload-num-in-group value
+--offload-group-size value <int>
+--offload-num-in-group value <int>
 --offload-params values
---offload-prefetch-step value
+--offload-prefetch-step value <int>
 --optimization-level value
 --otlp-traces-endpoint value
 --override-generation-config value
 --per-request-spec-decode-metrics value detailed|none|summary
 --performance-mode value balanced|interactivity|throughput
---pipeline-parallel-size -pp value
+--pipeline-parallel-size -pp value <int>
 --pooler-config value
---port value
---prefill-context-parallel-size -pcp value
---prefill-schedule-interval value
---prefix-cache-retention-interval value
+--port value <int>
+--prefill-context-parallel-size -pcp value <int>
+--prefill-schedule-interval value <int>
+--prefix-cache-retention-interval value <int?>
 --prefix-caching-hash-algo value sha256|sha256_cbor|xxhash|xxhash_cbor
---prefix-match-unit value
+--prefix-match-unit value <int?>
 --profiler-config value
 --pt-load-map-location value
 --quantization -q value
@@ -248,8 +248,8 @@ FLAGS: Final = """
 --reasoning-config value
 --reasoning-parser value
 --reasoning-parser-plugin value
---renderer-num-workers value
---replayssm-buffer-len value
+--renderer-num-workers value <int>
+--replayssm-buffer-len value <int>
 --response-role value
 --return-sampling-mask toggle
 --return-tokens-as-token-ids toggle
@@ -257,32 +257,32 @@ FLAGS: Final = """
 --root-path value
 --runner value auto|draft|generate|pooling
 --safetensors-load-strategy value eager|lazy|prefetch|torchao|None
---safetensors-prefetch-block-size value
---safetensors-prefetch-num-threads value
+--safetensors-prefetch-block-size value <size>
+--safetensors-prefetch-num-threads value <int>
 --scheduler-cls value
 --scheduler-reserve-full-isl toggle
 --scheduling-policy value fcfs|priority
---seed value
+--seed value <int>
 --served-model-name values
 --show-hidden-metrics-for-version value
---shutdown-timeout value
+--shutdown-timeout value <int>
 --skip-mm-profiling toggle
 --skip-tokenizer-init toggle
 --sparse-indexer-topk-backend value auto|cooperative|deep_select|flashinfer|per_row|persistent|torch
 --spec-method value bailing_hybrid_mtp|bailing_hybrid_v3_mtp|custom_class|deepseek_mtp|dflash|dots3_note_mtp|draft_model|dspark|eagle|eagle3|ernie_mtp|exaone4_5_mtp|exaone_moe_mtp|extract_hidden_states|gemma4_mtp|glm4_moe_lite_mtp|glm4_moe_mtp|glm5_next_mtp|glm_ocr_mtp|hy_v3_mtp|hy_v4_mtp|inkling_mtp|kimi_k3_mtp|longcat_flash_mtp|medusa|mimo_mtp|mimo_v2_mtp|minimax_m3_mtp|mlp_speculator|mtp|nemotron_h_mtp|ngram|ngram_gpu|pangu_ultra_moe_mtp|qwen3_5_mtp|qwen3_next_mtp|qwen4_exp_mtp|step3p5_mtp|suffix|None
 --spec-model value
---spec-tokens value
+--spec-tokens value <int>
 --specialize-active-lora toggle
 --speculative-config -sc value
---sse-keep-alive-interval value
+--sse-keep-alive-interval value <int>
 --ssl-ca-certs value
---ssl-cert-reqs value
+--ssl-cert-reqs value <int>
 --ssl-certfile value
 --ssl-ciphers value
 --ssl-keyfile value
---stream-interval value
+--stream-interval value <int>
 --structured-outputs-config value
---tensor-parallel-size -tp value
+--tensor-parallel-size -tp value <int>
 --tokenizer value
 --tokenizer-mode value
 --tokenizer-revision value
@@ -292,15 +292,15 @@ FLAGS: Final = """
 --tool-server value
 --trust-remote-code toggle
 --trust-request-chat-template toggle
---ubatch-size value
+--ubatch-size value <int>
 --uds value
 --use-fp64-gumbel toggle
 --use-replayssm toggle
 --use-tqdm-on-load toggle
 --uvicorn-log-level value critical|debug|error|info|trace|warning
 --video-pruning-method value evs|vidcom2
---video-pruning-rate value
---watermark value
+--video-pruning-rate value <float?>
+--watermark value <float>
 --watermark-config value
 --weight-transfer-config value
 --worker-cls value

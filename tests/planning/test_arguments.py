@@ -1,6 +1,8 @@
 """`extraArgs` are read by the image's own table of flags: what vLLM would refuse or prefer to the plan is found, and removed."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from planning.server_flags import TABLES, flag_table, parse_arguments
 from planning.vllm_args import OPTIONS, vllm_arguments
 from planning.wording import FIELDS, remedy_of, worded
 
+ROOT = Path(__file__).resolve().parents[2]
 GPU = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
 
@@ -81,6 +84,11 @@ def test_the_value_that_would_have_been_served_is_the_one_that_moves():
             ("--lora-dtype=bf16",),
             "--lora-dtype has a value that it does not allow; allowed are auto, bfloat16, float16",
         ),
+        (("--seed=abc",), "--seed has a value that it does not allow; it takes a whole number."),
+        (("--seed", "1.5"), "it takes a whole number."),
+        (("--seed=None",), "it takes a whole number."),
+        (("--watermark=low",), "it takes a number."),
+        (("--max-num-scheduled-tokens=4x",), "it takes a whole number, such as 4096 or 4k."),
         (("5", "--headless"), "argument 1 belongs to no flag"),
         (("--headless", "true"), "argument 2 belongs to no flag"),
         (("--max-n=5",), "--max-n could be --max-num-batched-tokens, --max-num-scheduled-tokens, --max-num-seqs"),
@@ -110,6 +118,9 @@ def test_what_the_server_would_refuse_is_found_and_removed(arguments: tuple[str,
         ("--uvicorn_log_level", "warning"),
         ("--max-logprobs=-1",),
         ("--max-logprobs", "-1"),
+        ("--seed=-1", "--watermark=1e-2", "--stream-interval", "1_000"),
+        ("--max-num-scheduled-tokens=25.6k", "--kv-cache-memory-bytes=4G", "--safetensors-prefetch-block-size=16M"),
+        ("--max-log-len=None", "--kv-cache-memory-bytes="),
         ("--moe-backend=flashinfer-cutlass",),
         ("--compilation-config", '{"cudagraph_mode": "NONE"}'),
         ("--enable-mm",),
@@ -117,6 +128,18 @@ def test_what_the_server_would_refuse_is_found_and_removed(arguments: tuple[str,
 )
 def test_what_the_server_takes_passes(arguments: tuple[str, ...]):
     assert problems(*arguments) == []
+
+
+@pytest.mark.parametrize("version", [*TABLES, None])
+def test_numbers_agree_with_the_simulated_server(version: str | None):
+    """Its list of flags comes from vLLM's documentation, the tables from vLLM's sources."""
+    told: dict[str, list[str]] = json.loads((ROOT / "localcloud/vllm/data/flags.json").read_text(encoding="utf-8"))
+    kinds = {"int": "integers", "float": "floats", "size": "readable_integers"}
+    documented = {f"--{name}": number for number, kind in kinds.items() for name in told[kind]}
+    flags = {flag.name: flag for flag in flag_table(version).flags.values() if not flag.choices}
+    both = documented.keys() & flags.keys()
+    assert len(both) > 60
+    assert {name: flags[name].number.rstrip("?") for name in both} == {name: documented[name] for name in both}
 
 
 def test_what_the_project_itself_passes_is_in_every_table():

@@ -26,6 +26,17 @@ class EngineArgs:
         group.add_argument("--backend", **backend)
         group.add_argument("--off", action="store_true")
         group.add_argument("--gdn", choices=["a", "b"])
+        group.add_argument("--seed", **model_kwargs["seed"])
+        group.add_argument("--share", **model_kwargs["share"])
+        group.add_argument("--max-num-batched-tokens", **model_kwargs["max_num_batched_tokens"])
+        group.add_argument("--rank", "-r", type=int)
+        group.add_argument("--either", **model_kwargs["either"])
+        own = model_kwargs["own"]
+        own["type"] = parse_own
+        group.add_argument("--own", **own)
+
+    def _compute_kwargs(cls):
+        readable = {"max_num_batched_tokens", "bytes"}
 
 class AsyncEngineArgs(EngineArgs):
     def add_cli_args(parser):
@@ -48,10 +59,16 @@ class ModelConfig:
     hf_token: bool | str | None = None
     inner: Inner = field()
     backend: Annotated[Backend | None, "text"] = None
+    seed: int = 0
+    share: float | None = None
+    max_num_batched_tokens: int | None = None
+    either: int | str = 0
+    own: int = 0
 """
 SERVER = """
 class BaseFrontendArgs:
     chat_template: str | None = None
+    port: int = 8000
     allowed_origins: list[str] = field()
 
     def customize(cls, kwargs):
@@ -76,14 +93,21 @@ LINES = [
     "--chat-template value",
     "--dtype value",
     "--eager toggle",
+    "--either value",
     "--enable-log toggle",
     "--gdn value a|b",
     "--headless switch",
     "--hf-token optional",
     "--inner-config value",
+    "--max-num-batched-tokens value <size?>",
     "--names values",
     "--off switch",
+    "--own value",
+    "--port value <int>",
     "--quantization -q value",
+    "--rank -r value <int>",
+    "--seed value <int>",
+    "--share value <float?>",
 ]
 
 
