@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -146,6 +147,13 @@ class Workspace:
     def served_length(self, stack):
         """Ask the running server for its max-model-len, through the way in that the stack's outputs name."""
         return int(self.run(sys.executable, "-c", ASK, stack).out)
+
+    def wait_for_capacity(self, stack, limit="24h"):
+        """Let a stack wait in its first zone until the test is over: 30 simulated minutes are 18 s, less than a command on a busy machine."""
+        path = self.folder / "project" / f"Pulumi.{stack}.yaml"
+        text, changed = re.subn("waitPerZone: .*", f"waitPerZone: {limit}", path.read_text())
+        assert changed == 1
+        path.write_text(text)
 
     def stage_nothing(self, stack):
         """Stage a checkpoint without weights: the simulated server knows its size by name."""

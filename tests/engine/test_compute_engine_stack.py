@@ -48,6 +48,7 @@ def interrupted(workspace):
     workspace.pulumi("stack", "init", STACK)
     for path, value in (("tpu.api", "compute-engine"), ("tpu.tunnelMembers[0]", ALICE)):
         workspace.pulumi("config", "set", "--path", f"gemma-serving:{path}", value, "--stack", STACK)
+    workspace.wait_for_capacity(STACK, "2h")  # the most that Compute Engine takes
     scenario = workspace.admin("scenario")
     free = {zone: {**scenario["tpu"]["zones"][zone], "capacity": {}} for zone in ZONES}
     none = {zone: {**facts, "capacity": {"v6e-1": 0}} for zone, facts in free.items()}

@@ -64,11 +64,11 @@ def provider_process(workspace):
 
 @pytest.fixture(scope="module")
 def stack(workspace):
-    """A stack with two zones that have no capacity. The first is waited for until the tests are over, on any machine."""
+    """A stack with two zones that have no capacity."""
     workspace.pulumi("stack", "init", STACK)
     text = settings(workspace).read_text()
-    text = re.sub(r"zones: \[.*]", f"zones: [{', '.join(ZONES)}]", text)
-    settings(workspace).write_text(re.sub("waitPerZone: .*", "waitPerZone: 24h", text))
+    settings(workspace).write_text(re.sub(r"zones: \[.*]", f"zones: [{', '.join(ZONES)}]", text))
+    workspace.wait_for_capacity(STACK)
     none = {"accelerator_types": ["v6e-1"], "flex_start": True, "capacity": {"v6e-1": 0}}
     workspace.change_scenario({"tpu": {"zones": dict.fromkeys(ZONES, none)}})
     return workspace

@@ -125,6 +125,7 @@ def test_a_request_in_a_zone_that_the_settings_no_longer_name_is_found(cycle):
     cycle.scenario(
         tpu={"zones": {ZONE: {"accelerator_types": ["v6e-4"], "flex_start": True, "capacity": {"v6e-4": 0}}}}
     )
+    cycle.workspace.wait_for_capacity(STACK)
     process = cycle.start()
     cycle.wait(lambda: cycle.left("/queuedResources/"), "no queued resource")
     cycle.wait(lambda: cycle.status()["waits"], "the status does not tell the wait")

@@ -9,7 +9,7 @@ from tests.engine.terminal import Terminal
 
 STACK = "tpu-v6e1"
 ZONE = "us-east5-a"
-FIGURES = re.compile(rf"\d+m?\d*s?/30m {ZONE} WAITING")
+FIGURES = re.compile(rf"\d+m?\d*s?/24h {ZONE} WAITING")
 CAPACITY = "gcp-tpu:index:QueuedResource"
 LINES = 60
 
@@ -18,8 +18,9 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="module")
 def waiting(workspace):
-    """A stack whose zones have no capacity; it waits half an hour in the first."""
+    """A stack whose zones have no capacity; it waits a day in the first."""
     workspace.pulumi("stack", "init", STACK)
+    workspace.wait_for_capacity(STACK)
     none = {"accelerator_types": ["v6e-1"], "flex_start": True, "capacity": {"v6e-1": 0}}
     zones = workspace.admin("scenario")["tpu"]["zones"]
     workspace.change_scenario({"tpu": {"zones": dict.fromkeys(zones, none)}})
@@ -59,7 +60,7 @@ def test_a_narrow_terminal_shows_the_wait_as_lines(waiting, columns):
     shown = terminal(waiting, columns, "--non-interactive")
     try:
         shown.until(lambda it: FIGURES.search(it.unwrapped), "the wait")
-        first = next(line for line in shown.screen.display if re.search(rf"/30m {ZONE}", line))
+        first = next(line for line in shown.screen.display if re.search(rf"/24h {ZONE}", line))
         assert CAPACITY in first, "the figures do not stand on the first line"
         assert shown.interrupt() != 0
     finally:

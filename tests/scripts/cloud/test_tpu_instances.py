@@ -11,31 +11,16 @@ from scripts.cloud.inventory.search import Scope, resource_of, search
 from scripts.cloud.prices import usd_per_hour
 from scripts.cloud.spending import INSTANCE, QUEUED, capacity_kind, capacity_name, spending
 from tests.google_bodies import google_body
+from tests.localcloud.services.test_instances import body_of
 from tests.scripts.cloud.populated import PROJECT, World, open_world, owner
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
 
 
 def make(world: World, name: str, labels: dict[str, str], zone: str) -> None:
     place = f"projects/{PROJECT}/zones/{zone}"
     account = world.call("GET", "compute", f"compute/v1/projects/{PROJECT}")["defaultServiceAccount"]
-    body = {
-        "name": name,
-        "machineType": f"{place}/machineTypes/ct6e-standard-4t",
-        "labels": labels,
-        "disks": [{"boot": True, "initializeParams": {"sourceImage": IMAGE}}],
-        "networkInterfaces": [{"network": f"projects/{PROJECT}/global/networks/default"}],
-        "serviceAccounts": [{"email": account, "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}],
-        "scheduling": {
-            "provisioningModel": "FLEX_START",
-            "maxRunDuration": {"seconds": "14400"},
-            "instanceTerminationAction": "DELETE",
-            "onHostMaintenance": "TERMINATE",
-            "automaticRestart": False,
-        },
-        "params": {"requestValidForDuration": {"seconds": "7200"}},
-    }
+    body = {**body_of(name, zone=zone, account=account), "labels": labels}
     world.call("POST", "compute", f"compute/v1/{place}/instances", body)
 
 
