@@ -105,6 +105,8 @@ class KeptTraffic:
 
     service: Service | None
     """As run.v2 answers it; None if it does not exist yet."""
+    fixed: Mapping[str, int] | None = None
+    """Percent of the requests by revision; None keeps what the service has. Google refuses a revision that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +302,7 @@ def _traffic(
     # A secret's value is never part of a template, so that its fingerprint says nothing about one.
     fingerprint = pulumi.Output.unsecret(pulumi.Output.from_input(template).apply(_fingerprint))
     return (
-        fingerprint.apply(lambda found: _targets(declared_targets(kept.service, found))),
+        fingerprint.apply(lambda found: _targets(declared_targets(kept.service, found, kept.fixed))),
         fingerprint.apply(lambda found: {**labels, TEMPLATE_LABEL: found}),
     )
 

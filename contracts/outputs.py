@@ -141,6 +141,10 @@ class RolloutPlan:
     requests: Annotated[int, Doc("Requests of each measurement.")]
     max_slowdown: Annotated[float, Doc("Most by which the new revision may be slower than the old one.")]
     max_failed: Annotated[float, Doc("Most requests of a measurement that may fail, as a share.")]
+    traffic: Annotated[
+        Mapping[str, int] | None,
+        Doc("Percent of the requests by revision where the settings name them; null where the roll-out moves them."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

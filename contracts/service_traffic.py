@@ -52,21 +52,26 @@ FOLLOW_LATEST: Final = (TrafficTarget(percent=ALL),)
 """Traffic without a roll-out, and of a first deployment: a revision has no traffic by name before it exists."""
 
 
-def declared_targets(service: Service | None, fingerprint: str) -> Sequence[TrafficTarget]:
-    """Return the traffic to declare for a template.
+def declared_targets(
+    service: Service | None, fingerprint: str, fixed: Mapping[str, int] | None = None
+) -> Sequence[TrafficTarget]:
+    """Return the traffic to declare for a template. `fixed` are the shares of the settings, in percent by revision.
 
-    If the service has this template already, it is what Google has, to the letter. Else the serving revisions keep their shares by name, and the
-    latest one gets the tag and nothing more.
+    If the service has this template and these shares already, it is what Google has, to the letter. Else the serving revisions keep their shares by
+    name, or get those of the settings, and a latest revision that is new gets the tag and nothing more.
     """
     if service is None:
         return FOLLOW_LATEST
-    shares = serving_shares(service)
+    serving = serving_shares(service)
+    shares = fixed or serving
     if not shares:
         return FOLLOW_LATEST
-    if _mapping(service.get("labels")).get(TEMPLATE_LABEL) == fingerprint:
-        return targets_of(service)
     named = [TrafficTarget(revision=revision, percent=percent) for revision, percent in shares.items()]
-    return (*named, TrafficTarget(tag=NEXT_TAG))
+    if _mapping(service.get("labels")).get(TEMPLATE_LABEL) != fingerprint:
+        return (*named, TrafficTarget(tag=NEXT_TAG))
+    if shares == serving:
+        return targets_of(service)
+    return (*named, *(target for target in targets_of(service) if not target.percent))
 
 
 def template_fingerprint(template: object) -> str:
@@ -86,7 +91,7 @@ def serving_shares(service: Service) -> Mapping[str, int]:
     Google names no revision where the traffic follows the latest one (recorded in public states of `google_cloud_run_v2_service`): then it is the
     latest that is ready.
     """
-    ready = str(service.get("latestReadyRevision") or "").rpartition("/")[2]
+    ready = short_name(service.get("latestReadyRevision"))
     found: dict[str, int] = {}
     for entry in map(_mapping, _list(service.get("trafficStatuses"))):
         followed = ready if entry.get("type") == LATEST else ""
@@ -94,6 +99,17 @@ def serving_shares(service: Service) -> Mapping[str, int]:
         if revision and percent:
             found[revision] = found.get(revision, 0) + percent
     return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def is_ready(revision: Mapping[str, object]) -> bool:
+    """Return whether a revision started once, so that it can serve again."""
+    conditions = map(_mapping, _list(revision.get("conditions")))
+    return any(each.get("type") == "Ready" and each.get("state") == "CONDITION_SUCCEEDED" for each in conditions)
+
+
+def short_name(name: object) -> str:
+    """Return the last part of a resource's name."""
+    return str(name or "").rpartition("/")[2]
 
 
 def tag_urls(service: Service) -> Mapping[str, str]:

@@ -27,7 +27,7 @@ from contracts.serving_document import BucketWeights
 from planning.overheads import SERVER_HOST_GIB
 from planning.types import Plan, StartupProbe
 from stacks.base import MEMORY_FOLDER, MODELS_FOLDER, Context, Foundation, lay_foundation
-from stacks.observed_service import observed_service, tell_next_step
+from stacks.observed_service import ServicePlace, observed_service, require_revisions, tell_next_step
 from stacks.outputs import export, stack_outputs
 from stacks.run_failures import explain_failures
 from stacks.settings import CloudRunSettings, MountSettings, Settings
@@ -52,7 +52,7 @@ def deploy(context: Context) -> None:
     network = _network(context, run, foundation) if run.direct_vpc else None
     explain_failures(context, run, startup_probe(context.plan))
     require_staged_weights(context)
-    if run.rollout is not None:
+    if run.rollout is not None and run.rollout.traffic is None:
         tell_next_step(context.names.stack)
     service = CloudRunGpuService(
         "vllm",
@@ -83,6 +83,7 @@ def _rollout_plan(context: Context, run: CloudRunSettings) -> RolloutPlan | None
         requests=run.rollout.requests,
         max_slowdown=run.rollout.max_slowdown,
         max_failed=run.rollout.max_failed,
+        traffic=run.rollout.traffic,
     )
 
 
@@ -138,10 +139,12 @@ def _kept_traffic(context: Context, run: CloudRunSettings) -> KeptTraffic | None
     """Return the service whose traffic an `up` keeps; None without a roll-out."""
     if run.rollout is None:
         return None
-    service = observed_service(
+    place = ServicePlace(
         project=context.settings.project, region=run.region, name=context.names.base, stack=context.names.stack
     )
-    return KeptTraffic(service=service)
+    service = observed_service(place)
+    require_revisions(place, service, run.rollout.traffic or {})
+    return KeptTraffic(service=service, fixed=run.rollout.traffic)
 
 
 def _container(context: Context, run: CloudRunSettings, foundation: Foundation) -> ServerContainer:

@@ -1,11 +1,13 @@
 """Read the Cloud Run service that exists, so that the program declares the traffic that it has (decision 26). One call, only where a roll-out is set."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+from urllib.parse import quote
 
 import pulumi
 
-from contracts.service_traffic import LONGEST_TAG_AND_SERVICE, NEXT_TAG, Service, serving_shares
+from contracts.service_traffic import LONGEST_TAG_AND_SERVICE, NEXT_TAG, Service, is_ready, serving_shares, short_name
 from stacks.google_calls import GoogleCallError, call_now
 from stacks.planned import doctor_hint
 from stacks.run_failures import SERVICE_TYPE
@@ -18,27 +20,77 @@ class ServiceNotReadError(ValueError):
     """The traffic of a service could not be read, or its roll-out cannot be declared. The message is one sentence with the way out."""
 
 
-def observed_service(*, project: str, region: str, name: str, stack: str) -> Service | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePlace:
+    """Where a stack's service is."""
+
+    project: str
+    region: str
+    name: str
+    stack: str
+
+    @property
+    def path(self) -> str:
+        """Its path in run.v2."""
+        return f"v2/projects/{self.project}/locations/{self.region}/services/{self.name}"
+
+
+def observed_service(place: ServicePlace) -> Service | None:
     """Return the service as Google has it; None if there is none, or if the Cloud Run API is off.
 
     Raises:
         ServiceNotReadError: also after LIMIT_S. Without the answer an `up` could move requests.
     """
+    name = place.name
     if len(name) + len(NEXT_TAG) > LONGEST_TAG_AND_SERVICE:
         raise ServiceNotReadError(
             f"cloudRun.rollout needs the tag {NEXT_TAG}, and Cloud Run allows {LONGEST_TAG_AND_SERVICE} characters for a tag and the name of its "
             f"service together; {name} has {len(name)}. Choose a shorter name for the stack."
         )
-    path = f"v2/projects/{project}/locations/{region}/services/{name}"
     try:
-        return call_now("run", path, project=project, limit_s=LIMIT_S)
+        return call_now("run", place.path, project=place.project, limit_s=LIMIT_S)
     except GoogleCallError as error:
         if error.status == _NOT_FOUND or error.reason == "SERVICE_DISABLED":
             return None
         raise ServiceNotReadError(
             f"The traffic of service {name} could not be read ({str(error).rstrip('.')}), and with cloudRun.rollout nothing is deployed without it. "
-            f"Try again. {doctor_hint(stack)}"
+            f"Try again. {doctor_hint(place.stack)}"
         ) from None
+
+
+def require_revisions(place: ServicePlace, service: Service | None, wanted: Mapping[str, int]) -> None:
+    """Refuse shares for revisions that cannot serve, before Google does in the middle of an `up`.
+
+    Raises:
+        ServiceNotReadError: with the revisions that can.
+    """
+    unknown = {*wanted} - {*serving_shares(service or {})}
+    if not unknown:
+        return
+    able = sorted(short_name(each.get("name")) for each in _revisions(place) if is_ready(each)) if service else []
+    missing = sorted(unknown - {*able})
+    if missing:
+        raise ServiceNotReadError(
+            f"cloudRun.rollout.traffic names {missing[0]}, which is no revision of {place.name} that has started; those that have are "
+            f"{', '.join(able) or 'none'}. Name one of them, or take the setting out."
+        )
+
+
+def _revisions(place: ServicePlace) -> Iterator[Mapping[str, object]]:
+    token = ""
+    while True:
+        query = f"?pageToken={quote(token, safe='')}" if token else ""
+        try:
+            page = call_now("run", f"{place.path}/revisions{query}", project=place.project, limit_s=LIMIT_S)
+        except GoogleCallError as error:
+            raise ServiceNotReadError(
+                f"The revisions of {place.name} could not be listed ({str(error).rstrip('.')}), and cloudRun.rollout.traffic names some. "
+                f"Try again. {doctor_hint(place.stack)}"
+            ) from None
+        yield from cast("Sequence[Mapping[str, object]]", page.get("revisions") or ())
+        token = str(page.get("nextPageToken") or "")
+        if not token:
+            return
 
 
 def tell_next_step(stack: str) -> None:
@@ -67,7 +119,7 @@ def tell_next_step(stack: str) -> None:
 
 def next_step(outputs: Mapping[str, object], stack: str) -> str:
     """Return the sentence for a service of the engine's; empty if its latest revision has all requests."""
-    ready = str(outputs.get("latestReadyRevision") or "").rpartition("/")[2]
+    ready = short_name(outputs.get("latestReadyRevision"))
     shares = serving_shares(outputs)
     if not ready or not shares or {*shares} == {ready}:
         return ""

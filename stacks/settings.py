@@ -93,6 +93,9 @@ Digest = Annotated[str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexad
 DockerUser = Annotated[str, Matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "the name of an account of Docker Hub", "someone")]
 LabelKey = Annotated[str, Matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 of a-z, 0-9, - and _, a letter first")]
 LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "at most 63 of a-z, 0-9, - and _")]
+RevisionName = Annotated[
+    str, Matching(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", "a revision's name", "gemma-l4-qat-00003-abc")
+]
 _MEMBER = r"^(user|group|serviceAccount|domain):[^\s:]+$"
 Member = Annotated[str, Matching(_MEMBER, "a member", "user:name@example.com")]
 Invoker = Annotated[str, Matching(_MEMBER, "a member (for everybody set public: true)", "user:name@example.com")]
@@ -379,6 +382,16 @@ class RolloutSettings(_Frozen):
     """Most by which the new revision may be slower than the old one: in time to first token, and in tokens per second."""
     max_failed: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Most requests of a measurement that may fail, as a share."""
+    traffic: dict[RevisionName, Annotated[int, Field(ge=1, le=100)]] | None = None
+    """Percent of the requests by the name of a revision, such as `{ gemma-l4-qat-00003-abc: 100 }` to go back to it. Then `pulumi up` moves them, and
+    `scripts.rollout` does not."""
+
+    @field_validator("traffic")
+    @classmethod
+    def _traffic_is_whole(cls, traffic: dict[str, int] | None) -> dict[str, int] | None:
+        if traffic is not None and sum(traffic.values()) != ALL:
+            raise ValueError(f"traffic adds up to {sum(traffic.values())} percent; it must add up to 100")
+        return traffic
 
     @field_validator("steps")
     @classmethod

@@ -137,7 +137,10 @@ class EngineSteps:
 
     def _roll_out(self) -> None:
         """Give the requests to the new revision where `up` does not. Raises ScriptError if a check failed: the old revision serves then."""
-        if stack_outputs(self.stack).rollout is not None and self._script("rollout", "--stack", self.stack) != 0:
+        rollout = stack_outputs(self.stack).rollout
+        if rollout is None or rollout.traffic is not None:
+            return
+        if self._script("rollout", "--stack", self.stack) != 0:
             raise ScriptError("`scripts.rollout` left the requests with the revision that served before, see above.")
 
     def _take_settings(self) -> None:

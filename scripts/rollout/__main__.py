@@ -65,6 +65,12 @@ def _of_stack(stack: str) -> "Rollout":
             f"Stack {stack} has no cloudRun.rollout, so that `pulumi up` moves its requests; set it in Pulumi.{stack}.yaml, "
             f"such as cloudRun.rollout: {{ steps: [10, 50, 100] }}, and run `pulumi up --stack {stack}`."
         )
+    if outputs.rollout.traffic is not None:
+        shares = ", ".join(f"{revision}: {percent}" for revision, percent in outputs.rollout.traffic.items())
+        raise CommandRefusedError(
+            f"The settings of stack {stack} say who gets the requests (cloudRun.rollout.traffic: {{ {shares} }}), and `pulumi up` would take back "
+            f"what this command moves; change them there, or take them out and run `pulumi up --stack {stack}` first."
+        )
     tell = partial(say, "rollout")
     service = ServiceAtGoogle(
         api=connect(), name=outputs.rollout.service, limit_s=outputs.smoke.startup_budget_s + IMAGE_PULL_S

@@ -6,7 +6,16 @@ from typing import Literal, cast
 
 from contracts.labels import owner_of
 from contracts.outputs import RolloutPlan
-from contracts.service_traffic import ALL, LAST_TAG, NEXT_TAG, Service, TrafficTarget, serving_shares, targets_of
+from contracts.service_traffic import (
+    ALL,
+    LAST_TAG,
+    NEXT_TAG,
+    Service,
+    TrafficTarget,
+    serving_shares,
+    short_name,
+    targets_of,
+)
 
 Phase = Literal["roll out", "finish", "not ready", "nothing serves"]
 
@@ -108,14 +117,3 @@ def stale_revisions(service: Service, revisions: Sequence[Mapping[str, object]],
     oldest_first = sorted(revisions, key=lambda revision: str(revision.get("createTime")))
     names = [short_name(revision.get("name")) for revision in oldest_first]
     return [name for name in names if name not in safe]
-
-
-def is_ready(revision: Mapping[str, object]) -> bool:
-    """Return whether a revision started once, so that it can serve again."""
-    conditions = cast("Sequence[Mapping[str, object]]", revision.get("conditions") or ())
-    return any(each.get("type") == "Ready" and each.get("state") == "CONDITION_SUCCEEDED" for each in conditions)
-
-
-def short_name(name: object) -> str:
-    """Return the last part of a resource's name."""
-    return str(name or "").rpartition("/")[2]

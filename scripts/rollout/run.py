@@ -6,15 +6,13 @@ from typing import Any, Literal
 
 from contracts.exit_codes import ExitCode
 from contracts.outputs import RolloutPlan
-from contracts.service_traffic import ALL, LAST_TAG, NEXT_TAG, Service, serving_shares, tag_urls
+from contracts.service_traffic import ALL, LAST_TAG, NEXT_TAG, Service, is_ready, serving_shares, short_name, tag_urls
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.rollout.decisions import (
     Measured,
     RolloutState,
     divided,
     fault_of,
-    is_ready,
-    short_name,
     stale_revisions,
     state_of,
     steps_left,

@@ -6,10 +6,10 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Final, cast
 
-from contracts.service_traffic import Service, TrafficTarget
+from contracts.service_traffic import Service, TrafficTarget, short_name
 from scripts.cloud.google_api import GoogleApi, GoogleListError
 from scripts.errors import CommandRefusedError, ScriptError
-from scripts.rollout.decisions import has_traffic, short_name
+from scripts.rollout.decisions import has_traffic
 
 _WAIT: Final = {"timeout": "30s"}
 """How long one `wait` of an operation waits at Google; less than the time limit of a call."""

@@ -80,6 +80,12 @@ def _recorded(state: StackState) -> str:
     return str(found.outputs.get("state") or "") if found else ""
 
 
+def _has_fixed_traffic(state: StackState) -> bool:
+    """Return whether the settings of the last `pulumi up` say who gets the requests, so that a new revision waits for nothing."""
+    outputs = state.outputs
+    return outputs is not None and outputs.rollout is not None and outputs.rollout.traffic is not None
+
+
 def _renewal(state: StackState) -> str:
     """Return the second queued resource of a renewal and its state at the end of the last `pulumi up`; empty if there is none."""
     found = serving(state)
@@ -123,7 +129,7 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     yield phase in {FAILED, RETRYING}, "{run}.logs {stack}"
     yield bool(state.pending), "{run}.recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "pulumi up {stack}"
-    yield cloud is not None and cloud.rollout_waits, "{run}.rollout {stack}"
+    yield cloud is not None and cloud.rollout_waits and not _has_fixed_traffic(state), "{run}.rollout {stack}"
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "pulumi up {stack}"
     yield bool(status.drift), "pulumi preview {stack}"
     yield cloud is None, "{run}.doctor {stack}"

@@ -51,6 +51,21 @@ def test_a_changed_template_keeps_the_shares_by_name_and_adds_a_tag_without_requ
     ]
 
 
+def test_shares_of_the_settings_are_declared_by_name_and_are_no_change_where_google_has_them():
+    assert declared_targets(DIVIDED, "old", {"s-1": 90, "s-2": 10}) == targets_of(DIVIDED)
+    back = TrafficTarget(revision="s-1", percent=100)
+    assert declared_targets(DIVIDED, "old", {"s-1": 100}) == (back,)
+    waiting = service([PINNED[0], {"type": LATEST, "tag": "next"}], [{**PINNED[0], "percent": 100}])
+    assert declared_targets(waiting, "new", {"s-1": 100}) == (back, TrafficTarget(tag=NEXT_TAG))
+    both = {"s-1": 50, "s-0": 50}
+    assert [target.to_api() for target in declared_targets(waiting, "old", both)] == [
+        {"type": BY_REVISION, "revision": "s-1", "percent": 50},
+        {"type": BY_REVISION, "revision": "s-0", "percent": 50},
+        {"type": LATEST, "tag": "next"},
+    ]
+    assert declared_targets(None, "new", {"s-1": 100}) == FOLLOW_LATEST
+
+
 def test_a_service_of_an_earlier_release_without_the_label_is_pinned():
     followed = {"traffic": [{"type": LATEST, "percent": 100}], "trafficStatuses": [{"percent": 100, "revision": "s-1"}]}
     assert declared_targets(followed, "new")[0] == TrafficTarget(revision="s-1", percent=100)

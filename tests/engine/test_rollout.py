@@ -252,5 +252,43 @@ def test_one_command_goes_back_to_the_revision_before_and_only_good_ones_are_kep
     assert f"Revision gemma-nothing does not exist; those that can serve are {', '.join(names)}." in unknown.err
 
 
+def test_settings_say_who_gets_the_requests_and_nothing_else_moves_them(stack):
+    """Go back by a setting: the program declares it, the command stands back, and a new template still gets no request."""
+    path = stack.folder / "project" / f"Pulumi.{STACK}.yaml"
+    original, (serving,) = path.read_text(), shares(stack)
+    project = "v2/projects/local-project/locations/us-east4"
+    revisions = stack.get("run", f"{project}/services/gemma-{STACK}/revisions")["revisions"]
+    (other,) = {revision["name"].rpartition("/")[2] for revision in revisions} - {serving}
+    answers = {}
+    with client_in_a_loop(stack, answers):
+        configure(stack, "cloudRun.rollout.traffic", {"gemma-nothing": 100})
+        refused = stack.pulumi("preview", "--stack", STACK, expect=None)
+        assert f"which is no revision of gemma-{STACK} that has started; those that have are " in refused.text
+        configure(stack, "cloudRun.rollout.traffic", {other: 75, serving: 25})
+        up(stack)
+        assert shares(stack) == {other: 75, serving: 25}
+        assert_no_drift(stack)
+        said = stack.script("rollout", "--stack", STACK, expect=2).err
+        assert "(cloudRun.rollout.traffic: {" in said
+        assert f"{other}: 75" in said
+        # All of it goes back: three revisions at a time would need more GPUs than the quota has.
+        configure(stack, "cloudRun.rollout.traffic", {other: 100})
+        up(stack)
+        configure(stack, "vllm.maxNumSeqs", 20)
+        assert "scripts.rollout" not in up(stack).text
+        assert shares(stack) == {other: 100}
+        assert (
+            "scripts.rollout"
+            not in stack.script("status", "--stack", STACK, "--json").json["stacks"][0]["next_command"]
+        )
+        assert_no_drift(stack)
+        path.write_text(original)
+        up(stack)
+        assert shares(stack) == {other: 100}
+        assert stack.script("rollout", "--stack", STACK, "--json").json["outcome"] == "rolled out"
+    assert answers["failed"] == []
+    assert_no_drift(stack)
+
+
 def test_teardown_leaves_nothing(stack):
     assert stack.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True

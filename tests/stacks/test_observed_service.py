@@ -1,15 +1,18 @@
 """The service that exists is read before anything is declared; without an answer nothing is."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
+from contracts.service_traffic import BY_REVISION
 from stacks import google_calls, observed_service
 from stacks.google_calls import GoogleCallError
-from stacks.observed_service import ServiceNotReadError, next_step
+from stacks.observed_service import ServiceNotReadError, ServicePlace, next_step, require_revisions
 from stacks.program import UserError
 
-PLACE = {"project": "p", "region": "us-east4", "name": "gemma-x", "stack": "x"}
+PLACE = ServicePlace(project="p", region="us-east4", name="gemma-x", stack="x")
+SERVES = {"trafficStatuses": [{"type": BY_REVISION, "revision": "gemma-x-2", "percent": 100}]}
 
 
 def answer(monkeypatch, given):
@@ -24,19 +27,19 @@ def answer(monkeypatch, given):
 
 def test_a_service_is_returned_as_google_has_it(monkeypatch):
     answer(monkeypatch, {"name": "n"})
-    assert observed_service.observed_service(**PLACE) == {"name": "n"}
+    assert observed_service.observed_service(PLACE) == {"name": "n"}
 
 
 @pytest.mark.parametrize("error", [GoogleCallError(404, "no"), GoogleCallError(403, "off", "SERVICE_DISABLED")])
 def test_no_service_and_an_api_that_is_off_are_a_first_deployment(monkeypatch, error):
     answer(monkeypatch, error)
-    assert observed_service.observed_service(**PLACE) is None
+    assert observed_service.observed_service(PLACE) is None
 
 
 def test_a_service_that_cannot_be_read_stops_the_program_with_a_sentence(monkeypatch):
     answer(monkeypatch, GoogleCallError(0, "no answer within 20 s"))
     with pytest.raises(ServiceNotReadError) as caught:
-        observed_service.observed_service(**PLACE)
+        observed_service.observed_service(PLACE)
     assert "gemma-x could not be read (no answer within 20 s), and with cloudRun.rollout nothing is deployed" in str(
         caught.value
     )
@@ -46,7 +49,62 @@ def test_a_service_that_cannot_be_read_stops_the_program_with_a_sentence(monkeyp
 def test_a_name_that_leaves_no_room_for_a_tag_is_refused(monkeypatch):
     answer(monkeypatch, {})
     with pytest.raises(ServiceNotReadError, match="46 characters"):
-        observed_service.observed_service(**{**PLACE, "name": "g" * 43})
+        observed_service.observed_service(replace(PLACE, name="g" * 43))
+
+
+def pages(monkeypatch, *answers):
+    """Plant the pages of the list of revisions; return the paths that were asked for."""
+    asked, left = [], list(answers)
+
+    def call_now(api, path, **_):
+        asked.append(path.removeprefix(PLACE.path))
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(observed_service, "call_now", call_now)
+    return asked
+
+
+def revision(name, *, started=True):
+    conditions = [{"type": "Ready", "state": "CONDITION_SUCCEEDED" if started else "CONDITION_FAILED"}]
+    return {"name": f"projects/p/locations/us-east4/services/gemma-x/revisions/{name}", "conditions": conditions}
+
+
+def test_shares_of_revisions_that_started_pass_on_any_page(monkeypatch):
+    asked = pages(
+        monkeypatch,
+        {"revisions": [revision("gemma-x-3")], "nextPageToken": "a/b"},
+        {"revisions": [revision("gemma-x-1")]},
+    )
+    require_revisions(PLACE, SERVES, {"gemma-x-1": 50, "gemma-x-2": 50})
+    assert asked == ["/revisions", "/revisions?pageToken=a%2Fb"]
+
+
+def test_shares_of_revisions_that_serve_are_not_looked_up(monkeypatch):
+    asked = pages(monkeypatch)
+    require_revisions(PLACE, SERVES, {"gemma-x-2": 100})
+    require_revisions(PLACE, None, {})
+    assert asked == []
+
+
+@pytest.mark.parametrize("found", [[], [revision("gemma-x-1", started=False)]])
+def test_shares_of_a_revision_that_cannot_serve_are_refused_with_those_that_can(monkeypatch, found):
+    pages(monkeypatch, {"revisions": [revision("gemma-x-2"), *found]})
+    with pytest.raises(
+        ServiceNotReadError,
+        match="names gemma-x-1, which is no revision of gemma-x that has started; those that have are gemma-x-2",
+    ):
+        require_revisions(PLACE, SERVES, {"gemma-x-1": 100})
+
+
+def test_shares_without_a_service_or_a_list_are_refused(monkeypatch):
+    with pytest.raises(ServiceNotReadError, match="those that have are none"):
+        require_revisions(PLACE, None, {"gemma-x-1": 100})
+    pages(monkeypatch, GoogleCallError(403, "Forbidden."))
+    with pytest.raises(ServiceNotReadError, match=r"The revisions of gemma-x could not be listed \(Forbidden\)"):
+        require_revisions(PLACE, SERVES, {"gemma-x-1": 100})
 
 
 def test_a_call_that_never_answers_ends_with_its_limit(monkeypatch):

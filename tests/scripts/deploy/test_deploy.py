@@ -221,3 +221,13 @@ def test_a_stack_with_a_roll_out_is_deployed_when_its_new_revision_has_the_reque
     else:
         steps.up()
     assert asked == ["up", ("rollout", "--stack", "a")]
+
+
+def test_a_deployment_moves_no_requests_where_the_settings_do(checkout, monkeypatch):
+    rollout = {"service": "s", "steps": [100], "requests": 4, "maxSlowdown": 1.5, "maxFailed": 0.0}
+    outputs = from_json(StackOutputs, sample_outputs(rollout={**rollout, "traffic": {"s-1": 100}}))
+    monkeypatch.setattr(engine, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
+    monkeypatch.setattr(engine, "change", lambda *_, **__: None)
+    monkeypatch.setattr("scripts.deploy.steps.stack_outputs", lambda _: outputs)
+    monkeypatch.setattr(EngineSteps, "_script", staticmethod(lambda *_: pytest.fail("a roll-out was started")))
+    EngineSteps(stack="a", out=checkout, source=None, threshold=0.1).up()

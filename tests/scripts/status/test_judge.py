@@ -12,7 +12,7 @@ from scripts.pulumi.state import StackState
 from scripts.status.judge import drift_of, end_warning, next_command, waits_of
 from scripts.status.refresh import _sentences
 from scripts.status.report import CloudFacts, StackStatus
-from tests.scripts.status.planted import queued, state, urn
+from tests.scripts.status.planted import queued, stack_resource, state, urn
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 HOST = socket.gethostname()
@@ -159,3 +159,11 @@ def test_a_refresh_tells_each_resource_that_would_change_once():
         "capacity (gcp-tpu:index:QueuedResource) would be replaced.",
         "models (gcp:storage/bucket:Bucket) would be changed.",
     ]
+
+
+@pytest.mark.parametrize(("traffic", "command"), [(None, "rollout"), ({"s-1": 100}, "connect")])
+def test_a_revision_waits_for_a_roll_out_unless_the_settings_say_who_gets_the_requests(traffic, command):
+    plan = {"service": "s", "steps": [100], "requests": 4, "maxSlowdown": 1.5, "maxFailed": 0.0, "traffic": traffic}
+    waits = replace(DEPLOYED, target="cloud-run", cloud=CloudFacts(state="READY", rollout_waits=True))
+    kept = state(stack_resource(rollout=plan))
+    assert next_command(waits, kept, ()) == f"python -m scripts.{command} --stack x"
