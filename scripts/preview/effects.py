@@ -70,6 +70,8 @@ _BEFORE_IT_EXISTED: Final = {"tpu.api": "cloud-tpu"}
 """Settings of capacity that plans of earlier releases do not have -> what those releases did. Such a plan against a new one is no change."""
 _SERVICE: Final = ("gcp:project", "cloudRun.region")
 ZONES: Final = "tpu.zones"
+_ROLLOUT: Final = "cloudRun.rollout."
+TRAFFIC: Final = f"{_ROLLOUT}traffic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,11 @@ def zones_of(described: StackDescription) -> Sequence[str]:
     """Return the zones of a TPU stack in order, none for another stack."""
     text = described.settings.get(ZONES, "")
     return text.split(", ") if text else ()
+
+
+def rolls_out(described: StackDescription) -> bool:
+    """Return whether a new revision of the stack has no requests before `scripts.rollout` has checked it."""
+    return any(key.startswith(_ROLLOUT) for key in described.settings)
 
 
 def removed_zones(before: StackDescription, after: StackDescription) -> Sequence[str]:

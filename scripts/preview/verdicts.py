@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from scripts.preview.difference import StackDifference
-from scripts.preview.effects import ZONES, StackEffect, capacity_reasons, removed_zones, weights_to_stage
+from scripts.preview.effects import (
+    TRAFFIC,
+    ZONES,
+    StackEffect,
+    capacity_reasons,
+    removed_zones,
+    rolls_out,
+    weights_to_stage,
+)
 from scripts.preview.figures import duration
 from scripts.preview.markdown import code, plain
 from scripts.preview.plans import StackDescription
@@ -156,6 +164,10 @@ class StackVerdict:
             warm = f"{about}, up to {duration(plan.start_s)} if it compiles again"
             yield f"Requests fail while the server restarts: {known if cold else warm}. Queued resource, node and address stay."
             yield "If the new server does not become ready, the machine starts the old configuration again and `up` fails with the reason."
+        elif effect == "revision" and rolls_out(after):
+            mover = TRAFFIC if TRAFFIC in after.settings else f"python -m scripts.rollout --stack {self.stack}"
+            yield f"The old revision answers on; the new one gets requests when {code(mover)} gives it some."
+            yield f"It is ready {duration(plan.start_s)} (planned) later, and both hold GPUs of the quota from then on."
         elif effect == "revision":
             yield (
                 f"The old revision answers until the new one is ready, {duration(plan.start_s)} (planned) later; until then both hold GPUs of the quota."
@@ -165,6 +177,8 @@ class StackVerdict:
             yield f"{comes} first start takes {duration(plan.start_s)} (planned)."
         elif effect == "update":
             yield "No request is lost."
+        if self.difference.before is not None:
+            yield from _moved(self.difference.before, after)
 
     def _removal(self) -> str:
         before = self.difference.before
@@ -192,6 +206,15 @@ class StackVerdict:
         if after.settings.get("tpu.allowReplaceActive") == "true":
             return "`tpu.allowReplaceActive` is true, so that `up` does it without asking."
         return "`up` refuses this while the capacity is ACTIVE, because `tpu.allowReplaceActive` is false."
+
+
+def _moved(before: StackDescription, after: StackDescription) -> Iterator[str]:
+    """Yield what `up` does with the requests of a service by the settings of its roll-out."""
+    shares = after.settings.get(TRAFFIC)
+    if shares and shares != before.settings.get(TRAFFIC):
+        yield f"`up` divides the requests, in percent: {code(shares)}."
+    elif rolls_out(before) and not rolls_out(after) and not _is_tpu(after):
+        yield "Without `cloudRun.rollout` the latest revision that is ready gets all requests, also one that a check refused."
 
 
 def _is_tpu(described: StackDescription | None) -> bool:

@@ -199,6 +199,34 @@ def test_each_setting_has_the_effect_that_it_has(stack, old, new, effect):
     assert found[stack] == effect
 
 
+ROLLS_OUT = "maxInstances: 2\n    rollout: {}"
+
+
+def rolled_out(change):
+    """Return the comment for a change of l4-qat while it has a roll-out."""
+    return comment(planned(replaced("l4-qat", "maxInstances: 2", ROLLS_OUT)), planned(replaced("l4-qat", *change)), ())
+
+
+def test_a_new_revision_of_a_roll_out_has_no_requests_before_it_was_checked():
+    text = rolled_out(("memory: 32Gi", "memory: 24Gi\n    rollout: {}"))
+    assert (
+        "The old revision answers on; the new one gets requests when `python -m scripts.rollout --stack l4-qat` gives it some."
+        in text
+    )
+    assert "The old revision answers until the new one is ready" not in text
+
+
+def test_shares_in_the_settings_are_told_as_moved_requests():
+    shares = "maxInstances: 2\n    rollout: { traffic: { gemma-l4-qat-1: 75, gemma-l4-qat-2: 25 } }"
+    text = rolled_out(("maxInstances: 2", shares))
+    assert "`up` divides the requests, in percent: `gemma-l4-qat-1: 75, gemma-l4-qat-2: 25`." in text
+    assert "divides the requests" not in rolled_out(("maxInstances: 2", ROLLS_OUT))
+
+
+def test_a_roll_out_that_is_taken_out_moves_the_requests():
+    assert "the latest revision that is ready gets all requests" in rolled_out(("maxInstances: 2", "maxInstances: 2"))
+
+
 def test_a_move_to_another_target_gives_the_capacity_up():
     def move(folder):
         (folder / "Pulumi.tpu-v6e1.yaml").write_text((ROOT / "Pulumi.l4-12b-qat.yaml").read_text())
