@@ -18,11 +18,11 @@ from scripts.cloud.staging.bucket import MOST_SOURCES, BucketObject, WeightsBuck
 from scripts.cloud.staging.manifest import StagedFile, StagingOutcome, withdraw_manifest, write_manifest
 from scripts.cloud.staging.sources import CheckpointSource, RunningHash, SourceFile, git_blob
 from scripts.errors import ScriptError
+from stacks.model_files import CONFIG
 
 PART_BYTES: Final = 32 * 1024 * 1024
 WORKERS: Final = 8
 """Parts that are read and written at a time."""
-_CONFIG: Final = "config.json"
 
 OnBytes: TypeAlias = Callable[[str, int, int], None]
 """Called with the work in words, the bytes that are done, and those of the whole work. One call at a time, from several threads."""
@@ -79,7 +79,7 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     for staged in copy.missing(missing):
         done[staged.file.name] = staged
         on_file(staged.file, True)
-    config = next((file for file in files if file.name == _CONFIG), None)
+    config = next((file for file in files if file.name == CONFIG), None)
     text = None if config is None else plan.source.read(config, 0, config.size_bytes)
     digest = write_manifest(plan.target, plan.prefix, plan.source.revision, text, [done[file.name] for file in files])
     sweep(plan.target, plan.prefix, plan.workers)

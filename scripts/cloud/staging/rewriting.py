@@ -1,6 +1,7 @@
 """Copy a checkpoint from another bucket inside Google: no byte passes through this machine."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,10 +13,11 @@ from scripts.cloud.parallel import each
 from scripts.cloud.staging.bucket import BucketObject, StaleTokenError, WeightsBucket, as_json
 from scripts.cloud.staging.copying import WORKERS, OnBytes, OnFile, listed, sweep
 from scripts.cloud.staging.manifest import StagedFile, StagingOutcome, withdraw_manifest, write_manifest
-from scripts.cloud.staging.sources import SourceFile, is_wanted
+from scripts.cloud.staging.sources import SourceFile, is_wanted, require_checkpoint
 from scripts.errors import CommandRefusedError, ScriptError
+from stacks.model_files import CONFIG, INDEX
 
-_CONFIG: Final = "config.json"
+_BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +45,11 @@ class BucketSource:
         return f"gs://{self.bucket.name}/{self.prefix}".rstrip("/")
 
     def checkpoint(self) -> ListedCheckpoint:
-        """List the files that vLLM reads. Raises CommandRefusedError if there is no config.json, ScriptError if Google refuses."""
+        """List the files that vLLM reads. Raises CommandRefusedError as `require_checkpoint` does, ScriptError if Google refuses."""
         found = self.bucket.objects(f"{self.prefix}/" if self.prefix else "")
         names = listed(found, self.prefix) if self.prefix else found
-        wanted = {
-            name: item
-            for name, item in sorted(names.items())
-            if is_wanted(name) and name != MANIFEST and not name.startswith(f"{PARTS}/")
-        }
-        if _CONFIG not in wanted:
-            raise CommandRefusedError(
-                f"{self.uri} has no {_CONFIG}, so it is not a checkpoint; name the folder that has the weights."
-            )
+        wanted = {name: item for name, item in sorted(names.items()) if is_wanted(name)}
+        require_checkpoint(self.uri, wanted.keys(), lambda: self._text(INDEX) or "")
         manifest: Mapping[str, object] = self._manifest() if MANIFEST in names else {}
         return ListedCheckpoint(
             revision=str(manifest.get("revision") or self.uri), files=_files(wanted, manifest), objects=wanted
@@ -62,12 +57,10 @@ class BucketSource:
 
     def _manifest(self) -> Mapping[str, object]:
         """Return the source's own manifest; empty if it cannot be read."""
-        text = self.bucket.text(f"{self.prefix}/{MANIFEST}" if self.prefix else MANIFEST)
-        try:
-            found = cast("object", json.loads(text or "{}"))
-        except ValueError:
-            found = {}
-        return cast("Mapping[str, object]", found) if isinstance(found, dict) else {}
+        return _document(self._text(MANIFEST))
+
+    def _text(self, name: str) -> str | None:
+        return self.bucket.text(f"{self.prefix}/{name}" if self.prefix else name)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +96,7 @@ class Rewriting:
         self._copied = {file.name: 0 for file in missing}
         done = each([partial(self._rewritten, file) for file in missing], workers=workers)
         staged = {item.file.name: item for item in (*kept.values(), *done)}
-        config = self.target.text(f"{self.prefix}/{_CONFIG}")
+        config = self.target.text(f"{self.prefix}/{CONFIG}")
         digest = write_manifest(
             self.target,
             self.prefix,
@@ -175,6 +168,15 @@ class Rewriting:
             self.on_bytes("copying", sum(self._copied.values()), total)
 
 
+def _document(text: str | None) -> Mapping[str, object]:
+    """Return the JSON object of a text; an empty one if it is no such text."""
+    try:
+        found = cast("object", json.loads(text or "{}"))
+    except ValueError:
+        found = {}
+    return cast("Mapping[str, object]", found) if isinstance(found, dict) else {}
+
+
 def _files(objects: Mapping[str, BucketObject], manifest: Mapping[str, object]) -> Sequence[SourceFile]:
     """Return the source's files, with the hash that the object itself, or the source's manifest for these bytes, states."""
     entries = {one.get("name"): one for one in cast("Sequence[Mapping[str, object]]", manifest.get("files") or [])}
@@ -192,6 +194,6 @@ def _files(objects: Mapping[str, BucketObject], manifest: Mapping[str, object]) 
 def bucket_of(text: str) -> tuple[str, str]:
     """Return bucket and folder of `gs://BUCKET/FOLDER`. Raises CommandRefusedError if it names no bucket."""
     name, _, folder = text.removeprefix("gs://").partition("/")
-    if not name:
+    if not _BUCKET_NAME.fullmatch(name):
         raise CommandRefusedError(f"--from is {text!r}; write gs://BUCKET/FOLDER.")
     return name, folder.strip("/")

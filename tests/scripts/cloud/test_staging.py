@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from contracts.staged_weights import MANIFEST, PARTS, manifest_hash
 from scripts.cloud.staging import bucket as buckets
 from scripts.cloud.staging.copying import FilePart, parts_of
 from scripts.cloud.staging.sources import FolderSource, SourceFile
-from scripts.errors import ScriptError
+from scripts.errors import CommandRefusedError, ScriptError
 from tests.scripts.cloud.conftest import PART
 
 LARGE = random.Random(5).randbytes(40 * PART + 17)  # noqa: S311 - planted bytes, no secret
@@ -179,8 +180,45 @@ def test_the_same_bytes_of_an_attempt_whose_answer_was_lost_are_taken(staging_wo
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
-    with pytest.raises(ScriptError, match=r"has no config.json"):
+    with pytest.raises(CommandRefusedError, match=r"has no config.json"):
         FolderSource(folder=tmp_path).files()
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CommandRefusedError, match=r"has no \.safetensors files"):
+        FolderSource(folder=tmp_path).files()
+
+
+def test_a_folder_without_a_file_that_its_index_names_is_refused(checkpoint):
+    names = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-3.safetensors"}
+    index = checkpoint / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(
+        CommandRefusedError, match=r"lacks model-3.safetensors, which model.safetensors.index.json names"
+    ):
+        FolderSource(folder=checkpoint).files()
+    index.write_text("no JSON")
+    with pytest.raises(CommandRefusedError, match=r"model.safetensors.index.json .* is no index of weights"):
+        FolderSource(folder=checkpoint).files()
+    index.write_text(json.dumps({"weight_map": dict(list(names.items())[:2])}))
+    assert len(FolderSource(folder=checkpoint).files()) == 4
+
+
+def test_the_manifest_and_the_parts_of_an_earlier_copy_are_no_files_of_a_checkpoint(staging_world, checkpoint):
+    (checkpoint / MANIFEST).write_text(json.dumps({"revision": "of another copy", "files": []}))
+    (checkpoint / PARTS / "m" / "model-1.safetensors").mkdir(parents=True)
+    (checkpoint / PARTS / "m" / "model-1.safetensors" / "rewrite.json").write_text("{}")
+    assert [file.name for file in FolderSource(folder=checkpoint).files()] == [
+        "config.json",
+        "model-1.safetensors",
+        "model-2.safetensors",
+    ]
+    staging_world.stage(checkpoint)
+    assert json.loads(staging_world.content(f"m/{MANIFEST}"))["revision"] == checkpoint.name
+    assert staging_world.writes()[f"m/{MANIFEST}"] == 1
+
+
+def test_the_revision_of_a_folder_is_its_name_from_within_too(checkpoint, monkeypatch):
+    monkeypatch.chdir(checkpoint)
+    assert FolderSource(folder=Path()).revision == checkpoint.name
 
 
 def test_a_bucket_that_does_not_exist_is_one_sentence(staging_world, checkpoint):

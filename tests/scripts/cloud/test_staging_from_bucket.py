@@ -154,13 +154,23 @@ def test_a_folder_without_a_checkpoint_is_refused(world):
         source.checkpoint()
 
 
+def test_a_folder_without_a_file_that_its_index_names_is_refused(world):
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    world.put("gemma/model.safetensors.index.json", json.dumps(index).encode(), bucket=world.source)
+    with pytest.raises(
+        CommandRefusedError, match=r"gs://.*/gemma lacks model-2.safetensors, which model.safetensors.index"
+    ):
+        rewriting(world)
+
+
 @pytest.mark.parametrize(
-    ("text", "parts"), [("gs://b/a/c/", ("b", "a/c")), ("gs://b", ("b", "")), ("gs://b/", ("b", ""))]
+    ("text", "parts"), [("gs://b-1/a/c/", ("b-1", "a/c")), ("gs://b.c", ("b.c", "")), ("gs://b_1/", ("b_1", ""))]
 )
 def test_a_source_is_a_bucket_and_a_folder(text, parts):
     assert bucket_of(text) == parts
 
 
-def test_a_source_without_a_bucket_is_refused():
+@pytest.mark.parametrize("text", ["gs:///x", "gs://-b/x", "gs://my bucket/x", "gs://Models/x"])
+def test_a_source_without_the_name_of_a_bucket_is_refused(text):
     with pytest.raises(CommandRefusedError, match=r"write gs://BUCKET/FOLDER"):
-        bucket_of("gs:///x")
+        bucket_of(text)

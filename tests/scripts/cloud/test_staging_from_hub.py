@@ -10,7 +10,7 @@ import pytest
 
 from contracts.staged_weights import MANIFEST
 from scripts.cloud.staging.sources import HubSource, hub
-from scripts.errors import ScriptError
+from scripts.errors import CommandRefusedError, ScriptError
 from tests.scripts.cloud.small_hub import COMMIT, small_hub
 
 LARGE = random.Random(7).randbytes(12_345)  # noqa: S311 - planted bytes, no secret
@@ -114,6 +114,30 @@ def test_a_second_run_reads_only_what_the_hub_states_no_sha256_for(world):
     running.asked.clear()
     assert staging.stage(hub("org/model", None)).kept == 3
     assert {name for _, name, _, _ in running.asked} == {"config.json"}
+
+
+@pytest.mark.parametrize(
+    ("absent", "said"),
+    [
+        ("config.json", r"^org/model at c0ffee0* has no config.json, so it is not a checkpoint"),
+        ("model.safetensors", r"^org/model at c0ffee0* has no \.safetensors files"),
+    ],
+)
+def test_a_repository_that_is_no_checkpoint_is_refused(world, absent, said):
+    running = world[1]
+    del running.files[absent]
+    with pytest.raises(CommandRefusedError, match=said):
+        hub("org/model", None)
+
+
+def test_a_repository_without_a_file_that_its_index_names_is_refused(world):
+    running = world[1]
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    running.files["model.safetensors.index.json"] = json.dumps(index).encode()
+    with pytest.raises(
+        CommandRefusedError, match=r"lacks model-2.safetensors, which model.safetensors.index.json names"
+    ):
+        hub("org/model", None)
 
 
 def test_a_hub_that_cannot_be_reached_says_how_to_go_on(staging_world, monkeypatch):
