@@ -196,10 +196,11 @@ class _Copy:
         while len(level) > MOST_SOURCES:
             level = [self._group(reading.file, level, first) for first in range(0, len(level), MOST_SOURCES)]
             temporary |= {item.name: item for item, _ in level}
+        crc = crc32c_text(reading.crc)
         whole = self._plan.target.compose(
-            name, [item for item, _ in level], replaced=self.present.get(name), sha256=sha256
+            name, [item for item, _ in level], replaced=self.present.get(name), crc32c=crc, sha256=sha256
         )
-        if (whole.size_bytes, whole.crc32c) != (reading.file.size_bytes, crc32c_text(reading.crc)):
+        if (whole.size_bytes, whole.crc32c) != (reading.file.size_bytes, crc):
             self._plan.target.delete(whole)
             raise ScriptError(f"{name} was joined to other bytes than were read, and is deleted; run this again.")
         each([partial(self._plan.target.delete, item) for item in temporary.values()], workers=self._plan.workers)

@@ -75,7 +75,8 @@ class Rewriting:
     on_file: OnFile
     on_bytes: OnBytes
     present: Mapping[str, BucketObject] = field(init=False)
-    _tokens: Mapping[str, BucketObject] = field(init=False)
+    _tokens: dict[str, BucketObject] = field(init=False)
+    """The objects with tokens, by name, as this run found or last wrote them."""
     _copied: dict[str, int] = field(default_factory=dict[str, int], init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
@@ -85,7 +86,7 @@ class Rewriting:
         Raises ScriptError if Google refuses, or a source object is another one by now.
         """
         self.present = self.target.objects(f"{self.prefix}/")
-        self._tokens = self.target.objects(f"{PARTS}/{self.prefix}/")
+        self._tokens = dict(self.target.objects(f"{PARTS}/{self.prefix}/"))
         files = self.checkpoint.files
         kept = {file.name: staged for file in files if (staged := self._kept(file)) is not None}
         for staged in kept.values():
@@ -131,13 +132,12 @@ class Rewriting:
         return StagedFile(file=file, sha256=file.sha256, crc32c=copy.crc32c)
 
     def _attempt(self, file: SourceFile, token: str | None) -> BucketObject:
-        name, saved = self._token_name(file), self._tokens.get(self._token_name(file))
+        name = self._token_name(file)
 
         def on_step(following: str, copied: int) -> None:
-            nonlocal saved
             # A token is good for a week: with it, a later run goes on inside the file.
             data = as_json({"generation": self.checkpoint.objects[file.name].generation, "token": following})
-            saved = self.target.upload(name, data, replaced=saved)
+            self._tokens[name] = self.target.upload(name, data, replaced=self._tokens.get(name))
             self._count(file.name, copied)
 
         return self.target.rewrite(
@@ -153,10 +153,9 @@ class Rewriting:
     def _token(self, file: SourceFile) -> str | None:
         """Return the token that an earlier run left for these very bytes."""
         name = self._token_name(file)
-        text = self.target.text(name) if name in self._tokens else None
-        found: Mapping[str, object] = json.loads(text) if text else {}
-        same = found.get("generation") == self.checkpoint.objects[file.name].generation
-        return str(found["token"]) if same else None
+        found = _document(self.target.text(name) if name in self._tokens else None)
+        token, same = found.get("token"), found.get("generation") == self.checkpoint.objects[file.name].generation
+        return token if same and isinstance(token, str) else None
 
     def _token_name(self, file: SourceFile) -> str:
         return f"{PARTS}/{self.prefix}/{file.name}/rewrite.json"

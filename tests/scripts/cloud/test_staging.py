@@ -6,6 +6,9 @@ import random
 from pathlib import Path
 
 import pytest
+from google.auth import exceptions
+from google.cloud.storage import retry
+from google.cloud.storage.exceptions import DataCorruption
 
 from contracts.staged_weights import MANIFEST, PARTS, manifest_hash
 from scripts.cloud.staging import bucket as buckets
@@ -177,6 +180,70 @@ def test_the_same_bytes_of_an_attempt_whose_answer_was_lost_are_taken(staging_wo
     assert staging_world.target.upload("m/a", b"abc", replaced=None) == first
     with pytest.raises(ScriptError, match="somebody else"):
         staging_world.target.upload("m/a", b"abd", replaced=None)
+
+
+def test_an_answer_that_was_lost_is_no_second_writer(staging_world, checkpoint, monkeypatch):
+    folder = f"{PARTS}/m/model-1.safetensors"
+    lost = (f"{folder}/0-1000", f"{folder}/0-32000", "m/model-1.safetensors", "m/model-2.safetensors", f"m/{MANIFEST}")
+    left = staging_world.lose_answers(monkeypatch, *lost)
+    staging_world.stage(checkpoint)
+    assert left == []
+    assert staging_world.content("m/model-1.safetensors") == LARGE
+    assert set(staging_world.writes().values()) == {1}
+
+
+def test_the_same_bytes_without_their_sha256_are_another_object(staging_world):
+    staging_world.put("m/a", b"abc")
+    with pytest.raises(ScriptError, match="somebody else"):
+        staging_world.target.upload("m/a", b"abc", replaced=None, sha256="0" * 64)
+
+
+def test_parts_that_another_run_deleted_are_named_as_such(staging_world, checkpoint, monkeypatch):
+    compose = buckets.WeightsBucket.compose
+
+    def late(self, name, sources, **options):
+        self.delete(sources[0])
+        return compose(self, name, sources, **options)
+
+    monkeypatch.setattr(buckets.WeightsBucket, "compose", late)
+    with pytest.raises(ScriptError, match=r"changed by somebody else while it was copied; end the other copy"):
+        staging_world.stage(checkpoint)
+
+
+def test_many_parts_at_a_time_have_a_connection_each(staging_world, checkpoint, caplog):
+    staging_world.stage(checkpoint, workers=32)
+    assert [record.message for record in caplog.records if "pool is full" in record.message] == []
+
+
+def test_a_cloud_storage_that_does_not_answer_is_not_said_to_refuse(staging_world, monkeypatch):
+    monkeypatch.setattr(retry.DEFAULT_RETRY, "_timeout", 0.1)
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:9/storage/v1/")
+    for call in (
+        lambda: staging_world.target.objects(""),
+        lambda: staging_world.target.upload("a", b"", replaced=None),
+    ):
+        with pytest.raises(ScriptError, match=r"^Cloud Storage cannot be reached \(\w+\); run this again\.$"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (exceptions.TransportError("no network"), "Cloud Storage cannot be reached (TransportError); run this again."),
+        (
+            exceptions.RefreshError("invalid_grant: expired", {}),
+            "Google refused the credentials (RefreshError); run `gcloud auth application-default login`.",
+        ),
+        (
+            DataCorruption(None, "Checksum mismatch"),
+            "Cloud Storage received other bytes than were sent; run this again.",
+        ),
+    ],
+)
+def test_what_the_client_raises_is_one_sentence_with_its_remedy(error, said):
+    with pytest.raises(ScriptError) as raised, buckets.storage_errors("b"):
+        raise error
+    assert str(raised.value) == said
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
