@@ -133,7 +133,7 @@ class WeightsBucket:
                     timeout=_LIMIT_S,
                 )
             except NotFound:
-                raise changed(self.name) from None
+                raise changed(f"An object of gs://{self.name}") from None
             except PreconditionFailed:
                 found = self._written(name, sum(source.size_bytes for source in sources), crc32c, sha256)
                 if found is None:
@@ -247,7 +247,7 @@ def storage_errors(bucket: str) -> Generator[None]:
     try:
         yield
     except PreconditionFailed:
-        raise changed(bucket) from None
+        raise changed(f"An object of gs://{bucket}") from None
     except DataCorruption:
         raise ScriptError("Cloud Storage received other bytes than were sent; run this again.") from None
     except RetryError as error:
@@ -262,10 +262,10 @@ def storage_errors(bucket: str) -> Generator[None]:
         raise ScriptError(f"Cloud Storage refused: {_first_line(error)}") from None
 
 
-def changed(bucket: str) -> ScriptError:
+def changed(what: str) -> ScriptError:
     """Return the error of a copy that another one crosses."""
     return ScriptError(
-        f"An object of gs://{bucket} was changed by somebody else while it was copied; end the other copy, then run this again."
+        f"{what} was changed by somebody else while it was copied; end the other copy, then run this again."
     )
 
 

@@ -75,20 +75,28 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     for staged in done.values():
         on_file(staged.file, False)
     if missing:
-        withdraw_manifest(plan.target, plan.prefix, copy.present)
+        withdraw_manifest(plan.target, plan.prefix)
     for staged in copy.missing(missing):
         done[staged.file.name] = staged
         on_file(staged.file, True)
     config = next((file for file in files if file.name == CONFIG), None)
     text = None if config is None else plan.source.read(config, 0, config.size_bytes)
     digest = write_manifest(plan.target, plan.prefix, plan.source.revision, text, [done[file.name] for file in files])
-    sweep(plan.target, plan.prefix, plan.workers)
+    sweep(plan.target, plan.prefix, files, plan.workers)
     return StagingOutcome(copied=len(missing), kept=kept, manifest=digest)
 
 
-def sweep(target: WeightsBucket, prefix: str, workers: int) -> None:
-    """Delete the temporary objects of a checkpoint, those of earlier runs too."""
-    left = target.objects(f"{PARTS}/{prefix}/").values()
+def sweep(target: WeightsBucket, prefix: str, files: Sequence[SourceFile], workers: int) -> None:
+    """Delete the temporary objects of a checkpoint, those of earlier runs too.
+
+    Files of folders below that are not of this checkpoint may be of another one that is being copied.
+    """
+    names = {file.name for file in files}
+    parts = (
+        (name.rpartition("/")[0], item)
+        for name, item in listed(target.objects(f"{PARTS}/{prefix}/"), f"{PARTS}/{prefix}").items()
+    )
+    left = [item for name, item in parts if name in names or "/" not in name]
     each([partial(target.delete, item) for item in left], workers=workers)
 
 

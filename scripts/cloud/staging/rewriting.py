@@ -93,7 +93,7 @@ class Rewriting:
             self.on_file(staged.file, False)
         missing = [file for file in files if file.name not in kept]
         if missing:
-            withdraw_manifest(self.target, self.prefix, self.present)
+            withdraw_manifest(self.target, self.prefix)
         self._copied = {file.name: 0 for file in missing}
         done = each([partial(self._rewritten, file) for file in missing], workers=workers)
         staged = {item.file.name: item for item in (*kept.values(), *done)}
@@ -105,7 +105,7 @@ class Rewriting:
             config.encode() if config is not None else None,
             [staged[file.name] for file in files],
         )
-        sweep(self.target, self.prefix, workers)
+        sweep(self.target, self.prefix, files, workers)
         return StagingOutcome(copied=len(missing), kept=len(kept), manifest=digest)
 
     def _kept(self, file: SourceFile) -> StagedFile | None:

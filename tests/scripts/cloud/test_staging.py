@@ -12,6 +12,7 @@ from google.cloud.storage.exceptions import DataCorruption
 
 from contracts.staged_weights import MANIFEST, PARTS, manifest_hash
 from scripts.cloud.staging import bucket as buckets
+from scripts.cloud.staging import copying
 from scripts.cloud.staging.copying import FilePart, parts_of
 from scripts.cloud.staging.sources import FolderSource, SourceFile
 from scripts.errors import CommandRefusedError, ScriptError
@@ -99,6 +100,47 @@ def test_the_old_manifest_is_gone_while_files_change(staging_world, checkpoint, 
     assert seen == [("m/model-2.safetensors", False), (f"m/{MANIFEST}", False)]
 
 
+def test_a_manifest_that_another_run_wrote_meanwhile_is_gone_too(staging_world, checkpoint, monkeypatch):
+    class Meanwhile(FolderSource):
+        def read(self, file, start, end):
+            if staging_world.writes() == {}:
+                staging_world.put(f"m/{MANIFEST}", b"{}")
+            return FolderSource.read(self, file, start, end)
+
+    staging_world.stage(checkpoint)
+    (checkpoint / "model-2.safetensors").write_bytes(b"bc")
+    staging_world.forget()
+    seen = []
+    upload = buckets.WeightsBucket.upload
+
+    def watched(self, name, *arguments, **options):
+        seen.append((name, f"m/{MANIFEST}" in self.objects("m/")))
+        return upload(self, name, *arguments, **options)
+
+    monkeypatch.setattr(buckets.WeightsBucket, "upload", watched)
+    staging_world.stage(Meanwhile(folder=checkpoint))
+    assert seen == [("m/model-2.safetensors", False), (f"m/{MANIFEST}", False)]
+
+
+@pytest.mark.parametrize("change", ["deleted", "changed"])
+def test_no_manifest_lists_what_is_not_there(staging_world, checkpoint, monkeypatch, change):
+    write = copying.write_manifest
+
+    def late(target, *arguments):
+        if change == "changed":
+            staging_world.put("m/config.json", b"theirs")
+        else:
+            target.delete(target.objects("m/")["m/config.json"])
+        return write(target, *arguments)
+
+    monkeypatch.setattr(copying, "write_manifest", late)
+    with pytest.raises(
+        ScriptError, match=r"gs://.*/m/config.json was changed by somebody else while it was copied; end"
+    ):
+        staging_world.stage(checkpoint)
+    assert f"m/{MANIFEST}" not in staging_world.target.objects("m/")
+
+
 @pytest.mark.parametrize("broken_after", [0, 1, 7, 40, 41, 42])
 def test_a_broken_copy_goes_on_where_it_stopped(staging_world, checkpoint, monkeypatch, broken_after):
     left = iter(range(broken_after))
@@ -136,11 +178,18 @@ def test_a_damaged_part_of_an_earlier_run_is_not_accepted(staging_world, checkpo
 def test_parts_of_another_size_and_of_other_files_are_deleted(staging_world, checkpoint):
     for name in ("gone.safetensors/0-5", "model-1.safetensors/0-500"):
         staging_world.put(f"{PARTS}/m/{name}", b"x")
+    (checkpoint / "tokenizer").mkdir()
+    (checkpoint / "tokenizer" / "vocab.json").write_bytes(b"{}")
+    staging_world.put(f"{PARTS}/m/tokenizer/vocab.json/0-1", b"x")
     staging_world.put(f"{PARTS}/other/model/0-5", b"theirs")
+    staging_world.put(f"{PARTS}/m/below/model.safetensors/0-5", b"of the checkpoint m/below")
     staging_world.put("m/theirs.bin", b"theirs")
     staging_world.stage(checkpoint)
     found = set(staging_world.target.objects(""))
-    assert {name for name in found if name.startswith(PARTS)} == {f"{PARTS}/other/model/0-5"}
+    assert {name for name in found if name.startswith(PARTS)} == {
+        f"{PARTS}/other/model/0-5",
+        f"{PARTS}/m/below/model.safetensors/0-5",
+    }
     assert "m/theirs.bin" in found
 
 
