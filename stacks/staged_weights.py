@@ -2,7 +2,7 @@
 
 The Pulumi engine calls the hook when a service is about to be created or changed, so that nothing is asked where nothing changes, and a
 targeted `up` of the bucket (`scripts.stage_model`) is left alone. It costs one call of Cloud Storage within LIMIT_S, two where the
-settings name the weights (`bucket.manifest`).
+settings name the weights (`bucket.manifest`) or there is no manifest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ import pulumi
 from contracts.staged_weights import MANIFEST, manifest_hash
 from stacks.base import Context
 from stacks.google_calls import GoogleCallError, call
+from stacks.model_files import CONFIG
 from stacks.run_failures import SERVICE_TYPE
 
 LIMIT_S: Final = 10.0
@@ -90,13 +91,12 @@ class StagedWeights:
 
         Raises GoogleCallError if it cannot be told.
         """
-        names = await self._names()
         remedy = f"Run `python -m scripts.stage_model --stack {self.stack}`, then `pulumi up --stack {self.stack}`."
-        if f"{self.prefix}/{MANIFEST}" in names:
+        if await self._holds(MANIFEST):
             return await self._other_weights()
-        if f"{self.prefix}/config.json" in names:
+        if await self._holds(CONFIG):
             text = f"The weights in {self.folder} have no {MANIFEST}: staging did not end, or another tool copied them. {remedy}"
-            return text, not self.existing
+            return text, not self.existing or self.manifest is not None
         return f"No weights are staged in {self.folder}, and the server cannot start without them. {remedy}", True
 
     async def _other_weights(self) -> tuple[str, bool] | None:
@@ -114,16 +114,17 @@ class StagedWeights:
         )
         return text, True
 
-    async def _names(self) -> Sequence[str]:
-        """Return the names of the folder's first objects; none if there is no bucket yet."""
-        query = urlencode({"prefix": f"{self.prefix}/", "fields": "items/name"})
+    async def _holds(self, file: str) -> bool:
+        """Return whether the folder has a file; without a bucket it has none."""
+        name = f"{self.prefix}/{file}"
+        query = urlencode({"prefix": name, "fields": "items/name"})
         try:
             answer = await call(
                 "storage", f"storage/v1/b/{self.bucket}/o?{query}", project=self.project, limit_s=LIMIT_S
             )
         except GoogleCallError as error:
             if error.status == _NOT_FOUND:
-                return ()
+                return False
             raise
         items = cast("Sequence[Mapping[str, object]]", answer.get("items") or ())
-        return [str(item.get("name")) for item in items]
+        return any(item.get("name") == name for item in items)

@@ -8,6 +8,7 @@ import pytest
 import requests
 
 from contracts.staged_weights import MANIFEST, manifest_hash
+from localcloud.services import storage_objects
 from localcloud.world.scenario import OperationDurations, Scenario
 from stacks import staged_weights
 from stacks.base import Context
@@ -78,6 +79,22 @@ def test_weights_without_a_manifest_stop_the_stack_unless_the_bucket_is_somebody
     text, stops = found(existing=existing)
     assert f"have no {MANIFEST}: staging did not end, or another tool copied them." in text
     assert stops is blocks
+
+
+def test_bound_weights_without_a_manifest_stop_the_stack_in_any_bucket(bucket):
+    """The settings name a manifest, so that there was one: somebody stages other weights now, or did not end."""
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")
+    check = replace(weights(existing=True), manifest="0" * 64)
+    text, stops = asyncio.run(check.finding())
+    assert f"have no {MANIFEST}" in text
+    assert stops is True
+
+
+def test_many_other_objects_do_not_hide_the_manifest(monkeypatch, bucket):
+    bucket(f"{FOLDER}/a/1", f"{FOLDER}/b/2", f"{FOLDER}/{MANIFEST}")
+    whole = storage_objects.page
+    monkeypatch.setattr(storage_objects, "page", lambda items, **options: whole(items, **{**options, "default": 2}))
+    assert found() is None
 
 
 @pytest.mark.parametrize(
