@@ -279,6 +279,14 @@ class TestStorage:
         assert plain.component_count is None
         assert bucket.blob("whole").download_as_bytes() == b"abc"
 
+    def test_a_refused_compose_leaves_no_files(self, bucket, shared_cloud):
+        one = bucket.blob("one")
+        one.upload_from_string("1")
+        before = sorted((shared_cloud.state / "objects").iterdir())
+        with pytest.raises(PreconditionFailed):
+            bucket.blob("one").compose([one, one], if_generation_match=0)
+        assert sorted((shared_cloud.state / "objects").iterdir()) == before
+
     def test_a_compose_keeps_to_its_limit_and_its_conditions(self, bucket):
         one = bucket.blob("one")
         one.upload_from_string("1")
