@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -354,3 +355,32 @@ def test_the_hash_of_a_manifest_is_that_of_its_files_alone():
     assert (
         len({told, *(manifest_hash(manifest(one, {**two, key: "9"})) for key in ("name", "size_bytes", "crc32c"))}) == 4
     )
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_two_runs_at_once_never_leave_a_manifest_of_a_mixture(staging_world, checkpoint, tmp_path_factory, same):
+    other = tmp_path_factory.mktemp("other")
+    for path in checkpoint.iterdir():
+        content = path.read_bytes()
+        keeps = same or path.name == "config.json"
+        (other / path.name).write_bytes(content if keeps else content[::-1])
+
+    def run(folder):
+        try:
+            return staging_world.stage(folder).manifest
+        except ScriptError as error:
+            assert "by somebody else" in str(error) or "joined to other bytes" in str(error)
+            return None
+
+    with ThreadPoolExecutor(2) as threads:
+        ended = list(threads.map(run, (checkpoint, other)))
+    found = staging_world.target.objects("m/")
+    if f"m/{MANIFEST}" in found:
+        manifest = json.loads(staging_world.content(f"m/{MANIFEST}"))
+        assert manifest_hash(manifest) in ended
+        for file in manifest["files"]:
+            assert found[f"m/{file['name']}"].crc32c == file["crc32c"]
+    last = staging_world.stage(other)
+    assert last.copied + last.kept == 3
+    assert staging_world.content("m/model-1.safetensors") == (other / "model-1.safetensors").read_bytes()
+    assert staging_world.target.objects(PARTS) == {}
