@@ -19,6 +19,9 @@ _WANTED: Final = (".safetensors", ".json", ".jinja", ".model", ".txt")
 _WEIGHTS: Final = ".safetensors"
 _READ_LIMIT_S: Final = 120.0
 """Longest silence of the hub within one part."""
+_RETRIES: Final = 10
+_LONGEST_PAUSE_S: Final = 30.0
+"""Pauses of 1, 2, 4 s and so on up to this one: three minutes without a connection end no copy."""
 _PARTIAL: Final = 206
 
 
@@ -171,6 +174,7 @@ class HubSource:
         Raises:
             ScriptError: as `hub_errors` does, and if the answer is not that part of a file of this size.
         """
+        import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
         from huggingface_hub import hf_hub_url  # noqa: PLC0415 - slow to load
         from huggingface_hub.utils import (  # noqa: PLC0415
             build_hf_headers,  # pyright: ignore[reportUnknownVariableType] - partly untyped
@@ -180,10 +184,26 @@ class HubSource:
 
         headers = {**build_hf_headers(), "Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         url = hf_hub_url(self.model, file.name, revision=self.revision)
-        with hub_errors(self.model, "run this again to go on where it stopped"):
-            answer = http_backoff("GET", url, headers=headers, timeout=_READ_LIMIT_S) if end > start else None
-            if answer is None:
-                return b""
+        if end == start:
+            return b""
+        otherwise = "run this again to go on where it stopped"
+        with hub_errors(self.model, otherwise):
+            try:
+                answer = http_backoff(
+                    "GET",
+                    url,
+                    headers=headers,
+                    timeout=_READ_LIMIT_S,
+                    max_retries=_RETRIES,
+                    max_wait_time=_LONGEST_PAUSE_S,
+                    # The threads share a client, which each of them closes when it gets no connection: requests that
+                    # others begin on it are RuntimeErrors.
+                    retry_on_exceptions=(httpx2.TransportError, RuntimeError),
+                )
+            except RuntimeError as error:
+                raise ScriptError(
+                    f"The Hugging Face hub cannot be reached ({type(error).__name__}); {otherwise}."
+                ) from None
             hf_raise_for_status(answer)
         whole = answer.status_code != _PARTIAL and (start, end) == (0, file.size_bytes)
         if not whole and answer.headers.get("Content-Range") != f"bytes {start}-{end - 1}/{file.size_bytes}":

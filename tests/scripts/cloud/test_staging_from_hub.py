@@ -6,7 +6,9 @@ import random
 import tempfile
 import threading
 
+import httpx2
 import pytest
+from huggingface_hub.utils import _http
 
 from contracts.staged_weights import MANIFEST
 from scripts.cloud.staging.sources import HubSource, hub
@@ -84,6 +86,51 @@ def test_a_busy_storage_is_asked_again(world):
     running.refusals = [503, 500, 503]
     staging.stage(hub("org/model", None))
     assert staging.content("m/model.safetensors") == LARGE
+
+
+def test_a_client_that_another_thread_closed_is_opened_again(world, monkeypatch):
+    """The hub's client closes the session that all threads share when one of them gets no connection."""
+    staging, _ = world
+    source, session, closed = hub("org/model", None), _http.get_session, []
+
+    def closing():
+        found = session()
+        if len(closed) < 3:
+            closed.append(found)
+            found.close()
+            _http.close_session()
+        return found
+
+    monkeypatch.setattr(_http, "get_session", closing)
+    staging.stage(source)
+    assert len(closed) == 3
+    assert staging.content("m/model.safetensors") == LARGE
+
+
+def test_a_client_that_stays_closed_is_one_sentence(world, monkeypatch):
+    staging, _ = world
+    source, closed = hub("org/model", None), _http.default_client_factory()
+    closed.close()
+    monkeypatch.setattr(_http, "get_session", lambda: closed)
+    with pytest.raises(ScriptError, match=r"^The Hugging Face hub cannot be reached \(RuntimeError\); run this again"):
+        staging.stage(source)
+
+
+@pytest.mark.usefixtures("world")
+def test_an_outage_of_two_minutes_ends_no_copy(monkeypatch):
+    source, waited = hub("org/model", None), []
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", waited.append)
+    get = _http.default_client_factory().get
+
+    class Down:
+        def request(self, method, url, **options):
+            if sum(waited) < 120:
+                raise httpx2.ConnectError("no route to host")
+            return get(url, **options)
+
+    monkeypatch.setattr(_http, "get_session", Down)
+    config = next(file for file in source.files() if file.name == "config.json")
+    assert source.read(config, 0, config.size_bytes) == b"{}"
 
 
 def test_a_signed_link_that_expired_is_one_sentence(world):
