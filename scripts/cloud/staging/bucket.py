@@ -19,6 +19,8 @@ MOST_CALLS: Final = 64
 SHA256: Final = "sha256"
 """Key of an object's metadata with the SHA-256 of its content in hexadecimal."""
 _LIMIT_S: Final = 300
+_RETRY_S: Final = 600
+"""Time within which an upload that failed is begun again. The library's own is 120 s, and a part takes longer on a slow line."""
 _STALE_TOKEN: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.GONE)
 """What Cloud Storage answers for a token of a rewrite that it does not know, or does not keep any more (JSON API, HTTP status codes)."""
 
@@ -88,6 +90,7 @@ class WeightsBucket:
     ) -> BucketObject:
         """Write an object with its CRC32C, which Cloud Storage compares before it stores anything. Raises ScriptError."""
         from google.api_core.exceptions import PreconditionFailed  # noqa: PLC0415 - slow to load
+        from google.cloud.storage.retry import DEFAULT_RETRY  # noqa: PLC0415 - slow to load
 
         blob = self._blob(name, sha256)
         with storage_errors(self.name):
@@ -96,6 +99,7 @@ class WeightsBucket:
                     data,
                     content_type=_kind(name),
                     timeout=_LIMIT_S,
+                    retry=DEFAULT_RETRY.with_timeout(_RETRY_S),
                     checksum="crc32c",
                     if_generation_match=_generation(replaced),
                 )
@@ -251,7 +255,11 @@ def storage_errors(bucket: str) -> Generator[None]:
     except DataCorruption:
         raise ScriptError("Cloud Storage received other bytes than were sent; run this again.") from None
     except RetryError as error:
-        raise _unreachable(cast("Exception | None", error.cause) or error) from None
+        cause = cast("Exception | None", error.cause) or error
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        if status is None:
+            raise _unreachable(cause) from None
+        raise ScriptError(f"Cloud Storage is not available (HTTP {status}); run this again.") from None
     except (requests.RequestException, TransportError) as error:
         raise _unreachable(error) from None
     except GoogleAuthError as error:

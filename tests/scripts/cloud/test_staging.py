@@ -5,13 +5,17 @@ import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from google.api_core.exceptions import RetryError, ServiceUnavailable
 from google.auth import exceptions
 from google.cloud.storage import retry
-from google.cloud.storage.exceptions import DataCorruption
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
 from contracts.staged_weights import MANIFEST, PARTS, manifest_hash
+from localcloud.rest.errors import CloudError
+from localcloud.services import storage_objects
 from scripts.cloud.staging import bucket as buckets
 from scripts.cloud.staging import copying
 from scripts.cloud.staging.copying import FilePart, parts_of
@@ -267,6 +271,7 @@ def test_many_parts_at_a_time_have_a_connection_each(staging_world, checkpoint, 
 
 def test_a_cloud_storage_that_does_not_answer_is_not_said_to_refuse(staging_world, monkeypatch):
     monkeypatch.setattr(retry.DEFAULT_RETRY, "_timeout", 0.1)
+    monkeypatch.setattr(buckets, "_RETRY_S", 0.1)
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:9/storage/v1/")
     for call in (
         lambda: staging_world.target.objects(""),
@@ -283,6 +288,14 @@ def test_a_cloud_storage_that_does_not_answer_is_not_said_to_refuse(staging_worl
         (
             exceptions.RefreshError("invalid_grant: expired", {}),
             "Google refused the credentials (RefreshError); run `gcloud auth application-default login`.",
+        ),
+        (
+            RetryError("120 s exceeded", ServiceUnavailable("busy", response=SimpleNamespace(status_code=503))),
+            "Cloud Storage is not available (HTTP 503); run this again.",
+        ),
+        (
+            RetryError("120 s exceeded", InvalidResponse(SimpleNamespace(status_code=429), "busy")),
+            "Cloud Storage is not available (HTTP 429); run this again.",
         ),
         (
             DataCorruption(None, "Checksum mismatch"),
@@ -384,3 +397,20 @@ def test_two_runs_at_once_never_leave_a_manifest_of_a_mixture(staging_world, che
     assert last.copied + last.kept == 3
     assert staging_world.content("m/model-1.safetensors") == (other / "model-1.safetensors").read_bytes()
     assert staging_world.target.objects(PARTS) == {}
+
+
+def test_a_part_that_takes_minutes_is_sent_again(staging_world, monkeypatch):
+    """The client's library gives up 120 s after it began, so that the first failure of a slow part was the last."""
+    now_s, store = [0.0], storage_objects.Objects.put
+
+    def failing(objects, bucket, name, *arguments, **options):
+        if now_s[0] == 0:
+            now_s[0] = 200.0
+            raise CloudError(503, "UNAVAILABLE", "try again", reason="backendError")
+        return store(objects, bucket, name, *arguments, **options)
+
+    monkeypatch.setattr(storage_objects.Objects, "put", failing)
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda _seconds: None)
+    for module in ("retry_unary", "retry_base"):
+        monkeypatch.setattr(f"google.api_core.retry.{module}.time", clock)
+    assert staging_world.target.upload("m/a", b"abc", replaced=None).size_bytes == 3
