@@ -91,6 +91,10 @@ def _stage_model(options: StageOptions) -> ExitCode:
         raise CommandRefusedError(
             f"Stack {stack} has weights: {settings.weights}, so there is nothing to stage; set weights: bucket."
         )
+    if not settings.weights_prefix:
+        raise CommandRefusedError(
+            f"bucket.prefix names no folder; weights are staged into one, such as prefix: models/{settings.model.rpartition('/')[2]}."
+        )
     job = _job(options, settings)
     sizes = [file.size_bytes for file in job.files]
     say("stage_model", f"{settings.model}: {len(sizes)} files, {sum(sizes) / _GIB:.2f} GiB")

@@ -59,6 +59,7 @@ class StagedWeights:
     project: str
     bucket: str
     prefix: str
+    """Empty if the weights lie in no folder of the bucket."""
     stack: str
     existing: bool
     """Whether the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
@@ -68,7 +69,7 @@ class StagedWeights:
     @property
     def folder(self) -> str:
         """The folder's URI."""
-        return f"gs://{self.bucket}/{self.prefix}"
+        return f"gs://{self.bucket}/{self.prefix}".rstrip("/")
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
         """Raise WeightsNotStagedError if no checkpoint is staged; in a preview, warn. What cannot be told stops nothing."""
@@ -103,8 +104,7 @@ class StagedWeights:
         """Return how the staged weights differ from those that the settings name. Asks only if they name some."""
         if self.manifest is None:
             return None
-        name = quote(f"{self.prefix}/{MANIFEST}", safe="")
-        path = f"storage/v1/b/{self.bucket}/o/{name}?alt=media"
+        path = f"storage/v1/b/{self.bucket}/o/{quote(self._object(MANIFEST), safe='')}?alt=media"
         staged = manifest_hash(await call("storage", path, project=self.project, limit_s=LIMIT_S))
         if staged == self.manifest:
             return None
@@ -116,7 +116,7 @@ class StagedWeights:
 
     async def _holds(self, file: str) -> bool:
         """Return whether the folder has a file; without a bucket it has none."""
-        name = f"{self.prefix}/{file}"
+        name = self._object(file)
         query = urlencode({"prefix": name, "fields": "items/name"})
         try:
             answer = await call(
@@ -128,3 +128,6 @@ class StagedWeights:
             raise
         items = cast("Sequence[Mapping[str, object]]", answer.get("items") or ())
         return any(item.get("name") == name for item in items)
+
+    def _object(self, file: str) -> str:
+        return f"{self.prefix}/{file}" if self.prefix else file

@@ -209,7 +209,7 @@ MISTAKES = [
     ("l4-qat", "cloudRun.minInstances", 3, "minInstances 3 is more than maxInstances 2"),
     *(
         ("l4-qat", "bucket", {"prefix": text}, f'gemma-serving:bucket.prefix = "{text}": expected a folder such as')
-        for text in ("", "/", "a//b", "..", "a/../b", "./a")
+        for text in ("a//b", "..", "a/../b", "./a")
     ),
     ("l4-qat", "cloudRun.gpu", "l4", "expected 'nvidia-l4' or 'nvidia-rtx-pro-6000'"),
     ("l4-qat", "cloudRun.invokers", ["allUsers"], "for everybody set public: true"),
@@ -424,7 +424,8 @@ def test_without_a_compile_cache_the_server_gets_no_path_for_one():
 
 
 @pytest.mark.parametrize(
-    ("written", "folder"), [("a", "a"), ("/a/b.c/", "a/b.c"), ("..a/.b/c..", "..a/.b/c.."), ("a//", "a")]
+    ("written", "folder"),
+    [("a", "a"), ("/a/b.c/", "a/b.c"), ("..a/.b/c..", "..a/.b/c.."), ("a//", "a"), ("", ""), ("/", "")],
 )
 def test_a_folder_of_a_bucket_has_no_slashes_at_its_ends(written, folder):
     assert load(changed("l4-qat", "bucket", {"prefix": written})).weights_prefix == folder

@@ -73,6 +73,20 @@ def test_staged_weights_are_no_finding(bucket):
     assert found() is None
 
 
+@pytest.mark.parametrize("bound", [None, manifest_hash({})])
+def test_weights_that_lie_in_no_folder_are_found(bucket, bound):
+    bucket("config.json", MANIFEST)
+    check = replace(weights(existing=True), prefix="", manifest=bound)
+    assert asyncio.run(check.finding()) is None
+
+
+def test_weights_of_another_tool_that_lie_in_no_folder_are_a_warning(bucket):
+    bucket("config.json")
+    text, stops = asyncio.run(replace(weights(existing=True), prefix="").finding())
+    assert text.startswith(f"The weights in gs://{BUCKET} have no {MANIFEST}")
+    assert stops is False
+
+
 @pytest.mark.parametrize(("existing", "blocks"), [(False, True), (True, False)])
 def test_weights_without_a_manifest_stop_the_stack_unless_the_bucket_is_somebody_elses(bucket, existing, blocks):
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")

@@ -49,6 +49,16 @@ def test_a_revision_is_of_the_hub_alone(file, capsys, origin):
     )
 
 
+@pytest.mark.parametrize("prefix", ['""', "/"], ids=["empty", "root"])
+def test_staging_needs_a_folder(file, capsys, prefix):
+    """Parts lie beside the folder; in a bucket without one, the server would read them."""
+    file.write_text(file.read_text().replace("prefix: m", f"prefix: {prefix}"))
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    assert (
+        "bucket.prefix names no folder; weights are staged into one, such as prefix: models/" in capsys.readouterr().err
+    )
+
+
 def test_a_full_disk_at_the_end_leaves_the_file_as_it_was(file, staging_world, monkeypatch, capsys):
     before, write = file.read_text(), Path.write_text
 
