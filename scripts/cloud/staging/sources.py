@@ -17,6 +17,8 @@ from stacks.model_files import CONFIG, INDEX
 _WANTED: Final = (".safetensors", ".json", ".jinja", ".model", ".txt")
 """Files that vLLM reads. Weights in other formats would double the copy."""
 _WEIGHTS: Final = ".safetensors"
+_POINTER: Final = b"version https://git-lfs."
+"""Beginning of the text that Git LFS leaves in the place of a file that it has not fetched (git-lfs, docs/spec.md)."""
 _READ_LIMIT_S: Final = 120.0
 """Longest silence of the hub within one part."""
 _RETRIES: Final = 10
@@ -122,6 +124,11 @@ class FolderSource:
         paths = (path for path in self.folder.rglob("*") if is_wanted(path.relative_to(self.folder).as_posix()))
         files = {file.name: file for file in (self._listed(path) for path in sorted(paths) if path.is_file())}
         require_checkpoint(str(self.folder), files.keys(), lambda: self.read(files[INDEX], 0, files[INDEX].size_bytes))
+        for file in files.values():
+            if file.name.endswith(_WEIGHTS) and self.read(file, 0, min(file.size_bytes, len(_POINTER))) == _POINTER:
+                raise CommandRefusedError(
+                    f"{self.folder / file.name} is a pointer of Git LFS; run `git lfs pull` in {self.folder}."
+                )
         return list(files.values())
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:
