@@ -227,7 +227,7 @@ def _bind(stack: str, manifest: str) -> None:
         after = document.text()
         if after != before:
             _replace(path.resolve(), after)
-    except (OSError, YAMLError) as error:
+    except (OSError, YAMLError, KeyError, TypeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         raise ScriptError(
             f"The weights are staged, but {path.name} cannot be changed ({why}); set bucket.manifest in it to {manifest}."

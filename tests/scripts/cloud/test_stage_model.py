@@ -76,13 +76,14 @@ def test_a_full_disk_at_the_end_leaves_the_file_as_it_was(file, staging_world, m
     )
 
 
-def test_a_file_that_was_broken_meanwhile_is_one_sentence(file, staging_world, monkeypatch, capsys):
+@pytest.mark.parametrize("broken", ["config: [", "", "secretsprovider: x"], ids=["unclosed", "empty", "other"])
+def test_a_file_that_was_broken_meanwhile_is_one_sentence(file, staging_world, monkeypatch, capsys, broken):
     read = Path.read_text
     settings = file.read_text()
 
     def broken_after_staging(path, **options):
         staged = f"m/{MANIFEST}" in staging_world.target.objects("m/")
-        return "config: [" if staged and path.name == file.name else read(path, **options)
+        return broken if staged and path.name == file.name else read(path, **options)
 
     monkeypatch.setattr(Path, "read_text", broken_after_staging)
     assert stage("--from", "checkpoint") == ExitCode.FAILED
