@@ -5,6 +5,7 @@ Copies only what is missing or changed, so that the command can be run again at 
 """
 
 import json
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
-from scripts.errors import CommandRefusedError
+from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
 from scripts.pulumi.deployment import read_deployment
 from scripts.pulumi.settings import stack_settings
@@ -56,7 +57,12 @@ class StageOptions:
         int, Option("Size of a part in MiB.", flag="--part-size", metavar="MIB", least=1, most=1024)
     ] = 32
     parallel: Annotated[
-        int, Option("Parts that are copied at a time. Half as many again are held in memory.", least=1, most=64)
+        int,
+        Option(
+            "Parts that are copied at a time, or files of another bucket. Half as many parts again are held in memory.",
+            least=1,
+            most=64,
+        ),
     ] = 8
     bind: Annotated[
         bool, Option("Write the hash of the weights into the stack's file as bucket.manifest.", negatable=True)
@@ -85,21 +91,29 @@ def _stage_model(options: StageOptions) -> ExitCode:
         raise CommandRefusedError(
             f"Stack {stack} has weights: {settings.weights}, so there is nothing to stage; set weights: bucket."
         )
+    if not settings.weights_prefix:
+        raise CommandRefusedError(
+            f"bucket.prefix names no folder; weights are staged into one, such as prefix: models/{settings.model.rpartition('/')[2]}."
+        )
     job = _job(options, settings)
     sizes = [file.size_bytes for file in job.files]
     say("stage_model", f"{settings.model}: {len(sizes)} files, {sum(sizes) / _GIB:.2f} GiB")
     name = settings.bucket.existing or Names(project=settings.project, stack=stack).bucket
     if settings.bucket.existing is None:
         _create_bucket(stack)
-    transfer = Transfer(
-        lambda text: say("stage_model", text), overwrite=overwrite_line if sys.stderr.isatty() else None
-    )
     target = WeightsBucket(name, settings.project)
     if settings.bucket.existing is not None and job.has_parts:
         _say_soft_delete(target, sum(sizes) / _GIB, settings.bucket.region)
-    outcome = job.run(target, transfer)
+    overwrite = overwrite_line if sys.stderr.isatty() else None
+    with Transfer(lambda text: say("stage_model", text), overwrite=overwrite) as transfer:
+        outcome = job.run(target, transfer)
     if options.bind:
         _bind(stack, outcome.manifest)
+    elif settings.bucket.manifest not in {None, outcome.manifest}:
+        say(
+            "stage_model",
+            f"bucket.manifest is still {settings.bucket.manifest}: `pulumi up` refuses the staged weights until it is {outcome.manifest}.",
+        )
     report = {
         "stack": stack,
         "bucket": name,
@@ -119,8 +133,12 @@ def _stage_model(options: StageOptions) -> ExitCode:
 
 def _job(options: StageOptions, settings: "Settings") -> _Job:
     """List the source before anything is made. Raises CommandRefusedError if it is no checkpoint, ScriptError if it cannot be read."""
+    if options.origin is not None and options.revision is not None:
+        raise CommandRefusedError(
+            "--revision names a commit of the hub; leave it out with --from, or leave --from out."
+        )
     if options.origin is not None and options.origin.startswith(_GS):
-        return _from_bucket(options.origin, settings)
+        return _from_bucket(options.origin, options, settings)
     from scripts.cloud.staging import copying, sources
 
     source = (
@@ -143,7 +161,7 @@ def _job(options: StageOptions, settings: "Settings") -> _Job:
     return _Job(files=files, revision=source.revision, run=run)
 
 
-def _from_bucket(origin: str, settings: "Settings") -> _Job:
+def _from_bucket(origin: str, options: StageOptions, settings: "Settings") -> _Job:
     from scripts.cloud.staging import rewriting
     from scripts.cloud.staging.bucket import WeightsBucket
 
@@ -159,7 +177,7 @@ def _from_bucket(origin: str, settings: "Settings") -> _Job:
             prefix=settings.weights_prefix,
             on_file=_line_for_each(checkpoint.files, transfer),
             on_bytes=transfer,
-        ).run()
+        ).run(workers=options.parallel)
 
     return _Job(files=checkpoint.files, revision=checkpoint.revision, run=run, has_parts=False)
 
@@ -192,21 +210,44 @@ def _say_soft_delete(target: "WeightsBucket", size_gib: float, region: str | Non
 
 
 def _bind(stack: str, manifest: str) -> None:
-    """Write the hash of the weights into the stack's file, so that other weights are a change that `pulumi up` rolls out."""
+    """Write the hash of the weights into the stack's file, so that other weights are a change that `pulumi up` rolls out.
+
+    Raises ScriptError if the file cannot be read or written; then it is as it was.
+    """
+    from ruamel.yaml.error import YAMLError
+
     from scripts.plan.settings_file import SettingsFile
     from scripts.pulumi.settings import project_folder
 
     path = project_folder() / f"Pulumi.{stack}.yaml"
-    document = SettingsFile(path)
-    before = path.read_text(encoding="utf-8")
-    document.apply({"bucket.manifest": manifest})
-    after = document.text()
+    try:
+        document = SettingsFile(path)
+        before = path.read_text(encoding="utf-8")
+        document.apply({"bucket.manifest": manifest})
+        after = document.text()
+        if after != before:
+            _replace(path.resolve(), after)
+    except (OSError, YAMLError, KeyError, TypeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+        raise ScriptError(
+            f"The weights are staged, but {path.name} cannot be changed ({why}); set bucket.manifest in it to {manifest}."
+        ) from None
     if after != before:
-        path.write_text(after, encoding="utf-8")
         say(
             "stage_model",
             f"{path.name}: bucket.manifest is {manifest} now; `pulumi up --stack {stack}` serves these weights.",
         )
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file anew, all of it or nothing. Raises OSError."""
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        shutil.copymode(path, fresh)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _create_bucket(stack: str) -> None:

@@ -101,7 +101,8 @@ Member = Annotated[str, Matching(_MEMBER, "a member", "user:name@example.com")]
 Invoker = Annotated[str, Matching(_MEMBER, "a member (for everybody set public: true)", "user:name@example.com")]
 MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]
 BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "the name of a bucket", "my-models")]
-Prefix = Annotated[str, Matching(r"^[A-Za-z0-9._/-]*$", "a folder", "models/gemma-4-E2B-it")]
+_FOLDER = r"(?!\.\.?(/|$))[A-Za-z0-9._-]+"
+Prefix = Annotated[str, Matching(rf"^/*({_FOLDER}(/{_FOLDER})*/*)?$", "a folder", "models/gemma-4-E2B-it")]
 ManifestHash = Annotated[str, Matching(r"^[0-9a-f]{64}$", "the 64 hexadecimal digits that scripts.stage_model prints")]
 ProjectPath = Annotated[
     str,

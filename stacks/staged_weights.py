@@ -2,7 +2,7 @@
 
 The Pulumi engine calls the hook when a service is about to be created or changed, so that nothing is asked where nothing changes, and a
 targeted `up` of the bucket (`scripts.stage_model`) is left alone. It costs one call of Cloud Storage within LIMIT_S, two where the
-settings name the weights (`bucket.manifest`).
+settings name the weights (`bucket.manifest`) or there is no manifest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ import pulumi
 from contracts.staged_weights import MANIFEST, manifest_hash
 from stacks.base import Context
 from stacks.google_calls import GoogleCallError, call
+from stacks.model_files import CONFIG
 from stacks.run_failures import SERVICE_TYPE
 
 LIMIT_S: Final = 10.0
@@ -58,6 +59,7 @@ class StagedWeights:
     project: str
     bucket: str
     prefix: str
+    """Empty if the weights lie in no folder of the bucket."""
     stack: str
     existing: bool
     """Whether the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
@@ -67,7 +69,7 @@ class StagedWeights:
     @property
     def folder(self) -> str:
         """The folder's URI."""
-        return f"gs://{self.bucket}/{self.prefix}"
+        return f"gs://{self.bucket}/{self.prefix}".rstrip("/")
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
         """Raise WeightsNotStagedError if no checkpoint is staged; in a preview, warn. What cannot be told stops nothing."""
@@ -90,21 +92,19 @@ class StagedWeights:
 
         Raises GoogleCallError if it cannot be told.
         """
-        names = await self._names()
         remedy = f"Run `python -m scripts.stage_model --stack {self.stack}`, then `pulumi up --stack {self.stack}`."
-        if f"{self.prefix}/{MANIFEST}" in names:
+        if await self._holds(MANIFEST):
             return await self._other_weights()
-        if f"{self.prefix}/config.json" in names:
+        if await self._holds(CONFIG):
             text = f"The weights in {self.folder} have no {MANIFEST}: staging did not end, or another tool copied them. {remedy}"
-            return text, not self.existing
+            return text, not self.existing or self.manifest is not None
         return f"No weights are staged in {self.folder}, and the server cannot start without them. {remedy}", True
 
     async def _other_weights(self) -> tuple[str, bool] | None:
         """Return how the staged weights differ from those that the settings name. Asks only if they name some."""
         if self.manifest is None:
             return None
-        name = quote(f"{self.prefix}/{MANIFEST}", safe="")
-        path = f"storage/v1/b/{self.bucket}/o/{name}?alt=media"
+        path = f"storage/v1/b/{self.bucket}/o/{quote(self._object(MANIFEST), safe='')}?alt=media"
         staged = manifest_hash(await call("storage", path, project=self.project, limit_s=LIMIT_S))
         if staged == self.manifest:
             return None
@@ -114,16 +114,20 @@ class StagedWeights:
         )
         return text, True
 
-    async def _names(self) -> Sequence[str]:
-        """Return the names of the folder's first objects; none if there is no bucket yet."""
-        query = urlencode({"prefix": f"{self.prefix}/", "fields": "items/name"})
+    async def _holds(self, file: str) -> bool:
+        """Return whether the folder has a file; without a bucket it has none."""
+        name = self._object(file)
+        query = urlencode({"prefix": name, "fields": "items/name"})
         try:
             answer = await call(
                 "storage", f"storage/v1/b/{self.bucket}/o?{query}", project=self.project, limit_s=LIMIT_S
             )
         except GoogleCallError as error:
             if error.status == _NOT_FOUND:
-                return ()
+                return False
             raise
         items = cast("Sequence[Mapping[str, object]]", answer.get("items") or ())
-        return [str(item.get("name")) for item in items]
+        return any(item.get("name") == name for item in items)
+
+    def _object(self, file: str) -> str:
+        return f"{self.prefix}/{file}" if self.prefix else file

@@ -205,7 +205,7 @@ class Objects(ApiService):
         given: JsonObject | None = None,
         composite: Composite | None = None,
     ) -> JsonObject:
-        """Store the file `content` as the object. Check conditions and given checksums first; remove the file if one fails.
+        """Store the file `content` as the object. Check conditions and given checksums first; remove the files if one fails.
 
         A composite object has a number of components and no MD5, and its content is not read.
         """
@@ -221,7 +221,8 @@ class Objects(ApiService):
                         f"Provided {key} '{(given or {})[key]}' doesn't match calculated {key} '{value}'."
                     )
         except CloudError:
-            content.unlink(missing_ok=True)
+            for file in (content.name, *(composite.pieces if composite else ())):
+                (self._folder / file).unlink(missing_ok=True)
             raise
         now = self._cloud.timeline.stamp()
         document: JsonObject = {

@@ -90,9 +90,9 @@ class Uploads(ApiService):
         upload_id = call.http.query["upload_id"]
         session = self._cloud.store.get(_SESSIONS, upload_id)
         if session is None:
-            raise CloudError.not_found(
-                f"No upload session '{upload_id[:12]}...'; it is unknown, finished or cancelled."
-            )
+            raise CloudError.not_found(f"No upload session '{upload_id[:12]}...'; it is unknown, refused or cancelled.")
+        if "finished" in session:
+            return session["finished"]
         target = self._objects.content({"_file": session["file"]})
         header = call.http.headers.get("Content-Range")
         if header is None:
@@ -118,9 +118,12 @@ class Uploads(ApiService):
         return web.Response(status=308, headers=headers)
 
     def _finish(self, upload_id: str, session: JsonObject, target: Path, call: Call) -> JsonObject:
-        """Store the object. The last request's x-goog-hash is compared like the checksums of the session's metadata."""
+        """Store the object, and keep it as the answer to a client that has not heard it.
+
+        The last request's x-goog-hash is compared like the checksums of the session's metadata.
+        """
         self._cloud.store.delete(_SESSIONS, upload_id)
-        return self._objects.put(
+        shown = self._objects.put(
             session["bucket"],
             session["name"],
             target,
@@ -128,6 +131,8 @@ class Uploads(ApiService):
             session["conditions"],
             given={**session["given"], **_hashes(call.http.headers.get("X-Goog-Hash", ""))},
         )
+        self._cloud.store.put(_SESSIONS, upload_id, {"finished": shown})
+        return shown
 
     def _checked(self, call: Call, text: bytes) -> JsonObject:
         try:

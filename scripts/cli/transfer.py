@@ -3,7 +3,8 @@
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from threading import Lock
+from typing import Final, Self
 
 from planning.units import GIB, duration
 
@@ -21,7 +22,7 @@ def overwrite_line(text: str) -> None:
 
 
 class Transfer:
-    """Says every few seconds how far the work is."""
+    """Says every few seconds how far the work is, for several threads. As a context, it says nothing after its end."""
 
     def __init__(
         self,
@@ -36,9 +37,34 @@ class Transfer:
         self._what = ""
         self._began_bytes = 0
         self._began_s = self._said_s = 0.0
+        self._lock, self._ended = Lock(), False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Clear the line that changes, so that what is said next has a line of its own."""
+        with self._lock:
+            self._ended = True
+            if self._overwrite is not None:
+                self._overwrite("")
 
     def __call__(self, what: str, done_bytes: int, total_bytes: int) -> None:
         """Take note that `done_bytes` of `total_bytes` are done. `what` names the work; another one begins anew."""
+        with self._lock:
+            if not self._ended:
+                self._note_bytes(what, done_bytes, total_bytes)
+
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        with self._lock:
+            if self._ended:
+                return
+            if self._overwrite is not None:
+                self._overwrite("")
+            self._say(text)
+
+    def _note_bytes(self, what: str, done_bytes: int, total_bytes: int) -> None:
         now_s = self._clock()
         if what != self._what or done_bytes < self._began_bytes:
             self._what, self._began_bytes, self._began_s, self._said_s = what, done_bytes, now_s, now_s
@@ -52,9 +78,3 @@ class Transfer:
             f"{rate / _MIB:.1f} MiB/s, {left}"
         )
         (self._overwrite or self._say)(line)
-
-    def note(self, text: str) -> None:
-        """Print a line that stays."""
-        if self._overwrite is not None:
-            self._overwrite("")
-        self._say(text)

@@ -207,6 +207,10 @@ MISTAKES = [
         'gemma-serving:cloudRun.memory = "32GB": a memory size needs its binary unit',
     ),
     ("l4-qat", "cloudRun.minInstances", 3, "minInstances 3 is more than maxInstances 2"),
+    *(
+        ("l4-qat", "bucket", {"prefix": text}, f'gemma-serving:bucket.prefix = "{text}": expected a folder such as')
+        for text in ("a//b", "..", "a/../b", "./a")
+    ),
     ("l4-qat", "cloudRun.gpu", "l4", "expected 'nvidia-l4' or 'nvidia-rtx-pro-6000'"),
     ("l4-qat", "cloudRun.invokers", ["allUsers"], "for everybody set public: true"),
     ("l4-qat", "cloudRun.mount", {"mode": "fuse-cached"}, "mode fuse-cached and cacheSize go together"),
@@ -417,6 +421,14 @@ def test_a_subnetwork_of_another_region_is_refused():
 def test_without_a_compile_cache_the_server_gets_no_path_for_one():
     assert "VLLM_XLA_CACHE_PATH" in dict(planned(values_of("tpu-v6e4")).environment)
     assert "VLLM_XLA_CACHE_PATH" not in dict(planned(changed("tpu-v6e4", "tpu.compileCache", "off")).environment)
+
+
+@pytest.mark.parametrize(
+    ("written", "folder"),
+    [("a", "a"), ("/a/b.c/", "a/b.c"), ("..a/.b/c..", "..a/.b/c.."), ("a//", "a"), ("", ""), ("/", "")],
+)
+def test_a_folder_of_a_bucket_has_no_slashes_at_its_ends(written, folder):
+    assert load(changed("l4-qat", "bucket", {"prefix": written})).weights_prefix == folder
 
 
 @pytest.mark.parametrize(("written", "read"), [("memory", "machine"), ("machine", "machine"), ("bucket", "bucket")])

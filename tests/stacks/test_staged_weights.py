@@ -8,6 +8,7 @@ import pytest
 import requests
 
 from contracts.staged_weights import MANIFEST, manifest_hash
+from localcloud.services import storage_objects
 from localcloud.world.scenario import OperationDurations, Scenario
 from stacks import staged_weights
 from stacks.base import Context
@@ -72,12 +73,42 @@ def test_staged_weights_are_no_finding(bucket):
     assert found() is None
 
 
+@pytest.mark.parametrize("bound", [None, manifest_hash({})])
+def test_weights_that_lie_in_no_folder_are_found(bucket, bound):
+    bucket("config.json", MANIFEST)
+    check = replace(weights(existing=True), prefix="", manifest=bound)
+    assert asyncio.run(check.finding()) is None
+
+
+def test_weights_of_another_tool_that_lie_in_no_folder_are_a_warning(bucket):
+    bucket("config.json")
+    text, stops = asyncio.run(replace(weights(existing=True), prefix="").finding())
+    assert text.startswith(f"The weights in gs://{BUCKET} have no {MANIFEST}")
+    assert stops is False
+
+
 @pytest.mark.parametrize(("existing", "blocks"), [(False, True), (True, False)])
 def test_weights_without_a_manifest_stop_the_stack_unless_the_bucket_is_somebody_elses(bucket, existing, blocks):
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")
     text, stops = found(existing=existing)
     assert f"have no {MANIFEST}: staging did not end, or another tool copied them." in text
     assert stops is blocks
+
+
+def test_bound_weights_without_a_manifest_stop_the_stack_in_any_bucket(bucket):
+    """The settings name a manifest, so that there was one: somebody stages other weights now, or did not end."""
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")
+    check = replace(weights(existing=True), manifest="0" * 64)
+    text, stops = asyncio.run(check.finding())
+    assert f"have no {MANIFEST}" in text
+    assert stops is True
+
+
+def test_many_other_objects_do_not_hide_the_manifest(monkeypatch, bucket):
+    bucket(f"{FOLDER}/a/1", f"{FOLDER}/b/2", f"{FOLDER}/{MANIFEST}")
+    whole = storage_objects.page
+    monkeypatch.setattr(storage_objects, "page", lambda items, **options: whole(items, **{**options, "default": 2}))
+    assert found() is None
 
 
 @pytest.mark.parametrize(

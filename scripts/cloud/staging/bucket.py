@@ -6,6 +6,7 @@ import mimetypes
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from scripts.cloud import google_api
@@ -13,9 +14,15 @@ from scripts.errors import ScriptError
 
 MOST_SOURCES: Final = 32
 """Objects that one compose joins (Cloud Storage, Composite objects)."""
+MOST_CALLS: Final = 64
+"""Calls at a time that keep their connections."""
 SHA256: Final = "sha256"
 """Key of an object's metadata with the SHA-256 of its content in hexadecimal."""
 _LIMIT_S: Final = 300
+_RETRY_S: Final = 600
+"""Time within which an upload that failed is begun again. The library's own is 120 s, and a part takes longer on a slow line."""
+_STALE_TOKEN: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.GONE)
+"""What Cloud Storage answers for a token of a rewrite that it does not know, or does not keep any more (JSON API, HTTP status codes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +44,17 @@ class WeightsBucket:
 
     def __init__(self, name: str, project: str) -> None:
         """Remember the bucket; nothing is asked yet. Raises CommandRefusedError if there are no credentials."""
+        from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - slow to load
         from google.cloud import storage  # noqa: PLC0415 - slow to load
+        from requests.adapters import HTTPAdapter  # noqa: PLC0415 - slow to load
 
+        credentials = google_api.credentials()
+        session = AuthorizedSession(credentials)
+        for scheme in ("https://", "http://"):
+            session.mount(scheme, HTTPAdapter(pool_maxsize=MOST_CALLS))
         options = {"api_endpoint": google_api.endpoint("storage").rstrip("/")}
         self._client: Any = storage.Client(
-            project=project, credentials=google_api.credentials(), client_options=options
+            project=project, credentials=credentials, client_options=options, _http=session
         )
         self.name = name
         self._bucket: Any = self._client.bucket(name)
@@ -77,6 +90,7 @@ class WeightsBucket:
     ) -> BucketObject:
         """Write an object with its CRC32C, which Cloud Storage compares before it stores anything. Raises ScriptError."""
         from google.api_core.exceptions import PreconditionFailed  # noqa: PLC0415 - slow to load
+        from google.cloud.storage.retry import DEFAULT_RETRY  # noqa: PLC0415 - slow to load
 
         blob = self._blob(name, sha256)
         with storage_errors(self.name):
@@ -85,30 +99,50 @@ class WeightsBucket:
                     data,
                     content_type=_kind(name),
                     timeout=_LIMIT_S,
+                    retry=DEFAULT_RETRY.with_timeout(_RETRY_S),
                     checksum="crc32c",
                     if_generation_match=_generation(replaced),
                 )
             except PreconditionFailed:
-                # The answer to an earlier attempt was lost, or another run was faster: the same bytes are as good.
-                found = self._found(name)
-                if found is None or (found.size_bytes, found.crc32c) != (len(data), crc32c(data)):
+                found = self._written(name, len(data), crc32c(data), sha256)
+                if found is None:
                     raise
                 return found
         return _object(blob)
 
     def compose(
-        self, name: str, sources: Sequence[BucketObject], *, replaced: BucketObject | None, sha256: str | None = None
+        self,
+        name: str,
+        sources: Sequence[BucketObject],
+        *,
+        replaced: BucketObject | None,
+        crc32c: str | None = None,
+        sha256: str | None = None,
     ) -> BucketObject:
-        """Join at most MOST_SOURCES objects of the bucket in these very generations. Raises ScriptError."""
+        """Join at most MOST_SOURCES objects of the bucket in these very generations.
+
+        `crc32c` is that of the whole, where the caller knows it. It is compared only to tell a lost answer from a second writer.
+        Raises ScriptError.
+        """
+        from google.api_core.exceptions import NotFound, PreconditionFailed  # noqa: PLC0415 - slow to load
+
         blob = self._blob(name, sha256)
         blob.content_type = _kind(name)
         with storage_errors(self.name):
-            blob.compose(
-                [self._bucket.blob(source.name, generation=source.generation) for source in sources],
-                if_generation_match=_generation(replaced),
-                if_source_generation_match=[source.generation for source in sources],
-                timeout=_LIMIT_S,
-            )
+            try:
+                blob.compose(
+                    [self._bucket.blob(source.name, generation=source.generation) for source in sources],
+                    if_generation_match=_generation(replaced),
+                    if_source_generation_match=[source.generation for source in sources],
+                    timeout=_LIMIT_S,
+                )
+            except NotFound:
+                raise changed(f"An object of gs://{self.name}") from None
+            except PreconditionFailed:
+                found = self._written(name, sum(source.size_bytes for source in sources), crc32c, sha256)
+                if found is None:
+                    raise
+                return found
         return _object(blob)
 
     def rewrite(
@@ -128,7 +162,7 @@ class WeightsBucket:
             StaleTokenError: if Cloud Storage does not take `token`.
             ScriptError: if it refuses the copy, or the source has another generation by now.
         """
-        from google.api_core.exceptions import BadRequest  # noqa: PLC0415 - slow to load
+        from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed  # noqa: PLC0415 - slow to load
 
         blob = self._blob(name, sha256)
         blob.content_type = _kind(name)
@@ -144,8 +178,13 @@ class WeightsBucket:
                         if_source_generation_match=source.generation,
                         timeout=_LIMIT_S,
                     )
-                except BadRequest:
-                    if token is not None and token == given:
+                except PreconditionFailed:
+                    found = self._written(name, source.size_bytes, source.crc32c, sha256)
+                    if found is None:
+                        raise
+                    return found
+                except GoogleAPICallError as error:
+                    if error.code in _STALE_TOKEN and token is not None and token == given:
                         raise StaleTokenError from None
                     raise
                 if token is None:
@@ -168,9 +207,16 @@ class WeightsBucket:
             blob.metadata = {SHA256: sha256}
         return blob
 
-    def _found(self, name: str) -> BucketObject | None:
+    def _written(self, name: str, size_bytes: int, crc: str | None, sha256: str | None) -> BucketObject | None:
+        """Return the object if it is what was to be written; None if not.
+
+        Then the answer to an earlier attempt was lost, or another run was faster: the same bytes are as good.
+        """
         blob = self._bucket.get_blob(name, timeout=_LIMIT_S)
-        return None if blob is None else _object(blob)
+        found = None if blob is None else _object(blob)
+        if found is None or (found.size_bytes, found.sha256) != (size_bytes, sha256):
+            return None
+        return found if crc in {None, found.crc32c} else None
 
 
 class StaleTokenError(Exception):
@@ -198,19 +244,41 @@ def crc32c_text(crc: int) -> str:
 def storage_errors(bucket: str) -> Generator[None]:
     """Turn what Google's client raises into one sentence. Raises ScriptError."""
     import requests  # noqa: PLC0415 - slow to load
-    from google.api_core.exceptions import GoogleAPIError, PreconditionFailed  # noqa: PLC0415 - slow to load
-    from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415 - slow to load
+    from google.api_core.exceptions import GoogleAPIError, PreconditionFailed, RetryError  # noqa: PLC0415 - slow to load
+    from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415 - slow to load
+    from google.cloud.storage.exceptions import DataCorruption  # noqa: PLC0415 - slow to load
 
     try:
         yield
     except PreconditionFailed:
+        raise changed(f"An object of gs://{bucket}") from None
+    except DataCorruption:
+        raise ScriptError("Cloud Storage received other bytes than were sent; run this again.") from None
+    except RetryError as error:
+        cause = cast("Exception | None", error.cause) or error
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        if status is None:
+            raise _unreachable(cause) from None
+        raise ScriptError(f"Cloud Storage is not available (HTTP {status}); run this again.") from None
+    except (requests.RequestException, TransportError) as error:
+        raise _unreachable(error) from None
+    except GoogleAuthError as error:
         raise ScriptError(
-            f"An object of gs://{bucket} was changed by somebody else while it was copied; end the other copy, then run this again."
+            f"Google refused the credentials ({type(error).__name__}); run `gcloud auth application-default login`."
         ) from None
-    except (GoogleAPIError, GoogleAuthError) as error:
+    except GoogleAPIError as error:
         raise ScriptError(f"Cloud Storage refused: {_first_line(error)}") from None
-    except requests.RequestException as error:
-        raise ScriptError(f"Cloud Storage cannot be reached ({type(error).__name__}); run this again.") from None
+
+
+def changed(what: str) -> ScriptError:
+    """Return the error of a copy that another one crosses."""
+    return ScriptError(
+        f"{what} was changed by somebody else while it was copied; end the other copy, then run this again."
+    )
+
+
+def _unreachable(error: Exception) -> ScriptError:
+    return ScriptError(f"Cloud Storage cannot be reached ({type(error).__name__}); run this again.")
 
 
 def _first_line(error: Exception) -> str:

@@ -18,11 +18,11 @@ from scripts.cloud.staging.bucket import MOST_SOURCES, BucketObject, WeightsBuck
 from scripts.cloud.staging.manifest import StagedFile, StagingOutcome, withdraw_manifest, write_manifest
 from scripts.cloud.staging.sources import CheckpointSource, RunningHash, SourceFile, git_blob
 from scripts.errors import ScriptError
+from stacks.model_files import CONFIG
 
 PART_BYTES: Final = 32 * 1024 * 1024
 WORKERS: Final = 8
 """Parts that are read and written at a time."""
-_CONFIG: Final = "config.json"
 
 OnBytes: TypeAlias = Callable[[str, int, int], None]
 """Called with the work in words, the bytes that are done, and those of the whole work. One call at a time, from several threads."""
@@ -75,20 +75,28 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     for staged in done.values():
         on_file(staged.file, False)
     if missing:
-        withdraw_manifest(plan.target, plan.prefix, copy.present)
+        withdraw_manifest(plan.target, plan.prefix)
     for staged in copy.missing(missing):
         done[staged.file.name] = staged
         on_file(staged.file, True)
-    config = next((file for file in files if file.name == _CONFIG), None)
+    config = next((file for file in files if file.name == CONFIG), None)
     text = None if config is None else plan.source.read(config, 0, config.size_bytes)
     digest = write_manifest(plan.target, plan.prefix, plan.source.revision, text, [done[file.name] for file in files])
-    sweep(plan.target, plan.prefix, plan.workers)
+    sweep(plan.target, plan.prefix, files, plan.workers)
     return StagingOutcome(copied=len(missing), kept=kept, manifest=digest)
 
 
-def sweep(target: WeightsBucket, prefix: str, workers: int) -> None:
-    """Delete the temporary objects of a checkpoint, those of earlier runs too."""
-    left = target.objects(f"{PARTS}/{prefix}/").values()
+def sweep(target: WeightsBucket, prefix: str, files: Sequence[SourceFile], workers: int) -> None:
+    """Delete the temporary objects of a checkpoint, those of earlier runs too.
+
+    Files of folders below that are not of this checkpoint may be of another one that is being copied.
+    """
+    names = {file.name for file in files}
+    parts = (
+        (name.rpartition("/")[0], item)
+        for name, item in listed(target.objects(f"{PARTS}/{prefix}/"), f"{PARTS}/{prefix}").items()
+    )
+    left = [item for name, item in parts if name in names or "/" not in name]
     each([partial(target.delete, item) for item in left], workers=workers)
 
 
@@ -196,10 +204,11 @@ class _Copy:
         while len(level) > MOST_SOURCES:
             level = [self._group(reading.file, level, first) for first in range(0, len(level), MOST_SOURCES)]
             temporary |= {item.name: item for item, _ in level}
+        crc = crc32c_text(reading.crc)
         whole = self._plan.target.compose(
-            name, [item for item, _ in level], replaced=self.present.get(name), sha256=sha256
+            name, [item for item, _ in level], replaced=self.present.get(name), crc32c=crc, sha256=sha256
         )
-        if (whole.size_bytes, whole.crc32c) != (reading.file.size_bytes, crc32c_text(reading.crc)):
+        if (whole.size_bytes, whole.crc32c) != (reading.file.size_bytes, crc):
             self._plan.target.delete(whole)
             raise ScriptError(f"{name} was joined to other bytes than were read, and is deleted; run this again.")
         each([partial(self._plan.target.delete, item) for item in temporary.values()], workers=self._plan.workers)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from contracts.staged_weights import MANIFEST, manifest_hash
-from scripts.cloud.staging.bucket import BucketObject, WeightsBucket, as_json, crc32c
+from scripts.cloud.staging.bucket import WeightsBucket, as_json, changed, crc32c
 from scripts.cloud.staging.sources import SourceFile
 
 
@@ -41,17 +41,25 @@ class StagingOutcome:
     """`manifest_hash` of what lies in the bucket now."""
 
 
-def withdraw_manifest(target: WeightsBucket, prefix: str, present: Mapping[str, BucketObject]) -> None:
+def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
     """Remove the manifest of a folder whose files are about to change: it would describe a mixture."""
-    before = present.get(f"{prefix}/{MANIFEST}")
-    if before is not None:
+    name = f"{prefix}/{MANIFEST}"
+    while (before := target.objects(name).get(name)) is not None:
         target.delete(before)
 
 
 def write_manifest(
     target: WeightsBucket, prefix: str, revision: str, config: bytes | None, files: Sequence[StagedFile]
 ) -> str:
-    """Write the manifest unless it is there already, and return its hash. `config` is the checkpoint's config.json."""
+    """Write the manifest unless it is there already, and return its hash. `config` is the checkpoint's config.json.
+
+    Raises ScriptError if the folder does not hold these files: somebody else has changed them since they were compared or copied.
+    """
+    present = target.objects(f"{prefix}/")
+    for staged in files:
+        found = present.get(f"{prefix}/{staged.file.name}")
+        if found is None or (found.size_bytes, found.crc32c) != (staged.file.size_bytes, staged.crc32c):
+            raise changed(f"gs://{target.name}/{prefix}/{staged.file.name}")
     document = {
         "schema": 1,
         "revision": revision,
@@ -59,7 +67,7 @@ def write_manifest(
         "files": [file.entry() for file in files],
     }
     name, data = f"{prefix}/{MANIFEST}", as_json(document)
-    before = target.objects(name).get(name)
+    before = present.get(name)
     if before is None or before.crc32c != crc32c(data):
         target.upload(name, data, replaced=before)
     return manifest_hash(document)

@@ -1,6 +1,7 @@
 """Copy a checkpoint from another bucket inside Google: no byte passes through this machine."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,10 +13,11 @@ from scripts.cloud.parallel import each
 from scripts.cloud.staging.bucket import BucketObject, StaleTokenError, WeightsBucket, as_json
 from scripts.cloud.staging.copying import WORKERS, OnBytes, OnFile, listed, sweep
 from scripts.cloud.staging.manifest import StagedFile, StagingOutcome, withdraw_manifest, write_manifest
-from scripts.cloud.staging.sources import SourceFile, is_wanted
+from scripts.cloud.staging.sources import SourceFile, is_wanted, require_checkpoint
 from scripts.errors import CommandRefusedError, ScriptError
+from stacks.model_files import CONFIG, INDEX
 
-_CONFIG: Final = "config.json"
+_BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +45,11 @@ class BucketSource:
         return f"gs://{self.bucket.name}/{self.prefix}".rstrip("/")
 
     def checkpoint(self) -> ListedCheckpoint:
-        """List the files that vLLM reads. Raises CommandRefusedError if there is no config.json, ScriptError if Google refuses."""
+        """List the files that vLLM reads. Raises CommandRefusedError as `require_checkpoint` does, ScriptError if Google refuses."""
         found = self.bucket.objects(f"{self.prefix}/" if self.prefix else "")
         names = listed(found, self.prefix) if self.prefix else found
-        wanted = {
-            name: item
-            for name, item in sorted(names.items())
-            if is_wanted(name) and name != MANIFEST and not name.startswith(f"{PARTS}/")
-        }
-        if _CONFIG not in wanted:
-            raise CommandRefusedError(
-                f"{self.uri} has no {_CONFIG}, so it is not a checkpoint; name the folder that has the weights."
-            )
+        wanted = {name: item for name, item in sorted(names.items()) if is_wanted(name)}
+        require_checkpoint(self.uri, wanted.keys(), lambda: self._text(INDEX) or "")
         manifest: Mapping[str, object] = self._manifest() if MANIFEST in names else {}
         return ListedCheckpoint(
             revision=str(manifest.get("revision") or self.uri), files=_files(wanted, manifest), objects=wanted
@@ -62,12 +57,10 @@ class BucketSource:
 
     def _manifest(self) -> Mapping[str, object]:
         """Return the source's own manifest; empty if it cannot be read."""
-        text = self.bucket.text(f"{self.prefix}/{MANIFEST}" if self.prefix else MANIFEST)
-        try:
-            found = cast("object", json.loads(text or "{}"))
-        except ValueError:
-            found = {}
-        return cast("Mapping[str, object]", found) if isinstance(found, dict) else {}
+        return _document(self._text(MANIFEST))
+
+    def _text(self, name: str) -> str | None:
+        return self.bucket.text(f"{self.prefix}/{name}" if self.prefix else name)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +75,8 @@ class Rewriting:
     on_file: OnFile
     on_bytes: OnBytes
     present: Mapping[str, BucketObject] = field(init=False)
-    _tokens: Mapping[str, BucketObject] = field(init=False)
+    _tokens: dict[str, BucketObject] = field(init=False)
+    """The objects with tokens, by name, as this run found or last wrote them."""
     _copied: dict[str, int] = field(default_factory=dict[str, int], init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
@@ -92,18 +86,18 @@ class Rewriting:
         Raises ScriptError if Google refuses, or a source object is another one by now.
         """
         self.present = self.target.objects(f"{self.prefix}/")
-        self._tokens = self.target.objects(f"{PARTS}/{self.prefix}/")
+        self._tokens = dict(self.target.objects(f"{PARTS}/{self.prefix}/"))
         files = self.checkpoint.files
         kept = {file.name: staged for file in files if (staged := self._kept(file)) is not None}
         for staged in kept.values():
             self.on_file(staged.file, False)
         missing = [file for file in files if file.name not in kept]
         if missing:
-            withdraw_manifest(self.target, self.prefix, self.present)
+            withdraw_manifest(self.target, self.prefix)
         self._copied = {file.name: 0 for file in missing}
         done = each([partial(self._rewritten, file) for file in missing], workers=workers)
         staged = {item.file.name: item for item in (*kept.values(), *done)}
-        config = self.target.text(f"{self.prefix}/{_CONFIG}")
+        config = self.target.text(f"{self.prefix}/{CONFIG}")
         digest = write_manifest(
             self.target,
             self.prefix,
@@ -111,7 +105,7 @@ class Rewriting:
             config.encode() if config is not None else None,
             [staged[file.name] for file in files],
         )
-        sweep(self.target, self.prefix, workers)
+        sweep(self.target, self.prefix, files, workers)
         return StagingOutcome(copied=len(missing), kept=len(kept), manifest=digest)
 
     def _kept(self, file: SourceFile) -> StagedFile | None:
@@ -138,13 +132,12 @@ class Rewriting:
         return StagedFile(file=file, sha256=file.sha256, crc32c=copy.crc32c)
 
     def _attempt(self, file: SourceFile, token: str | None) -> BucketObject:
-        name, saved = self._token_name(file), self._tokens.get(self._token_name(file))
+        name = self._token_name(file)
 
         def on_step(following: str, copied: int) -> None:
-            nonlocal saved
             # A token is good for a week: with it, a later run goes on inside the file.
             data = as_json({"generation": self.checkpoint.objects[file.name].generation, "token": following})
-            saved = self.target.upload(name, data, replaced=saved)
+            self._tokens[name] = self.target.upload(name, data, replaced=self._tokens.get(name))
             self._count(file.name, copied)
 
         return self.target.rewrite(
@@ -160,10 +153,9 @@ class Rewriting:
     def _token(self, file: SourceFile) -> str | None:
         """Return the token that an earlier run left for these very bytes."""
         name = self._token_name(file)
-        text = self.target.text(name) if name in self._tokens else None
-        found: Mapping[str, object] = json.loads(text) if text else {}
-        same = found.get("generation") == self.checkpoint.objects[file.name].generation
-        return str(found["token"]) if same else None
+        found = _document(self.target.text(name) if name in self._tokens else None)
+        token, same = found.get("token"), found.get("generation") == self.checkpoint.objects[file.name].generation
+        return token if same and isinstance(token, str) else None
 
     def _token_name(self, file: SourceFile) -> str:
         return f"{PARTS}/{self.prefix}/{file.name}/rewrite.json"
@@ -173,6 +165,15 @@ class Rewriting:
             self._copied[name] = copied
             total = sum(self.checkpoint.objects[file].size_bytes for file in self._copied)
             self.on_bytes("copying", sum(self._copied.values()), total)
+
+
+def _document(text: str | None) -> Mapping[str, object]:
+    """Return the JSON object of a text; an empty one if it is no such text."""
+    try:
+        found = cast("object", json.loads(text or "{}"))
+    except ValueError:
+        found = {}
+    return cast("Mapping[str, object]", found) if isinstance(found, dict) else {}
 
 
 def _files(objects: Mapping[str, BucketObject], manifest: Mapping[str, object]) -> Sequence[SourceFile]:
@@ -192,6 +193,6 @@ def _files(objects: Mapping[str, BucketObject], manifest: Mapping[str, object]) 
 def bucket_of(text: str) -> tuple[str, str]:
     """Return bucket and folder of `gs://BUCKET/FOLDER`. Raises CommandRefusedError if it names no bucket."""
     name, _, folder = text.removeprefix("gs://").partition("/")
-    if not name:
+    if not _BUCKET_NAME.fullmatch(name):
         raise CommandRefusedError(f"--from is {text!r}; write gs://BUCKET/FOLDER.")
     return name, folder.strip("/")

@@ -1,20 +1,29 @@
 """Where a checkpoint comes from: a folder, or the Hugging Face hub at one commit. Both are read in parts, in any order."""
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol
+from pathlib import Path, PurePosixPath
+from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
+from contracts.staged_weights import MANIFEST, PARTS
 from scripts.cloud import google_api
 from scripts.cloud.hub import hub_errors
 from scripts.errors import CommandRefusedError, ScriptError
+from stacks.model_files import CONFIG, INDEX
 
 _WANTED: Final = (".safetensors", ".json", ".jinja", ".model", ".txt")
 """Files that vLLM reads. Weights in other formats would double the copy."""
+_WEIGHTS: Final = ".safetensors"
+_POINTER: Final = b"version https://git-lfs."
+"""Beginning of the text that Git LFS leaves in the place of a file that it has not fetched (git-lfs, docs/spec.md)."""
 _READ_LIMIT_S: Final = 120.0
 """Longest silence of the hub within one part."""
+_RETRIES: Final = 10
+_LONGEST_PAUSE_S: Final = 30.0
+"""Pauses of 1, 2, 4 s and so on up to this one: three minutes without a connection end no copy."""
 _PARTIAL: Final = 206
 
 
@@ -66,8 +75,32 @@ class RunningHash(Protocol):
 
 
 def is_wanted(name: str) -> bool:
-    """Return whether vLLM reads a file."""
-    return Path(name).suffix in _WANTED
+    """Return whether vLLM reads a file, named below the checkpoint's folder. The marks of an earlier copy belong to that copy."""
+    path = PurePosixPath(name)
+    return path.suffix in _WANTED and path.name != MANIFEST and PARTS not in path.parts
+
+
+def require_checkpoint(place: str, names: Collection[str], read_index: Callable[[], bytes | str]) -> None:
+    """Compare the names of a source's files with its index of the weights. `read_index` is called if there is one.
+
+    Raises CommandRefusedError if `place` is no checkpoint, or not all of one: its download did not end.
+    """
+    if CONFIG not in names:
+        raise CommandRefusedError(
+            f"{place} has no {CONFIG}, so it is not a checkpoint; name the source that has the weights."
+        )
+    if not any(name.endswith(_WEIGHTS) for name in names):
+        raise CommandRefusedError(f"{place} has no {_WEIGHTS} files, so there are no weights that vLLM loads from it.")
+    if INDEX not in names:
+        return
+    try:
+        named = set(cast("Mapping[str, str]", json.loads(read_index())["weight_map"]).values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CommandRefusedError(f"{INDEX} of {place} is no index of weights; download it again.") from None
+    absent = sorted(named.difference(names))
+    if absent:
+        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        raise CommandRefusedError(f"{place} lacks {absent[0]}{more}, which {INDEX} names; complete it there first.")
 
 
 def git_blob(size_bytes: int) -> RunningHash:
@@ -84,16 +117,19 @@ class FolderSource:
     @property
     def revision(self) -> str:
         """Name of the folder."""
-        return self.folder.name
+        return self.folder.resolve().name
 
     def files(self) -> Sequence[SourceFile]:
-        """List the folder's files. Raises CommandRefusedError if it has no config.json."""
-        if not (self.folder / "config.json").is_file():
-            raise CommandRefusedError(
-                f"{self.folder} has no config.json, so it is not a checkpoint; name the folder that `hf download` wrote."
-            )
-        paths = sorted(path for path in self.folder.rglob("*") if path.is_file() and is_wanted(path.name))
-        return [self._listed(path) for path in paths]
+        """List the folder's files. Raises CommandRefusedError as `require_checkpoint` does, ScriptError if the index cannot be read."""
+        paths = (path for path in self.folder.rglob("*") if is_wanted(path.relative_to(self.folder).as_posix()))
+        files = {file.name: file for file in (self._listed(path) for path in sorted(paths) if path.is_file())}
+        require_checkpoint(str(self.folder), files.keys(), lambda: self.read(files[INDEX], 0, files[INDEX].size_bytes))
+        for file in files.values():
+            if file.name.endswith(_WEIGHTS) and self.read(file, 0, min(file.size_bytes, len(_POINTER))) == _POINTER:
+                raise CommandRefusedError(
+                    f"{self.folder / file.name} is a pointer of Git LFS; run `git lfs pull` in {self.folder}."
+                )
+        return list(files.values())
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:
         """Return a part of a file. Raises ScriptError if it cannot be read or is shorter by now."""
@@ -145,6 +181,7 @@ class HubSource:
         Raises:
             ScriptError: as `hub_errors` does, and if the answer is not that part of a file of this size.
         """
+        import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
         from huggingface_hub import hf_hub_url  # noqa: PLC0415 - slow to load
         from huggingface_hub.utils import (  # noqa: PLC0415
             build_hf_headers,  # pyright: ignore[reportUnknownVariableType] - partly untyped
@@ -154,10 +191,26 @@ class HubSource:
 
         headers = {**build_hf_headers(), "Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         url = hf_hub_url(self.model, file.name, revision=self.revision)
-        with hub_errors(self.model, "run this again to go on where it stopped"):
-            answer = http_backoff("GET", url, headers=headers, timeout=_READ_LIMIT_S) if end > start else None
-            if answer is None:
-                return b""
+        if end == start:
+            return b""
+        otherwise = "run this again to go on where it stopped"
+        with hub_errors(self.model, otherwise):
+            try:
+                answer = http_backoff(
+                    "GET",
+                    url,
+                    headers=headers,
+                    timeout=_READ_LIMIT_S,
+                    max_retries=_RETRIES,
+                    max_wait_time=_LONGEST_PAUSE_S,
+                    # The threads share a client, which each of them closes when it gets no connection: requests that
+                    # others begin on it are RuntimeErrors.
+                    retry_on_exceptions=(httpx2.TransportError, RuntimeError),
+                )
+            except RuntimeError as error:
+                raise ScriptError(
+                    f"The Hugging Face hub cannot be reached ({type(error).__name__}); {otherwise}."
+                ) from None
             hf_raise_for_status(answer)
         whole = answer.status_code != _PARTIAL and (start, end) == (0, file.size_bytes)
         if not whole and answer.headers.get("Content-Range") != f"bytes {start}-{end - 1}/{file.size_bytes}":
@@ -180,7 +233,12 @@ class HubSource:
 
 
 def hub(model: str, revision: str | None) -> HubSource:
-    """Resolve a revision of the hub to a commit. Raises ScriptError if the hub cannot be reached or does not know the model."""
+    """Resolve a revision of the hub to a commit.
+
+    Raises:
+        CommandRefusedError: as `require_checkpoint` does.
+        ScriptError: if the hub cannot be reached or does not know the model.
+    """
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
 
     with hub_errors(model, "pass --from FOLDER with a downloaded checkpoint"):
@@ -194,4 +252,9 @@ def hub(model: str, revision: str | None) -> HubSource:
         )
         for s in info.siblings or []
     ]
-    return HubSource(model=model, revision=info.sha or "", repository=files)
+    source = HubSource(model=model, revision=info.sha or "", repository=files)
+    wanted = {file.name: file for file in source.files()}
+    require_checkpoint(
+        f"{model} at {source.revision}", wanted.keys(), lambda: source.read(wanted[INDEX], 0, wanted[INDEX].size_bytes)
+    )
+    return source

@@ -1,5 +1,6 @@
 """Google's own clients, unmodified but for the endpoint, work against the local cloud."""
 
+import io
 import json
 import os
 from pathlib import Path
@@ -17,6 +18,8 @@ from google.oauth2 import id_token
 from googleapiclient import discovery
 from googleapiclient.errors import HttpError
 
+from localcloud.rest.errors import CloudError
+from localcloud.services import storage_uploads
 from localcloud.world.oauth import new_private_key
 from tests.localcloud.idle_cloud import IdleRevisions
 
@@ -219,6 +222,22 @@ class TestStorage:
         with bucket.blob("big").open("rb", chunk_size=256 * 1024) as stream:
             assert stream.read() == path.read_bytes()
 
+    def test_a_finished_resumable_upload_answers_again(self, bucket, shared_cloud, monkeypatch):
+        finish, lost = storage_uploads.Uploads._finish, []
+
+        def unheard(*arguments):
+            shown = finish(*arguments)
+            if not lost:
+                lost.append(shown)
+                raise CloudError(503, "UNAVAILABLE", "the answer was lost", reason="backendError")
+            return shown
+
+        monkeypatch.setattr(storage_uploads.Uploads, "_finish", unheard)
+        blob = bucket.blob("big", chunk_size=256 * 1024)
+        blob.upload_from_file(io.BytesIO(b"x" * 300_000), if_generation_match=0)
+        assert [str(blob.generation)] == [shown["generation"] for shown in lost]
+        assert shared_cloud.cloud.written_objects[f"{bucket.name}/big"] == 1
+
     def test_preconditions_hold(self, bucket):
         blob = bucket.blob("once")
         blob.upload_from_string("1", if_generation_match=0)
@@ -278,6 +297,14 @@ class TestStorage:
         assert whole.crc32c == plain.crc32c
         assert plain.component_count is None
         assert bucket.blob("whole").download_as_bytes() == b"abc"
+
+    def test_a_refused_compose_leaves_no_files(self, bucket, shared_cloud):
+        one = bucket.blob("one")
+        one.upload_from_string("1")
+        before = sorted((shared_cloud.state / "objects").iterdir())
+        with pytest.raises(PreconditionFailed):
+            bucket.blob("one").compose([one, one], if_generation_match=0)
+        assert sorted((shared_cloud.state / "objects").iterdir()) == before
 
     def test_a_compose_keeps_to_its_limit_and_its_conditions(self, bucket):
         one = bucket.blob("one")

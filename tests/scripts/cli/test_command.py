@@ -226,6 +226,7 @@ def ends_with_one_sentence(folder, words, signum, preparation):
     (folder / "Pulumi.l4-qat.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
     (folder / "checkpoint").mkdir()
     (folder / "checkpoint" / "config.json").write_text("{}")
+    (folder / "checkpoint" / "model.safetensors").write_bytes(b"\0" * 64)
     with (folder / "token").open() as token:
         process = subprocess.Popen(
             [sys.executable, "-c", starter],

@@ -1,5 +1,7 @@
 """Progress inside one file, on a planted clock."""
 
+import threading
+
 from scripts.cli.transfer import PERIOD_S, Transfer
 
 GIB = 1024**3
@@ -69,3 +71,43 @@ def test_a_terminal_has_one_line_that_changes_and_lines_that_stay():
     shown = "copying: 0.25 of 1.00 GiB (25%), 256.0 MiB/s, 3 s left"
     assert line == [shown, "", "copying: 0.50 of 1.00 GiB (50%), 256.0 MiB/s, 2 s left"]
     assert stays == ["copied a"]
+
+
+def test_a_transfer_that_ended_leaves_no_line_and_says_no_more():
+    stays, line, clock = [], [], Clock()
+    with Transfer(stays.append, overwrite=line.append, clock=clock) as transfer:
+        transfer("copying", 0, GIB)
+        clock.now_s += 1
+        transfer("copying", GIB // 4, GIB)
+    assert line == ["copying: 0.25 of 1.00 GiB (25%), 256.0 MiB/s, 3 s left", ""]
+    # Threads that the work left behind.
+    clock.now_s += 1
+    transfer("copying", GIB // 2, GIB)
+    transfer.note("copied a")
+    assert (len(line), stays) == (2, [])
+
+
+def test_a_line_that_stays_is_not_written_into_one_that_changes():
+    said, clock = [], Clock()
+    cleared, written = threading.Event(), threading.Event()
+
+    def overwrite(text):
+        if not text:
+            cleared.set()
+            assert not written.wait(0.2)
+        said.append(text)
+
+    transfer = Transfer(said.append, overwrite=overwrite, clock=clock)
+    transfer("copying", 0, GIB)
+    clock.now_s += 1
+
+    def work():
+        cleared.wait(60)
+        transfer("copying", GIB // 4, GIB)
+        written.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    transfer.note("copied a")
+    thread.join(60)
+    assert said == ["", "copied a", "copying: 0.25 of 1.00 GiB (25%), 256.0 MiB/s, 3 s left"]

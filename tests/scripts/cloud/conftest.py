@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import requests
 
+from localcloud.rest.errors import CloudError
+from localcloud.services import storage_objects
 from localcloud.world.scenario import OperationDurations, Scenario
 from scripts.cloud.staging.bucket import WeightsBucket
 from scripts.cloud.staging.copying import CopyPlan, stage
@@ -49,6 +51,20 @@ class StagingWorld:
     def put(self, name, data, bucket=None):
         path = f"upload/storage/v1/b/{bucket or self.bucket}/o?uploadType=media"
         self.call("POST", path, params={"name": name}, data=data).raise_for_status()
+
+    def lose_answers(self, monkeypatch, *names):
+        """Store these objects once more than the client hears of it: the answer to the first attempt is 503."""
+        store, left = storage_objects.Objects.put, list(names)
+
+        def unheard(objects, bucket, name, *arguments, **options):
+            shown = store(objects, bucket, name, *arguments, **options)
+            if name in left:
+                left.remove(name)
+                raise CloudError(503, "UNAVAILABLE", "the answer was lost", reason="backendError")
+            return shown
+
+        monkeypatch.setattr(storage_objects.Objects, "put", unheard)
+        return left
 
     def writes(self, bucket=None):
         """How often the server stored each object since `forget`."""

@@ -4,8 +4,11 @@ import json
 import random
 
 import pytest
+from google.api_core.exceptions import BadRequest
+from google.cloud.storage import Blob
 
 from contracts.staged_weights import MANIFEST, PARTS
+from localcloud.rest.errors import CloudError
 from localcloud.services import storage_copies
 from scripts.cloud.staging import bucket as buckets
 from scripts.cloud.staging.bucket import WeightsBucket
@@ -21,7 +24,7 @@ FILES = {"config.json": b'{"a": 1}', "model.safetensors": LARGE, "notes.md": b"n
 def world(staging_world, monkeypatch):
     """A source bucket elsewhere, which a rewrite leaves MiB by MiB."""
     monkeypatch.setattr(storage_copies, "_BYTES_PER_CALL", MIB)
-    staging_world.source = f"{staging_world.bucket[:40]}-from"
+    staging_world.source = f"from-{staging_world.bucket[-40:]}"
     staging_world.make_bucket(staging_world.source, location="us-west1")
     for name, content in FILES.items():
         staging_world.put(f"gemma/{name}", content, bucket=staging_world.source)
@@ -127,6 +130,58 @@ def test_a_token_that_google_forgot_begins_anew(world):
     assert world.content("m/model.safetensors") == LARGE
 
 
+@pytest.mark.parametrize("status", [400, 410])
+def test_a_token_is_forgotten_with_either_status(world, monkeypatch, status):
+    """Google's page of status codes names 410 for a token that is no longer available, and 400 for what it cannot read."""
+    generation = rewriting(world).checkpoint.objects["model.safetensors"].generation
+    world.put(
+        f"{PARTS}/m/model.safetensors/rewrite.json", json.dumps({"generation": generation, "token": "old"}).encode()
+    )
+    original = CloudError.invalid
+
+    def refused(message):
+        return CloudError(410, "GONE", message, reason="gone") if status == 410 else original(message)
+
+    monkeypatch.setattr(CloudError, "invalid", refused)
+    rewriting(world).run()
+    assert world.content("m/model.safetensors") == LARGE
+
+
+def test_a_token_that_stays_the_same_and_is_forgotten_later_begins_anew(world, monkeypatch):
+    generation = rewriting(world).checkpoint.objects["model.safetensors"].generation
+    name = f"{PARTS}/m/model.safetensors/rewrite.json"
+    world.put(name, json.dumps({"generation": generation, "token": "same"}).encode())
+    original, seen = Blob.rewrite, []
+
+    def repeating(blob, origin, token=None, **options):
+        if token == "same":
+            seen.append(token)
+            if len(seen) > 2:
+                raise BadRequest("The rewriteToken is invalid")
+            return "same", MIB * len(seen), len(LARGE)
+        return original(blob, origin, token=token, **options)
+
+    monkeypatch.setattr(Blob, "rewrite", repeating)
+    rewriting(world).run()
+    assert len(seen) == 3
+    assert world.content("m/model.safetensors") == LARGE
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"token": 1}', '{"generation": GENERATION}'])
+def test_a_token_that_cannot_be_read_begins_anew(world, text):
+    generation = rewriting(world).checkpoint.objects["model.safetensors"].generation
+    world.put(f"{PARTS}/m/model.safetensors/rewrite.json", text.replace("GENERATION", str(generation)).encode())
+    rewriting(world).run()
+    assert world.content("m/model.safetensors") == LARGE
+
+
+def test_an_answer_that_was_lost_is_no_second_writer(world, monkeypatch):
+    left = world.lose_answers(monkeypatch, "m/config.json", "m/model.safetensors")
+    rewriting(world).run()
+    assert left == []
+    assert world.content("m/model.safetensors") == LARGE
+
+
 def test_a_source_that_changed_since_it_was_listed_is_noticed(world):
     late = rewriting(world)
     world.put("gemma/model.safetensors", b"other", bucket=world.source)
@@ -154,13 +209,23 @@ def test_a_folder_without_a_checkpoint_is_refused(world):
         source.checkpoint()
 
 
+def test_a_folder_without_a_file_that_its_index_names_is_refused(world):
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    world.put("gemma/model.safetensors.index.json", json.dumps(index).encode(), bucket=world.source)
+    with pytest.raises(
+        CommandRefusedError, match=r"gs://.*/gemma lacks model-2.safetensors, which model.safetensors.index"
+    ):
+        rewriting(world)
+
+
 @pytest.mark.parametrize(
-    ("text", "parts"), [("gs://b/a/c/", ("b", "a/c")), ("gs://b", ("b", "")), ("gs://b/", ("b", ""))]
+    ("text", "parts"), [("gs://b-1/a/c/", ("b-1", "a/c")), ("gs://b.c", ("b.c", "")), ("gs://b_1/", ("b_1", ""))]
 )
 def test_a_source_is_a_bucket_and_a_folder(text, parts):
     assert bucket_of(text) == parts
 
 
-def test_a_source_without_a_bucket_is_refused():
+@pytest.mark.parametrize("text", ["gs:///x", "gs://-b/x", "gs://my bucket/x", "gs://Models/x"])
+def test_a_source_without_the_name_of_a_bucket_is_refused(text):
     with pytest.raises(CommandRefusedError, match=r"write gs://BUCKET/FOLDER"):
-        bucket_of("gs:///x")
+        bucket_of(text)

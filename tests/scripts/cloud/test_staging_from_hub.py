@@ -6,11 +6,13 @@ import random
 import tempfile
 import threading
 
+import httpx2
 import pytest
+from huggingface_hub.utils import _http
 
 from contracts.staged_weights import MANIFEST
 from scripts.cloud.staging.sources import HubSource, hub
-from scripts.errors import ScriptError
+from scripts.errors import CommandRefusedError, ScriptError
 from tests.scripts.cloud.small_hub import COMMIT, small_hub
 
 LARGE = random.Random(7).randbytes(12_345)  # noqa: S311 - planted bytes, no secret
@@ -86,6 +88,51 @@ def test_a_busy_storage_is_asked_again(world):
     assert staging.content("m/model.safetensors") == LARGE
 
 
+def test_a_client_that_another_thread_closed_is_opened_again(world, monkeypatch):
+    """The hub's client closes the session that all threads share when one of them gets no connection."""
+    staging, _ = world
+    source, session, closed = hub("org/model", None), _http.get_session, []
+
+    def closing():
+        found = session()
+        if len(closed) < 3:
+            closed.append(found)
+            found.close()
+            _http.close_session()
+        return found
+
+    monkeypatch.setattr(_http, "get_session", closing)
+    staging.stage(source)
+    assert len(closed) == 3
+    assert staging.content("m/model.safetensors") == LARGE
+
+
+def test_a_client_that_stays_closed_is_one_sentence(world, monkeypatch):
+    staging, _ = world
+    source, closed = hub("org/model", None), _http.default_client_factory()
+    closed.close()
+    monkeypatch.setattr(_http, "get_session", lambda: closed)
+    with pytest.raises(ScriptError, match=r"^The Hugging Face hub cannot be reached \(RuntimeError\); run this again"):
+        staging.stage(source)
+
+
+@pytest.mark.usefixtures("world")
+def test_an_outage_of_two_minutes_ends_no_copy(monkeypatch):
+    source, waited = hub("org/model", None), []
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", waited.append)
+    get = _http.default_client_factory().get
+
+    class Down:
+        def request(self, method, url, **options):
+            if sum(waited) < 120:
+                raise httpx2.ConnectError("no route to host")
+            return get(url, **options)
+
+    monkeypatch.setattr(_http, "get_session", Down)
+    config = next(file for file in source.files() if file.name == "config.json")
+    assert source.read(config, 0, config.size_bytes) == b"{}"
+
+
 def test_a_signed_link_that_expired_is_one_sentence(world):
     staging, running = world
     running.refusals = [403] * 40
@@ -114,6 +161,30 @@ def test_a_second_run_reads_only_what_the_hub_states_no_sha256_for(world):
     running.asked.clear()
     assert staging.stage(hub("org/model", None)).kept == 3
     assert {name for _, name, _, _ in running.asked} == {"config.json"}
+
+
+@pytest.mark.parametrize(
+    ("absent", "said"),
+    [
+        ("config.json", r"^org/model at c0ffee0* has no config.json, so it is not a checkpoint"),
+        ("model.safetensors", r"^org/model at c0ffee0* has no \.safetensors files"),
+    ],
+)
+def test_a_repository_that_is_no_checkpoint_is_refused(world, absent, said):
+    running = world[1]
+    del running.files[absent]
+    with pytest.raises(CommandRefusedError, match=said):
+        hub("org/model", None)
+
+
+def test_a_repository_without_a_file_that_its_index_names_is_refused(world):
+    running = world[1]
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    running.files["model.safetensors.index.json"] = json.dumps(index).encode()
+    with pytest.raises(
+        CommandRefusedError, match=r"lacks model-2.safetensors, which model.safetensors.index.json names"
+    ):
+        hub("org/model", None)
 
 
 def test_a_hub_that_cannot_be_reached_says_how_to_go_on(staging_world, monkeypatch):
