@@ -142,8 +142,9 @@ class PhasePublisher:
             for key, value in self._facts.items():
                 self._write(key, value)
             if self.published.get(DOCUMENT_HASH_KEY) != text_hash:
-                self._write(PHASE_KEY, STARTING)
-                self._write(DOCUMENT_HASH_KEY, text_hash)
+                for key, value in ((PHASE_KEY, STARTING), (DOCUMENT_HASH_KEY, text_hash)):
+                    if not self._write(key, value):
+                        return  # the next call begins with it
             detail = self.remove_secrets(detail)
             is_new_phase = self.published.get(PHASE_KEY) != phase
             interval_s = self.heartbeat_s if self.published.get(DETAIL_KEY) == detail else self.progress_s
@@ -174,11 +175,14 @@ class PhasePublisher:
         """Publish the latest phase again: as a heartbeat, or because its detail came too soon after the one before."""
         self.publish(*self._latest)
 
-    def _write(self, key: str, value: str) -> None:
+    def _write(self, key: str, value: str) -> bool:
+        """Write a guest attribute unless it is there. Return False if it cannot be written: the next call writes it."""
         if self.published.get(key) == value:
-            return
+            return True
         try:
             self.metadata.publish(key, value)
-            self.published[key] = value
-        except CONNECTION_ERRORS as error:  # the next call writes it
+        except CONNECTION_ERRORS as error:
             log(f"Cannot write guest attribute {key}: {error}. It needs the metadata enable-guest-attributes=TRUE.")
+            return False
+        self.published[key] = value
+        return True

@@ -65,6 +65,10 @@ if verb == "pull":
     for _ in range(3): print("abc: Pull complete", flush=True)
     open(root + "/image-" + image.replace("/", "_"), "w").close()
     sys.exit(0)
+if verb == "rmi":
+    try: os.remove(root + "/image-" + args[-1].replace("/", "_"))
+    except OSError: sys.exit("Error response from daemon: No such image: " + args[-1])
+    sys.exit(0)
 if verb == "run":
     env, labels, name, entry, attached = {}, {}, "", [], "-d" not in args
     while args[0].startswith("-"):
