@@ -152,10 +152,12 @@ class CompiledPrograms:
         thread.start()
         return thread
 
-    def wait_for(self, restore: threading.Thread) -> None:
+    def wait_for(self, restore: threading.Thread, cancelled: Callable[[], bool]) -> None:
         """Wait until a restore has ended, at most `limit_s`: a bucket that does not answer must not hold up the server."""
-        restore.join(self.limit_s)
-        if restore.is_alive():
+        deadline = time.monotonic() + self.limit_s
+        while restore.is_alive() and not cancelled() and time.monotonic() < deadline:
+            restore.join(0.2)
+        if restore.is_alive() and not cancelled():
             self.tell(
                 f"Compiled programs: no archive has come within {self.limit_s:g} s. The server starts without it."
             )

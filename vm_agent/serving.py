@@ -568,7 +568,7 @@ class Agent:
         secrets = {
             name: self._read_secret(secret, is_back=is_back) for name, secret in document.secret_environment.items()
         }
-        self.programs.wait_for(restored)
+        self.programs.wait_for(restored, cancelled)
         if good is None or not self._is_trial(assignment):
             return secrets, True
         fetch = HubFetch(
@@ -640,12 +640,14 @@ class Agent:
         self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
         self._end_pause(assignment.asked_hash)
         good = GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}")
-        if assignment.failed is None and (self.kept.good != good or self.kept.failed):
+        is_new = assignment.failed is None and (self.kept.good != good or self.kept.failed is not None)
+        if is_new:
             self.kept.keep_good(good)
             remove_other_models(assignment.document)
-            self._remove_others(assignment.document)
         self.kept.write()
         self._publish(assignment, READY)
+        if is_new:
+            self._remove_others(assignment.document)
 
     def _require_running(self) -> None:
         """Raise ServingError if the server's container has ended."""

@@ -239,8 +239,12 @@ class TestWhatIsPublished:
         assert machine.guest()["detail"] == "49"
 
     def test_guest_attributes_that_cannot_be_written_do_not_stop_the_agent(self, capsys: pytest.CaptureFixture[str]):
-        PhasePublisher(MetadataClient(host=f"127.0.0.1:{free_port()}")).publish("starting", "one")
+        told: list[str] = []
+        publisher = PhasePublisher(MetadataClient(host=f"127.0.0.1:{free_port()}"), tell=told.append)
+        for _ in range(3):
+            publisher.publish("starting", "one")
         assert "enable-guest-attributes=TRUE" in capsys.readouterr().err
+        assert told == ["Document one: starting."], "each phase is told once"
 
 
 class TestGoogleApis:

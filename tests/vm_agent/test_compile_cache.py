@@ -425,8 +425,21 @@ class TestBesideTheServer:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}/storage/v1/"
             monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", url)
             one = programs(tmp_path, said, limit_s=0.2)
-            one.wait_for(one.restore_beside(SERVED))
+            one.wait_for(one.restore_beside(SERVED), lambda: False)
             assert said == ["Compiled programs: no archive has come within 0.2 s. The server starts without it."]
+
+    def test_a_change_that_is_cancelled_waits_for_no_archive(
+        self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/storage/v1/"
+            monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", url)
+            one = programs(tmp_path, said, limit_s=float("inf"))
+            restore = one.restore_beside(SERVED)
+            one.wait_for(restore, lambda: True)
+            assert restore.is_alive()
+            assert said == []
 
     @pytest.mark.parametrize(
         "text", ["not json", '{"uri": 3}', '{"uri": "gs://b-b-b/x", "accelerator": "v6e-4", "more": 1}']
