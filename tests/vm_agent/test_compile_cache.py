@@ -17,7 +17,7 @@ import pytest
 from contracts.compile_cache import ARCHIVE_METADATA_KEY, ArchiveSettings, parse_archive, programs_key
 from contracts.serving_document import ServingDocument, parse_document
 from tests.vm_agent.machine import CANARY, Machine, document, eventually
-from vm_agent import archives
+from vm_agent import archives, compile_cache
 from vm_agent.base import ServingError
 from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import (
@@ -379,6 +379,18 @@ class TestBesideTheServer:
         os.utime(folder, (0, 0))
         programs(tmp_path, said).server_is_ready(SERVED)
         eventually(lambda: folder.stat().st_mtime > 0, "the folder is marked as used")
+
+    def test_a_program_that_the_server_deletes_meanwhile_does_not_end_the_archiving(
+        self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        folder_with(tmp_path)
+        listed, gone = compile_cache.program_files, [tmp_path / KEY / "gone"] * 2
+        monkeypatch.setattr(
+            compile_cache, "program_files", lambda folder: listed(folder) + ([gone.pop()] if gone else [])
+        )
+        programs(tmp_path, said).server_is_ready(SERVED)
+        eventually(lambda: archived(machine), "the programs are archived")
 
     def test_without_an_archive_the_bucket_is_not_asked(self, machine: Machine, tmp_path: Path, said: list[str]):
         machine.denied |= {"GET", "POST"}
