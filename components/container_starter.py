@@ -19,6 +19,7 @@ STARTER_SECTIONS: Final = (
     "vm_agent.base",
     "vm_agent.cloud",
     "vm_agent.weights",
+    "vm_agent.archives",
     "vm_agent.graphs",
     "vm_agent.starter",
 )

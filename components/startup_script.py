@@ -21,6 +21,7 @@ SECTIONS = (
     "vm_agent.kept",
     "vm_agent.cloud",
     "vm_agent.weights",
+    "vm_agent.archives",
     "vm_agent.compile_cache",
     "vm_agent.containers",
     "vm_agent.docker_package",
@@ -55,17 +56,29 @@ def startup_script() -> str:
 
 def joined_program(header: str, sections: Sequence[str]) -> str:
     """Return modules as one program; `sections` are their names in the order of their dependencies."""
-    return "\n\n".join([header.rstrip("\n"), *(_section(module, sections) for module in sections)]) + "\n"
+    sources = [_source(module) for module in sections]
+    nodes = [node for source in sources for node in ast.parse(source).body]
+    plain = {ast.unparse(alias) for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named: dict[str, set[str]] = {}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module not in sections:
+            named.setdefault(node.module, set()).update(map(ast.unparse, node.names))
+    imports = [f"import {name}" for name in sorted(plain)]
+    imports += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(named.items())]
+    return "\n\n".join([header.rstrip("\n"), "\n".join(imports), *map(_section, sections, sources)]) + "\n"
 
 
-def _section(module: str, sections: Sequence[str]) -> str:
-    """Return a module's text with its docstring as a heading and without its imports of other sections."""
+def _source(module: str) -> str:
     package, _, name = module.partition(".")
-    source = files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
+    return files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
+
+
+def _section(module: str, source: str) -> str:
+    """Return a module's text with its docstring as a heading and without its imports."""
     tree = ast.parse(source)
     left_out: set[int] = set()
     for node in tree.body:
-        if node is tree.body[0] or (isinstance(node, ast.ImportFrom) and node.module in sections):
+        if node is tree.body[0] or isinstance(node, ast.Import | ast.ImportFrom):
             left_out |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     kept = [line for number, line in enumerate(source.splitlines(), start=1) if number not in left_out]
     heading = (ast.get_docstring(tree) or "").splitlines()[0]

@@ -1,22 +1,20 @@
 """Keep compiled XLA programs: on the machine's disk, and as an archive in the bucket if the stack has one.
 
-Each set of programs (contracts.compile_cache.programs_key) has a folder on the disk. An archive is one tar; its name is the SHA-256 of its
-bytes. Whatever goes wrong here costs compile time and one line of the log, never the server.
+Each set of programs (contracts.compile_cache.programs_key) has a folder on the disk. An archive is one tar.
+Whatever goes wrong here costs compile time and one line of the log, never the server.
 """
 
-import hashlib
 import json
 import os
 import shutil
 import tarfile
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from http import HTTPStatus
+from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 
 from contracts.compile_cache import (
@@ -28,18 +26,20 @@ from contracts.compile_cache import (
     programs_key,
 )
 from contracts.serving_document import ServingDocument
+from vm_agent.archives import ArchiveFolder, without_harm
 from vm_agent.base import GIB, ServingError, log
-from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google_delete, google_get, google_upload
-from vm_agent.weights import md5_of
+from vm_agent.cloud import MetadataClient
 
 # On the boot disk: programs outlive the container, a crash of the server and a reboot of the machine.
 COMPILE_CACHE = "/mnt/compile_cache"
-ARCHIVE_SUFFIX = ".tar"
 ARCHIVED_NAMES = ".archived.json"
 """File of a folder of programs: the names of those that are archived."""
-RANGE_BYTES = 32 * 1024 * 1024
 SPARE_BYTES = GIB
 """What a restore leaves free on the disk."""
+GRANT = (
+    "the machine's service account roles/storage.objectUser on the bucket's folder of archives "
+    "(gemma-serving:tpu.compileCache: bucket does)."
+)
 LOWEST_PRIORITY = 19
 DAY_S = 86_400
 
@@ -55,25 +55,6 @@ def program_volumes(document: ServingDocument) -> list[str]:
     return [] if folder is None else [f"--volume={folder}:{document.environment[COMPILE_CACHE_VARIABLE]}"]
 
 
-@dataclass(frozen=True)
-class ArchivedPrograms:
-    """One archive in the bucket; `created` is its time in RFC 3339, UTC."""
-
-    name: str
-    size: int
-    created: str
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 that the archive's bytes must have."""
-        return self.name.rpartition("/")[2].removesuffix(ARCHIVE_SUFFIX)
-
-    def age_days(self, now: datetime) -> float:
-        """Return the archive's age."""
-        created = datetime.strptime(self.created[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
-        return (now - created).total_seconds() / DAY_S
-
-
 @dataclass
 class ProgramArchive:
     """Restores and saves the programs of one folder."""
@@ -87,19 +68,10 @@ class ProgramArchive:
     spare_bytes: int = SPARE_BYTES
 
     @property
-    def bucket(self) -> str:
-        """Name of the bucket."""
-        return self.settings.uri.removeprefix("gs://").partition("/")[0]
-
-    @property
-    def root(self) -> str:
-        """Prefix of all archives."""
-        return self.settings.uri.removeprefix("gs://").partition("/")[2] + "/"
-
-    @property
-    def prefix(self) -> str:
-        """Prefix of the archives of this accelerator and this set of programs."""
-        return f"{self.root}{self.settings.accelerator}/{self.folder.name}/"
+    def archives(self) -> ArchiveFolder:
+        """The archives of this accelerator and this set of programs."""
+        uri = f"{self.settings.uri}/{self.settings.accelerator}/{self.folder.name}"
+        return ArchiveFolder(self.metadata, uri, ".tar", self.folder, self.spare_bytes, tell=self.tell)
 
     def restore(self) -> str:
         """Bring the newest whole archive into the folder, unless it has programs already. Return what was done, in one sentence.
@@ -110,42 +82,12 @@ class ProgramArchive:
         """
         if program_files(self.folder):
             return f"Compiled programs are on this machine already ({self.folder.name})."
-        found = sorted(self._listed(self.prefix), key=lambda one: (one.created, one.name), reverse=True)
-        for archive in found:
-            problem = self._restored(archive)
-            if not problem:
-                return f"Compiled programs were restored from gs://{self.bucket}/{archive.name} ({archive.size} bytes)."
-            self.tell(f"The archive gs://{self.bucket}/{archive.name} is ignored: {problem}.")
-        return f"No archive of compiled programs is in gs://{self.bucket}/{self.prefix}: the server compiles them."
-
-    def _restored(self, archive: ArchivedPrograms) -> str:
-        """Restore one archive. Return why it cannot be used, or an empty text."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self.folder).free
-        if 2 * archive.size + self.spare_bytes > free:
-            return f"it needs {2 * archive.size / GIB:.1f} GiB beside {self.spare_bytes / GIB:.1f} GiB to spare, and {free / GIB:.1f} GiB are free"
-        part = self.folder / ".restore.part"
-        try:
-            if self._download(archive, part) != archive.digest:
-                self._delete(archive)
-                return "its bytes do not have the SHA-256 of its name"
-            self._remember(_extracted(part, self.folder))
-        except tarfile.TarError as error:
-            return f"it is no whole tar ({error})"
-        finally:
-            part.unlink(missing_ok=True)
-        return ""
-
-    def _download(self, archive: ArchivedPrograms, part: Path) -> str:
-        digest = hashlib.sha256()
-        with part.open("wb") as file:
-            for start in range(0, archive.size, RANGE_BYTES):
-                last = min(start + RANGE_BYTES, archive.size) - 1
-                url = f"{self._objects}/{urllib.parse.quote(archive.name, safe='')}?alt=media"
-                data = google_get(self.metadata, url, headers={"Range": f"bytes={start}-{last}"})
-                digest.update(data)
-                file.write(data)
-        return digest.hexdigest()
+        restored = self.archives.restore(unpacked_flat)
+        if restored is None:
+            return f"No archive of compiled programs is in {self.archives.uri}: the server compiles them."
+        archive, names = restored
+        self._remember(names)
+        return f"Compiled programs were restored from {self.archives.described(archive)}."
 
     def save(self) -> str:
         """Archive the folder's programs if some are not archived. Return what was done, or an empty text.
@@ -160,63 +102,22 @@ class ProgramArchive:
             return ""
         if any(_holds(path, self.secrets) for path in files):
             return "Compiled programs are not archived: a file among them holds a secret."
-        tar = self.folder / ".save.part"
-        try:
-            archive = f"{self.prefix}{_packed(files, tar)}{ARCHIVE_SUFFIX}"
-            self._upload(tar, archive)
-            size = tar.stat().st_size
-        finally:
-            tar.unlink(missing_ok=True)
+        archive = self.archives.save(partial(packed_flat, files))
         self._remember(names)
         with suppress(ServingError):  # what is not deleted now is deleted after the next save
-            self._prune(archive)
-        return f"{len(names)} files of compiled programs were archived as gs://{self.bucket}/{archive} ({size} bytes)."
-
-    def _upload(self, tar: Path, name: str) -> None:
-        """Create the object. If another machine has created the same one, that is as good."""
-        query = urllib.parse.urlencode({"uploadType": "media", "name": name, "ifGenerationMatch": 0})
-        url = f"{endpoint('storage')}upload/storage/v1/b/{self.bucket}/o?{query}"
-        try:
-            answer = json.loads(google_upload(self.metadata, url, tar))
-        except ServingError as error:
-            if error.status == HTTPStatus.PRECONDITION_FAILED:
-                return
-            raise
-        if answer.get("md5Hash") != md5_of(tar):
-            self._delete(ArchivedPrograms(name, 0, ""))
-            raise ServingError(f"gs://{self.bucket}/{name} arrived with other bytes and was deleted")
+            self._prune(archive.name)
+        return f"{len(names)} files of compiled programs were archived as {self.archives.described(archive)}."
 
     def _prune(self, saved: str) -> None:
         """Delete the archives of this set that the saved one replaces, and those of other sets that are old."""
-        listed = self._listed(self.root)
+        own = self.archives.prefix
+        listed = self.archives.listed(self.settings.uri.removeprefix("gs://").partition("/")[2] + "/")
         created = next((one.created for one in listed if one.name == saved), "")
-        now = datetime.now(timezone.utc)
+        oldest = datetime.now(timezone.utc) - timedelta(days=ARCHIVE_KEEP_DAYS)
         for one in listed:
-            replaced = one.name.startswith(self.prefix) and one.created < created
-            old = not one.name.startswith(self.prefix) and one.age_days(now) > ARCHIVE_KEEP_DAYS
-            if replaced or old:
-                self._delete(one)
-
-    def _delete(self, archive: ArchivedPrograms) -> None:
-        with suppress(ServingError):  # gone already, or no right to delete: the next machine meets it again
-            google_delete(self.metadata, f"{self._objects}/{urllib.parse.quote(archive.name, safe='')}")
-
-    @property
-    def _objects(self) -> str:
-        return f"{endpoint('storage')}storage/v1/b/{self.bucket}/o"
-
-    def _listed(self, prefix: str) -> list[ArchivedPrograms]:
-        found: list[ArchivedPrograms] = []
-        page = ""
-        while True:
-            query = {"prefix": prefix, "fields": "items(name,size,timeCreated),nextPageToken"}
-            query |= {"pageToken": page} if page else {}
-            answer = json.loads(google_get(self.metadata, f"{self._objects}?{urllib.parse.urlencode(query)}"))
-            items = [item for item in answer.get("items", []) if str(item["name"]).endswith(ARCHIVE_SUFFIX)]
-            found += [ArchivedPrograms(str(one["name"]), int(one["size"]), str(one["timeCreated"])) for one in items]
-            page = answer.get("nextPageToken", "")
-            if not page:
-                return found
+            limit = created if one.name.startswith(own) else f"{oldest:%Y-%m-%dT%H:%M:%S}"
+            if one.created < limit:
+                self.archives.delete(one)
 
     def _archived(self) -> set[str]:
         with suppress(OSError, ValueError):
@@ -247,14 +148,16 @@ class CompiledPrograms:
     def restore_beside(self, document: ServingDocument) -> threading.Thread:
         """Restore the document's programs in a thread that the caller hands to `wait_for` before it starts the server."""
         self.stop()
-        thread = threading.Thread(target=self._guarded, args=(self._restore, document), daemon=True)
+        thread = threading.Thread(target=self._without_harm, args=(self._restore, document), daemon=True)
         thread.start()
         return thread
 
-    def wait_for(self, restore: threading.Thread) -> None:
+    def wait_for(self, restore: threading.Thread, cancelled: Callable[[], bool]) -> None:
         """Wait until a restore has ended, at most `limit_s`: a bucket that does not answer must not hold up the server."""
-        restore.join(self.limit_s)
-        if restore.is_alive():
+        deadline = time.monotonic() + self.limit_s
+        while restore.is_alive() and not cancelled() and time.monotonic() < deadline:
+            restore.join(0.2)
+        if restore.is_alive() and not cancelled():
             self.tell(
                 f"Compiled programs: no archive has come within {self.limit_s:g} s. The server starts without it."
             )
@@ -270,6 +173,13 @@ class CompiledPrograms:
     def stop(self) -> None:
         """End the archiving after the save that is under way."""
         self._stop.set()
+
+    def _without_harm(self, work: "Callable[..., None]", given: object) -> None:
+        def done() -> bool:
+            work(given)
+            return True
+
+        without_harm(done, self.tell, "Compiled programs", GRANT)
 
     def _restore(self, document: ServingDocument) -> None:
         folder = program_folder(document, self.root)
@@ -290,7 +200,9 @@ class CompiledPrograms:
         while not stop.wait(self.settle_s):
             if program_files(folder) and time.time() - _last_change(folder) < self.settle_s:
                 continue
-            self._guarded(self._save, folder)
+            with suppress(OSError):  # so that no other start takes the folder for an unused one
+                os.utime(folder)
+            self._without_harm(self._save, folder)
             if stop.wait(self.again_s):
                 return
 
@@ -307,21 +219,6 @@ class CompiledPrograms:
             if text is None
             else ProgramArchive(self.metadata, parse_archive(text), folder, self.secrets, self.tell)
         )
-
-    def _guarded(self, work: "Callable[..., None]", given: object) -> None:
-        """Do the work. Serving goes on whatever happens: one line says what, and what to grant if Google refused it."""
-        try:
-            work(given)
-        except ServingError as error:
-            grant = (
-                " Grant the machine's service account roles/storage.objectUser on the bucket's folder of archives "
-                "(gemma-serving:tpu.compileCache: bucket does)."
-                if error.denied
-                else ""
-            )
-            self.tell(f"Compiled programs: {error}. The server is not affected.{grant}")
-        except (*CONNECTION_ERRORS, KeyError, TypeError) as error:
-            self.tell(f"Compiled programs: {error}. The server is not affected.")
 
 
 def program_files(folder: Path) -> list[Path]:
@@ -345,7 +242,10 @@ def remove_old_programs(root: Path, used: str, now_s: float) -> None:
 
 
 def _last_change(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in program_files(folder)), default=0.0)
+    try:
+        return max((path.stat().st_mtime for path in program_files(folder)), default=0.0)
+    except FileNotFoundError:  # the server still writes: it has renamed or deleted one
+        return time.time()
 
 
 def _holds(path: Path, values: Collection[str]) -> bool:
@@ -354,39 +254,23 @@ def _holds(path: Path, values: Collection[str]) -> bool:
     return any(value in content for value in wanted)
 
 
-def _packed(files: "list[Path]", tar: Path) -> str:
-    """Write the files into a tar that depends on their names and contents only. Return its SHA-256."""
+def packed_flat(files: "list[Path]", tar: Path) -> None:
+    """Write the files into a tar that depends on their names and contents only, so that two machines write the same."""
     with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as out:
         for path in files:
             entry = tarfile.TarInfo(path.name)
             entry.size = path.stat().st_size
             with path.open("rb") as file:
                 out.addfile(entry, file)
-    return _sha256_of(tar)
 
 
-def _extracted(tar: Path, folder: Path) -> list[str]:
-    """Write the tar's files into the folder and return their names. Raises tarfile.TarError if it holds anything but files of one folder."""
-    names: list[str] = []
-    with tarfile.open(tar) as source:
+def unpacked_flat(tar: Path, folder: Path) -> None:
+    """Write the tar's files into a new folder. Raises tarfile.TarError if it holds anything but files of one folder."""
+    folder.mkdir()
+    with tarfile.open(tar, "r:") as source:
         for entry in source:
             data = source.extractfile(entry) if entry.isreg() else None
             if data is None or "/" in entry.name or entry.name.startswith("."):
                 raise tarfile.TarError(f"{entry.name!r} is no plain file of the archive's folder")
-            part = folder / f".{entry.name}.part"
-            try:
-                with part.open("wb") as file:
-                    shutil.copyfileobj(data, file)
-                part.replace(folder / entry.name)
-            finally:
-                part.unlink(missing_ok=True)
-            names.append(entry.name)
-    return names
-
-
-def _sha256_of(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
+            with (folder / entry.name).open("wb") as file:
+                shutil.copyfileobj(data, file)

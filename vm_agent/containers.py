@@ -28,8 +28,14 @@ from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import program_volumes
 
 STOP_GRACE_S = 30
+PULL_LIMIT_S = 3600.0
+"""An image that is not here by then is pulled anew: docker or the registry hangs."""
+LOG_OPTIONS = ("--log-driver=json-file", "--log-opt=max-size=100m", "--log-opt=max-file=3")
+"""Docker keeps all lines of a container on the boot disk, unless it is told how many."""
 SHUTDOWN_FLAG = "--shutdown-timeout"
 """vLLM's flag since 0.18: seconds in which running requests may end after SIGTERM, while new ones are refused (vllm-project/vllm#36666)."""
+LATE_STATUS = 124
+"""Exit status of a command that was killed because it took too long, as that of `timeout`."""
 DENIED = re.compile(r"\bdenied\b|\b403\b|forbidden", re.IGNORECASE)
 """Docker's words for a registry that refuses a permission."""
 
@@ -59,7 +65,7 @@ def run_command(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return 124, f"no result within {timeout_s:.0f} s"
+        return LATE_STATUS, f"no result within {timeout_s:.0f} s"
     except OSError as error:
         return 127, str(error)
     return done.returncode, done.stdout.strip()
@@ -141,13 +147,18 @@ def _pull(
         if layers["Pulling fs layer"]:
             progress(f"{layers['Pull complete']} of {layers['Pulling fs layer']} layers")
 
-    return run_followed(["docker", "pull", image], env=env, tell=tell, cancelled=cancelled)
+    return run_followed(["docker", "pull", image], env=env, tell=tell, cancelled=cancelled, limit_s=PULL_LIMIT_S)
 
 
 def run_followed(
-    argv: Sequence[str], *, env: Mapping[str, str], tell: Callable[[str], None], cancelled: Callable[[], bool]
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    tell: Callable[[str], None],
+    cancelled: Callable[[], bool],
+    limit_s: float = float("inf"),
 ) -> tuple[int, Sequence[str]]:
-    """Run a command, tell each line of its output, and return its exit status and its last lines.
+    """Run a command, tell each line of its output, and return its exit status and its last lines. After `limit_s` it is killed: status 124.
 
     Raises:
         SupersededError: it was cancelled, and the process is killed.
@@ -167,13 +178,17 @@ def run_followed(
             lines.append(line.strip())
             tell(line.strip())
 
-    reader = threading.Thread(target=read, daemon=True)
+    reader, deadline = threading.Thread(target=read, daemon=True), time.monotonic() + limit_s
     reader.start()
     while process.poll() is None:
-        if cancelled():
+        is_cancelled, is_late = cancelled(), time.monotonic() > deadline
+        if is_cancelled or is_late:
             process.kill()
             process.wait()
+        if is_cancelled:
             raise SupersededError
+        if is_late:
+            return LATE_STATUS, [*lines, f"no result within {limit_s:.0f} s"]
         time.sleep(0.1)
     reader.join(5)
     return process.returncode, lines
@@ -216,6 +231,12 @@ def remove_container() -> None:
     run_command(["docker", "rm", "-f", CONTAINER])
 
 
+def remove_image(image: str) -> bool:
+    """Delete an image from the machine. Return False if a container still uses it, or docker does not answer."""
+    status, output = run_command(["docker", "rmi", image])
+    return status == 0 or "no such image" in output.lower()
+
+
 def remove_other_models(document: ServingDocument, cache: Path = Path(HUB_CACHE)) -> None:
     """Delete cached models that the document does not name, so that the disk has room for those that it does."""
     texts = (*document.command, *document.arguments, *document.environment.values())
@@ -227,14 +248,14 @@ def remove_other_models(document: ServingDocument, cache: Path = Path(HUB_CACHE)
 
 def start_container(
     document: ServingDocument, text_hash: str, secrets: Mapping[str, str], *, drain_s: float = 0.0
-) -> None:
-    """Start the server. With `drain_s` it gets vLLM's `--shutdown-timeout`, unless the document has it.
+) -> float:
+    """Start the server. With `drain_s` it gets vLLM's `--shutdown-timeout`, unless the document has it. Return the seconds of its flag.
 
     Raises:
         ServingError: with docker's error message.
     """
     drain = [f"{SHUTDOWN_FLAG}={round(drain_s)}"] if drain_s and not _names_shutdown(document) else []
-    argv = ["docker", "run", "-d", f"--name={CONTAINER}", f"--label={HASH_LABEL}={text_hash}"]
+    argv = ["docker", "run", "-d", f"--name={CONTAINER}", *LOG_OPTIONS, f"--label={HASH_LABEL}={text_hash}"]
     argv += [f"--label={DRAIN_LABEL}={round(drain_s)}"] if drain else []
     argv += ["--net=host", "--privileged", f"--shm-size={max(1, round(document.shm_size_gib * 1024))}m"]
     argv.append(f"--volume={TMPFS}:{TMPFS}")
@@ -250,6 +271,7 @@ def start_container(
         status, output = run_command(argv, timeout_s=300)
     if status:
         raise ServingError(f"docker run failed: {output[-600:]}")
+    return float(round(drain_s)) if drain else 0.0
 
 
 def _names_shutdown(document: ServingDocument) -> bool:

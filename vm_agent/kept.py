@@ -1,21 +1,25 @@
-"""What outlives the agent and a reboot: the last good document, the one that failed, and the beginning of a pause."""
+"""What outlives the agent and a reboot: the last good document, the one that failed, the one on trial, a pause, and what was fetched."""
 
 import hashlib
 import json
 import os
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from contracts.serving_document import document_hash
+from contracts.serving_document import DocumentError, ServingDocument, document_hash, parse_document
 from vm_agent.base import STATE_FOLDER, environment_variable, log
 
 STATE_FOLDER_VARIABLE = "GEMMA_SERVING_STATE"
 GOOD_FILE = "good.json"
 FAILED_FILE = "failed.json"
+TRIAL_FILE = "trial.json"
 PAUSE_FILE = "pause.json"
+FETCHED_FILE = "fetched.json"
+IMAGE_KIND = "image"
+WEIGHTS_KIND = "weights"
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,11 @@ class GoodDocument:
         """Return the document's hash."""
         return document_hash(self.text)
 
+    @property
+    def document(self) -> ServingDocument:
+        """Return the document with the image that was pulled. Raises DocumentError: an agent that knew more keys kept it."""
+        return replace(parse_document(self.text), image=self.image)
+
 
 @dataclass(frozen=True)
 class FailedChange:
@@ -40,6 +49,15 @@ class FailedChange:
     text_hash: str
     limits: str
     detail: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A document that was never ready, with its limits, and how often its server was started."""
+
+    text_hash: str
+    limits: str
+    starts: int = 0
 
 
 @dataclass
@@ -54,38 +72,80 @@ class KeptState:
     """Interval between two attempts to write what could not be written."""
     good: "GoodDocument | None" = None
     failed: "FailedChange | None" = None
+    trial: "Trial | None" = None
     pause_began_at: str = ""
+    paused_for: str = ""
+    """Hash of the document whose pause ended; empty if the guest attributes hold none."""
+    fetched: "dict[str, str]" = field(default_factory=dict[str, str])
+    """Images and folders of weights that the agent has brought to the disk, each with its kind."""
+    _written: "dict[str, dict[str, str]]" = field(default_factory=dict[str, dict[str, str]])
     _unwritten_until: "dict[str, float]" = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
         """Read the files. One that cannot be read counts as absent."""
-        good, failed, pause = self._read(GOOD_FILE), self._read(FAILED_FILE), self._read(PAUSE_FILE)
+        good, failed, trial, pause = (self._read(name) for name in (GOOD_FILE, FAILED_FILE, TRIAL_FILE, PAUSE_FILE))
+        self.fetched = self._read(FETCHED_FILE)
         if {"text", "image"} <= set(good):
-            self.good = GoodDocument(good["text"], good["image"], good.get("drain_s", "0"))
+            self._take_good(GoodDocument(good["text"], good["image"], good.get("drain_s", "0")))
         if {"text_hash", "limits", "detail"} <= set(failed):
             self.failed = FailedChange(failed["text_hash"], failed["limits"], failed["detail"])
-        self.pause_began_at = pause.get("began_at", "")
+        if {"text_hash", "limits"} <= set(trial) and trial.get("starts", "").isdecimal():
+            self.trial = Trial(trial["text_hash"], trial["limits"], int(trial["starts"]))
+        self.pause_began_at, self.paused_for = pause.get("began_at", ""), pause.get("paused_for", "")
+
+    def _take_good(self, good: GoodDocument) -> None:
+        """Take the last good document from its file. One that this agent cannot read is none to go back to."""
+        try:
+            self.fetched |= fetched_by(good.document)  # an earlier agent kept no list
+        except DocumentError as error:
+            log(f"The last good document counts as absent: {error}")
+            return
+        self.good = good
 
     def keep_good(self, good: GoodDocument) -> None:
         """Keep the document of a server that became ready, and forget what failed before it."""
-        self.good, self.failed = good, None
+        self.good, self.failed, self.trial = good, None, None
         self.write()
 
     def keep_failed(self, failed: FailedChange) -> None:
         """Keep the document that was given up."""
-        self.failed = failed
+        self.failed, self.trial = failed, None
         self.write()
 
-    def keep_pause(self, began_at: str) -> None:
-        """Keep when a pause began; an empty text means that it has ended."""
-        self.pause_began_at = began_at
+    def starts_of(self, text_hash: str, limits: str) -> int:
+        """Return how often the server of a document on trial was started, also by agents before this one."""
+        trial = self.trial
+        return trial.starts if trial and (trial.text_hash, trial.limits) == (text_hash, limits) else 0
+
+    def keep_start(self, text_hash: str, limits: str) -> None:
+        """Count a start of a document on trial, before it: the start may end the agent or the machine."""
+        self.trial = Trial(text_hash, limits, self.starts_of(text_hash, limits) + 1)
+        self.write()
+
+    def forget_trial(self) -> None:
+        """Forget how often a document was started: a newer one has come."""
+        self.trial = None
+        self.write()
+
+    def keep_pause(self, began_at: str, paused_for: str = "") -> None:
+        """Keep when a pause began. An empty text means that it has ended; `paused_for` is then the document whose pause it was."""
+        self.pause_began_at, self.paused_for = began_at, paused_for
+        self.write()
+
+    def note_fetched(self, document: ServingDocument) -> None:
+        """Keep that the agent brings the document's image and weights to the disk."""
+        self.fetched |= fetched_by(document)
         self.write()
 
     def write(self) -> None:
         """Write what differs from the files. Called often, it also writes what could not be written before."""
         self._store(GOOD_FILE, asdict(self.good) if self.good else {})
         self._store(FAILED_FILE, asdict(self.failed) if self.failed else {})
-        self._store(PAUSE_FILE, {"began_at": self.pause_began_at} if self.pause_began_at else {})
+        trial = self.trial
+        self._store(TRIAL_FILE, {**asdict(trial), "starts": str(trial.starts)} if trial else {})
+        pause = {"began_at": self.pause_began_at, "paused_for": self.paused_for}
+        self._store(PAUSE_FILE, {key: value for key, value in pause.items() if value})
+        self._store(FETCHED_FILE, dict(self.fetched))
 
     def _read(self, name: str) -> "dict[str, str]":
         path = self.folder / name
@@ -93,15 +153,16 @@ class KeptState:
             found: object = json.loads(path.read_text(encoding="utf-8"))
             values = cast("dict[object, object]", found) if isinstance(found, dict) else {}
         except FileNotFoundError:
-            return {}
+            values: dict[object, object] = {}
         except (OSError, ValueError) as error:
             log(f"{path} cannot be read ({error}) and counts as absent.")
             return {}
-        return {str(key): str(value) for key, value in values.items()}
+        self._written[name] = {str(key): str(value) for key, value in values.items()}
+        return self._written[name].copy()
 
     def _store(self, name: str, values: "dict[str, str]") -> None:
         """Write a file, or delete it if there is nothing to keep. A failure is logged, and the next call tries again after `retry_s`."""
-        if self._read(name) == values or time.monotonic() < self._unwritten_until.get(name, 0.0):
+        if self._written.get(name) == values or time.monotonic() < self._unwritten_until.get(name, 0.0):
             return
         path = self.folder / name
         part = path.with_name(f".{name}.part")
@@ -115,6 +176,8 @@ class KeptState:
                 part.replace(path)  # a reader finds the old file or the new one, whole
             else:
                 path.unlink(missing_ok=True)
+            self._sync_folder()
+            self._written[name] = values
             self._unwritten_until.pop(name, None)
         except OSError as error:
             with suppress(OSError):
@@ -123,6 +186,20 @@ class KeptState:
             log(
                 f"{path} cannot be written ({error}). After a restart of this agent the machine would know an older one."
             )
+
+    def _sync_folder(self) -> None:
+        """Bring the new names to the disk: a loss of power must not bring the older ones back."""
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def fetched_by(document: ServingDocument) -> "dict[str, str]":
+    """Return what the agent brings to the disk for a document: the image, and the folder of weights from a bucket."""
+    weights = {document.weights.path: WEIGHTS_KIND} if document.weights is not None else {}
+    return {document.image: IMAGE_KIND, **weights}
 
 
 def limits_name(text: "str | None") -> str:

@@ -115,6 +115,7 @@ class PhasePublisher:
     """What the guest attributes hold."""
     _facts: dict[str, str] = field(default_factory=dict[str, str])
     _latest: tuple[str, str, str] = (STARTING, "", "")
+    _said: "tuple[str, str] | None" = None
     _published_at: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -139,18 +140,20 @@ class PhasePublisher:
         """Publish a phase. A reader never sees a new hash together with the phase of the previous document."""
         with self._lock:
             self._latest = (phase, text_hash, detail)
+            detail = self.remove_secrets(detail)
+            if self._said != (phase, text_hash):
+                self._said = phase, text_hash
+                self._say(f"Document {text_hash[:12] or '(none)'}: {phase}.", phase, detail)
             for key, value in self._facts.items():
                 self._write(key, value)
             if self.published.get(DOCUMENT_HASH_KEY) != text_hash:
-                self._write(PHASE_KEY, STARTING)
-                self._write(DOCUMENT_HASH_KEY, text_hash)
-            detail = self.remove_secrets(detail)
+                for key, value in ((PHASE_KEY, STARTING), (DOCUMENT_HASH_KEY, text_hash)):
+                    if not self._write(key, value):
+                        return  # the next call begins with it
             is_new_phase = self.published.get(PHASE_KEY) != phase
             interval_s = self.heartbeat_s if self.published.get(DETAIL_KEY) == detail else self.progress_s
             if not is_new_phase and time.monotonic() - self._published_at < interval_s:
                 return
-            if is_new_phase:
-                self._say(f"Document {text_hash[:12] or '(none)'}: {phase}.", phase, detail)
             self._write(DETAIL_KEY, detail)
             self._write(PHASE_KEY, phase)
             self._write(UPDATED_AT_KEY, utc_now())
@@ -174,11 +177,14 @@ class PhasePublisher:
         """Publish the latest phase again: as a heartbeat, or because its detail came too soon after the one before."""
         self.publish(*self._latest)
 
-    def _write(self, key: str, value: str) -> None:
+    def _write(self, key: str, value: str) -> bool:
+        """Write a guest attribute unless it is there. Return False if it cannot be written: the next call writes it."""
         if self.published.get(key) == value:
-            return
+            return True
         try:
             self.metadata.publish(key, value)
-            self.published[key] = value
-        except CONNECTION_ERRORS as error:  # the next call writes it
+        except CONNECTION_ERRORS as error:
             log(f"Cannot write guest attribute {key}: {error}. It needs the metadata enable-guest-attributes=TRUE.")
+            return False
+        self.published[key] = value
+        return True

@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 from typing import NoReturn
 
 from contracts.guest_attributes import (
-    DOCUMENT_HASH_KEY,
     ENDING,
     ENDS_AT_KEY,
     FAILED,
@@ -41,14 +40,15 @@ from vm_agent.containers import (
     container_state,
     pull,
     remove_container,
+    remove_image,
     remove_other_models,
     start_container,
 )
-from vm_agent.kept import FailedChange, GoodDocument, KeptState, limits_name
+from vm_agent.kept import IMAGE_KIND, FailedChange, GoodDocument, KeptState, fetched_by, limits_name
 from vm_agent.prefetch import HubFetch
 from vm_agent.publishing import LogFollower, PhasePublisher, utc_now
 from vm_agent.shipping import LogShipper
-from vm_agent.weights import WeightsCopy
+from vm_agent.weights import WeightsCopy, remove_copy
 
 KILLED_EXIT_CODE = 137  # 128 + SIGKILL
 USAGE_EXIT_CODE = 2  # Python's argparse: the command line is wrong, and stays wrong
@@ -56,6 +56,7 @@ USAGE_EXIT_CODE = 2  # Python's argparse: the command line is wrong, and stays w
 
 ENDING_LEAD_S = 60
 """A server stops this long before the end of the run duration, and its drain before that."""
+RUN_ENDS = "The run duration ends."
 IDLE_METRICS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
@@ -65,6 +66,7 @@ class LatestDocument:
 
     _text: str | None = None
     _limits: str | None = None
+    _parsed: RolloutLimits = field(default_factory=RolloutLimits)
     _version: int = 0
     _given_up: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -75,7 +77,8 @@ class LatestDocument:
             if self._version and text == self._text:
                 self.set_limits(limits)
                 return
-            self._text, self._limits = text, limits
+            self._text = text
+            self._take_limits(limits)
             self._version += 1
             self._changed.notify_all()
 
@@ -84,10 +87,18 @@ class LatestDocument:
         with self._changed:
             if limits == self._limits:
                 return
-            self._limits = limits
+            self._take_limits(limits)
             if self._given_up == self._version:
                 self._version += 1
                 self._changed.notify_all()
+
+    def _take_limits(self, text: str | None) -> None:
+        self._limits = text
+        try:
+            self._parsed = parse_rollout(text)
+        except ValueError as error:
+            log(f"The limits of the change count as absent: {error}.")
+            self._parsed = RolloutLimits()
 
     def give_up(self, version: int) -> None:
         """Note that this version is not tried any more."""
@@ -106,11 +117,8 @@ class LatestDocument:
 
     def limits(self) -> RolloutLimits:
         """Return the limits; the defaults if they cannot be read."""
-        try:
-            return parse_rollout(self.limits_text())
-        except ValueError as error:
-            log(f"The limits of the change count as absent: {error}.")
-            return RolloutLimits()
+        with self._changed:
+            return self._parsed
 
     def is_newer_than(self, version: int) -> bool:
         """Whether there is a newer version than this one."""
@@ -177,6 +185,11 @@ class Assignment:
     text: str
     failed: "FailedChange | None" = None
 
+    @property
+    def asked_hash(self) -> str:
+        """Hash of the document that was asked for."""
+        return self.failed.text_hash if self.failed else self.text_hash
+
 
 @dataclass
 class Agent:
@@ -200,7 +213,7 @@ class Agent:
     """How long a refused permission does not count as a failed attempt. Google says that a grant can take seven minutes or more."""
     denied_delay_s: float = 15
     steady_s: float = 600
-    """After running for this long, a server may be restarted from the first delay on again."""
+    """After having been ready for this long, a server may be restarted from the first delay on again."""
     health_lost_s: float = 120
     """A server that was ready is restarted if /health does not answer for this long."""
     health_poll_s: float = 2.0
@@ -209,6 +222,7 @@ class Agent:
     _known_secrets: dict[str, str] = field(default_factory=dict[str, str])
     """Values that the publisher masks, by their versions."""
     _trial_began: float = 0.0
+    _ready_at: "float | None" = None
 
     programs: CompiledPrograms = field(init=False)
 
@@ -236,6 +250,7 @@ class Agent:
                 self.serve(version, text)
             except SupersededError:
                 log("A newer document has arrived.")
+                self.kept.forget_trial()
 
     def serve(self, version: int, text: str | None) -> None:
         """Serve one document. Return if no further attempt can succeed.
@@ -253,8 +268,7 @@ class Agent:
         if failed and (failed.text_hash, failed.limits) == (text_hash, limits_name(self.latest.limits_text())):
             self._go_back(version, failed)  # it failed before this agent started
             return
-        if self.publisher.published.get(DOCUMENT_HASH_KEY) != text_hash:
-            self._forget_pause()
+        self._forget_pause(text_hash)
         self.publisher.publish(STARTING, text_hash)
         try:
             document = parse_document(text)
@@ -279,16 +293,11 @@ class Agent:
     def _go_back(self, version: int, failed: FailedChange) -> None:
         self.latest.give_up(version)
         good = self.kept.good
-        try:
-            document = parse_document(good.text) if good else None
-        except DocumentError:  # kept by an agent that knew more keys
-            document = None
-        if good is None or document is None:
+        if good is None:
             self.publisher.publish(FAILED, failed.text_hash, failed.detail)
             return
         log(f"Document {failed.text_hash[:12]} failed: the last good one, {good.text_hash[:12]}, serves.")
-        again = Assignment(version, good.text_hash, replace(document, image=good.image), good.text, failed)
-        self._serve_with_restarts(again)
+        self._serve_with_restarts(Assignment(version, good.text_hash, good.document, good.text, failed))
 
     def _publish(self, assignment: Assignment, phase: str, detail: str = "") -> None:
         """Publish a phase. While the last good document serves in place of a failed one, the phase is about the failed one."""
@@ -303,6 +312,11 @@ class Agent:
         good = self.kept.good
         return assignment.failed is None and good is not None and good.text_hash != assignment.text_hash
 
+    def _earlier_starts(self, assignment: Assignment) -> int:
+        """Return how often the server of a document on trial was started, also by agents before this one."""
+        limits = limits_name(self.latest.limits_text())
+        return self.kept.starts_of(assignment.text_hash, limits) if self._is_trial(assignment) else 0
+
     def _is_over_budget(self, assignment: Assignment) -> bool:
         limit_s = self.latest.limits().ready_timeout_s
         return self._is_trial(assignment) and time.monotonic() - self._trial_began > limit_s
@@ -312,18 +326,20 @@ class Agent:
         return ServingError(f"The server was not ready within {limit_s:.0f} s (tpu.readyTimeout).", retry=False)
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
-        restarts, first = 0, time.monotonic()
+        restarts, first = self._earlier_starts(assignment), time.monotonic()
         self._trial_began = first
         while True:
-            began = time.monotonic()
+            self._ready_at = None
             try:
                 self._serve_once(assignment)
             except ServingError as error:
                 problem = error
+            except CONNECTION_ERRORS as error:  # also a full disk, and a program that is missing
+                problem = ServingError(f"The machine cannot serve the document: {error}")
             if self._ends_soon():
-                self._end(assignment.failed.text_hash if assignment.failed else assignment.text_hash)
+                self._end(assignment.asked_hash)
                 return
-            if time.monotonic() - began > self.steady_s:
+            if self._ready_at is not None and time.monotonic() - self._ready_at > self.steady_s:
                 restarts = 0
             delays_s, is_paused = self._delays_s(assignment)
             waits_for_grant = problem.denied and not is_paused and time.monotonic() - first < self.denied_budget_s
@@ -372,45 +388,58 @@ class Agent:
             SupersededError: a newer document has arrived.
         """
         state = container_state()
-        is_new = not (state and state.running and state.text_hash == assignment.text_hash)
-        if is_new:
-            self._replace(assignment, state)
-        follower = LogFollower()
-        follower.start()
-        shipped = self._shipped(assignment.document, is_new=is_new)
+        if state is None or not state.running:
+            self.publisher.set_fact(SERVING_HASH_KEY, "")
+        if state and state.running and state.text_hash == assignment.text_hash:
+            is_new, drain_s = False, state.drain_s
+        else:
+            is_new, drain_s = True, self._replace(assignment, state)
+        follower, shipped = self._followed(assignment.document, is_new=is_new)
         try:
-            self._watch_server(assignment, follower)
+            self._watch_server(assignment, follower, drain_s)
         except ServingError as error:
             raise ServingError(str(error), follower.stop(wait_s=2.0), retry=error.retry) from None
         finally:
             follower.stop()
             shipped.stop(wait_s=0.0 if self.latest.is_newer_than(assignment.version) else 2.0)
 
-    def _replace(self, assignment: Assignment, state: "ContainerState | None") -> None:
-        """Stop the server that runs, and start the assignment's, once all that it needs is on the machine."""
+    def _replace(self, assignment: Assignment, state: "ContainerState | None") -> float:
+        """Stop the server that runs, and start the assignment's, once all that it needs is on the machine. Return its drain in seconds."""
+        starts = self._earlier_starts(assignment)
+        if starts > len(self.trial_delays_s):
+            words = f"The server was started {starts} times, and the agent or the machine ended before it was ready."
+            raise ServingError(words, retry=False)
         secrets, has_models = self._prepare_in_time(assignment)
         self._publish(assignment, LOADING, "starting the server")
         limits = self.latest.limits()
         if state and state.running:
-            self._wait_until_idle(state, limits.drain_s)
+            self._wait_until_idle(state, limits.drain_s, assignment.version)
+            if self.latest.is_newer_than(assignment.version):
+                raise SupersededError
             self._begin_pause()
         self.publisher.set_fact(SERVING_HASH_KEY, "")
         remove_container()
         if not has_models:
             remove_other_models(assignment.document)
-        start_container(assignment.document, assignment.text_hash, secrets, drain_s=self._drain_s(assignment))
+        if self._is_trial(assignment):
+            self.kept.keep_start(assignment.text_hash, limits_name(self.latest.limits_text()))
+        drain_s = self._drain_s(assignment)
+        return start_container(assignment.document, assignment.text_hash, secrets, drain_s=drain_s)
 
     def _prepare_in_time(self, assignment: Assignment) -> "tuple[dict[str, str], bool]":
-        """Prepare; raise ServingError if the change's time is over, SupersededError if a newer document has arrived."""
+        """Prepare; raise ServingError if the change's time or the run is over, SupersededError if a newer document has arrived."""
 
         def cancelled() -> bool:
-            return self.latest.is_newer_than(assignment.version) or self._is_over_budget(assignment)
+            over = self._is_over_budget(assignment) or self._ends_soon()
+            return over or self.latest.is_newer_than(assignment.version)
 
         prepared: tuple[dict[str, str], bool] | None = None
         with suppress(SupersededError):
             prepared = self._prepare(assignment, cancelled)
         if self.latest.is_newer_than(assignment.version):
             raise SupersededError
+        if self._ends_soon():
+            raise ServingError(RUN_ENDS, retry=False)
         if prepared is None or cancelled():
             raise self._over_budget()
         return prepared
@@ -422,11 +451,12 @@ class Agent:
         limits = self.latest.limits()
         return limits.drain_s if limits.shutdown_flag else 0.0
 
-    def _forget_pause(self) -> None:
-        """Unpublish the pause of the change before, unless it goes on."""
-        if not self.kept.pause_began_at and self.publisher.published.get(PAUSE_BEGAN_KEY):
+    def _forget_pause(self, text_hash: str) -> None:
+        """Unpublish the pause of the change before, unless it goes on. An earlier agent may have published it."""
+        if not self.kept.pause_began_at and self.kept.paused_for not in {"", text_hash}:
             self.publisher.set_fact(PAUSE_BEGAN_KEY, "")
             self.publisher.set_fact(PAUSE_ENDED_KEY, "")
+            self.kept.keep_pause("")
 
     def _begin_pause(self) -> None:
         if self.kept.pause_began_at:
@@ -435,19 +465,24 @@ class Agent:
         self.publisher.set_fact(PAUSE_ENDED_KEY, "")
         self.publisher.set_fact(PAUSE_BEGAN_KEY, self.kept.pause_began_at)
 
-    def _end_pause(self) -> None:
+    def _end_pause(self, asked_hash: str) -> None:
         if self.kept.pause_began_at:
             self.publisher.set_fact(PAUSE_BEGAN_KEY, self.kept.pause_began_at)
             self.publisher.set_fact(PAUSE_ENDED_KEY, utc_now())
-            self.kept.keep_pause("")
+            self.kept.keep_pause("", asked_hash)
 
-    def _wait_until_idle(self, state: ContainerState, limit_s: float) -> None:
-        """Wait, at most `limit_s`, for a moment without requests. A server that drains by itself needs no such moment."""
+    def _wait_until_idle(self, state: ContainerState, limit_s: float, version: "int | None" = None) -> None:
+        """Wait, at most `limit_s`, for a moment without requests, or for a version newer than this one.
+
+        A server that drains by itself needs no such moment.
+        """
         good = self.kept.good
         if state.drain_s or good is None or good.text_hash != state.text_hash:
             return
-        port, deadline = parse_document(good.text).port, time.monotonic() + limit_s
+        port, deadline = good.document.port, time.monotonic() + limit_s
         while time.monotonic() < deadline and self._requests(port):
+            if version is not None and self.latest.is_newer_than(version):
+                return
             time.sleep(0.2)
 
     def _requests(self, port: int) -> float:
@@ -473,18 +508,22 @@ class Agent:
             remove_container()
         self.publisher.set_fact(SERVING_HASH_KEY, "")
 
-    def _shipped(self, document: ServingDocument, *, is_new: bool) -> LogFollower:
-        """Follow the log for Cloud Logging. Lines that a server printed before this agent started were shipped by the one before it."""
-        if self.shipper is None:
-            return LogFollower()
+    def _followed(self, document: ServingDocument, *, is_new: bool) -> "tuple[LogFollower, LogFollower]":
+        """Follow the log for the phases, and for Cloud Logging. Without the server's secrets no line can be masked, and none is read.
+
+        Lines that a server printed before this agent started were written to Cloud Logging by the one before it.
+        """
+        phases, shipped = LogFollower(), LogFollower()
         try:
             self._learn_secrets(document)
         except ServingError as error:
-            log(f"The server's lines are not written to Cloud Logging: its secrets cannot be masked ({error}).")
-            return LogFollower()
-        follower = LogFollower(tell=self.shipper.server_line, tail="all" if is_new else "0")
-        follower.start()
-        return follower
+            log(f"The server's lines are not published: its secrets cannot be masked ({error}).")
+            return phases, shipped
+        phases.start()
+        if self.shipper is not None:
+            shipped = LogFollower(tell=self.shipper.server_line, tail="all" if is_new else "0")
+            shipped.start()
+        return phases, shipped
 
     def _learn_secrets(self, document: ServingDocument) -> None:
         """Read the secrets of a server that an earlier agent started, so that no line shows them. Raises ServingError."""
@@ -505,7 +544,10 @@ class Agent:
 
     def _prepare(self, assignment: Assignment, cancelled: Callable[[], bool]) -> "tuple[dict[str, str], bool]":
         """Pull the image and fetch the weights. Return the secrets' values by the names of their variables, and whether the models are here."""
-        document, is_back = assignment.document, assignment.failed is not None
+        document, is_back, good = assignment.document, assignment.failed is not None, self.kept.good
+        self.kept.note_fetched(document)
+        if good is not None and self._is_trial(assignment):
+            self._remove_others(document, good.document)
 
         def progress(phase: str) -> Callable[[str], None]:
             self._publish(assignment, phase)
@@ -526,14 +568,21 @@ class Agent:
         secrets = {
             name: self._read_secret(secret, is_back=is_back) for name, secret in document.secret_environment.items()
         }
-        self.programs.wait_for(restored)
-        good = self.kept.good
-        if is_back or good is None or not self._is_trial(assignment):
+        self.programs.wait_for(restored, cancelled)
+        if good is None or not self._is_trial(assignment):
             return secrets, True
         fetch = HubFetch(
             document, secrets, lambda detail: self._publish(assignment, FETCHING_WEIGHTS, detail), cancelled
         )
-        return secrets, fetch.run(parse_document(good.text))
+        return secrets, fetch.run(good.document)
+
+    def _remove_others(self, *documents: ServingDocument) -> None:
+        """Delete images and weights that this agent has fetched for other documents, so that the disk has room for these."""
+        needed = {name for document in documents for name in fetched_by(document)}
+        for name, kind in tuple(self.kept.fetched.items()):
+            if name not in needed and (remove_image(name) if kind == IMAGE_KIND else remove_copy(name, needed)):
+                del self.kept.fetched[name]
+        self.kept.write()
 
     @staticmethod
     def _copy_weights(copy: WeightsCopy, is_back: bool) -> None:
@@ -544,7 +593,7 @@ class Agent:
                 raise
             log(f"The last good document starts with the weights that are here: {error}")
 
-    def _watch_server(self, assignment: Assignment, follower: LogFollower) -> NoReturn:
+    def _watch_server(self, assignment: Assignment, follower: LogFollower, drain_s: float) -> NoReturn:
         was_ready, lost_since, poll_s = False, 0.0, 0.1
         while True:
             problem = self._health_problem(assignment.document.port)
@@ -552,9 +601,10 @@ class Agent:
                 self._require_running()
             if not problem:
                 if not was_ready:
+                    self._ready_at = time.monotonic()
                     self.programs.server_is_ready(assignment.document)
                 was_ready, lost_since = True, 0.0
-                self._take_ready(assignment)
+                self._take_ready(assignment, drain_s)
             elif was_ready:
                 lost_since = lost_since or time.monotonic()
                 self.publisher.set_fact(SERVING_HASH_KEY, "")
@@ -569,7 +619,7 @@ class Agent:
             else:
                 self._publish(assignment, follower.phase, follower.detail)
             if self._ends_soon():
-                raise ServingError("The run duration ends.", retry=False)
+                raise ServingError(RUN_ENDS, retry=False)
             poll_s = min(1.0, poll_s * 1.2) if problem else self.health_poll_s
             if self.latest.wait_for_newer(assignment.version, poll_s):
                 raise SupersededError
@@ -585,16 +635,19 @@ class Agent:
         except CONNECTION_ERRORS as error:
             return str(getattr(error, "reason", error))
 
-    def _take_ready(self, assignment: Assignment) -> None:
+    def _take_ready(self, assignment: Assignment, drain_s: float) -> None:
         """Publish that the server answers, and keep its document as the last good one. The phase comes last: its reader finds the rest."""
         self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
-        self._end_pause()
-        good = GoodDocument(assignment.text, assignment.document.image, f"{self._drain_s(assignment):g}")
-        if assignment.failed is None and (self.kept.good != good or self.kept.failed):
+        self._end_pause(assignment.asked_hash)
+        good = GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}")
+        is_new = assignment.failed is None and (self.kept.good != good or self.kept.failed is not None)
+        if is_new:
             self.kept.keep_good(good)
             remove_other_models(assignment.document)
         self.kept.write()
         self._publish(assignment, READY)
+        if is_new:
+            self._remove_others(assignment.document)
 
     def _require_running(self) -> None:
         """Raise ServingError if the server's container has ended."""

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +22,9 @@ CHUNK_BYTES = 32 * 1024 * 1024
 COPY_THREADS = 16
 GENERATION_SUFFIX = ".generation"
 """Suffix of the hidden file beside each complete copy; it holds the object's generation."""
+
+PART_SUFFIX = ".part"
+"""Suffix of the hidden file that a copy writes before it has its name."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class WeightsCopy:
         objects = self._list()
         folder = Path(self.weights.path)
         folder.mkdir(parents=True, exist_ok=True)
-        self._remove_stale_files(folder, objects)
+        # vLLM would also load files that the bucket no longer has, and parts of a copy that broke off take room.
+        remove_copied(folder, {folder / item.relative for item in objects})
         missing = [item for item in objects if not self._is_complete(folder / item.relative, item)]
         total = sum(item.size for item in missing)
         free = shutil.disk_usage(folder).free
@@ -106,15 +110,6 @@ class WeightsCopy:
             raise ServingError(f"No object under {self.weights.uri}/. Stage the model first.", retry=False)
         return found
 
-    def _remove_stale_files(self, folder: Path, objects: list[StoredObject]) -> None:
-        """Delete files that an earlier copy made and that the bucket no longer has: vLLM would load them too."""
-        listed = {folder / item.relative for item in objects}
-        for generation in folder.rglob(f".*{GENERATION_SUFFIX}"):
-            target = generation.with_name(generation.name[1 : -len(GENERATION_SUFFIX)])
-            if target not in listed:
-                target.unlink(missing_ok=True)
-                generation.unlink(missing_ok=True)
-
     def _is_complete(self, target: Path, item: StoredObject) -> bool:
         """Whether the file has the object's size and generation. The generation is written after the checksum matched."""
         with suppress(OSError):
@@ -124,7 +119,7 @@ class WeightsCopy:
 
     def _copy(self, pool: ThreadPoolExecutor, target: Path, item: StoredObject, total: int) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.part")
+        part = target.with_name(f".{target.name}{PART_SUFFIX}")
         with part.open("w+b") as file:
             file.truncate(item.size)
             digest = self._filled(pool, file.fileno(), item, total)
@@ -174,6 +169,30 @@ class WeightsCopy:
         with self._lock:
             self._done_bytes += size
             self.progress(f"{self._done_bytes / GIB:.1f} of {total / GIB:.1f} GiB")
+
+
+def remove_copied(folder: Path, kept: Collection[Path]) -> None:
+    """Delete what copies have made in a folder, but for these files: complete ones with their generations, and parts."""
+    for generation in tuple(folder.rglob(f".*{GENERATION_SUFFIX}")):
+        target = generation.with_name(generation.name[1 : -len(GENERATION_SUFFIX)])
+        if target not in kept:
+            target.unlink(missing_ok=True)
+            generation.unlink(missing_ok=True)
+    for part in tuple(folder.rglob(f".*{PART_SUFFIX}")):
+        part.unlink(missing_ok=True)
+
+
+def remove_copy(path: str, kept: Collection[str]) -> bool:
+    """Delete a whole copy, unless its folder holds one that is kept or lies in one. Return False if it stays."""
+    folder, others = Path(path), [Path(one) for one in kept]
+    if any(folder in one.parents or one in folder.parents for one in others):
+        return False
+    try:
+        remove_copied(folder, ())
+    except OSError as error:
+        log(f"{folder} cannot be deleted: {error}")
+        return False
+    return True
 
 
 def md5_of(path: Path) -> str:

@@ -65,6 +65,10 @@ if verb == "pull":
     for _ in range(3): print("abc: Pull complete", flush=True)
     open(root + "/image-" + image.replace("/", "_"), "w").close()
     sys.exit(0)
+if verb == "rmi":
+    try: os.remove(root + "/image-" + args[-1].replace("/", "_"))
+    except OSError: sys.exit("Error response from daemon: No such image: " + args[-1])
+    sys.exit(0)
 if verb == "run":
     env, labels, name, entry, attached = {}, {}, "", [], "-d" not in args
     while args[0].startswith("-"):
@@ -195,6 +199,8 @@ class Machine:
     """Verbs that Cloud Storage refuses."""
     on_upload: "Callable[[str], None]" = lambda name: None
     """Is called before an upload is judged, with the object's name."""
+    on_download: "Callable[[str], None]" = lambda name: None
+    """Is called before an object is read, with its name."""
     ranges: list[str] = field(default_factory=list)
     shipped: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of the writes to Cloud Logging."""
@@ -430,7 +436,11 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
                 self.refuse(403, "gemma-x@p.iam.gserviceaccount.com does not have storage.objects.get access.")
                 return
             if query.get("alt") == "media":
-                data = machine.objects[unquote(name[1:])]
+                machine.on_download(unquote(name[1:]))
+                data = machine.objects.get(unquote(name[1:]))
+                if data is None:
+                    self.refuse(404, f"No such object: {unquote(name[1:])}")
+                    return
                 first, last = self.headers["Range"].removeprefix("bytes=").split("-")
                 machine.ranges.append(f"{unquote(name[1:])}:{first}-{last}")
                 self.answer(206, data[int(first) : int(last) + 1])

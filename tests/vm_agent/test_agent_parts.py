@@ -105,6 +105,20 @@ class TestWeightsFromABucket:
         assert (tmp_path / "m/shards/one.safetensors").exists()
         assert "has neither MD5 nor SHA-256: only its size was checked" in capsys.readouterr().err
 
+    def test_parts_of_a_copy_that_broke_off_leave_before_the_room_is_counted(
+        self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        stage(machine)
+        part = tmp_path / "m/shards/.of-an-older-model.safetensors.part"
+        part.parent.mkdir(parents=True)
+        part.touch()
+        usage = weights_module.shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(
+            weights_module.shutil, "disk_usage", lambda _: usage._replace(free=0 if part.exists() else 10**9)
+        )
+        copier(tmp_path / "m").run()
+        assert (tmp_path / "m/config.json").exists()
+
     def test_an_unavailable_bucket_is_asked_again(self, machine: Machine, tmp_path: Path):
         stage(machine)
         machine.fail_next["/storage/"] = 2
@@ -182,6 +196,25 @@ class TestWhatIsPublished:
             ("ready", "three"),
         ]
 
+    @pytest.mark.parametrize("refused", [("phase", "starting"), ("document-hash", "two")])
+    def test_also_not_when_google_refuses_a_write(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, refused: tuple[str, str]
+    ):
+        publisher, write = PhasePublisher(MetadataClient()), MetadataClient.publish
+        publisher.publish("ready", "one")
+
+        def refuse(client: MetadataClient, key: str, value: str) -> None:
+            if (key, value) == refused:
+                raise OSError("429 Too Many Requests")
+            write(client, key, value)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(MetadataClient, "publish", refuse)
+            publisher.publish("ready", "two")
+        publisher.publish("ready", "two")
+        ready = [seen for phase, seen in machine.moments() if phase == "ready"]
+        assert (ready, machine.moments()[-2]) == (["one", "two"], ("starting", "two"))
+
     def test_secrets_and_token_shapes_are_removed_and_the_end_is_kept(self, machine: Machine):
         publisher = PhasePublisher(MetadataClient())
         publisher.secrets.add("swordfish")
@@ -206,8 +239,12 @@ class TestWhatIsPublished:
         assert machine.guest()["detail"] == "49"
 
     def test_guest_attributes_that_cannot_be_written_do_not_stop_the_agent(self, capsys: pytest.CaptureFixture[str]):
-        PhasePublisher(MetadataClient(host=f"127.0.0.1:{free_port()}")).publish("starting", "one")
+        told: list[str] = []
+        publisher = PhasePublisher(MetadataClient(host=f"127.0.0.1:{free_port()}"), tell=told.append)
+        for _ in range(3):
+            publisher.publish("starting", "one")
         assert "enable-guest-attributes=TRUE" in capsys.readouterr().err
+        assert told == ["Document one: starting."], "each phase is told once"
 
 
 class TestGoogleApis:
@@ -263,6 +300,15 @@ class TestRestarts:
         phases = [value for key, value in machine.published if key == "phase"]
         assert phases.count("retrying") == 2
         assert phases.index("failed") == len(phases) - 1
+
+    def test_a_server_that_compiles_for_long_before_it_crashes_is_given_up_too(self, machine: Machine):
+        agent, latest = self.agent()
+        agent.steady_s = 0.0
+        port = free_port()
+        latest.set(document(port, args=["m", f"--port={port}", "--crash"], secretEnv={}))
+        threading.Thread(target=agent.run, daemon=True).start()
+        eventually(lambda: machine.guest().get("phase") == "failed", "it is given up")
+        assert self.runs(machine) == 3
 
     def test_a_grant_that_takes_minutes_costs_no_restart(self, machine: Machine):
         agent, latest = self.agent()
@@ -327,6 +373,13 @@ class TestRestarts:
         eventually(lambda: self.runs(machine) >= 2 and machine.guest()["phase"] == "ready", "it is ready again")
         latest.set(None)
         eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent has let go")
+
+
+def test_a_pull_that_hangs_ends(machine: Machine, monkeypatch: pytest.MonkeyPatch):
+    (machine.root / "hang-pull").touch()
+    monkeypatch.setattr(containers, "PULL_LIMIT_S", 0.0)
+    with pytest.raises(ServingError, match=r"Cannot pull image .*no result within 0 s"):
+        containers.pull(MetadataClient(), "docker.io/a:1", progress=lambda _: None, cancelled=lambda: False)
 
 
 def test_models_that_the_document_does_not_name_leave_the_disk(tmp_path: Path):

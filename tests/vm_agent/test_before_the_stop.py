@@ -215,6 +215,16 @@ class TestTheEndOfTheRun:
         assert len(calls(machine, "run")) == 1, "no server is started that Google would delete at once"
         serving.agent.set_end(None)
 
+    def test_ends_a_change_that_is_prepared_and_the_old_server(self, serving: Serving, machine: Machine):
+        good = serving.good()
+        (machine.root / "hang-pull").touch()
+        other = serving.ask(image=IMAGE.replace("a" * 64, "b" * 64))
+        serving.sees("pulling image", other, good)
+        serving.agent.set_end((datetime.now(UTC) + timedelta(seconds=30)).isoformat())
+        serving.sees("ending", other, "")
+        assert len(calls(machine, "stop")) == 1
+        serving.agent.set_end(None)
+
     def test_reaches_the_machine_in_its_metadata(self, machine: Machine):
         machine.attributes["gemma-serving-ends-at"] = "2126-01-01T00:00:00Z"
         machine.boot()
@@ -249,10 +259,11 @@ class TestLimits:
         assert parse_rollout('{"drainS": 5, "later": {}}') == RolloutLimits(drain_s=5)
 
     @pytest.mark.parametrize("text", ["[]", "x", '{"drainS": -1}', '{"readyTimeoutS": "1h"}', '{"drainS": true}'])
-    def test_that_cannot_be_read_are_refused_and_the_agent_takes_the_defaults(
-        self, serving: Serving, machine: Machine, text: str
+    def test_that_cannot_be_read_are_refused_and_the_agent_takes_the_defaults_and_says_so_once(
+        self, serving: Serving, machine: Machine, text: str, capsys: pytest.CaptureFixture[str]
     ):
         with pytest.raises(ValueError):  # noqa: PT011 - the words are JSON's or ours
             parse_rollout(text)
         serving.latest.set_limits(text)
-        assert serving.latest.limits() == RolloutLimits()
+        assert [serving.latest.limits() for _ in range(3)] == [RolloutLimits()] * 3
+        assert capsys.readouterr().err.count("count as absent") == 1

@@ -1,5 +1,6 @@
 """Compiled programs: kept in a folder per set, archived in the bucket, restored on another machine; and every way in which that goes wrong."""
 
+import gzip
 import hashlib
 import io
 import os
@@ -16,7 +17,7 @@ import pytest
 from contracts.compile_cache import ARCHIVE_METADATA_KEY, ArchiveSettings, parse_archive, programs_key
 from contracts.serving_document import ServingDocument, parse_document
 from tests.vm_agent.machine import CANARY, Machine, document, eventually
-from vm_agent import compile_cache
+from vm_agent import archives, compile_cache
 from vm_agent.base import ServingError
 from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import (
@@ -202,7 +203,7 @@ class TestSaveAndRestore:
         assert held(tmp_path / KEY) == {"program": b"new"}
 
     def test_large_archives_come_in_ranges(self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(compile_cache, "RANGE_BYTES", 4_000)
+        monkeypatch.setattr(archives, "RANGE_BYTES", 4_000)
         put(machine, tar_of({"program": bytes(range(256)) * 40}))
         archive(tmp_path / KEY).restore()
         assert held(tmp_path / KEY) == {"program": bytes(range(256)) * 40}
@@ -240,13 +241,25 @@ class TestWhatGoesWrong:
         assert held(tmp_path / KEY) == PROGRAMS
         assert len(said) == 1
 
+    @pytest.mark.parametrize("data", [b"not a tar at all", gzip.compress(tar_of(PROGRAMS))[:60]])
     def test_a_file_with_the_right_hash_that_is_no_tar_is_ignored(
-        self, machine: Machine, tmp_path: Path, said: list[str]
+        self, machine: Machine, tmp_path: Path, said: list[str], data: bytes
     ):
-        put(machine, b"not a tar at all")
+        put(machine, data)
         archive(tmp_path / KEY, tell=said.append).restore()
         assert held(tmp_path / KEY) == {}
-        assert "it is no whole tar" in said[0]
+        assert "it is no whole archive" in said[0]
+
+    def test_an_archive_that_another_machine_replaces_meanwhile_is_no_loss(self, machine: Machine, tmp_path: Path):
+        old = put(machine, tar_of({"program": b"old"}))
+
+        def replaced(name: str) -> None:
+            if name == old and machine.objects.pop(old, None):
+                put(machine, tar_of(PROGRAMS))
+
+        machine.on_download = replaced
+        assert "were restored from" in archive(tmp_path / KEY).restore()
+        assert held(tmp_path / KEY) == PROGRAMS
 
     @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "folder/program", ".archived.json"])
     def test_an_archive_cannot_write_elsewhere(self, machine: Machine, tmp_path: Path, said: list[str], name: str):
@@ -359,6 +372,26 @@ class TestBesideTheServer:
         (folder / "later").write_bytes(b"x")
         eventually(lambda: any("3 files" in line for line in said), "the later program is archived")
 
+    def test_the_folder_of_a_server_that_runs_for_long_stays_in_use(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        folder = folder_with(tmp_path)
+        os.utime(folder, (0, 0))
+        programs(tmp_path, said).server_is_ready(SERVED)
+        eventually(lambda: folder.stat().st_mtime > 0, "the folder is marked as used")
+
+    def test_a_program_that_the_server_deletes_meanwhile_does_not_end_the_archiving(
+        self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        folder_with(tmp_path)
+        listed, gone = compile_cache.program_files, [tmp_path / KEY / "gone"] * 2
+        monkeypatch.setattr(
+            compile_cache, "program_files", lambda folder: listed(folder) + ([gone.pop()] if gone else [])
+        )
+        programs(tmp_path, said).server_is_ready(SERVED)
+        eventually(lambda: archived(machine), "the programs are archived")
+
     def test_without_an_archive_the_bucket_is_not_asked(self, machine: Machine, tmp_path: Path, said: list[str]):
         machine.denied |= {"GET", "POST"}
         self.restored(tmp_path, said)
@@ -404,8 +437,21 @@ class TestBesideTheServer:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}/storage/v1/"
             monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", url)
             one = programs(tmp_path, said, limit_s=0.2)
-            one.wait_for(one.restore_beside(SERVED))
+            one.wait_for(one.restore_beside(SERVED), lambda: False)
             assert said == ["Compiled programs: no archive has come within 0.2 s. The server starts without it."]
+
+    def test_a_change_that_is_cancelled_waits_for_no_archive(
+        self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/storage/v1/"
+            monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", url)
+            one = programs(tmp_path, said, limit_s=float("inf"))
+            restore = one.restore_beside(SERVED)
+            one.wait_for(restore, lambda: True)
+            assert restore.is_alive()
+            assert said == []
 
     @pytest.mark.parametrize(
         "text", ["not json", '{"uri": 3}', '{"uri": "gs://b-b-b/x", "accelerator": "v6e-4", "more": 1}']

@@ -10,11 +10,13 @@ import pytest
 
 from contracts.rollout import RolloutLimits
 from tests.vm_agent.machine import IMAGE, Machine, document, eventually, free_port
+from vm_agent import containers
 from vm_agent import kept as kept_module
 from vm_agent.cloud import MetadataClient
 from vm_agent.kept import FailedChange, GoodDocument, KeptState
 from vm_agent.publishing import PhasePublisher
 from vm_agent.serving import Agent, LatestDocument
+from vm_agent.weights import remove_copy
 
 OTHER_IMAGE = IMAGE.replace("a" * 64, "b" * 64)
 
@@ -240,6 +242,96 @@ def test_a_secret_that_was_destroyed_does_not_stop_the_way_back(serving: Serving
     assert "value" not in "".join(path.read_text() for path in (machine.root / "state").iterdir())
 
 
+def test_a_newer_document_during_the_drain_keeps_the_old_server(serving: Serving, machine: Machine):
+    good = serving.good()
+    busy, asked = (machine.root / f"gemma-serving.exit.{name}" for name in ("busy", "asked"))
+    busy.write_text("2.0")
+    serving.ask("--max-num-seqs=4", limits=RolloutLimits(drain_s=3600))
+    eventually(asked.exists, "the agent waits for an idle moment")
+    assert serving.ask() == good
+    serving.sees("ready", good, good)
+    assert calls(machine, "stop") == []
+
+
+def test_a_good_document_of_an_agent_that_knew_more_is_none_to_go_back_to(serving: Serving, machine: Machine):
+    (machine.root / "state").mkdir()
+    (machine.root / "state/good.json").write_text(json.dumps({"text": '{"schema": 2}', "image": IMAGE}))
+    serving.agent.kept = KeptState()
+    serving.good()
+
+
+def test_a_memory_disk_that_is_full_when_the_server_starts_is_rolled_back(
+    serving: Serving, machine: Machine, monkeypatch: pytest.MonkeyPatch
+):
+    good, make, left = serving.good(), containers.tempfile.mkstemp, [1, 2]
+
+    def full(**options: str):
+        if left:
+            left.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return make(**options)
+
+    monkeypatch.setattr(containers.tempfile, "mkstemp", full)
+    serving.sees("failed", serving.ask("--max-num-seqs=4"), good)
+    assert "No space left on device" in machine.guest()["detail"]
+
+
+def test_limits_that_come_alone_do_not_change_how_the_good_server_starts_again(machine: Machine):
+    serving = Serving(machine)
+    serving.agent.publisher.heartbeat_s = 0.0
+    good = serving.good()
+    serving.latest.set_limits(RolloutLimits(drain_s=40, shutdown_flag=True).text())
+    seen = len(written(machine, "updated-at"))
+    eventually(lambda: len(written(machine, "updated-at")) > seen + 2, "the agent has met the limits")
+    serving.sees("failed", serving.ask("--no-such-flag", limits=RolloutLimits()), good)
+    assert [word for call in calls(machine, "run") for word in call if "shutdown" in word] == []
+    serving.let_go()
+
+
+class TestRoomOnTheDisk:
+    def test_an_image_leaves_when_a_newer_one_is_good(self, serving: Serving, machine: Machine):
+        serving.good()
+        other = serving.ask(image=OTHER_IMAGE)
+        serving.sees("ready", other, other)
+        eventually(lambda: KeptState().fetched == {OTHER_IMAGE: "image"}, "the older image is gone")
+        assert calls(machine, "rmi") == [["rmi", IMAGE]]
+
+    def test_an_image_that_failed_leaves_with_the_next_change(self, serving: Serving, machine: Machine):
+        good = serving.good()
+        serving.sees("failed", serving.ask("--no-such-flag", image=OTHER_IMAGE), good)
+        assert calls(machine, "rmi") == []
+        other = serving.ask("--max-num-seqs=4")
+        serving.sees("ready", other, other)
+        eventually(lambda: KeptState().fetched == {IMAGE: "image"}, "the image that failed is gone")
+        assert calls(machine, "rmi") == [["rmi", OTHER_IMAGE]]
+
+    def test_weights_leave_when_others_are_good_and_strangers_stay(
+        self, serving: Serving, machine: Machine, tmp_path: Path
+    ):
+        machine.objects |= {"one/config.json": b"{}", "two/config.json": b"{}"}
+        for name in ("one", "two"):
+            weights = {"mode": "bucket", "uri": f"gs://models/{name}", "path": str(tmp_path / "m" / name)}
+            asked = serving.ask(weights=weights)
+            serving.sees("ready", asked, asked)
+            (tmp_path / "m" / name / "mine.txt").touch()
+        wanted = ["one/mine.txt", "two/config.json", "two/mine.txt"]
+
+        def found() -> list[str]:
+            return sorted(str(path.relative_to(tmp_path / "m")) for path in (tmp_path / "m").glob("*/[!.]*"))
+
+        eventually(lambda: found() == wanted, "the older weights are gone")
+
+    def test_weights_in_or_around_a_kept_folder_stay(self, tmp_path: Path):
+        for path in (tmp_path / "config.json", tmp_path / "m/config.json"):
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            path.with_name(".config.json.generation").touch()
+        assert not remove_copy(str(tmp_path), {str(tmp_path / "m")})
+        assert not remove_copy(str(tmp_path / "m"), {str(tmp_path)})
+        assert (tmp_path / "config.json").exists()
+        assert (tmp_path / "m/config.json").exists()
+
+
 class TestTheAgentEnds:
     """The whole program, ended in the middle of a change."""
 
@@ -293,9 +385,61 @@ class TestTheAgentEnds:
             "the bad one is not tried again"
         )
 
+    def test_again_and_again_with_the_machine(self, booted: tuple[Machine, str, Callable[..., str]]):
+        machine, good, text = booted
+        bad = machine.set_document(text("--stuck"))
+        for _ in range(2):
+            eventually(lambda: ("compiling", bad) in machine.moments(), "the new server compiles")
+            machine.cut_power()
+            machine.published.clear()
+            machine.boot()
+        self.rolled_back(machine, bad, good)
+        assert "was started 2 times, and the agent or the machine ended" in machine.guest()["detail"]
+        assert sum("--stuck" in call for call in calls(machine, "run")) == 2
+
+    def test_after_a_pause_that_the_next_change_does_not_have(self, booted: tuple[Machine, str, Callable[..., str]]):
+        machine, _, text = booted
+        second = machine.set_document(text("--max-num-seqs=4"))
+        eventually(lambda: ("ready", second) in machine.moments(), "the change is ready")
+        pause = machine.guest()["pause-began-at"]
+        machine.stop_agent()
+        machine.boot()
+        eventually(lambda: machine.moments()[-1] == ("ready", second), "the second agent sees the server")
+        assert machine.guest()["pause-began-at"] == pause, "it is the pause of this document"
+        changed = json.loads(text())
+        machine.set_document(json.dumps({**changed, "image": IMAGE.replace("vllm-tpu", "missing")}))
+        eventually(lambda: machine.guest().get("phase") == "failed", "the change fails", limit_s=120)
+        assert (machine.guest()["pause-began-at"], machine.guest()["pause-ended-at"]) == ("", "")
+
+    def test_with_the_server_and_nothing_says_that_it_serves(self, machine: Machine):
+        version = "projects/p/secrets/s/versions/3"
+        machine.secrets[version] = b"value"
+        text_hash = machine.set_document(document(free_port()))
+        machine.boot()
+        eventually(lambda: machine.guest().get("serving-hash") == text_hash, "the document serves")
+        machine.cut_power()
+        del machine.secrets[version]
+        machine.boot()
+        eventually(lambda: machine.guest().get("phase") == "retrying", "its secret is gone")
+        assert machine.guest()["serving-hash"] == ""
+
+    def test_and_the_next_one_reads_no_line_that_it_cannot_mask(self, machine: Machine):
+        version = "projects/p/secrets/s/versions/3"
+        machine.secrets[version] = b"value"
+        text_hash = machine.set_document(document(free_port()))
+        machine.boot()
+        eventually(lambda: machine.guest().get("serving-hash") == text_hash, "the document serves")
+        machine.kill_agent()
+        read = len(calls(machine, "logs"))
+        del machine.secrets[version]
+        machine.published.clear()
+        machine.boot()
+        eventually(lambda: machine.guest().get("phase") == "ready", "the server is taken over")
+        assert len(calls(machine, "logs")) == read
+
 
 class TestKeptState:
-    good, failed = GoodDocument("{}", IMAGE), FailedChange("abc", "def", "why")
+    good, failed = GoodDocument(document(8000), IMAGE), FailedChange("abc", "def", "why")
 
     def test_it_is_read_again(self, tmp_path: Path):
         kept = KeptState(tmp_path / "state")
@@ -314,7 +458,7 @@ class TestKeptState:
     ):
         kept = KeptState(tmp_path, retry_s=0.0)
         kept.keep_good(self.good)
-        newer = GoodDocument('{"newer": 1}', IMAGE)
+        newer = GoodDocument(document(8001), IMAGE)
 
         def full(_descriptor: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -333,6 +477,34 @@ class TestKeptState:
     def test_a_damaged_file_counts_as_absent(self, tmp_path: Path, text: str):
         (tmp_path / "good.json").write_text(text)
         assert KeptState(tmp_path).good is None
+
+    def test_a_damaged_file_is_told_once_and_leaves(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+        (tmp_path / "failed.json").write_text("{")
+        kept = KeptState(tmp_path)
+        for _ in range(3):
+            kept.write()
+        assert capsys.readouterr().err.count("cannot be read") == 1
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_new_name_is_brought_to_the_disk_after_the_content(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        synced: list[str] = []
+
+        def note(descriptor: int) -> None:
+            synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+        monkeypatch.setattr(kept_module.os, "fsync", note)
+        KeptState(tmp_path / "state").keep_failed(self.failed)
+        assert synced == [".failed.json.part", "state"]
+
+    def test_starts_count_for_one_document_with_one_set_of_limits(self, tmp_path: Path):
+        KeptState(tmp_path).keep_start("abc", "one")
+        KeptState(tmp_path).keep_start("abc", "one")
+        kept = KeptState(tmp_path)
+        assert [kept.starts_of(*of) for of in (("abc", "one"), ("abc", "two"), ("def", "one"))] == [2, 0, 0]
+        kept.forget_trial()
+        assert KeptState(tmp_path).starts_of("abc", "one") == 0
 
     def test_a_full_disk_does_not_stop_a_roll_back(self, machine: Machine):
         (machine.root / "state").write_text("a file where the folder should be")

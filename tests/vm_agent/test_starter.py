@@ -1,11 +1,13 @@
 """The starter of a Cloud Run container: what it copies and restores before the server, and what it saves when that is ready."""
 
+import gzip
 import hashlib
 import io
 import os
 import subprocess
 import sys
 import tarfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,13 @@ def archive_of(files: dict[str, bytes]) -> bytes:
     return out.getvalue()
 
 
+def damaged() -> bytes:
+    """An archive whose compressed data cannot be read from the middle of a file on: deflate knows no block of type 3."""
+    tar = gzip.decompress(archive_of({"a": bytes(range(256)) * 8000}))
+    packer = zlib.compressobj(wbits=31)
+    return packer.compress(tar[:1_500_000]) + packer.flush(zlib.Z_FULL_FLUSH) + b"\x06" * 100
+
+
 def put(machine: Machine, data: bytes, *, digest: str | None = None) -> str:
     name = f"{FOLDER}/{digest or hashlib.sha256(data).hexdigest()}.tar.gz"
     machine.objects[name] = data
@@ -95,9 +104,10 @@ class TestGraphs:
             (archive_of({"a": b"x"}), "0" * 64, "its bytes do not have the SHA-256 of its name"),
             (b"no archive at all", None, "it is no whole archive"),
             (archive_of({"a": bytes(range(256)) * 64})[:60], None, "it is no whole archive"),
-            (archive_of({"../../outside": b"x"}), None, "it is no whole archive"),
+            (archive_of({"inside": b"x", "../../outside": b"x"}), None, "it is no whole archive"),
+            (damaged(), None, "it is no whole archive"),
         ],
-        ids=["other-bytes", "no-archive", "cut-short", "outside"],
+        ids=["other-bytes", "no-archive", "cut-short", "outside", "damaged"],
     )
     def test_an_archive_that_is_not_whole_is_ignored(  # noqa: PLR0917 - a table
         self,
@@ -112,6 +122,16 @@ class TestGraphs:
         assert not GraphArchive(MetadataClient(), cache).restore()
         assert says in capsys.readouterr().err
         assert not (Path(cache.path).parent.parent / "outside").exists()
+        assert list(Path(cache.path).parent.rglob("*")) == [Path(cache.path)], "no server meets half an archive"
+
+    def test_a_damaged_archive_is_replaced(self, machine: Machine, cache: GraphCache):
+        damaged = put(machine, b"half", digest="0" * 64)
+        archive = GraphArchive(MetadataClient(), cache)
+        assert not archive.restore()
+        fill(cache)
+        assert archive.save()
+        assert damaged not in kept(machine)
+        assert len(kept(machine)) == 1
 
     @pytest.mark.parametrize("work", ["restore", "save"])
     def test_a_bucket_that_fails_never_stops_the_server(

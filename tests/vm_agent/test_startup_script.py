@@ -86,6 +86,7 @@ def test_a_document_becomes_a_ready_server_and_every_phase_is_told(machine: Mach
     assert machine.guest()["detail"] == ""
     (run,) = runs(machine)
     assert {"-d", "--net=host", "--privileged", "--shm-size=10240m", "--volume=/dev/shm:/dev/shm"} <= set(run)
+    assert {"--log-driver=json-file", "--log-opt=max-size=100m", "--log-opt=max-file=3"} <= set(run)
     assert run[run.index(IMAGE) :] == [
         IMAGE,
         "serve",

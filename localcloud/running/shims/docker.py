@@ -1,6 +1,6 @@
 """`docker` on a simulated machine: docker's messages and exit codes, and a simulated vLLM server as the container.
 
-Commands: pull, login, logout, run, ps, logs, inspect, stop, kill, rm, wait, images, version, info. See docs/simulated-server.md for what each does here.
+Commands: pull, login, logout, run, ps, logs, inspect, stop, kill, rm, wait, images, rmi, version, info. See docs/simulated-server.md for what each does here.
 """
 
 import argparse
@@ -104,6 +104,21 @@ def _pull(machine: Machine, argv: Sequence[str]) -> int:
         docker_images.pull(machine, given.image, quiet=given.quiet)
     except docker_images.ImageError as error:
         _fail(str(error))
+    return 0
+
+
+def _rmi(machine: Machine, argv: Sequence[str]) -> int:
+    parser = _parser("rmi", flags="-f|--force")
+    parser.add_argument("images", nargs="+")
+    for image in parser.parse_args(argv).images:
+        user = next((name for name, document in documents(machine.containers) if document["image"] == image), None)
+        if user is not None:
+            _fail(
+                f'Error response from daemon: conflict: unable to remove repository reference "{image}": {user} uses it'
+            )
+        if not docker_images.remove(machine, image):
+            _fail(f"Error response from daemon: No such image: {image}")
+        print(f"Untagged: {image}")
     return 0
 
 
@@ -373,6 +388,7 @@ _COMMANDS: Final[dict[str, Callable[[Machine, Sequence[str]], int]]] = {
     "logout": _logout,
     "pull": _pull,
     "images": _images,
+    "rmi": _rmi,
     "run": _run,
     "ps": _ps,
     "logs": _logs,

@@ -41,6 +41,15 @@ def pulled(machine: Machine) -> dict[str, str]:
     return dict(read_json(machine.images) or {})
 
 
+def remove(machine: Machine, reference: str) -> bool:
+    """Delete a pulled image. Return False if it is not there."""
+    here = pulled(machine)
+    if here.pop(reference, None) is None:
+        return False
+    write_json(machine.images, here)
+    return True
+
+
 def pull(machine: Machine, reference: str, *, quiet: bool) -> str:
     """Pull an image, print docker's progress, and return the image's id. Raises ImageError."""
     match = _REFERENCE.fullmatch(reference)

@@ -55,7 +55,7 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
         flags="-d|--detach --rm --privileged -i|--interactive -t|--tty --init",
         values="--name --net|--network --shm-size --entrypoint --restart --ipc --gpus --pull "
         "-m|--memory -u|--user -w|--workdir --log-driver --pid --stop-timeout --hostname",
-        lists="-e|--env --env-file -v|--volume -l|--label -p|--publish --ulimit --device",
+        lists="-e|--env --env-file -v|--volume -l|--label -p|--publish --ulimit --device --log-opt",
     )
     parser.add_argument("image")
     parser.add_argument("command", nargs=argparse.REMAINDER)

@@ -228,19 +228,22 @@ def test_docker_speaks_like_docker(tmp_path: Path):
         docker pull us-docker.pkg.dev/p/other/vllm:1 || echo "not found: $?"
         docker pull vllm/vllm-tpu@sha256:{"0" * 64} || echo "unknown: $?"
         docker pull 'Bad Name' || echo "bad: $?"
-        docker run -d --name=one --net=host --label=a=b vllm/vllm-tpu:1 vllm serve simulated/tiny
+        docker run -d --name=one --net=host --log-opt=max-size=9m --log-opt=max-file=2 --label=a=b vllm/vllm-tpu:1 vllm serve simulated/tiny
         docker run -d --name=one vllm/vllm-tpu:1 vllm serve simulated/tiny || echo "conflict: $?"
         docker run -d --nmae=x img || echo "flag: $?"
         docker logs -f one > follow.txt &
         docker inspect --format='{{{{.State.Running}}}} {{{{.State.ExitCode}}}} {{{{index .Config.Labels "a"}}}}' one
         docker ps --format '{{{{.Names}}}} {{{{.Status}}}}'
         docker rm one || echo "running: $?"
+        docker rmi vllm/vllm-tpu:1 || echo "in use: $?"
         until docker logs one | grep -q "startup complete"; do sleep 0.05; done
         docker stop -t 5 one
         wait
         tail -1 follow.txt
         docker inspect --format='{{{{.State.Status}}}} {{{{.State.ExitCode}}}}' one
         docker rm one
+        docker rmi vllm/vllm-tpu:1
+        docker rmi vllm/vllm-tpu:1 || echo "no such image: $?"
         docker inspect one || echo "gone: $?"
         docker run --rm --name=two img vllm serve simulated/tiny --nonsense 2>&1 | tail -1
         docker run --rm --name=three img vllm serve simulated/tiny --nonsense > /dev/null 2>&1; echo "exit: $?"
@@ -264,6 +267,10 @@ def test_docker_speaks_like_docker(tmp_path: Path):
         "true 0 b\n",
         "one Up\n",
         "running: 1",
+        'unable to remove repository reference "vllm/vllm-tpu:1"',
+        "in use: 1",
+        "Untagged: vllm/vllm-tpu:1\n",
+        "no such image: 1",
         "INFO:     Application shutdown complete.",
         "exited 0\n",
         "Error: No such object: one",
