@@ -173,8 +173,7 @@ async def read(
 
 def _replaced_by_other(operation: ResourceOperation, found: QueuedResourceInfo, record: ResourceRecord) -> bool:
     """Return whether someone else now has a queued resource of this name."""
-    created = record.observed.get("createTime")
-    return bool(created) and found.create_time != created and not operation.owns(found)
+    return found.create_time != record.observed.get("createTime") and not operation.owns(found)
 
 
 def _refreshed(inputs: Mapping[str, Any], node: NodeInfo | None) -> wire.Properties:

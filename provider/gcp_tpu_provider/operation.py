@@ -114,11 +114,14 @@ class ResourceOperation:
                 "Choose another `queuedResourceId`, or import it by that name."
             )
 
+    def is_recorded(self, resource: QueuedResourceInfo, record: ResourceRecord) -> bool:
+        """Return whether the labels name this resource, or it is the one in the record and no label names another owner."""
+        claimed = any(owner_labels(item.labels) for item in resource.nodes)
+        return self.owns(resource) or (not claimed and resource.create_time == record.observed.get("createTime"))
+
     def require_recorded(self, resource: QueuedResourceInfo, record: ResourceRecord) -> None:
         """Raise ForeignError unless the labels name this resource, or it is the one in the state and no label names another owner."""
-        created = record.observed.get("createTime")
-        claimed = any(owner_labels(item.labels) for item in resource.nodes)
-        if not self.owns(resource) and (claimed or resource.create_time != created):
+        if not self.is_recorded(resource, record):
             raise ForeignError(
                 f"{resource.name} is not the one in the state, or its labels name another Pulumi resource. The provider does not change it. "
                 "Run `pulumi refresh`."

@@ -169,6 +169,11 @@ class TestLostAnswers:
         assert len(cloud.made("POST")) == 1
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
 
+    def test_a_request_whose_second_attempt_is_refused_is_found_by_its_id_too(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.faults.append(("POST", "limited"))
+        engine.up(wanted())
+        assert list(cloud.queued) == [cloud.name("us-east5-a")]
+
     def test_a_request_that_never_shows_is_kept_in_the_state_and_asked_for_again(
         self, engine: FakeEngine, cloud: FakeTpu
     ):
