@@ -140,10 +140,8 @@ async def read(
         operation.follow(record)
     found = await (capacity.find_recorded(operation, record) if record else operation.api.find_queued_resource(name))
     if record is not None:
-        other = await renewal.look(operation, state)
-        if await renewal.is_heir(operation, other, found):
-            operation.take_over()
-            found, record = other, operation.owned_record()
+        found = await renewal.inherit(operation, state, found)
+        record = operation.owned_record()
         record.observed |= operation.renewal_outputs()
     if found is None or (record is not None and _replaced_by_other(operation, found, record)):
         return None

@@ -210,7 +210,8 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         """Patch the node in place. Finish an interrupted creation."""
         inputs, state = wire.read(request.news), wire.read(request.olds)
         if request.preview:
-            renews = due(state, inputs.get("renewBeforeS"), await self._google_now(state, inputs))
+            outputs = cast("wire.Properties", wire.reveal(state))
+            renews = due(outputs, wire.reveal(inputs.get("renewBeforeS")), await self._google_now(state, inputs))
             return provider_pb2.UpdateResponse(properties=wire.write(preview_outputs(inputs, state, renews=renews)))
         operation = self._operation(request.urn, inputs, state)
         update = lifecycle.update(operation, state, wire.read(request.old_inputs))
