@@ -83,8 +83,7 @@ class FakeCompute(FakeTpu):
         if name in self.queued:
             raise GoogleError(409, "Conflict", f"The resource '{name}' already exists", "alreadyExists")
         if zone in self.rivals:
-            labels = self.rivals.pop(zone)
-            self.add(name, {**body, "labels": dict(labels), "metadata": {}}, ("RUNNING",))
+            self.add_stranger(zone, body["name"], self.rivals.pop(zone))
             answer = self.new_operation("insert")
             self.errors[answer["name"]] = "RESOURCE_ALREADY_EXISTS"
             return answer
