@@ -89,6 +89,14 @@ class TestDue:
         assert engine.preview(renewing()) == "update"
         assert engine.detailed == {"renewalName": "ADD"}
 
+    def test_the_warning_of_the_end_names_the_update_that_renews(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3.8)
+        engine.preview(renewing())
+        assert [warning.rpartition(". ")[2] for warning in engine.warnings] == [
+            "Run `pulumi up` before, which renews it."
+        ]
+
     def test_without_the_setting_it_never_is(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())
         cloud.pass_time(3.9)
