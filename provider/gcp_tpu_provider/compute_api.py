@@ -59,6 +59,8 @@ _CHANGED_MEANWHILE: Final = 3
 """How often a change is tried that somebody else's change came before."""
 _FINGERPRINT_IS_OLD: Final = "(CONDITION_NOT_MET)"
 """In the error of an operation: Compute Engine noticed the other's change after it had accepted ours."""
+_NOT_READY: Final = "resourceNotReady"
+"""Compute Engine's reason while another operation on the instance is in progress."""
 _PROTECTED: Final = "cannot be deleted if it's protected"
 """Compute Engine's words about an instance with `deletionProtection`."""
 _OPERATION_LIMIT_S: Final = 600.0
@@ -179,8 +181,7 @@ class ComputeApi:
         for _ in range(_CHANGED_MEANWHILE):
             try:
                 verb, body = _change(what, value, self._seen[name])
-                answer = await self.transport.call("POST", f"{_ROOT}{name}/{verb}", body=body)
-                ended = await self._settled(_operation(answer, name), what, name)
+                ended = await self._settled(await self._post(name, verb, {}, body), what, name)
                 if _FINGERPRINT_IS_OLD not in ended.error:
                     return ended
             except GoogleError as error:
@@ -191,12 +192,26 @@ class ComputeApi:
 
     async def _set_external(self, name: str, *, wanted: bool) -> LongRunningOperation:
         if wanted:
-            query = {"networkInterface": "nic0"}
-            path, body = f"{_ROOT}{name}/addAccessConfig", access_config()
-            return _operation(await self.transport.call("POST", path, query=query, body=body), name)
+            return await self._post(name, "addAccessConfig", {"networkInterface": "nic0"}, access_config())
         given = objects_of(_interface(self._seen[name]), "accessConfigs") or [access_config()]
         query = {"networkInterface": "nic0", "accessConfig": str(given[0]["name"])}
-        return _operation(await self.transport.call("POST", f"{_ROOT}{name}/deleteAccessConfig", query=query), name)
+        return await self._post(name, "deleteAccessConfig", query, None)
+
+    async def _post(
+        self, name: str, verb: str, query: Mapping[str, str], body: Mapping[str, Any] | None
+    ) -> LongRunningOperation:
+        """Request a change of an instance. While another operation on it is in progress, request it again."""
+        loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
+        end_s = loop.time() + _OPERATION_LIMIT_S
+        while True:
+            try:
+                answer = await self.transport.call("POST", f"{_ROOT}{name}/{verb}", query=query, body=body)
+                return _operation(answer, name)
+            except GoogleError as error:
+                if error.reason != _NOT_READY or loop.time() >= end_s:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     async def _merged(self, name: str, what: str, wanted: Any) -> Any:  # noqa: ANN401 - a property's value
         """Read the instance again. Return the wanted value with what others changed meanwhile."""

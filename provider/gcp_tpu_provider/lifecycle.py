@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from gcp_tpu_provider import capacity, renewal, serving, wire
 from gcp_tpu_provider.compute_request import COMPUTE_ENGINE, is_instance
-from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState, urn_hash
+from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.properties import INPUT_BY_NAME, MIN_BOOT_DISK_GB
@@ -158,9 +158,8 @@ async def read(
     fresh.observe(found)
     fresh.observe_node(node)
     current = _refreshed(inputs, node) if inputs else _imported(found, node)
-    if not inputs:  # an import: only the label of this resource counts, and the next update adds it
-        mine, labels = urn_hash(operation.desired.urn), cast("dict[str, str]", fresh.observed.get("ownerLabels") or {})
-        fresh.observed["ownerLabels"] = {key: value for key, value in labels.items() if value == mine} or None
+    own = operation.own_labels(cast("dict[str, str]", fresh.observed.get("ownerLabels") or {}))
+    fresh.observed["ownerLabels"] = own if inputs else own or None  # the next update adds what an import lacks
     desired = DesiredState.of(operation.desired.urn, current)
     if desired.inputs.get("ready") and node is not None and desired.ready_check is not None:
         report = await operation.api.find_guest_report(names[0], desired.ready_check.namespace)

@@ -43,6 +43,8 @@ class FakeCompute(FakeTpu):
     """Codes of the errors of the next operations that change an instance."""
     busy: int = 0
     """How many deletions of an instance that is being inserted are refused, each time that one is asked for."""
+    busy_changes: int = 0
+    """How many changes of an instance are refused, because another operation on it is in progress."""
     rivals: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """Zone -> the labels of another's instance that takes the name while our request is on its way."""
     slow_s: float = 0
@@ -184,6 +186,9 @@ class FakeCompute(FakeTpu):
         return self.new_operation("delete")
 
     def change(self, found: Queued, verb: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        if self.busy_changes:
+            self.busy_changes -= 1
+            raise GoogleError(400, "Bad Request", f"The resource '{found.name}' is not ready", "resourceNotReady")
         answer = self.new_operation(verb)
         what = {"setLabels": "labels", "setMetadata": "metadata", "setTags": "tags"}[verb]
         if body.get("labelFingerprint", body.get("fingerprint")) != fingerprint(found.body.get(what)):

@@ -29,6 +29,21 @@ def on_compute(**changes: Any) -> dict[str, Any]:
 
 
 class TestNames:
+    def test_an_instance_whose_label_names_another_resource_now_is_not_changed_and_the_way_out_is_named(
+        self, engine: FakeEngine, cloud: FakeCompute
+    ):
+        engine.up(on_compute())
+        cloud.queued[cloud.name(A)].body["labels"] = dict(ANOTHER)
+        for _ in range(2):
+            with pytest.raises(Aborted, match="pulumi state delete"):
+                engine.up(on_compute(tags=["other"]))
+            engine.refresh()
+        assert cloud.queued[cloud.name(A)].body["labels"] == ANOTHER
+
+    def test_the_key_of_the_provider_is_not_the_programs(self, engine: FakeEngine):
+        mistakes = engine.mistakes(on_compute(metadata={"gcp-tpu-request": "mine"}))
+        assert "Metadata key `gcp-tpu-request` is the provider's own" in mistakes[""]
+
     def test_an_instance_that_another_made_at_the_same_moment_is_not_touched(
         self, engine: FakeEngine, cloud: FakeCompute
     ):
@@ -137,6 +152,20 @@ class TestOperations:
         cloud.change_errors.append("CONDITION_NOT_MET")
         engine.up(on_compute(labels={"managed-by": "gemma-serving", "new": "x"}))
         assert cloud.queued[cloud.name(A)].body["labels"]["new"] == "x"
+
+    def test_a_change_waits_for_another_operation_on_the_instance(self, engine: FakeEngine, cloud: FakeCompute):
+        engine.up(on_compute())
+        cloud.busy_changes = 2
+        assert engine.up(on_compute(tags=["other"])) == "update"
+        assert cloud.queued[cloud.name(A)].body["tags"]["items"] == ["other"]
+
+    def test_an_instance_that_is_never_ready_for_a_change_is_given_up(self, cloud: FakeCompute):
+        engine = FakeEngine(cloud, virtual=True)
+        engine.up(on_compute())
+        cloud.busy_changes = 10**9
+        with pytest.raises(Aborted, match="is not ready"):
+            engine.up(on_compute(tags=["other"]))
+        assert engine.waited_s < 700
 
     def test_a_change_that_takes_too_long_fails_and_the_next_up_makes_the_others_too(self, cloud: FakeCompute):
         engine = FakeEngine(cloud, virtual=True)
