@@ -69,8 +69,9 @@ async def acquire(
     Raises TpuProviderError with a table of each zone's answer if none does. Nothing exists then, and `operation.record` is None.
     """
     refusals = list(earlier)
-    for zone in await _existing_first(operation, zones):
-        if operation.wait_left_s() <= 0:
+    kept = await _kept(operation, zones)
+    for zone in dict.fromkeys([*kept, *zones]):
+        if operation.wait_left_s() <= 0 and zone not in kept:
             refusals.append(Refused(zone, _not_asked(operation.desired)))
             continue
         asked = await _ask(operation, zone)
@@ -98,8 +99,11 @@ def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
     return "\n".join([f"No zone gave {accelerator} as {model}. Nothing was left behind.", *lines, *desired.next_steps])
 
 
-async def _existing_first(operation: ResourceOperation, zones: Sequence[str]) -> list[str]:
-    """Return the zones, first the one that already has this resource. A creation that was killed leaves one behind, in any zone."""
+async def _kept(operation: ResourceOperation, zones: Sequence[str]) -> list[str]:
+    """Return the one of the zones that already has this resource, if any, and delete it elsewhere.
+
+    A creation that was killed leaves one behind, in any zone.
+    """
     held = await _held(operation, zones)
     operation.tried |= dict.fromkeys(found.zone for found in held)
     usable = [found for found in held if found.zone in zones]
@@ -111,8 +115,7 @@ async def _existing_first(operation: ResourceOperation, zones: Sequence[str]) ->
             operation.record = ResourceRecord(zone=found.zone, name=found.name)
             operation.record.observe(found)
             await remove(operation)
-    first = [kept.zone] if kept else []
-    return [*first, *(zone for zone in zones if zone not in first)]
+    return [kept.zone] if kept else []
 
 
 async def _held(operation: ResourceOperation, zones: Sequence[str]) -> list[QueuedResourceInfo]:
