@@ -50,6 +50,8 @@ class FakeCompute(FakeTpu):
     slow_s: float = 0
     """How long the next operation that changes an instance takes, by the clock of the event loop."""
     ends_s: dict[str, float] = field(default_factory=dict)
+    taken: list[str] = field(default_factory=list)
+    """Names that a rival has taken."""
     operations: int = 0
 
     def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
@@ -86,6 +88,7 @@ class FakeCompute(FakeTpu):
             raise GoogleError(409, "Conflict", f"The resource '{name}' already exists", "alreadyExists")
         if zone in self.rivals:
             self.add_stranger(zone, body["name"], self.rivals.pop(zone))
+            self.taken.append(name)
             answer = self.new_operation("insert")
             self.errors[answer["name"]] = "RESOURCE_ALREADY_EXISTS"
             return answer

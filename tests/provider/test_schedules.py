@@ -336,6 +336,8 @@ def require_an_end(world: World, api: str = "cloud-tpu") -> None:
     engine.destroy()
     assert world.ours() == [], "nothing is left"
     assert world.others() == world.strangers
+    for name in world.compute.taken:
+        assert world.compute.queued[name].body["labels"] == ANOTHER, "a rival keeps its instance"
 
 
 INSTANCES = st.sampled_from(
