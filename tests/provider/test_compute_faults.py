@@ -56,9 +56,8 @@ class TestNames:
         engine.destroy()
         assert list(cloud.queued) == [cloud.name(A)]
 
-    def test_another_that_takes_the_name_after_ours_is_gone_is_not_deleted(
-        self, engine: FakeEngine, cloud: FakeCompute
-    ):
+    def test_another_that_takes_the_name_after_ours_is_gone_is_not_deleted(self, cloud: FakeCompute):
+        engine = FakeEngine(cloud, virtual=True)
         cloud.scripts = {A: ("PENDING",)}
         with pytest.raises(Aborted):
             engine.up(on_compute(zones=[A]), timeout_s=0.2)
@@ -80,7 +79,7 @@ class TestNames:
         assert cloud.queued[cloud.name(A)].state == "RUNNING"
 
     def test_a_name_that_is_taken_but_not_visible_stays_in_the_state(self, engine: FakeEngine, cloud: FakeCompute):
-        cloud.hidden_s = 0.2
+        cloud.hidden_s = 1000
         cloud.add(cloud.name(A), {"name": "serve", "labels": {}}, ("RUNNING",))
         cloud.queued[cloud.name(A)].body["labels"] = {"gemma-serving-urn": urn_hash(engine.urn)}
         with pytest.raises(Aborted, match="may still take effect") as caught:
@@ -109,7 +108,8 @@ class TestOperations:
         assert "It failed: X_EXHAUSTED (X_EXHAUSTED)" in caught.value.message
         assert cloud.queued == {}
 
-    def test_a_deletion_that_comes_too_early_is_asked_again(self, engine: FakeEngine, cloud: FakeCompute):
+    def test_a_deletion_that_comes_too_early_is_asked_again(self, cloud: FakeCompute):
+        engine = FakeEngine(cloud, virtual=True)
         cloud.scripts = {A: ("PROVISIONING",)}
         with pytest.raises(Aborted):
             engine.up(on_compute(zones=[A]), timeout_s=0.2)
@@ -124,7 +124,7 @@ class TestOperations:
         engine.up(on_compute())
         cloud.queued[cloud.name(A)].body["deletionProtection"] = True
         with pytest.raises(Aborted, match="gcloud compute instances update serve --no-deletion-protection"):
-            engine.destroy(timeout_s=5)
+            engine.destroy()
         assert len(cloud.made("DELETE")) == 1
         del cloud.queued[cloud.name(A)].body["deletionProtection"]
         engine.destroy()
