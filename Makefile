@@ -30,7 +30,7 @@ long: setup
 nightly: setup
 	@.venv/bin/python -m tools.nightly
 
-# 2,000 random schedules of the provider: kills, faults, late answers, changed settings, strangers. Four minutes on one core.
+# 2,000 random schedules of the provider on each API: kills, faults, late answers, changed settings, strangers.
 schedules: setup
 	@.venv/bin/python -m pytest -q tests/provider/test_schedules.py --hypothesis-profile long --timeout 3600
 

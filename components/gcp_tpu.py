@@ -115,7 +115,9 @@ class QueuedResourceArgs:
     accelerator_type: pulumi.Input[str] = pulumi.property("acceleratorType")
     """Type and size of the slice, such as v6e-4."""
     runtime_version: pulumi.Input[str] = pulumi.property("runtimeVersion")
-    """Image of the VM, such as v2-alpha-tpuv6e."""
+    """Image of the VM, such as v2-alpha-tpuv6e; with `api: compute-engine` a boot image such as
+    projects/P/global/images/family/F.
+    """
     provisioning_model: pulumi.Input[str] = pulumi.property("provisioningModel")
     """`flex-start` (cheap, queued, ends after `maxRunDurationS`), `spot` (Google may preempt it), `standard` (on
     demand) or `reservation`. One of `flex-start`, `spot`, `standard`, `reservation`.
@@ -133,7 +135,9 @@ class QueuedResourceArgs:
     queued_resource_id: pulumi.Input[str] | None = pulumi.property("queuedResourceId", default=None)
     """Id of the queued resource. Default: the Pulumi name and 7 hex digits of the URN's SHA-256."""
     node_id: pulumi.Input[str] | None = pulumi.property("nodeId", default=None)
-    """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`."""
+    """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`. Leave it out with `api:
+    compute-engine`.
+    """
     reservation_name: pulumi.Input[str] | None = pulumi.property("reservationName", default=None)
     """For `reservation`: name of a reservation in the zone in use, or projects/P/locations/Z/reservations/R."""
     max_run_duration_s: pulumi.Input[int] | None = pulumi.property("maxRunDurationS", default=None)
@@ -213,9 +217,11 @@ class QueuedResource(pulumi.CustomResource):
     queued_resource_id: pulumi.Output[str] = pulumi.property("queuedResourceId")
     """Id of the queued resource. Default: the Pulumi name and 7 hex digits of the URN's SHA-256."""
     node_id: pulumi.Output[str] = pulumi.property("nodeId")
-    """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`."""
+    """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`. Leave it out with `api:
+    compute-engine`.
+    """
     name: pulumi.Output[str] = pulumi.property("name")
-    """Full name, projects/P/locations/Z/queuedResources/ID."""
+    """Full name, projects/P/locations/Z/queuedResources/ID or projects/P/zones/Z/instances/ID."""
     state: pulumi.Output[str] = pulumi.property("state")
     """State of the queued resource, such as ACTIVE."""
     node_name: pulumi.Output[str] = pulumi.property("nodeName")
@@ -229,7 +235,9 @@ class QueuedResource(pulumi.CustomResource):
     accelerator_type: pulumi.Output[str | None] = pulumi.property("acceleratorType")
     """Type and size of the slice, such as v6e-4."""
     runtime_version: pulumi.Output[str | None] = pulumi.property("runtimeVersion")
-    """Image of the VM, such as v2-alpha-tpuv6e."""
+    """Image of the VM, such as v2-alpha-tpuv6e; with `api: compute-engine` a boot image such as
+    projects/P/global/images/family/F.
+    """
     provisioning_model: pulumi.Output[str | None] = pulumi.property("provisioningModel")
     """`flex-start` (cheap, queued, ends after `maxRunDurationS`), `spot` (Google may preempt it), `standard` (on
     demand) or `reservation`. One of `flex-start`, `spot`, `standard`, `reservation`.

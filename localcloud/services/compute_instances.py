@@ -339,7 +339,7 @@ class Instances(ApiService):
     def _end(self, name: str, document: JsonObject, *, deletion: str | None = None, stop: str | None = None) -> None:
         """Power the machine off; then delete the instance, or keep it stopped, as the user or the end of the run asks."""
         keeps = stop is not None or (deletion is None and bool(document["_request"]["ends_with_stop"]))
-        marks = {"_deletion": deletion or ("" if keeps else "end of run"), "_stop": stop}
+        marks = {"_deletion": deletion or ("" if keeps else "end of run"), "_stop": stop or document.get("_stop")}
         self._operations.finish(document["_insertion"], code="RESOURCE_NOT_READY", message=f"'{name}' was deleted")
         self._move(name, {**document, **marks}, "STOPPING")
         self._cloud.spawn(self._power_off(name))
@@ -377,7 +377,9 @@ class Instances(ApiService):
             try:
                 await self._cloud.runtimes.machines.boot(spec)
             except MachineFailedError as error:
-                self._store.put(INSTANCES, name, {**document, "statusMessage": str(error)})
+                current = self._store.get(INSTANCES, name)  # it may have been changed or deleted during the boot
+                if current is not None and current["id"] == document["id"]:
+                    self._store.put(INSTANCES, name, {**current, "statusMessage": str(error)})
 
     async def _power_off(self, name: str) -> None:
         async with _locks[(id(self._cloud), name)]:

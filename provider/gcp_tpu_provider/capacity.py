@@ -38,6 +38,8 @@ UNFIT_STATE = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus
 ZONES_AT_ONCE = 8
 """Zones that are searched at the same time."""
 MAY_APPEAR = "It is kept in the state. Run `pulumi up` to look again, or `pulumi destroy` to delete it."
+REQUEST_FOLDERS = ("queuedResources/", "/instances/")
+"""What a 409 names if the request itself exists. Other names are those of a node or a disk, and the request was refused."""
 LIST_ZONES = "locations.list"
 """Part of the permission that a custom role may lack; the zones in use are searched then."""
 FAILED_PRECONDITION = 9
@@ -67,8 +69,9 @@ async def acquire(
     Raises TpuProviderError with a table of each zone's answer if none does. Nothing exists then, and `operation.record` is None.
     """
     refusals = list(earlier)
-    for zone in await _existing_first(operation, zones):
-        if operation.wait_left_s() <= 0:
+    kept = await _kept(operation, zones)
+    for zone in dict.fromkeys([*kept, *zones]):
+        if operation.wait_left_s() <= 0 and zone not in kept:
             refusals.append(Refused(zone, _not_asked(operation.desired)))
             continue
         asked = await _ask(operation, zone)
@@ -96,8 +99,11 @@ def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
     return "\n".join([f"No zone gave {accelerator} as {model}. Nothing was left behind.", *lines, *desired.next_steps])
 
 
-async def _existing_first(operation: ResourceOperation, zones: Sequence[str]) -> list[str]:
-    """Return the zones, first the one that already has this resource. A creation that was killed leaves one behind, in any zone."""
+async def _kept(operation: ResourceOperation, zones: Sequence[str]) -> list[str]:
+    """Return the one of the zones that already has this resource, if any, and delete it elsewhere.
+
+    A creation that was killed leaves one behind, in any zone.
+    """
     held = await _held(operation, zones)
     operation.tried |= dict.fromkeys(found.zone for found in held)
     usable = [found for found in held if found.zone in zones]
@@ -109,8 +115,7 @@ async def _existing_first(operation: ResourceOperation, zones: Sequence[str]) ->
             operation.record = ResourceRecord(zone=found.zone, name=found.name)
             operation.record.observe(found)
             await remove(operation)
-    first = [kept.zone] if kept else []
-    return [*first, *(zone for zone in zones if zone not in first)]
+    return [kept.zone] if kept else []
 
 
 async def _held(operation: ResourceOperation, zones: Sequence[str]) -> list[QueuedResourceInfo]:
@@ -210,11 +215,15 @@ async def _ask(operation: ResourceOperation, zone: str) -> Asked | Refused:
     try:
         return Asked(await operation.api.create_queued_resource(name, operation.desired.body(zone), request_id))
     except GoogleError as error:
-        certain = error.status < HTTPStatus.INTERNAL_SERVER_ERROR and error.status != HTTPStatus.CONFLICT
-        if certain:
-            operation.record = None
-            _require_zonal(error)
-        return Refused(zone, str(error)) if certain else await _resolve(operation, zone, error)
+        if (
+            error.may_have_acted
+            or error.status == HTTPStatus.CONFLICT
+            or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        ):
+            return await _resolve(operation, zone, error)
+        operation.record = None
+        _require_zonal(error)
+        return Refused(zone, str(error))
     except NoAnswerError as error:
         if not error.sent:
             operation.record = None
@@ -233,7 +242,7 @@ def _require_zonal(error: GoogleError) -> None:
 
 
 async def _resolve(operation: ResourceOperation, zone: str, error: TpuProviderError) -> Asked | Refused:
-    """Look up what exists after an answer that was lost, or that says the name is taken.
+    """Look up what exists after an answer that was lost, that says the name is taken, or that refuses a second attempt.
 
     Raises TpuProviderError, with the record kept, if it may still come into being.
     """
@@ -242,17 +251,21 @@ async def _resolve(operation: ResourceOperation, zone: str, error: TpuProviderEr
         if await _adopt(operation, found):
             return Asked(None)
         return Refused(zone, f"{error} The provider could not use the existing one and deleted it.")
-    if (
-        isinstance(error, GoogleError)
-        and error.status == HTTPStatus.CONFLICT
-        and "queuedResources/" not in error.message
-    ):
+    if isinstance(error, GoogleError) and _is_refusal(error):
         operation.record = None
+        _require_zonal(error)
         return Refused(zone, f"{error} Nothing was created.")
     raise TpuProviderError(
         f"{error} No queued resource is visible in {zone} after {for_people(operation.pacing.appear_s)}, "
         f"but the request may still take effect. {MAY_APPEAR}"
     )
+
+
+def _is_refusal(error: GoogleError) -> bool:
+    """Return whether Google refused the request, so that what is not visible does not exist: every attempt had the same request id."""
+    if error.status == HTTPStatus.CONFLICT:
+        return not any(folder in error.message for folder in REQUEST_FOLDERS)
+    return error.status < HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 async def _adopt(operation: ResourceOperation, found: QueuedResourceInfo) -> bool:
@@ -295,13 +308,16 @@ async def await_capacity(
     )
     while True:
         found = await operation.api.find_queued_resource(record.name)
+        if found is not None and not _is_awaited(operation, found):
+            found = None
         refusal = await _absence(operation, long_running, timer) if found is None else ""
         if found is not None:
             record.observe(found)
             if found.state in accepted_states:
                 return found
             if found.state in DEAD or found.state == DELETING:
-                words = f"{found.state}: {found.error}" if found.error else found.state
+                why = found.error or await _failure(operation, long_running)
+                words = f"{found.state}: {why}" if why else found.state
                 refusal = f"{words.rstrip('.')}."
         if refusal:
             await remove(operation)
@@ -332,15 +348,28 @@ def _wait_is_over(state: str, limit_s: float, timer: PollTimer) -> bool:
     return timer.seconds() > limit_s + extra_s
 
 
+def _is_awaited(operation: ResourceOperation, found: QueuedResourceInfo) -> bool:
+    """Return whether it is what was requested. An insertion of Compute Engine can find out late that another's instance has the name."""
+    record = operation.owned_record()
+    is_new = not record.observed.get("createTime")
+    return (is_new and not is_instance(found.name)) or operation.is_recorded(found, record)
+
+
+async def _failure(operation: ResourceOperation, long_running: LongRunningOperation | None) -> str:
+    """Return why the request failed, in the words of its operation; an empty string if it has not failed or nobody knows."""
+    if long_running is None or not long_running.name:
+        return ""
+    return (await operation.api.get_operation(long_running.name)).error
+
+
 async def _absence(operation: ResourceOperation, long_running: LongRunningOperation | None, timer: PollTimer) -> str:
     """Return why a requested queued resource will never be visible, or an empty string while it still may be.
 
     Raises CannotWaitError if nobody can tell: it was never seen, and Google reports no error.
     """
-    if long_running is not None and long_running.name:
-        current = await operation.api.get_operation(long_running.name)
-        if current.error:
-            return f"{current.error}."
+    error = await _failure(operation, long_running)
+    if error:
+        return f"{error}."
     if timer.seconds() <= operation.pacing.appear_s:
         return ""
     record = operation.owned_record()
@@ -354,6 +383,7 @@ async def _absence(operation: ResourceOperation, long_running: LongRunningOperat
 async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -> bool:
     """Delete the queued resource in `operation.record` and wait until it is gone. `operation.record` is None then.
 
+    What has the same name, but neither the owner label nor the creation time of the record, is another's: ours is gone.
     If Google refuses a deletion without `force` and the state stays the same, the next one has `force`.
     With `keep_capacity`, a queued resource that turned PROVISIONING or ACTIVE meanwhile is kept, and False is returned.
     Raises CannotWaitError if the deletion does not finish in time.
@@ -364,7 +394,7 @@ async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -
     problem = refused_in = ""
     while True:
         found = await operation.api.find_queued_resource(record.name)
-        if found is None:
+        if found is None or not (operation.owns(found) or found.create_time == record.observed.get("createTime")):
             operation.record = None
             return True
         record.observe(found)
@@ -427,6 +457,7 @@ async def delete(operation: ResourceOperation, name: str, create_time: str, *, l
     if not operation.owns(found, node) and not recorded:
         raise ForeignError(_not_labelled(found, operation.desired.owner_labels))
     operation.record = ResourceRecord(zone=found.zone, name=name)
+    operation.record.observe(found)
     await remove(operation)
 
 

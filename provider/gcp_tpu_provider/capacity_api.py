@@ -18,6 +18,8 @@ class CapacityApi(Protocol):
 
     vanished: ClassVar[str]
     """Why a request that was seen can be gone, as a sentence."""
+    lost: ClassVar[str]
+    """Why capacity that was there can be gone, as a sentence."""
 
     async def zones_to_search(self, project: str, identifier: str) -> Sequence[str]:
         """Return every zone in which a request with this id can exist."""

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gcp_tpu_provider import wire
-from gcp_tpu_provider.compute_request import COMPUTE_ENGINE, MACHINE_TYPES, MAX_REQUEST_VALID_S, MIN_RUN_S, MODELS
+from gcp_tpu_provider.compute_request import (
+    COMPUTE_ENGINE,
+    MACHINE_TYPES,
+    MAX_REQUEST_VALID_S,
+    MIN_RUN_S,
+    MODELS,
+    REQUEST_KEY,
+)
 from gcp_tpu_provider.properties import INPUT_BY_NAME, INPUTS, MIN_BOOT_DISK_GB, Property, Schema, object_type
 
 MAX_FLEX_START_S = 604_800
@@ -411,6 +418,8 @@ def _instance(inputs: wire.Properties) -> Iterator[Mistake]:
             "queuedResourceId",
             f"`queuedResourceId` is {_show(identifier)}, but the name of an instance has at most 63 characters of a-z, 0-9 and -, and begins with a letter.",
         )
+    if REQUEST_KEY in (_known(inputs, "metadata") or {}):
+        yield Mistake("metadata", f"Metadata key `{REQUEST_KEY}` is the provider's own. Remove it.")
     if identifier is not None and _known(inputs, "nodeId") not in {None, identifier}:
         yield Mistake("nodeId", "`nodeId` must be left out with `api: compute-engine`: the instance is the node.")
     if _known(inputs, "provisioningModel") != "flex-start":

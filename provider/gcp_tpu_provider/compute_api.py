@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
 
 from gcp_tpu_provider.compute_request import MACHINE_TYPES, REQUEST_KEY, access_config
-from gcp_tpu_provider.errors import GoogleError, TpuProviderError
+from gcp_tpu_provider.errors import CannotWaitError, GoogleError, TpuProviderError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.tpu_api import (
@@ -57,6 +57,12 @@ _NODE_STATES: Final[Mapping[str, str]] = {
 _LINK: Final = re.compile(r"^https?://[^/]+/compute/[a-z0-9]+/")
 _CHANGED_MEANWHILE: Final = 3
 """How often a change is tried that somebody else's change came before."""
+_FINGERPRINT_IS_OLD: Final = "(CONDITION_NOT_MET)"
+"""In the error of an operation: Compute Engine noticed the other's change after it had accepted ours."""
+_NOT_READY: Final = "resourceNotReady"
+"""Compute Engine's reason while another operation on the instance is in progress."""
+_PROTECTED: Final = "cannot be deleted if it's protected"
+"""Compute Engine's words about an instance with `deletionProtection`."""
 _OPERATION_LIMIT_S: Final = 600.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
@@ -68,6 +74,8 @@ class ComputeApi:
     vanished: ClassVar[str] = (
         "The instance is gone: Google had no capacity within the request's time, or someone else deleted it."
     )
+
+    lost: ClassVar[str] = "Google preempted it, its run duration ended, or someone else deleted it."
 
     transport: TpuTransport
     _seen: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -99,7 +107,16 @@ class ComputeApi:
 
     async def delete_queued_resource(self, name: str, *, force: bool, request_id: str) -> LongRunningOperation:  # noqa: ARG002 - the seam's
         """Request the deletion. Compute Engine deletes in every state, so `force` changes nothing."""
-        answer = await self.transport.call("DELETE", f"{_ROOT}{name}", query={"requestId": request_id})
+        try:
+            answer = await self.transport.call("DELETE", f"{_ROOT}{name}", query={"requestId": request_id})
+        except GoogleError as error:
+            if _PROTECTED not in error.message:
+                raise
+            _, project, _, zone, _, instance = name.split("/")
+            command = (
+                f"gcloud compute instances update {instance} --no-deletion-protection --zone={zone} --project={project}"
+            )
+            raise CannotWaitError(f"{name} is protected against deletion. Run `{command}`, and try again.") from None
         return _operation(answer, name)
 
     async def find_node(self, name: str) -> NodeInfo | None:
@@ -117,8 +134,8 @@ class ComputeApi:
         """
         last = LongRunningOperation(name="", done=True, error="")
         for what, value in changes.items():
-            last = await self._settled(await self._patch(name, what, value))
-            if last.error or not last.done:
+            last = await self._change_one(name, what, value)
+            if last.error:
                 return last
         return last
 
@@ -156,13 +173,17 @@ class ComputeApi:
                 return None
             raise
 
-    async def _patch(self, name: str, what: str, value: Any) -> LongRunningOperation:  # noqa: ANN401 - a property's value
+    async def _change_one(self, name: str, what: str, value: Any) -> LongRunningOperation:  # noqa: ANN401 - a property's value
+        """Change one property and wait for the end of the operation: the next one on the same instance needs that."""
         if what == "networkConfig":
-            return await self._set_external(name, wanted=bool(value["enableExternalIps"]))
+            wanted = bool(value["enableExternalIps"])
+            return await self._settled(await self._set_external(name, wanted=wanted), what, name)
         for _ in range(_CHANGED_MEANWHILE):
             try:
                 verb, body = _change(what, value, self._seen[name])
-                return _operation(await self.transport.call("POST", f"{_ROOT}{name}/{verb}", body=body), name)
+                ended = await self._settled(await self._post(name, verb, {}, body), what, name)
+                if _FINGERPRINT_IS_OLD not in ended.error:
+                    return ended
             except GoogleError as error:
                 if error.status != HTTPStatus.PRECONDITION_FAILED:
                     raise
@@ -171,12 +192,26 @@ class ComputeApi:
 
     async def _set_external(self, name: str, *, wanted: bool) -> LongRunningOperation:
         if wanted:
-            query = {"networkInterface": "nic0"}
-            path, body = f"{_ROOT}{name}/addAccessConfig", access_config()
-            return _operation(await self.transport.call("POST", path, query=query, body=body), name)
+            return await self._post(name, "addAccessConfig", {"networkInterface": "nic0"}, access_config())
         given = objects_of(_interface(self._seen[name]), "accessConfigs") or [access_config()]
         query = {"networkInterface": "nic0", "accessConfig": str(given[0]["name"])}
-        return _operation(await self.transport.call("POST", f"{_ROOT}{name}/deleteAccessConfig", query=query), name)
+        return await self._post(name, "deleteAccessConfig", query, None)
+
+    async def _post(
+        self, name: str, verb: str, query: Mapping[str, str], body: Mapping[str, Any] | None
+    ) -> LongRunningOperation:
+        """Request a change of an instance. While another operation on it is in progress, request it again."""
+        loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
+        end_s = loop.time() + _OPERATION_LIMIT_S
+        while True:
+            try:
+                answer = await self.transport.call("POST", f"{_ROOT}{name}/{verb}", query=query, body=body)
+                return _operation(answer, name)
+            except GoogleError as error:
+                if error.reason != _NOT_READY or loop.time() >= end_s:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     async def _merged(self, name: str, what: str, wanted: Any) -> Any:  # noqa: ANN401 - a property's value
         """Read the instance again. Return the wanted value with what others changed meanwhile."""
@@ -192,12 +227,17 @@ class ComputeApi:
         kept = {key: new[key] for key in new if old.get(key) == ours.get(key)}
         return kept | {key: ours[key] for key in ours if old.get(key) != ours[key]}
 
-    async def _settled(self, operation: LongRunningOperation) -> LongRunningOperation:
-        """Wait until an operation is done: the next one on the same instance needs that. Return it undone if that takes too long."""
-        waited_s, pause_s = 0.0, _FIRST_PAUSE_S
-        while not operation.done and waited_s < _OPERATION_LIMIT_S:
+    async def _settled(self, operation: LongRunningOperation, what: str, name: str) -> LongRunningOperation:
+        """Return an operation when it is done. Raises CannotWaitError if that takes too long."""
+        loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
+        end_s = loop.time() + _OPERATION_LIMIT_S
+        while not operation.done:
+            if loop.time() >= end_s:
+                raise CannotWaitError(
+                    f"The change of {what} at {name} did not finish within {_OPERATION_LIMIT_S:.0f} s. Run `pulumi up` again."
+                )
             await asyncio.sleep(pause_s)
-            waited_s, pause_s = waited_s + pause_s, min(pause_s * 2, _LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             operation = await self.get_operation(operation.name)
         return operation
 

@@ -13,8 +13,11 @@ LEAST_SHARE_LEFT = 0.1
 """A warning comes when less is left than this share of the run duration, or than LEAST_LEFT."""
 
 
-def deadline_warning(outputs: Mapping[str, Any], now: datetime) -> str:
-    """Return a warning that Google soon deletes the machine, or has done so; an empty text if there is no need."""
+def deadline_warning(outputs: Mapping[str, Any], now: datetime, *, renews: bool = False) -> str:
+    """Return a warning that Google soon deletes the machine, or has done so; an empty text if there is no need.
+
+    `renews`: the next update requests a second machine, or goes on waiting for it.
+    """
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     text = state.get("deadline")
     if not isinstance(text, str) or not text or is_dead(state):
@@ -31,7 +34,9 @@ def deadline_warning(outputs: Mapping[str, Any], now: datetime) -> str:
     at = f"{deadline:%Y-%m-%d %H:%M} UTC"
     if left <= timedelta():
         return f"The run duration of {state.get('name')} ended at {at}. Run `pulumi up --refresh` to request capacity again."
-    return (
-        f"Google deletes the machine of {state.get('name')} at {at}, in {for_people(left.total_seconds())}. "
-        "Afterwards run `pulumi up --refresh` to request capacity again."
+    step = (
+        "Run `pulumi up` before, which renews it."
+        if renews
+        else "Afterwards run `pulumi up --refresh` to request capacity again."
     )
+    return f"Google deletes the machine of {state.get('name')} at {at}, in {for_people(left.total_seconds())}. {step}"

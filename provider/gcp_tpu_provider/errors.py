@@ -17,13 +17,17 @@ class TpuProviderError(Exception):
 
 @dataclass
 class GoogleError(TpuProviderError):
-    """An error that Google answered, with Google's message."""
+    """An error that Google answered, with Google's message.
+
+    `may_have_acted` is True if an earlier attempt of the same call got no answer: it may have had its effect.
+    """
 
     status: int
     code: str
     message: str
     reason: str = ""
     retry_after_s: float | None = None
+    may_have_acted: bool = False
 
     def __str__(self) -> str:
         return f"Google answered {self.status} {self.code}: {self.message.rstrip('.')}."

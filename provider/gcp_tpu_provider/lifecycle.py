@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from gcp_tpu_provider import capacity, renewal, serving, wire
 from gcp_tpu_provider.compute_request import COMPUTE_ENGINE, is_instance
-from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState, urn_hash
+from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.properties import INPUT_BY_NAME, MIN_BOOT_DISK_GB
@@ -140,10 +140,8 @@ async def read(
         operation.follow(record)
     found = await (capacity.find_recorded(operation, record) if record else operation.api.find_queued_resource(name))
     if record is not None:
-        other = await renewal.look(operation, state)
-        if await renewal.is_heir(operation, other, found):
-            operation.take_over()
-            found, record = other, operation.owned_record()
+        found = await renewal.inherit(operation, state, found)
+        record = operation.owned_record()
         record.observed |= operation.renewal_outputs()
     if found is None or (record is not None and _replaced_by_other(operation, found, record)):
         return None
@@ -160,9 +158,8 @@ async def read(
     fresh.observe(found)
     fresh.observe_node(node)
     current = _refreshed(inputs, node) if inputs else _imported(found, node)
-    if not inputs:  # an import: only the label of this resource counts, and the next update adds it
-        mine, labels = urn_hash(operation.desired.urn), cast("dict[str, str]", fresh.observed.get("ownerLabels") or {})
-        fresh.observed["ownerLabels"] = {key: value for key, value in labels.items() if value == mine} or None
+    own = operation.own_labels(cast("dict[str, str]", fresh.observed.get("ownerLabels") or {}))
+    fresh.observed["ownerLabels"] = own if inputs else own or None  # the next update adds what an import lacks
     desired = DesiredState.of(operation.desired.urn, current)
     if desired.inputs.get("ready") and node is not None and desired.ready_check is not None:
         report = await operation.api.find_guest_report(names[0], desired.ready_check.namespace)
@@ -173,8 +170,7 @@ async def read(
 
 def _replaced_by_other(operation: ResourceOperation, found: QueuedResourceInfo, record: ResourceRecord) -> bool:
     """Return whether someone else now has a queued resource of this name."""
-    created = record.observed.get("createTime")
-    return bool(created) and found.create_time != created and not operation.owns(found)
+    return found.create_time != record.observed.get("createTime") and not operation.owns(found)
 
 
 def _refreshed(inputs: Mapping[str, Any], node: NodeInfo | None) -> wire.Properties:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -102,9 +102,13 @@ class ResourceOperation:
 
     def owns(self, resource: QueuedResourceInfo, node: NodeInfo | None = None) -> bool:
         """Return whether the owner label of the queued resource or its node names this Pulumi resource."""
-        accepted = {urn_hash(self.desired.urn), *self.owners}
         labels = [item.labels for item in resource.nodes] + ([node.labels] if node else [])
-        return any(value in accepted for item in labels for value in owner_labels(item).values())
+        return any(self.own_labels(owner_labels(item)) for item in labels)
+
+    def own_labels(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """Return the owner labels that name this Pulumi resource. Only these may be in the state: what it names counts as ours."""
+        accepted = {urn_hash(self.desired.urn), *self.owners}
+        return {key: value for key, value in labels.items() if value in accepted}
 
     def require_owned(self, resource: QueuedResourceInfo) -> None:
         """Raise ForeignError unless the queued resource carries this resource's owner label."""
@@ -114,15 +118,23 @@ class ResourceOperation:
                 "Choose another `queuedResourceId`, or import it by that name."
             )
 
+    def is_recorded(self, resource: QueuedResourceInfo, record: ResourceRecord) -> bool:
+        """Return whether the labels name this resource, or it is the one in the record and no label names another owner."""
+        claimed = any(owner_labels(item.labels) for item in resource.nodes)
+        return self.owns(resource) or (not claimed and resource.create_time == record.observed.get("createTime"))
+
     def require_recorded(self, resource: QueuedResourceInfo, record: ResourceRecord) -> None:
         """Raise ForeignError unless the labels name this resource, or it is the one in the state and no label names another owner."""
-        created = record.observed.get("createTime")
-        claimed = any(owner_labels(item.labels) for item in resource.nodes)
-        if not self.owns(resource) and (claimed or resource.create_time != created):
+        if self.is_recorded(resource, record):
+            return
+        if resource.create_time == record.observed.get("createTime"):
             raise ForeignError(
-                f"{resource.name} is not the one in the state, or its labels name another Pulumi resource. The provider does not change it. "
-                "Run `pulumi refresh`."
+                f"The labels of {resource.name} name another Pulumi resource now. The provider does not change it. "
+                "Run `pulumi state delete` to leave it to that one."
             )
+        raise ForeignError(
+            f"{resource.name} is not the one in the state. The provider does not change it. Run `pulumi refresh`."
+        )
 
     def outputs(self, inputs: wire.Properties) -> wire.Properties:
         """Return what the state keeps: the record, and the zones that were tried."""
@@ -130,7 +142,10 @@ class ResourceOperation:
         zones = {**self.tried, record.zone: None}
         if self.second is not None and self.second.record is not None:
             zones[self.second.record.zone] = None
-        return {**record.outputs(inputs), **self.renewal_outputs(), "triedZones": list(zones)}
+        known = record.outputs(inputs)
+        if "ownerLabels" in known:
+            known["ownerLabels"] = self.own_labels(known["ownerLabels"])
+        return {**known, **self.renewal_outputs(), "triedZones": list(zones)}
 
     def renewal_outputs(self) -> wire.Properties:
         """Return what the state keeps of the other queued resource; None for each if there is none."""

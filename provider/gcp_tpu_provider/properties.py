@@ -147,11 +147,17 @@ INPUTS: tuple[Property, ...] = (
     Property(
         "nodeId",
         STRING,
-        "Id of the TPU node. Default: the id of the queued resource with the suffix `-node`.",
+        "Id of the TPU node. Default: the id of the queued resource with the suffix `-node`. Leave it out with `api: compute-engine`.",
         change="replace",
     ),
     Property("acceleratorType", STRING, "Type and size of the slice, such as v6e-4.", change="replace", required=True),
-    Property("runtimeVersion", STRING, "Image of the VM, such as v2-alpha-tpuv6e.", change="replace", required=True),
+    Property(
+        "runtimeVersion",
+        STRING,
+        "Image of the VM, such as v2-alpha-tpuv6e; with `api: compute-engine` a boot image such as projects/P/global/images/family/F.",
+        change="replace",
+        required=True,
+    ),
     Property(
         "provisioningModel",
         STRING,
@@ -271,7 +277,9 @@ INPUTS: tuple[Property, ...] = (
 )
 
 OUTPUTS: tuple[Property, ...] = (
-    Property("name", STRING, "Full name, projects/P/locations/Z/queuedResources/ID."),
+    Property(
+        "name", STRING, "Full name, projects/P/locations/Z/queuedResources/ID or projects/P/zones/Z/instances/ID."
+    ),
     Property("state", STRING, "State of the queued resource, such as ACTIVE."),
     Property("stateInitiator", STRING, "Who caused the state, USER or SERVICE."),
     Property("stateMessage", STRING, "Google's message about why it FAILED."),

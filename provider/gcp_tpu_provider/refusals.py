@@ -67,7 +67,7 @@ def about_the_project(error: GoogleError, project: str, metadata: Mapping[str, s
     sentence = _sentence(error, project, metadata) if error.status == 403 else ""  # noqa: PLR2004 - HTTP 403
     if not sentence:
         return error
-    return ProjectError(error.status, error.code, error.message, error.reason, error.retry_after_s, sentence)
+    return ProjectError(error.status, error.code, error.message, error.reason, error.retry_after_s, sentence=sentence)
 
 
 def _sentence(error: GoogleError, project: str, metadata: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from gcp_tpu_provider import capacity, wire
 from gcp_tpu_provider.errors import CannotWaitError, GoogleError, NoAnswerError, TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
-from gcp_tpu_provider.resource_record import ResourceRecord
+from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord
 from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, QueuedResourceInfo
 
 GONE = DEAD | {DELETING}
@@ -93,6 +93,32 @@ async def is_heir(
     return True
 
 
+async def _late(operation: ResourceOperation) -> QueuedResourceInfo | None:
+    """Return what has the other id once it is visible, if its request got no answer; None if there is no such request."""
+    second = operation.other()
+    if second.record is None or second.record.state != UNOBSERVED:
+        return None
+    found = await capacity.find_recorded(second, second.record)
+    if found is not None:
+        _record(second, found)
+    return found
+
+
+async def inherit(
+    operation: ResourceOperation, state: Mapping[str, Any], found: QueuedResourceInfo | None
+) -> QueuedResourceInfo | None:
+    """Return what the state is to name: `found`, or what has the other id, if that takes its place or is all that is left."""
+    other = await look(operation, state)
+    if found is None and other is None:
+        other = await _late(operation)
+    if other is None or (found is not None and not await is_heir(operation, other, found)):
+        return found
+    operation.take_over()
+    if found is None:
+        operation.other().record = None
+    return other
+
+
 async def remove_other(operation: ResourceOperation, state: Mapping[str, Any]) -> None:
     """Delete what has the other id, in every zone that the state names."""
     await look(operation, state)
@@ -107,7 +133,10 @@ async def choose(operation: ResourceOperation) -> None:
         return
     firsts = await capacity.find_all(operation, zones, everywhere=True)
     best = max([*firsts, *seconds], key=lambda found: (found.state == ACTIVE, *_age(found)))
-    _record(second, max(seconds, key=_age))
+    for mine, found in ((operation, firsts), (second, seconds)):  # an end from here on leaves both in the state
+        operation.tried |= dict.fromkeys(item.zone for item in found)
+        if found:
+            _record(mine, max(found, key=_age))
     others = seconds
     if best in seconds and best.state not in GONE:
         operation.take_over()

@@ -20,7 +20,7 @@ from gcp_tpu_provider.check import check
 from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, is_instance
 from gcp_tpu_provider.deadline import deadline_warning
 from gcp_tpu_provider.desired_state import DesiredState
-from gcp_tpu_provider.diff import PropertyChange, diff
+from gcp_tpu_provider.diff import RENEWAL, PropertyChange, diff
 from gcp_tpu_provider.engine_log import EngineLog
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
@@ -187,7 +187,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
             changes = diff(request.urn, outputs, wire.read(request.old_inputs), news, now=now)
         except TpuProviderError as error:
             await fail(context, str(error))
-        warning = deadline_warning(outputs, now)
+        warning = deadline_warning(outputs, now, renews=any(change.path == RENEWAL for change in changes))
         if warning:
             await self.engine_log.warn(request.urn, warning)
         return _diff_response(changes)
@@ -210,7 +210,8 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         """Patch the node in place. Finish an interrupted creation."""
         inputs, state = wire.read(request.news), wire.read(request.olds)
         if request.preview:
-            renews = due(state, inputs.get("renewBeforeS"), await self._google_now(state, inputs))
+            outputs = cast("wire.Properties", wire.reveal(state))
+            renews = due(outputs, wire.reveal(inputs.get("renewBeforeS")), await self._google_now(state, inputs))
             return provider_pb2.UpdateResponse(properties=wire.write(preview_outputs(inputs, state, renews=renews)))
         operation = self._operation(request.urn, inputs, state)
         update = lifecycle.update(operation, state, wire.read(request.old_inputs))

@@ -228,7 +228,7 @@ async def _require_alive(operation: ResourceOperation) -> None:
     found = await operation.api.find_queued_resource(record.name)
     if found is None:
         raise CannotWaitError(
-            f"Someone else deleted {record.name} while the provider waited for its machine. Run `pulumi up --refresh` to request it again."
+            f"{record.name} is gone. {operation.api.lost} Run `pulumi up --refresh` to request it again."
         )
     record.observe(found)
     node = await operation.api.find_node(str(record.observed["nodeName"]))

@@ -139,6 +139,7 @@ class TpuApi:
     """The API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
     vanished: ClassVar[str] = "Someone else deleted the request."
+    lost: ClassVar[str] = "Someone else deleted it."
 
     transport: TpuTransport
 

@@ -213,6 +213,7 @@ class HttpTpuTransport:
                     sent = True
                     raise NoAnswerError(f"{method} {path}", _problem(error), sent) from None
                 except GoogleError as error:
+                    error.may_have_acted = sent
                     sent = sent or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")

@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError
@@ -33,7 +33,8 @@ def rfc3339(moment: datetime) -> str:
 
 
 Fault = str
-"""lost: it happened, but the answer was lost. dropped: it did not happen, and there was no answer. unsent: no connection. 503: Google's."""
+"""lost: it happened, but the answer was lost. dropped: it did not happen, and there was no answer. unsent: no connection. 503: Google's.
+limited: it happened, the answer was lost, and Google refused the next attempt."""
 
 
 @dataclass
@@ -57,6 +58,9 @@ class Queued:
 class FakeTpu:
     """`scripts` holds the states of each zone in order; `refusals` holds the zones that refuse the request."""
 
+    service: ClassVar[str] = "tpu"
+    serving: ClassVar[str] = "ACTIVE"
+    """The state of capacity that is there."""
     scripts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     refusals: dict[str, GoogleError] = field(default_factory=dict)
     queued: dict[str, Queued] = field(default_factory=dict)
@@ -111,12 +115,13 @@ class FakeTpu:
             raise NoAnswerError(what, "timeout", sent=True)
         if fault == "503":
             raise GoogleError(503, "UNAVAILABLE", "try later")
-        google_request(method, f"tpu/{path}", body or {})
-        answer = google_answer(
-            method, f"tpu/{path}", self.handle(method, path, dict(query or {}), deepcopy(dict(body or {})))
-        )
+        google_request(method, f"{self.service}/{path}", body or {})
+        answer = self.handle(method, path, dict(query or {}), deepcopy(dict(body or {})))
+        google_answer(method, f"{self.service}/{path}", answer)
         if fault == "lost":
             raise NoAnswerError(what, "connection reset", sent=True)
+        if fault == "limited":
+            raise GoogleError(429, "RESOURCE_EXHAUSTED", "too many requests", may_have_acted=True)
         return deepcopy(answer)
 
     # --- the API ---
@@ -165,6 +170,13 @@ class FakeTpu:
             visible_at_s=monotonic() + self.hidden_s,
         )
         return {"name": f"{parent}/operations/create-{self.created}"}
+
+    def add_stranger(self, zone: str, identifier: str, labels: Mapping[str, str]) -> None:
+        """Add what another has made."""
+        body = {"tpu": {"nodeSpec": [{"parent": "p", "nodeId": "n", "node": {"labels": dict(labels)}}]}}
+        kept, self.refusals = self.refusals, {}
+        self.create(f"projects/my-project/locations/{zone}", zone, {"queuedResourceId": identifier}, body)
+        self.refusals = kept
 
     def look(self, found: Queued) -> dict[str, Any]:
         if found.state == "DELETING":

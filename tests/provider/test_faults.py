@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -167,6 +168,11 @@ class TestLostAnswers:
         cloud.faults.append(("POST", "lost"))
         engine.up(wanted())
         assert len(cloud.made("POST")) == 1
+        assert list(cloud.queued) == [cloud.name("us-east5-a")]
+
+    def test_a_request_whose_second_attempt_is_refused_is_found_by_its_id_too(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.faults.append(("POST", "limited"))
+        engine.up(wanted())
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
 
     def test_a_request_that_never_shows_is_kept_in_the_state_and_asked_for_again(
@@ -367,6 +373,19 @@ class TestMovedZones:
 
 
 class TestLeftovers:
+    def test_capacity_that_is_there_is_kept_when_the_total_wait_is_over(self, cloud: FakeTpu):
+        engine = FakeEngine(cloud, virtual=True)
+        cloud.scripts["us-east5-a"] = WAITING
+        with pytest.raises(Aborted):
+            engine.up(wanted(), timeout_s=0.05)
+        body = cloud.queued[cloud.name("us-east5-a")].body
+        parent = "projects/my-project/locations/us-east5-b"
+        cloud.scripts["us-east5-b"] = ("ACTIVE",)
+        cloud.create(parent, "us-east5-b", {"queuedResourceId": "serve"}, deepcopy(body))
+        cloud.queued[cloud.name("us-east5-b")].body["tpu"]["nodeSpec"][0]["parent"] = parent
+        assert engine.up(wanted(waitTotalS=1)) == "update"
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+
     def leftover(self, cloud: FakeTpu, zone: str, **changes: Any) -> None:
         FakeEngine(cloud).up(wanted(zones=[zone], **changes))
 

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from gcp_tpu_provider import wire
 from gcp_tpu_provider.errors import GoogleError
+from pulumi.runtime.proto import provider_pb2
 
 from tests.provider.cloud import FakeTpu
-from tests.provider.harness import Aborted, FakeEngine, wanted
+from tests.provider.harness import Aborted, Context, FakeEngine, wanted
 from tests.provider.test_lifecycle import boots, serving
 
 HOUR_S = 3600
@@ -62,6 +64,23 @@ class TestDue:
         cloud.pass_time(2.9)
         assert engine.preview(renewing()) == "same"
 
+    def test_a_deadline_that_is_a_secret_output_is_read(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        assert engine.state
+        inputs = engine.inputs(renewing())
+        outputs = engine.state.outputs | {"deadline": {wire.SIGNATURE: wire.SECRET, "value": "2026-11-20T12:00:00Z"}}
+        request = provider_pb2.UpdateRequest(
+            id=engine.state.id,
+            urn=engine.urn,
+            olds=wire.write(outputs),
+            old_inputs=wire.write(engine.state.inputs),
+            news=wire.write(inputs),
+            preview=True,
+        )
+        answer = engine.run(engine.provider.Update(request, Context()))
+        assert wire.read(answer.properties)["name"] == wire.UNKNOWN
+
     def test_in_the_last_hour_the_preview_names_the_renewal_and_what_it_changes_is_unknown(
         self, engine: FakeEngine, cloud: FakeTpu
     ):
@@ -69,6 +88,14 @@ class TestDue:
         cloud.pass_time(3)
         assert engine.preview(renewing()) == "update"
         assert engine.detailed == {"renewalName": "ADD"}
+
+    def test_the_warning_of_the_end_names_the_update_that_renews(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3.8)
+        engine.preview(renewing())
+        assert [warning.rpartition(". ")[2] for warning in engine.warnings] == [
+            "Run `pulumi up` before, which renews it."
+        ]
 
     def test_without_the_setting_it_never_is(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())
@@ -169,8 +196,8 @@ class TestChangeOver:
         assert len(after) == 4, calls
         assert max(after) < deleted
 
-    def test_a_machine_that_never_ends_its_requests_is_deleted_all_the_same(self, engine: FakeEngine, cloud: FakeTpu):
-        calls = self.told(engine, cloud, [{"phase": "ready", "serving-hash": "x"}])
+    def test_a_machine_that_never_ends_its_requests_is_deleted_all_the_same(self, cloud: FakeTpu):
+        calls = self.told(FakeEngine(cloud, virtual=True), cloud, [{"phase": "ready", "serving-hash": "x"}])
         assert len([call for call in calls if "getGuestAttributes" in call]) > 5
 
     def test_a_machine_that_cannot_be_told_is_deleted_all_the_same(self, engine: FakeEngine, cloud: FakeTpu):
@@ -345,6 +372,62 @@ class TestEnds:
         engine.up(renewing())
         assert name(engine) == second(cloud)
         assert len(cloud.made("POST")) == 2, "nothing was requested again"
+
+    def test_a_creation_that_finds_both_and_is_interrupted_keeps_both(self, engine: FakeEngine, cloud: FakeTpu):
+        def refuse(call: str) -> None:
+            if call.startswith("DELETE"):
+                raise GoogleError(503, "UNAVAILABLE", "try later")
+
+        engine.up(renewing())
+        for _ in range(2):
+            cloud.pass_time(3)
+            cloud.on_call = refuse
+            with pytest.raises(Aborted):
+                engine.up(renewing())
+            engine.state = None
+            cancel_at(engine, cloud, "DELETE")
+            with pytest.raises(Aborted):
+                engine.up(renewing())
+            assert {name(engine), other(engine)} == {first(cloud), second(cloud)}
+            engine.up(renewing())
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_when_the_one_that_serves_is_gone_a_refresh_still_knows_the_other(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cancel_at(engine, cloud, "DELETE")
+        with pytest.raises(Aborted):
+            engine.up(renewing())
+        cloud.drop(cloud.queued[second(cloud)])
+        cloud.queued[first(cloud)].state = "SUSPENDED"
+        cloud.queued[first(cloud)].steps.clear()
+        engine.refresh()
+        assert (name(engine), other(engine)) == (first(cloud), None)
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_when_the_one_that_serves_is_gone_a_refresh_waits_for_a_request_without_an_answer(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cloud.hidden_s = 1000
+        cloud.faults.append(("POST", "lost"))
+        with pytest.raises(Aborted):
+            engine.up(renewing())
+        cloud.drop(cloud.queued[first(cloud)])
+        looks = 0
+
+        def appear(call: str) -> None:
+            nonlocal looks
+            looks += call.endswith(second(cloud))
+            if looks == 2:
+                cloud.queued[second(cloud)].visible_at_s = 0
+
+        cloud.on_call = appear
+        engine.refresh()
+        assert (name(engine), other(engine)) == (second(cloud), None)
 
     def test_turned_off_in_the_middle_the_second_is_given_back(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(renewing())

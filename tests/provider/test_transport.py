@@ -312,3 +312,14 @@ def test_googles_time_is_that_of_its_last_answer(monkeypatch: pytest.MonkeyPatch
         assert eleven <= transport.now() < eleven + timedelta(hours=1), "what is no time changes nothing"
 
     talk(server, ask, monkeypatch)
+
+
+def test_a_refusal_of_a_second_attempt_says_that_the_first_one_may_have_acted(monkeypatch: pytest.MonkeyPatch):
+    server = Server(answers=[(0, "", {}), error(401, "UNAUTHENTICATED", "the token has expired")])
+    with pytest.raises(GoogleError) as refused:
+        talk(server, lambda transport: transport.call("POST", "v2alpha1/x", creation=True), monkeypatch)
+    assert refused.value.may_have_acted
+    server = Server(answers=[error(403, "PERMISSION_DENIED", "no")])
+    with pytest.raises(GoogleError) as refused:
+        talk(server, lambda transport: transport.call("POST", "v2alpha1/x", creation=True), monkeypatch)
+    assert not refused.value.may_have_acted

@@ -1,5 +1,7 @@
 """Instances with TPUs of Compute Engine, through Google's own client: states, waits, quotas, refusals, changes with fingerprints."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +13,8 @@ from google.oauth2.credentials import Credentials
 from googleapiclient import discovery
 from googleapiclient.errors import HttpError
 
+from localcloud.world.cloud import Runtimes
+from localcloud.world.runtime import MachineFailedError, MachineSpec
 from localcloud.world.scenario import ComputeTpu, Scenario, Tpu, TpuZone
 from tests.localcloud import idle_cloud
 from tests.localcloud.conftest import IMAGES
@@ -98,12 +102,41 @@ class Google:
         assert text in caught.value.reason
 
 
+class FailingMachines(idle_cloud.IdleMachines):
+    """Machines that fail to boot, when `fail` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fail, self.stopped = asyncio.Event(), threading.Event()
+
+    async def boot(self, machine: MachineSpec) -> None:
+        await self.fail.wait()
+        raise MachineFailedError(f"{machine.name} did not boot")
+
+    async def stop(self, name: str) -> None:
+        self.stopped.set()
+        await super().stop(name)
+
+
 @contextmanager
-def opened(speed: float = 600, *, zone: TpuZone | None = None, **compute: Any) -> Iterator[Google]:
+def opened(
+    speed: float = 600,
+    *,
+    zone: TpuZone | None = None,
+    machines: idle_cloud.IdleMachines | None = None,
+    **compute: Any,
+) -> Iterator[Google]:
     facts = zone or TpuZone(accelerator_types=("v6e-1", "v6e-4", "v6e-8"), flex_start=True)
     other = TpuZone(accelerator_types=("v6e-4",))
     tpu = Tpu(zones={ZONE: facts, "us-central1-b": other}, compute=ComputeTpu(**compute))
-    with idle_cloud.start(scenario=Scenario(images=IMAGES, tpu=tpu), speed=speed) as cloud:
+    runtimes = Runtimes(
+        revisions=idle_cloud.IdleRevisions(),
+        fronts=idle_cloud.IdleFronts(),
+        machines=machines or idle_cloud.IdleMachines(),
+    )
+    with idle_cloud.start(
+        scenario=Scenario(images=IMAGES, tpu=tpu), speed=speed, runtimes=lambda _cloud: runtimes
+    ) as cloud:
         yield Google(cloud)
 
 
@@ -142,6 +175,29 @@ class TestLife:
         google.done(google.stop("stopped"))
         assert google.status("stopped") == "TERMINATED"
         google.done(google.delete("stopped"))
+
+    def test_a_stop_ends_when_the_instance_is_deleted_meanwhile(self):
+        with opened() as google:
+            google.done(google.make())
+            scenario = google.cloud.cloud.scenario
+            slow = scenario.tpu.durations_s.model_copy(update={"deleting": 1e9})
+            tpu = scenario.tpu.model_copy(update={"durations_s": slow})
+            google.cloud.cloud.scenario = scenario.model_copy(update={"tpu": tpu})
+            stop = google.stop("serve")
+            deletion = google.delete("serve")
+            google.cloud.cloud.scenario = scenario
+            assert google.done(deletion)["status"] == "DONE"
+            assert google.done(stop)["status"] == "DONE"
+
+    def test_a_boot_that_fails_after_the_deletion_does_not_bring_the_instance_back(self):
+        machines = FailingMachines()
+        with opened(machines=machines) as google:
+            google.make()
+            google.until("RUNNING")
+            google.done(google.delete("serve"))
+            google.cloud.loop.call_soon_threadsafe(machines.fail.set)
+            assert machines.stopped.wait(WAIT_S)
+            assert google.status() == "gone"
 
     def test_the_end_of_the_run_deletes_or_stops_it(self):
         with opened() as google:
