@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
 
+from scripts.agent.untrusted import shown
 from scripts.pulumi.deployment import as_mapping
 from stacks.masking import masked
 
@@ -47,7 +48,7 @@ class EventLog:
         for line in lines:
             text = self._text(_parsed(line))
             if text:
-                yield EngineProgress(done=self._done, text=masked(text, self.secrets)[:_MOST_CHARACTERS])
+                yield EngineProgress(done=self._done, text=shown(masked(text, self.secrets))[:_MOST_CHARACTERS])
 
     def _text(self, event: Mapping[str, object]) -> str:
         if "resourcePreEvent" in event:
