@@ -175,8 +175,12 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
         raise CommandRefusedError(
             f"{plan_id} is stale: the engine would do something else now. Make a new one with preview, and read it."
         )
-    bench.shelf.take(plan_id, await asyncio.to_thread(identity_of, stack))
-    bench.purse.begins(stack, kept.usd_per_hour)  # also where the run fails: capacity may be there
+    now = await asyncio.to_thread(identity_of, stack)
+    # No other call runs between the check of the ceilings and the count.
+    bench.purse.require(stack, kept.usd_per_hour)
+    bench.shelf.take(plan_id, now)
+    before = bench.purse.price_of(stack)
+    bench.purse.begins(stack, max(kept.usd_per_hour, before or 0.0))  # a run that fails may leave either
     with TemporaryDirectory(prefix="gemma-events-") as folder:
         log = EventLog(path=Path(folder, "events"), secrets=bench.secrets)
         watch = _Watch(log=log, context=context, steps=len(kept.steps))
@@ -194,8 +198,10 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
     ok = result.exit_code == ExitCode.DONE
     locked = None if ok else _locked(stack, text)
     if locked:
-        bench.purse.ends(stack)
-        raise ScriptError(locked)
+        _count(bench, stack, before)
+        raise CommandRefusedError(locked)
+    if ok:
+        _count(bench, stack, kept.usd_per_hour)
     return UpAnswer(
         ok=ok,
         stack=stack,
@@ -206,6 +212,14 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
         usd_per_hour=round(kept.usd_per_hour, 4),
         spent_usd=round(bench.purse.spent_usd(), 4),
     )
+
+
+def _count(bench: Workbench, stack: str, usd_per_hour: float | None) -> None:
+    """Count a stack at this price from now on; not at all if it is None."""
+    if usd_per_hour is None:
+        bench.purse.ends(stack)
+    elif usd_per_hour != bench.purse.price_of(stack):
+        bench.purse.begins(stack, usd_per_hour)
 
 
 def _next(stack: str, text: str, *, ok: bool) -> str:
