@@ -17,7 +17,15 @@ from scripts.pulumi.deployment import as_mapping, as_sequence
 from scripts.pulumi.settings import stack_settings
 from stacks.failure_hints import Cause
 
-Stack = Annotated[str, Field(description="Name of the stack: that of its file Pulumi.NAME.yaml.", max_length=100)]
+Stack = Annotated[
+    str,
+    Field(
+        description="Name of the stack: that of its file Pulumi.NAME.yaml.",
+        max_length=100,
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+    ),
+]
+"""No path, no option, and no `organization/project/stack`, which would be a stack of another project."""
 Settings = Annotated[
     list[str],
     Field(
@@ -72,7 +80,8 @@ def _planning(server: MCPServer[Any], bench: Workbench) -> None:
     ) -> CommandAnswer:
         """Say whether a deployment fits, how fast it starts and serves, what it costs, and what is wrong.
 
-        Name a stack, or a model and an accelerator. Nothing is deployed, and Google is not asked.
+        Name a stack, or a model and an accelerator with any `settings`; a stack takes all from its file. Nothing is deployed, and Google is
+        not asked.
         """
         with sentences(bench):
             words = [*option("--stack", stack), *option("--model", model), *option("--accelerator", accelerator)]

@@ -16,7 +16,7 @@ from scripts.pulumi import engine
 RESULTS: Final = Path(".work") / "agent"
 """Folder of the project in which benchmarks lie."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
-_BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[\w.-]+)*/?")
+_BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
 
 ResultName = Annotated[
     str, Field(description="Name of the results: letters, digits and -.", pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
@@ -38,7 +38,7 @@ def add_working_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
 
 def _add_smoke(server: MCPServer[Any], bench: Workbench) -> None:
-    @server.tool(annotations=ASKS)
+    @server.tool(annotations=CHANGES)
     async def smoke(*, context: Context[Any, Any], stack: Stack) -> CommandAnswer:
         """Check a deployed server's health, API and speed against the stack's thresholds. Sends about 20 requests."""
         with sentences(bench):
@@ -48,7 +48,7 @@ def _add_smoke(server: MCPServer[Any], bench: Workbench) -> None:
 
 
 def _add_bench(server: MCPServer[Any], bench: Workbench) -> None:
-    @server.tool(annotations=ASKS)
+    @server.tool(annotations=CHANGES)
     async def benchmark(
         *,
         context: Context[Any, Any],
