@@ -69,10 +69,16 @@ def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
     """Register the tools. `up` is there only where the person allowed it."""
 
     @server.tool(annotations=ASKS)
-    async def preview(*, context: Context[Any, Any], stack: Stack, refresh: bool = False) -> PreviewAnswer:
+    async def preview(
+        *,
+        context: Context[Any, Any],
+        stack: Stack,
+        refresh: Annotated[bool, Field(description="Compare with Google first: finds what changed there.")] = False,
+    ) -> PreviewAnswer:
         """Ask the engine what `up` would change, and keep that as a plan. Nothing is changed.
 
-        `refresh` compares with Google first. The plan holds as long as program, settings, state and image stay as they are.
+        The plan holds for an hour, as long as program, settings, backend, state and image stay as they
+        are. Show the person the changes and the price before up.
         """
         with sentences(bench):
             return await _preview(bench, context, stack, refresh=refresh)
