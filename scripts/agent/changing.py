@@ -32,8 +32,10 @@ from stacks.planned import to_deployment
 CAPACITY_TYPES: Final = ("gcp-tpu:index:QueuedResource", "gcp:cloudrunv2/service:Service")
 """Types whose replacement takes the server away."""
 _MOST_CHARACTERS: Final = 400
-"""Of one line of the engine: an error can hold a whole start-up script."""
+"""Of one line of the engine: an error can hold a whole start-up script, and a stranger's words."""
 _LAST_LINES: Final = 40
+_MOST_LOCKS, _LOCK_CHARACTERS = 20, 2000
+"""Of the lines about locks that are read: the search takes the square of a long word."""
 
 
 class PreviewAnswer(Frozen):
@@ -132,7 +134,8 @@ async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, 
 async def _previewed(bench: Workbench, stack: str, *, refresh: bool) -> Mapping[str, object]:
     """Return the engine's preview in JSON. Raises ScriptError with the engine's words."""
     argv = [engine.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
-    result = await run_program([*argv, *(["--refresh"] if refresh else [])], secrets=bench.secrets)
+    with bench.place():
+        result = await run_program([*argv, *(["--refresh"] if refresh else [])], secrets=bench.secrets)
     try:
         document = as_mapping(cast("object", json.loads(result.printed)))
     except ValueError:
@@ -244,7 +247,10 @@ def _require_unlocked(stack: str) -> None:
 
 def _locked(stack: str, text: str) -> str | None:
     """Return the sentence about a stack that somebody else changes; None if it is not locked."""
-    return _locked_words(stack, parse_locks(text)) if is_lock_error(text) else None
+    if not is_lock_error(text):
+        return None
+    lines = [line[:_LOCK_CHARACTERS] for line in text.splitlines() if ": created by " in line][:_MOST_LOCKS]
+    return _locked_words(stack, parse_locks("\n".join(lines)))
 
 
 def _locked_words(stack: str, locks: Sequence[StackLock]) -> str:

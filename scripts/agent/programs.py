@@ -30,6 +30,8 @@ MOST_BYTES: Final = 8_000_000
 """Most bytes that are read of what a command printed, and of one line of its progress."""
 MOST_LINE_CHARACTERS: Final = 2000
 """Of one line of progress: it goes to the client as it comes."""
+_LONGEST_SECRET: Final = 8192
+"""So much more of a line is searched for secrets, so that none is shown in part."""
 
 ENGINE_VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
 """The engine has its option --event-log only with it."""
@@ -169,6 +171,11 @@ def _read(path: Path) -> str:
     return (data.partition(b"\n")[2] if large else data).decode(errors="replace")
 
 
+def shortened(text: str, secrets: Sequence[str], most_characters: int) -> str:
+    """Return the beginning of a text without secrets, with what hides text as escapes."""
+    return shown(masked(text[: most_characters + _LONGEST_SECRET], secrets))[:most_characters]
+
+
 class _Tail:
     """The lines of a file that grows, without secrets."""
 
@@ -198,4 +205,4 @@ class _Tail:
 
     def _plain(self, lines: Sequence[bytes]) -> Sequence[str]:
         texts = (line.decode(errors="replace").rstrip() for line in lines[-LAST_LINES:])
-        return [shown(masked(text, self._secrets))[:MOST_LINE_CHARACTERS] for text in texts if text]
+        return [shortened(text, self._secrets, MOST_LINE_CHARACTERS) for text in texts if text]

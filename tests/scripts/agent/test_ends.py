@@ -110,6 +110,9 @@ def test_a_signal_ends_a_server_of_http_without_a_traceback(server, tmp_path, nu
         answer = client.post(url, json=INITIALIZE)
         client.headers["mcp-session-id"] = answer.headers["mcp-session-id"]
         client.post(url, json=READY)
+        for name, value, status in (("host", "evil.example", 421), ("origin", "http://evil.example", 403)):
+            assert client.post(url, json=READY, headers={name: value}).status_code == status
+        assert client.post(url, json=READY, headers={"authorization": "Bearer other"}).status_code == 401
 
         def call():
             with contextlib.suppress(httpx2.HTTPError):

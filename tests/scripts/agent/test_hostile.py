@@ -23,7 +23,7 @@ from scripts.agent.programs import MOST_BYTES, MOST_LINE_CHARACTERS, ProgramResu
 from scripts.agent.purse import Purse, awake_or_not_s
 from scripts.agent.server import build, guarded, http_token, run_http
 from scripts.agent.untrusted import untrusted
-from scripts.agent.workbench import ERROR_NOTE, environment_secrets, word
+from scripts.agent.workbench import ERROR_NOTE, MOST_COMMANDS, environment_secrets, word
 from scripts.client.openai import ServerError
 from scripts.errors import CommandRefusedError, ScriptError
 from tests.scripts.agent.conftest import CANARY, PREVIEW, STACK, answering, call, identity, kept, lines
@@ -504,6 +504,33 @@ def test_a_tunnel_that_opens_while_the_call_is_cancelled_is_closed(monkeypatch):
 
     anyio.run(cancelled)
     assert events == ["opened", "closed"]
+
+
+def test_calls_without_end_do_not_take_the_machine(bench_of, audit, commands):
+    async def many():
+        ended = []
+        async with Client(build(bench_of(), audit)) as client, anyio.create_task_group() as tasks:
+
+            async def one():
+                ended.append(await client.call_tool("status", {}))
+
+            commands.hold = anyio.Event()
+            for _ in range(MOST_COMMANDS + 3):
+                tasks.start_soon(one)
+            while len(ended) < 3:  # noqa: ASYNC110 - answers of others
+                await anyio.sleep(0.02)
+            tasks.cancel_scope.cancel()
+        return ended
+
+    ended = with_limit(many)
+    assert all("commands run already" in result.content[0].text for result in ended)
+    assert len(commands.run) == MOST_COMMANDS
+
+
+def test_colour_words_of_the_engine_are_taken_out_however_many_there_are(tmp_path):
+    message = "<{%reset%}>a" + "<{%" * 200_000 + "<{%fg 1%}>b"
+    (tmp_path / "events").write_text(json.dumps({"diagnosticEvent": {"message": message}}) + "\n")
+    assert next(iter(EventLog(path=tmp_path / "events").fresh())).text.startswith("a<{%")
 
 
 # HTTP.
