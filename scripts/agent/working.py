@@ -95,6 +95,7 @@ def _add_staging(server: MCPServer[Any], bench: Workbench) -> None:
         """Copy the stack's weights into its bucket, from the hub or from another bucket. Files that are there already are kept."""
         with sentences(bench):
             bench.require("stage")
+            bench.purse.require_left()
             if source is not None and not _BUCKET_FOLDER.fullmatch(source):
                 raise CommandRefusedError(
                     f"source is {source[:80]!r}; it must be gs://BUCKET/PREFIX. Folders of this machine are for people."

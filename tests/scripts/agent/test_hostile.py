@@ -17,6 +17,7 @@ from mcp.client.client import Client
 from contracts.outputs import StackOutputs
 from scripts.agent import changing, programs, talking
 from scripts.agent.audit import AuditEntry, AuditFile
+from scripts.agent.deleting import can_ask
 from scripts.agent.events import EventLog
 from scripts.agent.plans import PlanShelf
 from scripts.agent.programs import MOST_BYTES, MOST_LINE_CHARACTERS, ProgramResult, run_program
@@ -129,6 +130,15 @@ def test_the_person_reads_whether_the_bucket_goes_too(bench_of, audit, commands,
     arguments = {"stack": STACK, "keep_bucket": keep}
     anyio.run(lambda: call(build(bench_of("teardown"), audit), "teardown", arguments, elicitation_callback=person))
     assert words in asked[0]
+
+
+@pytest.mark.parametrize(
+    ("capability", "asks"),
+    [(None, False), ({}, True), ({"form": {}}, True), ({"url": {}}, False), ({"form": {}, "url": {}}, True)],
+)
+def test_a_client_that_only_opens_pages_cannot_ask_for_a_name(capability, asks):
+    given = {} if capability is None else {"elicitation": capability}
+    assert can_ask(types.ClientCapabilities.model_validate(given)) is asks
 
 
 @pytest.mark.parametrize("typed", [STACK.upper(), f"{STACK}\u200b", STACK.replace("l", "\u217c", 1)])
@@ -252,6 +262,18 @@ def test_the_hours_of_a_sleeping_machine_are_counted(monkeypatch):
     awake_or_not_s()
     assert asked == [time.CLOCK_BOOTTIME]
     assert Purse().clock is PlanShelf().clock is awake_or_not_s
+
+
+@pytest.mark.parametrize(
+    ("tool", "more"),
+    [("smoke", {}), ("benchmark", {"name": "x"}), ("stage_weights", {}), ("metrics", {}), ("ask", {"prompt": "x"})],
+)
+def test_what_costs_money_is_refused_when_the_money_is_spent(bench_of, audit, commands, tool, more):
+    bench = bench_of("smoke,bench,stage", usd_limit=1e-9)
+    bench.purse.begins("x", 1e9)
+    found = anyio.run(lambda: call(build(bench, audit), tool, {"stack": STACK, **more}))
+    assert "Tear a stack down" in found.content[0].text
+    assert commands.run == []
 
 
 def test_plans_do_not_pile_up():
