@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -26,6 +27,8 @@ from scripts.agent.untrusted import MOST_CHARACTERS, untrusted
 from scripts.agent.workbench import CommandAnswer, Workbench
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
+from tests.evals import drivers
+from tests.evals.tasks import Transcript
 
 ROOT = Path(__file__).parents[3]
 REPORTED = {
@@ -373,3 +376,19 @@ def test_a_plan_holds_for_program_settings_backend_state_and_image(monkeypatch, 
         said[command] = was
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///three")
     assert identity_of("l4-qat").changed_since(before) == ["another backend or account is logged in"]
+
+
+# Evaluations.
+
+
+@pytest.mark.parametrize("given", ['{"tool": "x", "client": 1, "done": 2}', "[1]", "no json", ""])
+def test_a_model_that_names_arguments_at_random_does_not_end_the_evaluation(everything, given):
+    asked = SimpleNamespace(function=SimpleNamespace(name="explain_finding", arguments=given))
+    done = Transcript()
+
+    async def ask():
+        async with Client(everything) as client:
+            await drivers._called(client, done, asked)
+
+    anyio.run(ask)
+    assert [use.is_error for use in done.uses] == [True]
