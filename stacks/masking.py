@@ -11,13 +11,13 @@ _KNOWN: Final = re.compile(
     r"hf_[A-Za-z0-9]{6,}"  # Hugging Face
     r"|ya29\.[\w.-]{6,}"  # Google's access tokens
     r"|AIza[\w-]{20,}"  # Google's API keys
-    r"|eyJ[\w-]{6,}\.[\w-]+\.[\w-]*"  # JSON web tokens
+    r"|eyJ[\w-]{6,2048}\.[\w-]+\.[\w-]*"  # JSON web tokens; without a limit the search takes the square of a long word
     r"|gh[pousr]_[A-Za-z0-9]{20,}"  # GitHub
     r"|sk-[\w-]{16,}"  # API keys in OpenAI's form
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
 _NAMED: Final = re.compile(
-    r"""(?P<name>\b(?:bearer\s|[\w-]*(?:api[_-]?key|token|secret|password)["']?\s*[:=]\s*))(?P<open>[\[("']*)(?P<value>[^\s"',\])]{6,})""",
+    r"""(?P<name>(?:\bbearer\s|(?:api[_-]?key|token|secret|password)["']?\s*[:=]\s*))(?P<open>[\[("']*)(?P<value>[^\s"',\])]{6,})""",
     re.IGNORECASE,
 )
 

@@ -1,7 +1,9 @@
 """The record of every call: one JSON object a line, written before a call begins and after it ended."""
 
+import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,6 +16,8 @@ from scripts.errors import ScriptError
 Outcome = Literal["begun", "done", "asked", "failed", "refused", "cancelled"]
 SCHEMA_VERSION: Final = 1
 _OWNER_ONLY: Final = 0o600
+_FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Without O_NONBLOCK the open of a named pipe waits for a reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFile:
-    """The file. Only its owner can read it."""
+    """The file. Only its owner can read it. It is a file, not a link: who can make a link could let the record vanish."""
 
     path: Path
 
@@ -49,17 +53,31 @@ class AuditFile:
         line = json.dumps(asdict(entry), ensure_ascii=False, default=str) + "\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _OWNER_ONLY)
+            descriptor = os.open(self.path, _FLAGS, _OWNER_ONLY)
             try:
-                os.write(descriptor, line.encode())
-                os.fsync(descriptor)
+                _append(descriptor, line.encode(errors="backslashreplace"))
             finally:
                 os.close(descriptor)
         except OSError as error:
+            why = "it is a link" if error.errno == errno.ELOOP else error.strerror
             raise ScriptError(
-                f"The audit file {self.path} cannot be written ({error.strerror}), so nothing is done; free the disk, or "
+                f"The audit file {self.path} cannot be written ({why}), so nothing is done; free the disk, or "
                 "start the agent with --audit FILE."
             ) from None
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    """Write a whole line at the end of the file. A line that was cut off before, such as by a full disk, stays on its own."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    if stat.S_IMODE(found.st_mode) != _OWNER_ONLY:
+        os.fchmod(descriptor, _OWNER_ONLY)
+    if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
+        line = b"\n" + line
+    while line:
+        line = line[os.write(descriptor, line) :]
+    os.fsync(descriptor)
 
 
 def seconds_since(start_s: float) -> float:

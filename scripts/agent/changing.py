@@ -32,8 +32,10 @@ from stacks.planned import to_deployment
 CAPACITY_TYPES: Final = ("gcp-tpu:index:QueuedResource", "gcp:cloudrunv2/service:Service")
 """Types whose replacement takes the server away."""
 _MOST_CHARACTERS: Final = 400
-"""Of one line of the engine: an error can hold a whole start-up script."""
+"""Of one line of the engine: an error can hold a whole start-up script, and a stranger's words."""
 _LAST_LINES: Final = 40
+_MOST_LOCKS, _LOCK_CHARACTERS = 20, 2000
+"""Of the lines about locks that are read: the search takes the square of a long word."""
 
 
 class PreviewAnswer(Frozen):
@@ -69,10 +71,16 @@ def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
     """Register the tools. `up` is there only where the person allowed it."""
 
     @server.tool(annotations=ASKS)
-    async def preview(*, context: Context[Any, Any], stack: Stack, refresh: bool = False) -> PreviewAnswer:
+    async def preview(
+        *,
+        context: Context[Any, Any],
+        stack: Stack,
+        refresh: Annotated[bool, Field(description="Compare with Google first: finds what changed there.")] = False,
+    ) -> PreviewAnswer:
         """Ask the engine what `up` would change, and keep that as a plan. Nothing is changed.
 
-        `refresh` compares with Google first. The plan holds as long as program, settings, state and image stay as they are.
+        The plan holds for an hour, as long as program, settings, backend, state and image stay as they
+        are. Show the person the changes and the price before up.
         """
         with sentences(bench):
             return await _preview(bench, context, stack, refresh=refresh)
@@ -126,7 +134,8 @@ async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, 
 async def _previewed(bench: Workbench, stack: str, *, refresh: bool) -> Mapping[str, object]:
     """Return the engine's preview in JSON. Raises ScriptError with the engine's words."""
     argv = [engine.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
-    result = await run_program([*argv, *(["--refresh"] if refresh else [])], secrets=bench.secrets)
+    with bench.place():
+        result = await run_program([*argv, *(["--refresh"] if refresh else [])], secrets=bench.secrets)
     try:
         document = as_mapping(cast("object", json.loads(result.printed)))
     except ValueError:
@@ -175,8 +184,12 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
         raise CommandRefusedError(
             f"{plan_id} is stale: the engine would do something else now. Make a new one with preview, and read it."
         )
-    bench.shelf.take(plan_id, await asyncio.to_thread(identity_of, stack))
-    bench.purse.begins(stack, kept.usd_per_hour)  # also where the run fails: capacity may be there
+    now = await asyncio.to_thread(identity_of, stack)
+    # No other call runs between the check of the ceilings and the count.
+    bench.purse.require(stack, kept.usd_per_hour)
+    bench.shelf.take(plan_id, now)
+    before = bench.purse.price_of(stack)
+    bench.purse.begins(stack, max(kept.usd_per_hour, before or 0.0))  # a run that fails may leave either
     with TemporaryDirectory(prefix="gemma-events-") as folder:
         log = EventLog(path=Path(folder, "events"), secrets=bench.secrets)
         watch = _Watch(log=log, context=context, steps=len(kept.steps))
@@ -194,8 +207,10 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
     ok = result.exit_code == ExitCode.DONE
     locked = None if ok else _locked(stack, text)
     if locked:
-        bench.purse.ends(stack)
-        raise ScriptError(locked)
+        _count(bench, stack, before)
+        raise CommandRefusedError(locked)
+    if ok:
+        _count(bench, stack, kept.usd_per_hour)
     return UpAnswer(
         ok=ok,
         stack=stack,
@@ -206,6 +221,14 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
         usd_per_hour=round(kept.usd_per_hour, 4),
         spent_usd=round(bench.purse.spent_usd(), 4),
     )
+
+
+def _count(bench: Workbench, stack: str, usd_per_hour: float | None) -> None:
+    """Count a stack at this price from now on; not at all if it is None."""
+    if usd_per_hour is None:
+        bench.purse.ends(stack)
+    elif usd_per_hour != bench.purse.price_of(stack):
+        bench.purse.begins(stack, usd_per_hour)
 
 
 def _next(stack: str, text: str, *, ok: bool) -> str:
@@ -224,7 +247,10 @@ def _require_unlocked(stack: str) -> None:
 
 def _locked(stack: str, text: str) -> str | None:
     """Return the sentence about a stack that somebody else changes; None if it is not locked."""
-    return _locked_words(stack, parse_locks(text)) if is_lock_error(text) else None
+    if not is_lock_error(text):
+        return None
+    lines = [line[:_LOCK_CHARACTERS] for line in text.splitlines() if ": created by " in line][:_MOST_LOCKS]
+    return _locked_words(stack, parse_locks("\n".join(lines)))
 
 
 def _locked_words(stack: str, locks: Sequence[StackLock]) -> str:

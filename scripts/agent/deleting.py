@@ -1,5 +1,6 @@
-"""`teardown`: a person types the stack's name, each time. No argument of a model stands in for that."""
+"""`teardown`: a person types the stack's name, each time. No argument of a model stands in for that, and no answer counts twice."""
 
+from collections import Counter
 from typing import Annotated, Any, Final
 
 from mcp.server.mcpserver import (
@@ -34,7 +35,10 @@ def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
     if not bench.permissions.allows("teardown"):
         return
 
-    def ask_a_person(stack: str, context: Context[Any, Any]) -> Elicit[TypedName]:
+    answered: Counter[str] = Counter()
+    """Questions about each stack that were answered. An answer that is sent again was given to another question."""
+
+    async def ask_a_person(stack: str, keep_bucket: bool, context: Context[Any, Any]) -> Elicit[TypedName]:
         with sentences(bench):
             bench.require("teardown")
             if not can_ask(context.client_capabilities):
@@ -42,8 +46,9 @@ def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
                     "Your client cannot ask a person, so this server deletes nothing: run scripts.teardown by hand."
                 )
         return Elicit(
-            f"An assistant asks to DELETE stack {stack[:100]!r} with its server, its capacity and its bucket. This cannot be undone. "
-            "Type the name of the stack to delete it; decline to keep it.",
+            f"An assistant asks to DELETE stack {stack!r} with its server and its capacity"
+            f"{', and keeps its bucket' if keep_bucket else ' and with its BUCKET and the weights in it'}. This cannot be undone. "
+            f"Type the name of the stack to delete it; decline to keep it. (Question {answered[stack] + 1} about this stack.)",
             TypedName,
         )
 
@@ -55,7 +60,11 @@ def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
         keep_bucket: bool = True,
         typed: Annotated[ElicitationResult[TypedName], Resolve(ask_a_person)],
     ) -> CommandAnswer:
-        """Delete a stack: what it made and what carries its labels. A person is asked to type its name each time."""
+        """Delete a stack: what it made and what carries its labels. A person is asked to type its name each time.
+
+        The bucket with the weights is kept unless `keep_bucket` is false.
+        """
+        answered[stack] += 1
         with sentences(bench):
             bench.require("teardown")
             _require_typed(stack, typed)
@@ -68,8 +77,9 @@ def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
 
 
 def can_ask(client: ClientCapabilities | None) -> bool:
-    """Whether the client says that it can ask a person."""
-    return client is not None and client.elicitation is not None
+    """Whether the client says that it can ask a person for a text. An empty capability means that; one with only `url` does not."""
+    asks = client.elicitation if client is not None else None
+    return asks is not None and (asks.form is not None or asks.url is None)
 
 
 def _require_typed(

@@ -1,15 +1,17 @@
 """The engine's event log: how far an update is, and what it says, without secrets."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
 
+from scripts.agent.programs import shortened
 from scripts.pulumi.deployment import as_mapping
-from stacks.masking import masked
 
 _MOST_CHARACTERS: Final = 300
+_COLOUR: Final = re.compile(r"<\{%[^%]*%\}>")
 _WORK: Final = frozenset(
     {"create", "update", "delete", "replace", "create-replacement", "delete-replaced", "read", "refresh"}
 )
@@ -47,7 +49,7 @@ class EventLog:
         for line in lines:
             text = self._text(_parsed(line))
             if text:
-                yield EngineProgress(done=self._done, text=masked(text, self.secrets)[:_MOST_CHARACTERS])
+                yield EngineProgress(done=self._done, text=shortened(text, self.secrets, _MOST_CHARACTERS))
 
     def _text(self, event: Mapping[str, object]) -> str:
         if "resourcePreEvent" in event:
@@ -81,7 +83,4 @@ def _step(event: Mapping[str, object]) -> tuple[str, str]:
 
 def _plain(text: str) -> str:
     """Return a message without the engine's colour words (`<{%reset%}>`) on one line."""
-    while "<{%" in text and "%}>" in text:
-        before, _, rest = text.partition("<{%")
-        text = before + rest.partition("%}>")[2]
-    return " ".join(text.split())
+    return " ".join(_COLOUR.sub("", text).split())

@@ -68,6 +68,8 @@ NAMED_TOOLS: Final = (
         ours=("status", "metrics", "plan"),
         why="What is served, its load, and the layout of its memory.",
     ),
+    NamedTool(name="get_active_models", ours=("status", "metrics"), why="What a report asks `get_model_details` for."),
+    NamedTool(name="get_system_details", ours=("status",), why="What a report asks `get_system_status` for."),
     NamedTool(name="verify_model_health", ours=("smoke", "status"), why="Checks against thresholds, not one prompt."),
     NamedTool(
         name="run_benchmark", ours=("benchmark",), why="With warm-up, validity and percentiles; results have names."

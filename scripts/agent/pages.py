@@ -1,17 +1,22 @@
 """Resources and prompts: what a model can read before it acts, and how a person can begin a task."""
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError
 from pydantic import Field
 
 from contracts.fields import to_json
 from planning import plan as planned
+from planning.errors import PlanningError
 from planning.reference import rules_page
+from scripts.agent.untrusted import NOTE
 from scripts.agent.working import RESULTS
-from scripts.errors import CommandRefusedError
+from scripts.errors import CommandRefusedError, ScriptError
 from scripts.preview.plans import stacks_in
 from scripts.pulumi import engine
 from scripts.pulumi.settings import stack_settings
@@ -52,8 +57,9 @@ def add_resources(server: MCPServer[Any]) -> None:
         "gemma://plans/{stack}", mime_type="application/json", description="The plan of a stack in figures."
     )
     def plan(stack: str) -> str:
-        _require_known(stack)
-        return json.dumps(to_json(planned(to_deployment(stack_settings(stack))).summary()))
+        with _resource_sentences():
+            _require_known(stack)
+            return json.dumps(to_json(planned(to_deployment(stack_settings(stack))).summary()))
 
     @server.resource(
         "gemma://reports/{name}",
@@ -64,16 +70,24 @@ def add_resources(server: MCPServer[Any]) -> None:
         folder = engine.project_folder() / RESULTS
         known = {path.name: path for path in folder.iterdir() if (path / _REPORT).is_file()} if folder.is_dir() else {}
         if name not in known:
-            raise CommandRefusedError(
-                f"There is no report {name[:60]!r}; there are: {', '.join(sorted(known)) or 'none'}."
-            )
-        return (known[name] / _REPORT).read_text(encoding="utf-8")
+            raise ResourceError(f"There is no report {name[:60]!r}; there are: {', '.join(sorted(known)) or 'none'}.")
+        text = (known[name] / _REPORT).read_text(encoding="utf-8")
+        return f"{text}\n> {NOTE}\n"
 
 
 def _add_page(server: MCPServer[Any], name: str, file: Path, meaning: str) -> None:
     @server.resource(f"gemma://pages/{name}", name=name, mime_type="text/markdown", description=meaning)
     def page() -> str:
         return (engine.project_folder() / file).read_text(encoding="utf-8")
+
+
+@contextmanager
+def _resource_sentences() -> Generator[None]:
+    """Give the caller the sentence of a mistake. The SDK hides that of other errors."""
+    try:
+        yield
+    except (ScriptError, PlanningError) as error:
+        raise ResourceError(str(error)) from None
 
 
 def _require_known(stack: str) -> None:

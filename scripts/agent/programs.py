@@ -16,6 +16,7 @@ from typing import Final, cast
 
 import anyio
 
+from scripts.agent.untrusted import each_text, shown
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
 from stacks.masking import masked
@@ -25,11 +26,18 @@ INTERRUPT_GRACE_S: Final = 600.0
 KILL_GRACE_S: Final = 20.0
 POLL_S: Final = 0.1
 LAST_LINES: Final = 40
-_MOST_BYTES: Final = 8_000_000
-"""Most bytes that are read of what a command printed."""
+MOST_BYTES: Final = 8_000_000
+"""Most bytes that are read of what a command printed, and of one line of its progress."""
+MOST_LINE_CHARACTERS: Final = 2000
+"""Of one line of progress: it goes to the client as it comes."""
+_LONGEST_SECRET: Final = 8192
+"""So much more of a line is searched for secrets, so that none is shown in part."""
 
 ENGINE_VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
 """The engine has its option --event-log only with it."""
+
+TOKEN_VARIABLE: Final = "GEMMA_SERVING_AGENT_TOKEN"  # noqa: S105 - the name of a variable
+"""Holds the token of HTTP. No command needs it, so none gets it."""
 
 OnLine = Callable[[str], Awaitable[None]]
 """Is told each line of a command's progress, without secrets."""
@@ -45,6 +53,8 @@ class ProgramResult:
     said: Sequence[str]
     """The last lines of its progress, without secrets."""
     secrets: Sequence[str] = field(default=(), repr=False)
+    cut: bool = False
+    """Whether it printed more than is read."""
 
     @property
     def out(self) -> str:
@@ -53,28 +63,22 @@ class ProgramResult:
 
     @property
     def document(self) -> Mapping[str, object]:
-        """The JSON object that the command printed, without secrets. Raises ScriptError if it printed none."""
+        """The JSON object that the command printed, without secrets and hidden text. Raises ScriptError if it printed none."""
         try:
             found: object = json.loads(self.printed)
         except ValueError:
             found = None
         if not isinstance(found, dict):
             raise ScriptError(self.reason)
-        return cast("Mapping[str, object]", self._masked(cast("object", found)))
-
-    def _masked(self, value: object) -> object:
-        """Return a JSON value without secrets. Masking its text as a whole could break the JSON."""
-        if isinstance(value, str):
-            return masked(value, self.secrets)
-        if isinstance(value, dict):
-            return {key: self._masked(item) for key, item in cast("Mapping[str, object]", value).items()}
-        if isinstance(value, list):
-            return [self._masked(item) for item in cast("Sequence[object]", value)]
-        return value
+        # Masking its text as a whole could break the JSON.
+        plain = each_text(cast("object", found), lambda text: shown(masked(text, self.secrets)))
+        return cast("Mapping[str, object]", plain)
 
     @property
     def reason(self) -> str:
         """The last thing that the command said, as a sentence."""
+        if self.cut:
+            return f"The command printed more than {MOST_BYTES // 1_000_000} MB, which is too much for an answer; ask for less."
         return self.said[-1] if self.said else f"The command ended with exit code {self.exit_code} and said nothing."
 
 
@@ -122,6 +126,7 @@ async def run_program(
             printed=_read(out),
             said=tuple(lines.all[-LAST_LINES:]),
             secrets=tuple(secrets),
+            cut=_is_large(out),
         )
 
 
@@ -131,7 +136,7 @@ def _started(argv: Sequence[str], out: Path, said: Path) -> "subprocess.Popen[by
         return subprocess.Popen(
             argv,
             cwd=engine.project_folder(),
-            env={**engine.environment(), **ENGINE_VARIABLES},
+            env={key: value for key, value in engine.environment().items() if key != TOKEN_VARIABLE} | ENGINE_VARIABLES,
             stdin=subprocess.DEVNULL,
             stdout=out_file,
             stderr=said_file,
@@ -152,9 +157,23 @@ async def _interrupt(process: "subprocess.Popen[bytes]", grace_s: float) -> None
                 await anyio.sleep(POLL_S)
 
 
+def _is_large(path: Path) -> bool:
+    return path.stat().st_size > MOST_BYTES
+
+
 def _read(path: Path) -> str:
+    """Return what a file holds; of a large one the last whole lines, so that no secret is cut in two."""
+    large = _is_large(path)
     with path.open("rb") as file:
-        return file.read(_MOST_BYTES).decode(errors="replace")
+        if large:
+            file.seek(-MOST_BYTES, os.SEEK_END)
+        data = file.read(MOST_BYTES)
+    return (data.partition(b"\n")[2] if large else data).decode(errors="replace")
+
+
+def shortened(text: str, secrets: Sequence[str], most_characters: int) -> str:
+    """Return the beginning of a text without secrets, with what hides text as escapes."""
+    return shown(masked(text[: most_characters + _LONGEST_SECRET], secrets))[:most_characters]
 
 
 class _Tail:
@@ -166,15 +185,24 @@ class _Tail:
         self.all: list[str] = []
 
     def fresh(self, *, whole: bool = False) -> list[str]:
-        """Return the lines that came since the last call; with `whole` also an unfinished one."""
-        with self._path.open("rb") as file:
-            file.seek(self._at)
-            data = file.read(_MOST_BYTES)
-            self._at = file.tell()
-        *ended, self._rest = (self._rest + data).split(b"\n")
+        """Return the last lines that came since the last call; with `whole` also an unfinished one."""
+        found: list[str] = []
+        while data := self._next():
+            *ended, self._rest = (self._rest + data).split(b"\n")
+            self._rest = self._rest[:MOST_BYTES]
+            found = [*found, *self._plain(ended)][-LAST_LINES:]
         if whole and self._rest:
-            ended, self._rest = [*ended, self._rest], b""
-        texts = [line.decode(errors="replace").rstrip() for line in ended]
-        found = [masked(text, self._secrets) for text in texts if text]
+            found, self._rest = [*found, *self._plain([self._rest])], b""
         self.all = [*self.all, *found][-LAST_LINES:]
         return found
+
+    def _next(self) -> bytes:
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            data = file.read(MOST_BYTES)
+            self._at = file.tell()
+        return data
+
+    def _plain(self, lines: Sequence[bytes]) -> Sequence[str]:
+        texts = (line.decode(errors="replace").rstrip() for line in lines[-LAST_LINES:])
+        return [shortened(text, self._secrets, MOST_LINE_CHARACTERS) for text in texts if text]

@@ -17,12 +17,28 @@ from scripts.pulumi.deployment import as_mapping, as_sequence
 from scripts.pulumi.settings import stack_settings
 from stacks.failure_hints import Cause
 
-Stack = Annotated[str, Field(description="Name of the stack: that of its file Pulumi.NAME.yaml.", max_length=100)]
+Stack = Annotated[
+    str,
+    Field(
+        description="Name of the stack: that of its file Pulumi.NAME.yaml.",
+        max_length=100,
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+    ),
+]
+"""No path, no option, and no `organization/project/stack`, which would be a stack of another project."""
 Settings = Annotated[
     list[str],
     Field(
-        description="Settings as KEY=VALUE, such as maxModelLen=8192. docs/settings.md lists the keys.", max_length=40
+        description="Settings as KEY=VALUE, such as maxModelLen=8192 or users=16. The refusal of an unknown key lists all.",
+        max_length=40,
     ),
+]
+Model = Annotated[str, Field(description="Hugging Face id, such as google/gemma-4-12B-it.")]
+Accelerator = Annotated[
+    str, Field(description="Such as v6e-1, v6e-4, L4 or RTX PRO 6000; the refusal of an unknown one lists all.")
+]
+CloudProject = Annotated[
+    str, Field(description="Google Cloud project; that of the stack or of the environment without it.")
 ]
 Load = Annotated[str | None, Field(description="What clients ask, such as in=4000,out=500,users=32.")]
 
@@ -63,16 +79,17 @@ def _planning(server: MCPServer[Any], bench: Workbench) -> None:
         *,
         context: Context[Any, Any],
         stack: Stack | None = None,
-        model: str | None = None,
-        accelerator: str | None = None,
+        model: Model | None = None,
+        accelerator: Accelerator | None = None,
         settings: Settings | None = None,
         workload: Load = None,
-        explain: bool = False,
-        costs: bool = False,
+        explain: Annotated[bool, Field(description="Add the formulas with their numbers.")] = False,
+        costs: Annotated[bool, Field(description="Add the whole bill and the price of a cold start.")] = False,
     ) -> CommandAnswer:
         """Say whether a deployment fits, how fast it starts and serves, what it costs, and what is wrong.
 
-        Name a stack, or a model and an accelerator. Nothing is deployed, and Google is not asked.
+        Name a stack, or a model and an accelerator with any `settings`; a stack takes all from its file. Nothing is deployed, and Google is
+        not asked.
         """
         with sentences(bench):
             words = [*option("--stack", stack), *option("--model", model), *option("--accelerator", accelerator)]
@@ -83,12 +100,12 @@ def _planning(server: MCPServer[Any], bench: Workbench) -> None:
     async def compare_machines(
         *,
         context: Context[Any, Any],
-        model: str,
+        model: Model,
         settings: Settings | None = None,
         workload: Load = None,
         max_usd_per_hour: float | None = None,
     ) -> CommandAnswer:
-        """Plan a model on every accelerator, with fit, speed and price of each."""
+        """Plan one model on every accelerator, with fit, speed and price of each. For the cheapest that carries a workload use solve."""
         with sentences(bench):
             words = [*option("--model", model), *pairs("--set", settings or []), *option("--workload", workload)]
             return await bench.answer(
@@ -99,25 +116,24 @@ def _planning(server: MCPServer[Any], bench: Workbench) -> None:
     async def solve(
         *,
         context: Context[Any, Any],
-        model: str,
-        workload: str,
-        accelerator: str | None = None,
+        model: Annotated[str, Field(description="Hugging Face id, or a family such as 12B.")],
+        workload: Annotated[str, Field(description="What clients ask, such as in=700,out=300,users=8.")],
+        accelerator: Accelerator | None = None,
         max_usd_per_hour: float | None = None,
         max_ttft_s: float | None = None,
         max_tpot_s: float | None = None,
     ) -> CommandAnswer:
-        """Search the cheapest deployment that carries a workload within limits on time and price.
-
-        `model` is an id or a family such as 12B; `workload` is such as in=700,out=300,users=8.
-        """
+        """Search the cheapest deployment of all models, machines and settings that carries a workload within limits on time and price."""
         with sentences(bench):
             words = [*option("--model", model), *option("--workload", workload), *option("--accelerator", accelerator)]
             words += [*option("--max-usd-per-hour", max_usd_per_hour), *option("--max-ttft-s", max_ttft_s)]
             return await bench.answer(context, "plan", "--solve", *words, *option("--max-tpot-s", max_tpot_s))
 
     @server.tool(annotations=READS)
-    async def explain_finding(identifier: str) -> FindingAnswer:
-        """Say what a finding such as FIT01 means, and whether it can be accepted."""
+    async def explain_finding(
+        identifier: Annotated[str, Field(description="Id of a finding of plan or preview, such as FIT01.")],
+    ) -> FindingAnswer:
+        """Say what a finding of the planner means, why it is there, and whether it can be accepted."""
         with sentences(bench):
             return explained(identifier)
 
@@ -140,7 +156,7 @@ def explained(identifier: str) -> FindingAnswer:
 def _machines(server: MCPServer[Any], bench: Workbench) -> None:
     @server.tool(annotations=ASKS)
     async def doctor(
-        context: Context[Any, Any], stack: Stack | None = None, project: str | None = None
+        context: Context[Any, Any], stack: Stack | None = None, project: CloudProject | None = None
     ) -> CommandAnswer:
         """Check what a deployment needs: APIs, permissions, quota, secrets, weights, the engine. Each line says how to mend it."""
         with sentences(bench):
@@ -151,11 +167,14 @@ def _machines(server: MCPServer[Any], bench: Workbench) -> None:
         *,
         context: Context[Any, Any],
         stack: Stack | None = None,
-        accelerators: list[str] | None = None,
-        provisioning: str | None = None,
-        project: str | None = None,
+        accelerators: Annotated[list[Accelerator], Field(max_length=40)] | None = None,
+        provisioning: Annotated[str, Field(description="flex-start, spot, standard or reservation.")] | None = None,
+        project: CloudProject | None = None,
     ) -> CommandAnswer:
-        """Compare zones and regions: whether the hardware is there, is offered, has quota, and when stock was last seen."""
+        """Compare zones and regions: whether the hardware is there, is offered, has quota, and when stock was last seen.
+
+        Name a stack or accelerators; without both, all that this project deploys. No capacity is requested.
+        """
         with sentences(bench):
             words = [word(name, "accelerators") for name in accelerators or []]
             words += [*option("--stack", stack), *option("--provisioning", provisioning)]
@@ -165,12 +184,12 @@ def _machines(server: MCPServer[Any], bench: Workbench) -> None:
 def _looking(server: MCPServer[Any], bench: Workbench) -> None:
     @server.tool(annotations=ASKS)
     async def status(
-        context: Context[Any, Any], stack: Stack | None = None, tunnel: bool = False, refresh: bool = False
+        context: Context[Any, Any],
+        stack: Stack | None = None,
+        tunnel: Annotated[bool, Field(description="Open the tunnel to a TPU server and ask it, too.")] = False,
+        refresh: Annotated[bool, Field(description="Compare every resource with Google; takes longer.")] = False,
     ) -> CommandAnswer:
-        """Show what every stack is doing: capacity, phase, time left, health, load, cost, drift, and the next command.
-
-        `tunnel` opens the tunnel to a TPU server to ask it; `refresh` compares every resource with Google.
-        """
+        """Show what one stack, or every stack without `stack`, is doing: capacity, phase, time left, health, load, cost, drift, next command."""
         with sentences(bench):
             words = [*option("--stack", stack), *option("--tunnel", tunnel), *option("--refresh", refresh)]
             return await bench.answer(context, "status", *words)

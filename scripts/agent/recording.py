@@ -1,22 +1,28 @@
-"""Around every call: what is written to the audit file, and which tools a client is shown."""
+"""Around every call: what is written to the audit file, which tools a client is shown, and no secret in what goes to it."""
 
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import anyio
+from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.types import INTERNAL_ERROR
 from pydantic import BaseModel
 
 from scripts.agent.audit import AuditEntry, AuditFile, Outcome, seconds_since
 from scripts.agent.deleting import TOOL, can_ask
-from scripts.agent.workbench import Workbench
+from scripts.agent.untrusted import each_text
+from scripts.agent.workbench import ENDING, CallEnding, Workbench
+from scripts.cli.command import say
+from scripts.errors import ScriptError
 from scripts.pulumi.deployment import as_mapping, as_sequence
 
 _DETAIL_CHARACTERS: Final = 500
+_SHOWS_TEXT: Final = frozenset({"resources/read", "prompts/get"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,9 @@ class Recorder:
         """Handle one message."""
         if ctx.request_id is not None and ctx.method == "tools/call":
             return await self._recorded(ctx, call_next)
+        if ctx.method in _SHOWS_TEXT:
+            shown = each_text(_plain(await self._next(ctx, call_next)), self.bench.mask)
+            return cast("dict[str, Any]", shown)
         result = await call_next(ctx)
         if ctx.method == "tools/list" and not can_ask(ctx.session.client_capabilities):
             listed = dict(_plain(result))
@@ -41,47 +50,74 @@ class Recorder:
 
     async def _recorded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         begun_s, params = time.monotonic(), as_mapping(ctx.params)
-        call, tool = uuid.uuid4().hex[:12], str(params.get("name") or "")[:80]
-        arguments = self._masked(as_mapping(params.get("arguments")))
+        call, tool = uuid.uuid4().hex[:12], self.bench.mask(str(params.get("name") or ""))[:80]
+        arguments = as_mapping(each_text(as_mapping(params.get("arguments")), self.bench.mask))
 
-        def write(outcome: Outcome, detail: str = "", result: Mapping[str, object] | None = None) -> None:
+        def entry(outcome: Outcome, detail: str = "", result: Mapping[str, object] | None = None) -> AuditEntry:
             found = result or {}
             rate = found.get("usd_per_hour")
-            self.audit.write(
-                AuditEntry(
-                    call=call,
-                    tool=tool,
-                    arguments=arguments,
-                    outcome=outcome,
-                    detail=self.bench.mask(detail)[:_DETAIL_CHARACTERS],
-                    plan_id=str(found.get("plan_id") or arguments.get("plan_id") or "") or None,
-                    usd_per_hour=rate if isinstance(rate, int | float) else None,
-                    spent_usd=round(self.bench.purse.spent_usd(), 4),
-                    client=_client(ctx),
-                    elapsed_s=seconds_since(begun_s),
-                )
+            return AuditEntry(
+                call=call,
+                tool=tool,
+                arguments=arguments,
+                outcome=outcome,
+                detail=self.bench.mask(detail)[:_DETAIL_CHARACTERS],
+                plan_id=str(found.get("plan_id") or arguments.get("plan_id") or "") or None,
+                usd_per_hour=rate if isinstance(rate, int | float) else None,
+                spent_usd=round(self.bench.purse.spent_usd(), 4),
+                client=self.bench.mask(_client(ctx)),
+                elapsed_s=seconds_since(begun_s),
             )
 
-        write("begun")  # raises where it cannot: nothing is done without a record
         try:
-            result = await call_next(ctx)
+            self.audit.write(entry("begun"))
+        except ScriptError as error:
+            raise MCPError(code=INTERNAL_ERROR, message=str(error)) from None
+        ending = CallEnding()
+        running = ENDING.set(ending)
+        try:
+            result = _without_secrets(_plain(await self._next(ctx, call_next)), self.bench.mask)
         except anyio.get_cancelled_exc_class():
-            write("cancelled")
+            self._end(entry("cancelled"))
             raise
         except BaseException as error:
-            write("failed", f"{type(error).__name__}: {error}")
+            self._end(entry("failed", f"{type(error).__name__}: {error}"))
             raise
-        outcome, detail, content = _ended(_plain(result))
-        write(outcome, detail, content)
+        finally:
+            ENDING.reset(running)
+        self._end(entry(*_ended(result, ending)))
         return result
 
-    def _masked(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        """Return arguments without secrets."""
-        text = self.bench.mask(json.dumps(dict(arguments), default=str, ensure_ascii=False))
+    async def _next(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         try:
-            return as_mapping(cast("object", json.loads(text)))
-        except ValueError:
-            return {"masked": text}
+            return await call_next(ctx)
+        except MCPError as error:
+            data = each_text(error.error.data, self.bench.mask)
+            raise MCPError(code=error.error.code, message=self.bench.mask(error.error.message), data=data) from None
+
+    def _end(self, entry: AuditEntry) -> None:
+        """Record the end of a call. What was done is done: its answer is given also where the end cannot be recorded."""
+        try:
+            self.audit.write(entry)
+        except ScriptError:
+            say(
+                "agent",
+                f"The end of call {entry.call} ({entry.tool}: {entry.outcome}) is not in the audit file {self.audit.path}, "
+                "which cannot be written any more; calls are refused until it can.",
+            )
+
+
+def _without_secrets(result: Mapping[str, object], mask: Callable[[str], str]) -> dict[str, Any]:
+    """Return the result of a tool without secrets, its structured content and its text alike."""
+    if "content" not in result:
+        return dict(result)
+    if "structuredContent" not in result:
+        return {**result, "content": each_text(result["content"], mask)}
+    content = each_text(result["structuredContent"], mask)
+    if content == result["structuredContent"]:
+        return dict(result)
+    text = {"type": "text", "text": json.dumps(content, indent=2, ensure_ascii=False)}
+    return {**result, "content": [text], "structuredContent": content}
 
 
 def _plain(result: HandlerResult) -> Mapping[str, object]:
@@ -91,14 +127,14 @@ def _plain(result: HandlerResult) -> Mapping[str, object]:
     return as_mapping(result)
 
 
-def _ended(result: Mapping[str, object]) -> tuple[Outcome, str, Mapping[str, object]]:
+def _ended(result: Mapping[str, object], ending: CallEnding) -> tuple[Outcome, str, Mapping[str, object]]:
     """Return how a call ended, why, and its structured content."""
     if "inputRequests" in result:
         return "asked", "a person is asked", {}
     content = as_mapping(result.get("structuredContent"))
     if result.get("isError"):
         texts = [str(as_mapping(item).get("text") or "") for item in as_sequence(result.get("content"))]
-        return "refused", "".join(texts[:1]), content
+        return "failed" if ending.failed else "refused", "".join(texts[:1]), content
     if content.get("ok") is False:
         said = as_mapping(content.get("reason") or content.get("said"))
         return "failed", str(said.get("text") or "").strip()[-_DETAIL_CHARACTERS:], content

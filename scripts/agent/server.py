@@ -3,7 +3,11 @@
 import hmac
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -16,6 +20,7 @@ from scripts.agent.deleting import add_teardown
 from scripts.agent.elsewhere import add_elsewhere
 from scripts.agent.pages import add_prompts, add_resources
 from scripts.agent.permissions import CHANGES
+from scripts.agent.programs import TOKEN_VARIABLE
 from scripts.agent.reading import add_reading_tools
 from scripts.agent.recording import Recorder
 from scripts.agent.talking import add_talking_tools
@@ -24,11 +29,11 @@ from scripts.agent.working import add_working_tools
 from scripts.errors import CommandRefusedError
 
 NAME: Final = "gemma-serving"
-TOKEN_VARIABLE: Final = "GEMMA_SERVING_AGENT_TOKEN"  # noqa: S105 - the name of a variable
 HOST: Final = "127.0.0.1"
 MOST_SESSIONS: Final = 16
 _SHORTEST_TOKEN: Final = 24
 _OWNER_ONLY: Final = 0o600
+_CHUNK_BYTES: Final = 65536
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -43,8 +48,8 @@ def build(bench: Workbench, audit: AuditFile) -> MCPServer[Any]:
         title="Gemma 4 behind vLLM on Google Cloud",
         instructions=_instructions(bench),
         log_level="WARNING",
-        middleware=[Recorder(bench=bench, audit=audit)],
     )
+    server.middleware.insert(0, Recorder(bench=bench, audit=audit))  # outermost: also what the SDK refuses is recorded
     add_reading_tools(server, bench)
     add_talking_tools(server, bench)
     add_elsewhere(server, bench)
@@ -67,42 +72,82 @@ def _instructions(bench: Workbench) -> str:
 
 
 def run_stdio(server: MCPServer[Any]) -> None:
-    """Serve one client over standard input and output, until it goes."""
-    server.run("stdio")
+    """Serve one client over standard input and output, until it goes. Raises KeyboardInterrupt after SIGINT and SIGTERM."""
+    with _input_that_ends() as was_interrupted:
+        server.run("stdio")
+        if was_interrupted():
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _input_that_ends() -> Generator[Callable[[], bool]]:
+    """Let an interrupt end the standard input, so that the server ends as it does when its client goes.
+
+    The SDK reads in a thread that nothing ends but the end of the input, and waits for it. So it gets a socket, and a thread that need
+    not end copies the input. Yields what says whether there was an interrupt.
+    """
+    source, (inner, outer) = os.dup(0), socket.socketpair()
+    interrupted = threading.Event()
+
+    def copy() -> None:
+        with suppress(OSError):
+            while data := os.read(source, _CHUNK_BYTES):
+                inner.sendall(data)
+        end()
+
+    def end(*_signal: object) -> None:
+        with suppress(OSError):
+            inner.shutdown(socket.SHUT_WR)
+
+    def interrupt(*_signal: object) -> None:
+        interrupted.set()
+        end()
+
+    os.dup2(outer.fileno(), 0)
+    outer.close()
+    threading.Thread(target=copy, daemon=True).start()
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupted.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        end()
 
 
 def run_http(server: MCPServer[Any], port: int, token: str, ready: Callable[[str], None]) -> None:
-    """Serve clients on this machine until an interrupt. Each request has to carry the token."""
+    """Serve clients on this machine until an interrupt. Each request has to carry the token.
+
+    Raises CommandRefusedError if the port cannot be had.
+    """
     import uvicorn  # noqa: PLC0415 - only this way of running needs it
 
     app = guarded(server.streamable_http_app(host=HOST, max_sessions=MOST_SESSIONS), token)
-    config = uvicorn.Config(app, host=HOST, port=port, log_level="warning", access_log=False, server_header=False)
-
-    async def serve() -> None:
-        served = uvicorn.Server(config)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_tell_when_ready, served, ready)
-            await served.serve()
-            tasks.cancel_scope.cancel()
-
-    anyio.run(serve)
-
-
-async def _tell_when_ready(served: Any, ready: Callable[[str], None]) -> None:  # noqa: ANN401 - uvicorn is imported late
-    while not served.started:  # noqa: ASYNC110 - uvicorn sets no event
-        await anyio.sleep(0.05)
-    port = served.servers[0].sockets[0].getsockname()[1]
-    ready(f"http://{HOST}:{port}/mcp")
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+    with socket.socket() as listening:
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((HOST, port))
+            listening.listen()
+        except OSError as error:
+            raise CommandRefusedError(
+                f"Port {port} of {HOST} cannot be had ({error.strerror}); name another with --http, or 0 for a free one."
+            ) from None
+        ready(f"http://{HOST}:{listening.getsockname()[1]}/mcp")
+        anyio.run(lambda: uvicorn.Server(config).serve(sockets=[listening]))
 
 
 def guarded(app: App, token: str) -> App:
-    """Return an app that answers 401 to every request without the token. It is compared in constant time."""
+    """Return an app that answers 401 to every request without the token. It is compared in constant time.
+
+    Websockets, which this server has none of, are refused by the same answer.
+    """
     wanted = f"Bearer {token}".encode()
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
         headers = cast("Iterable[tuple[bytes, bytes]]", scope.get("headers") or ())
         given = next((value for name, value in headers if name == b"authorization"), b"")
-        if scope["type"] != "http" or hmac.compare_digest(given, wanted):
+        if scope["type"] == "lifespan" or hmac.compare_digest(given, wanted):
             await app(scope, receive, send)
             return
         told = [(b"www-authenticate", b"Bearer"), (b"content-type", b"text/plain")]
@@ -117,20 +162,32 @@ def http_token(file: Path | None) -> tuple[str, str]:
 
     Raises CommandRefusedError if it is too short, or if others can read the file.
     """
-    given = os.environ.get(TOKEN_VARIABLE)
+    given = os.environ.get(TOKEN_VARIABLE, "").strip()
     if given:
         return _long_enough(given, TOKEN_VARIABLE), f"the variable {TOKEN_VARIABLE}"
     if file is None:
         raise CommandRefusedError(f"--http needs a token: set {TOKEN_VARIABLE}, or name a file with --token-file.")
-    if not file.exists():
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(secrets.token_urlsafe(32) + "\n")
-    if file.stat().st_mode & 0o077:
+    try:
+        if not file.exists():
+            _make_token(file)
+        others, token = file.stat().st_mode & 0o077, file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise CommandRefusedError(
+            f"The token file {file} cannot be used ({why}); name another with --token-file."
+        ) from None
+    if others:
         raise CommandRefusedError(
             f"Others can read {file}; run `chmod 600 {file}`, and make a new token if they might have."
         )
-    return _long_enough(file.read_text(encoding="utf-8").strip(), str(file)), str(file)
+    return _long_enough(token, str(file)), str(file)
+
+
+def _make_token(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(secrets.token_urlsafe(32) + "\n")
 
 
 def _long_enough(token: str, place: str) -> str:

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
 
+import anyio
+import anyio.to_thread
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
@@ -154,12 +156,19 @@ def add_talking_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
 @asynccontextmanager
 async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, OpenAIClient]]:
-    """Open the way to a stack's server. A tunnel and tokens block, so they are made in a thread."""
+    """Open the way to a stack's server. A tunnel and tokens block, so they are made in a thread.
+
+    A cancelled call waits until the tunnel is open, and closes it: a thread cannot be ended in between.
+    """
     outputs = await asyncio.to_thread(stack_outputs, stack)
-    with ExitStack() as opened:
-        access: ServerAccess = await asyncio.to_thread(opened.enter_context, open_stack_access(outputs))
+    opening = open_stack_access(outputs)
+    access: ServerAccess = await anyio.to_thread.run_sync(opening.__enter__)
+    try:
         async with OpenAIClient(access.base_url, access.headers) as client:
             yield outputs, client
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(opening.__exit__, None, None, None)
 
 
 def _figures(scrape: Scrape) -> dict[str, float]:

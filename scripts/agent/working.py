@@ -16,7 +16,7 @@ from scripts.pulumi import engine
 RESULTS: Final = Path(".work") / "agent"
 """Folder of the project in which benchmarks lie."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
-_BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[\w.-]+)*/?")
+_BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
 
 ResultName = Annotated[
     str, Field(description="Name of the results: letters, digits and -.", pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
@@ -38,7 +38,7 @@ def add_working_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
 
 def _add_smoke(server: MCPServer[Any], bench: Workbench) -> None:
-    @server.tool(annotations=ASKS)
+    @server.tool(annotations=CHANGES)
     async def smoke(*, context: Context[Any, Any], stack: Stack) -> CommandAnswer:
         """Check a deployed server's health, API and speed against the stack's thresholds. Sends about 20 requests."""
         with sentences(bench):
@@ -48,16 +48,19 @@ def _add_smoke(server: MCPServer[Any], bench: Workbench) -> None:
 
 
 def _add_bench(server: MCPServer[Any], bench: Workbench) -> None:
-    @server.tool(annotations=ASKS)
+    @server.tool(annotations=CHANGES)
     async def benchmark(
         *,
         context: Context[Any, Any],
         stack: Stack,
         name: ResultName,
-        concurrency: Annotated[list[int] | None, Field(max_length=12)] = None,
-        input_tokens: Annotated[int | None, Field(ge=1)] = None,
-        output_tokens: Annotated[int | None, Field(ge=1)] = None,
-        requests: Annotated[int | None, Field(ge=1, le=10_000)] = None,
+        concurrency: Annotated[
+            list[Annotated[int, Field(ge=1, le=4096)]] | None,
+            Field(description="Requests in flight, a point each.", max_length=12),
+        ] = None,
+        input_tokens: Annotated[int | None, Field(description="Length of a prompt.", ge=1)] = None,
+        output_tokens: Annotated[int | None, Field(description="Length of an answer.", ge=1)] = None,
+        requests: Annotated[int | None, Field(description="Requests of each point.", ge=1, le=10_000)] = None,
     ) -> CommandAnswer:
         """Measure a deployed server under load, and keep the results under a name. Without figures: the quick sweep of 8 points."""
         with sentences(bench):
@@ -86,12 +89,13 @@ def _add_staging(server: MCPServer[Any], bench: Workbench) -> None:
         *,
         context: Context[Any, Any],
         stack: Stack,
-        revision: str | None = None,
+        revision: Annotated[str | None, Field(description="Branch, tag or commit of the hub; main without it.")] = None,
         source: Annotated[str | None, Field(description="gs://BUCKET/PREFIX instead of the hub.")] = None,
     ) -> CommandAnswer:
         """Copy the stack's weights into its bucket, from the hub or from another bucket. Files that are there already are kept."""
         with sentences(bench):
             bench.require("stage")
+            bench.purse.require_left()
             if source is not None and not _BUCKET_FOLDER.fullmatch(source):
                 raise CommandRefusedError(
                     f"source is {source[:80]!r}; it must be gs://BUCKET/PREFIX. Folders of this machine are for people."
@@ -118,7 +122,12 @@ def _add_recovery(server: MCPServer[Any], bench: Workbench) -> None:
     may_change = bench.permissions.allows("recover")
 
     @server.tool(annotations=CHANGES if may_change else ASKS)
-    async def recover(*, context: Context[Any, Any], stack: Stack, dry_run: bool = True) -> CommandAnswer:
+    async def recover(
+        *,
+        context: Context[Any, Any],
+        stack: Stack,
+        dry_run: Annotated[bool, Field(description="Only look. False needs the permission recover.")] = True,
+    ) -> CommandAnswer:
         """Look for what an interrupted run made and did not record; with `dry_run` false, where allowed, take it into the state."""
         with sentences(bench):
             if not dry_run:

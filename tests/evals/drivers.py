@@ -21,7 +21,7 @@ class Driver(Protocol):
         ...
 
 
-async def use(client: Client, done: Transcript, tool: str, **arguments: Any) -> dict[str, Any]:
+async def use(client: Client, done: Transcript, tool: str, /, **arguments: Any) -> dict[str, Any]:
     """Call a tool, record it, and return its structured content; empty if it was refused."""
     result = await client.call_tool(tool, arguments)
     content = dict(result.structured_content or {})
@@ -146,4 +146,4 @@ async def _called(client: Client, done: Transcript, call: Any) -> None:
         arguments = json.loads(call.function.arguments or "{}")
     except ValueError:
         arguments = {}
-    await use(client, done, call.function.name, **arguments)
+    await use(client, done, call.function.name, **(arguments if isinstance(arguments, dict) else {}))

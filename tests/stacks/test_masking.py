@@ -17,6 +17,9 @@ from stacks.masking import MASK, masked
         "ya29.canary0123456789",
         "eyJhbGciOi.canary0123456789.x",
         "the secret of the stack: canary-of-the-stack",
+        "my-own_API-KEY : canary0123456789",
+        "-----BEGIN RSA PRIVATE KEY-----\ncanary0123\ncanary4567\n-----END RSA PRIVATE KEY-----\nand more",
+        "-----BEGIN PRIVATE KEY-----\ncanary that is cut off",
     ],
 )
 def test_a_secret_is_masked(text):
@@ -37,3 +40,10 @@ def test_a_secret_is_masked(text):
 )
 def test_what_is_no_secret_stays(text):
     assert masked(text, ["", "x"]) == text
+
+
+@pytest.mark.parametrize("word", ["a-", "token-", "eyJ", "-----BEGIN A "])
+def test_a_long_line_of_a_stranger_is_searched_in_a_time_that_grows_with_its_length(word):
+    """With the square of its length, `a-` takes an hour here and holds a server up that long."""
+    text = word * (300_000 // len(word))
+    assert masked(text) == text

@@ -3,10 +3,10 @@
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -27,6 +27,8 @@ from scripts.agent.untrusted import MOST_CHARACTERS, untrusted
 from scripts.agent.workbench import CommandAnswer, Workbench
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
+from tests.evals import drivers
+from tests.evals.tasks import Transcript
 
 ROOT = Path(__file__).parents[3]
 REPORTED = {
@@ -47,7 +49,9 @@ REPORTED = {
         "get_system_status",
         "get_endpoint",
         "get_vllm_endpoint",
+        "get_active_models",
         "get_model_details",
+        "get_system_details",
         "verify_model_health",
         "run_benchmark",
     ),
@@ -335,24 +339,56 @@ def test_a_place_without_such_a_machine_is_refused(monkeypatch):
 # What a plan holds for.
 
 
-def test_a_plan_holds_for_program_settings_state_and_image(monkeypatch, tmp_path):
-    for room in ("components", "contracts"):
-        (tmp_path / room).mkdir()
+def test_a_plan_holds_for_program_settings_backend_state_and_image(monkeypatch, tmp_path):
+    for room in ("components", "contracts", "images/own"):
+        (tmp_path / room).mkdir(parents=True)
         (tmp_path / room / "a.py").write_text("x = 1\n")
-    shutil.copy(ROOT / "Pulumi.l4-qat.yaml", tmp_path)
     (tmp_path / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
-    state = ["{}"]
+    settings = (ROOT / "Pulumi.l4-qat.yaml").read_text()
+    image = f"{{ repository: me/mine, digest: 'sha256:{'a' * 64}', buildContext: images/own }}"
+    settings += f"  gemma-serving:image: {image}\n  gemma-serving:prices: prices.json\n"
+    (tmp_path / "Pulumi.l4-qat.yaml").write_text(settings)
+    (tmp_path / "prices.json").write_text("{}")
+    said = {"stack": "{}", "whoami": '{"url": "file:///one"}'}
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
+    monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(engine, "query", lambda *_, **__: state[0])
+    monkeypatch.setattr(engine, "query", lambda words, **_: said[words[0]])
     before = identity_of("l4-qat")
     assert identity_of("l4-qat") == before
-    (tmp_path / "components" / "a.py").write_text("x = 2\n")
-    assert identity_of("l4-qat").changed_since(before) == ["the program's files changed"]
-    (tmp_path / "components" / "a.py").write_text("x = 1\n")
-    state[0] = '{"deployment": {}}'
-    assert identity_of("l4-qat").changed_since(before) == ["the stack was deployed or refreshed"]
-    state[0] = "{}"
-    with (tmp_path / "Pulumi.l4-qat.yaml").open("a") as file:
-        file.write("\n# a comment\n")
-    assert identity_of("l4-qat").changed_since(before) == ["the stack's settings changed"]
+    named = "the stack's settings, or a file that they name, changed"
+    for file, meaning in (
+        ("components/a.py", "the program's files changed"),
+        ("Pulumi.l4-qat.yaml", named),
+        ("images/own/a.py", named),
+        ("prices.json", named),
+    ):
+        text = (tmp_path / file).read_text()
+        (tmp_path / file).write_text(text + "\n")
+        assert identity_of("l4-qat").changed_since(before) == [meaning], file
+        (tmp_path / file).write_text(text)
+    for command, text, meaning in (
+        ("stack", '{"deployment": {}}', "the stack was deployed or refreshed"),
+        ("whoami", '{"url": "file:///two"}', "another backend or account is logged in"),
+    ):
+        was, said[command] = said[command], text
+        assert identity_of("l4-qat").changed_since(before) == [meaning]
+        said[command] = was
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///three")
+    assert identity_of("l4-qat").changed_since(before) == ["another backend or account is logged in"]
+
+
+# Evaluations.
+
+
+@pytest.mark.parametrize("given", ['{"tool": "x", "client": 1, "done": 2}', "[1]", "no json", ""])
+def test_a_model_that_names_arguments_at_random_does_not_end_the_evaluation(everything, given):
+    asked = SimpleNamespace(function=SimpleNamespace(name="explain_finding", arguments=given))
+    done = Transcript()
+
+    async def ask():
+        async with Client(everything) as client:
+            await drivers._called(client, done, asked)
+
+    anyio.run(ask)
+    assert [use.is_error for use in done.uses] == [True]

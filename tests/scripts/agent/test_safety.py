@@ -2,108 +2,20 @@
 
 import json
 import stat
-from dataclasses import replace
 
 import anyio
 import pytest
-from mcp import types
 from mcp.client.client import Client
 
 from scripts.agent import changing, deleting, working
 from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.permissions import CHANGES, Permissions, parse_permissions
-from scripts.agent.plans import VALID_S, KeptPlan, PlanIdentity, PlanShelf, step_hashes
-from scripts.agent.programs import ProgramResult
+from scripts.agent.plans import VALID_S, PlanShelf
 from scripts.agent.purse import Purse
 from scripts.agent.recording import Recorder
 from scripts.agent.server import build
-from scripts.agent.workbench import Workbench
 from scripts.errors import CommandRefusedError, ScriptError
-
-STACK = "l4-qat"
-CANARY = "hf_canary0123456789abcdef"
-PREVIEW = {
-    "steps": [{"op": "create", "urn": "urn:pulumi:s::p::t::bucket", "newState": {"type": "t", "inputs": {"a": 1}}}]
-}
-IDENTITY = PlanIdentity(stack=STACK, program="p", settings="s", state="t", image="i")
-
-
-def identity(**changes):
-    return replace(IDENTITY, **changes)
-
-
-def kept(**changes):
-    values = {"identity": IDENTITY, "steps": step_hashes(PREVIEW), "refresh": False, "usd_per_hour": 2.0, "made_s": 0.0}
-    return KeptPlan(**{**values, **changes})
-
-
-class Commands:
-    """Stands in for the processes: keeps what was run."""
-
-    def __init__(self, monkeypatch, documents=None, code=0):
-        self.run, self.documents, self.code = [], documents or {}, code
-        self.hold, self.preview = None, PREVIEW
-
-        async def run_program(argv, *, on_line=None, secrets=(), watch=None, grace_s=0.0):
-            self.run.append([str(part) for part in argv])
-            if on_line is not None:
-                await on_line("working")
-            if self.hold is not None:
-                self.hold.set()
-                await anyio.sleep_forever()
-            name = str(argv[2]).removeprefix("scripts.") if len(argv) > 2 else ""
-            document = self.preview if argv[1] == "preview" else self.documents.get(name, {"ok": True})
-            return ProgramResult(
-                exit_code=self.code, printed=json.dumps(document), said=("said",), secrets=tuple(secrets)
-            )
-
-        for module in ("scripts.agent.workbench", "scripts.agent.changing"):
-            monkeypatch.setattr(f"{module}.run_program", run_program)
-
-
-@pytest.fixture
-def commands(monkeypatch):
-    monkeypatch.setattr(changing, "identity_of", lambda _stack: IDENTITY)
-    monkeypatch.setattr(changing, "most_usd_per_hour", lambda _stack: 2.0)
-    monkeypatch.setattr(changing, "stack_locks", lambda _stack: ())
-    monkeypatch.setattr(changing.engine, "pulumi", lambda: "pulumi")
-    return Commands(monkeypatch)
-
-
-@pytest.fixture
-def bench_of():
-    def make(allow="", **purse):
-        shelf = PlanShelf(clock=lambda: 0.0)
-        return Workbench(permissions=parse_permissions(allow), purse=Purse(**purse), shelf=shelf, secrets=(CANARY,))
-
-    return make
-
-
-@pytest.fixture
-def audit(tmp_path):
-    return AuditFile(path=tmp_path / "audit.jsonl")
-
-
-def lines(audit):
-    return [json.loads(line) for line in audit.path.read_text().splitlines()]
-
-
-def answering(action, content=None):
-    async def answer(_context, _params):
-        return types.ElicitResult(action=action, content=content)
-
-    return answer
-
-
-async def call(server, tool, arguments, **client):
-    async with Client(server, **client) as one:
-        return await one.call_tool(tool, arguments)
-
-
-async def names(server, **client):
-    async with Client(server, **client) as one:
-        return {tool.name for tool in (await one.list_tools()).tools}
-
+from tests.scripts.agent.conftest import CANARY, IDENTITY, PREVIEW, STACK, answering, call, identity, kept, lines, names
 
 READING = {
     *(
@@ -152,7 +64,7 @@ def test_an_unknown_permission_is_refused_with_the_list():
 def test_a_tool_that_is_not_there_cannot_be_called(bench_of, audit, commands):
     server = build(bench_of(), audit)
     for tool, arguments in (
-        ("up", {"plan_id": IDENTITY.plan_id}),
+        ("up", {"plan_id": kept().plan_id}),
         ("teardown", {"stack": STACK}),
         ("rollout", {"stack": STACK}),
     ):
@@ -256,7 +168,7 @@ def test_up_runs_the_plan_once(bench_of, audit, commands):
     assert len(commands.run) == 2
 
 
-@pytest.mark.parametrize("what", ["program", "settings", "state", "image"])
+@pytest.mark.parametrize("what", ["program", "settings", "backend", "state", "image"])
 def test_a_stale_plan_is_refused(bench_of, audit, commands, monkeypatch, what):
     bench = bench_of("up")
     plan_id = bench.shelf.keep(kept())
@@ -293,16 +205,17 @@ def test_a_plan_that_is_too_old_or_unknown_is_refused():
     plan_id = shelf.keep(kept())
     with pytest.raises(CommandRefusedError, match="is 61 min old"):
         shelf.take(plan_id, IDENTITY)
-    with pytest.raises(CommandRefusedError, match=f"There is no plan 'plan-0'; this server has made: {plan_id}"):
+    with pytest.raises(
+        CommandRefusedError, match=f"There is no plan 'plan-0'; the newest of this server are: {plan_id}"
+    ):
         shelf.take("plan-0", IDENTITY)
 
 
 def test_the_id_names_everything_that_a_plan_holds_for():
-    ids = {
-        IDENTITY.plan_id,
-        *(identity(**{field: "x"}).plan_id for field in ("stack", "program", "settings", "state", "image")),
-    }
-    assert len(ids) == 6
+    fields = ("stack", "program", "settings", "backend", "state", "image")
+    plans = [kept(), *(kept(identity=identity(**{field: "x"})) for field in fields)]
+    plans += [kept(steps=("x",)), kept(refresh=True), kept(usd_per_hour=3.0)]
+    assert len({plan.plan_id for plan in plans}) == len(plans)
 
 
 def test_a_change_during_the_preview_makes_no_plan(bench_of, audit, commands, monkeypatch):
@@ -450,7 +363,10 @@ def test_results_lie_in_their_folder_only(name):
         working._folder(name)
 
 
-@pytest.mark.parametrize("source", ["/home/me/.ssh", "file:///x", "gs://b/../c", "gs://B", "--help"])
+@pytest.mark.parametrize(
+    "source",
+    ["/home/me/.ssh", "file:///x", "gs://bucket/../c", "gs://bucket/..", "gs://bucket/a/./b", "gs://B", "--help"],
+)
 def test_weights_come_from_the_hub_or_a_bucket_only(bench_of, audit, commands, source):
     found = anyio.run(
         lambda: call(build(bench_of("stage"), audit), "stage_weights", {"stack": STACK, "source": source})

@@ -1,0 +1,105 @@
+"""Stand-ins of the agent's tests: processes, the audit file, a client that asks its person."""
+
+import json
+from dataclasses import replace
+
+import anyio
+import pytest
+from mcp import types
+from mcp.client.client import Client
+
+from scripts.agent import changing
+from scripts.agent.audit import AuditFile
+from scripts.agent.permissions import parse_permissions
+from scripts.agent.plans import KeptPlan, PlanIdentity, PlanShelf, step_hashes
+from scripts.agent.programs import ProgramResult
+from scripts.agent.purse import Purse
+from scripts.agent.workbench import Workbench
+
+STACK = "l4-qat"
+CANARY = "hf_canary0123456789abcdef"
+PREVIEW = {
+    "steps": [{"op": "create", "urn": "urn:pulumi:s::p::t::bucket", "newState": {"type": "t", "inputs": {"a": 1}}}]
+}
+IDENTITY = PlanIdentity(stack=STACK, program="p", settings="s", backend="b", state="t", image="i")
+
+
+def identity(**changes):
+    return replace(IDENTITY, **changes)
+
+
+def kept(**changes):
+    values = {"identity": IDENTITY, "steps": step_hashes(PREVIEW), "refresh": False, "usd_per_hour": 2.0, "made_s": 0.0}
+    return KeptPlan(**{**values, **changes})
+
+
+class Commands:
+    """Stands in for the processes: keeps what was run."""
+
+    def __init__(self, monkeypatch, documents=None, code=0):
+        self.run, self.documents, self.code = [], documents or {}, code
+        self.hold, self.preview, self.up_code = None, PREVIEW, None
+
+        async def run_program(argv, *, on_line=None, secrets=(), watch=None, grace_s=0.0):
+            self.run.append([str(part) for part in argv])
+            if on_line is not None:
+                await on_line("working")
+            if self.hold is not None:
+                self.hold.set()
+                await anyio.sleep_forever()
+            name = str(argv[2]).removeprefix("scripts.") if len(argv) > 2 else ""
+            document = self.preview if argv[1] == "preview" else self.documents.get(name, {"ok": True})
+            changes = argv[1] == "up" and self.up_code is not None
+            return ProgramResult(
+                exit_code=self.up_code if changes else self.code,
+                printed=json.dumps(document),
+                said=("said",),
+                secrets=tuple(secrets),
+            )
+
+        for module in ("scripts.agent.workbench", "scripts.agent.changing"):
+            monkeypatch.setattr(f"{module}.run_program", run_program)
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    monkeypatch.setattr(changing, "identity_of", lambda _stack: IDENTITY)
+    monkeypatch.setattr(changing, "most_usd_per_hour", lambda _stack: 2.0)
+    monkeypatch.setattr(changing, "stack_locks", lambda _stack: ())
+    monkeypatch.setattr(changing.engine, "pulumi", lambda: "pulumi")
+    return Commands(monkeypatch)
+
+
+@pytest.fixture
+def bench_of():
+    def make(allow="", *, secrets=(CANARY,), **purse):
+        shelf = PlanShelf(clock=lambda: 0.0)
+        return Workbench(permissions=parse_permissions(allow), purse=Purse(**purse), shelf=shelf, secrets=secrets)
+
+    return make
+
+
+@pytest.fixture
+def audit(tmp_path):
+    return AuditFile(path=tmp_path / "audit.jsonl")
+
+
+def lines(audit):
+    return [json.loads(line) for line in audit.path.read_text().splitlines()]
+
+
+def answering(action, content=None):
+    async def answer(_context, _params):
+        return types.ElicitResult(action=action, content=content)
+
+    return answer
+
+
+async def call(server, tool, arguments, **client):
+    async with Client(server, **client) as one:
+        return await one.call_tool(tool, arguments)
+
+
+async def names(server, **client):
+    async with Client(server, **client) as one:
+        return {tool.name for tool in (await one.list_tools()).tools}

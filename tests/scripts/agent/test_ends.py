@@ -1,0 +1,133 @@
+"""How a server ends: SIGTERM and Ctrl-C while a call runs, the client still there. The command that runs gets what Ctrl-C sends."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from scripts.agent.programs import TOKEN_VARIABLE
+
+ROOT = Path(__file__).parents[3]
+TOKEN = "a-token-of-the-tests-0123456789"
+LIMIT_S = 120
+SERVER = """
+import sys
+import scripts.agent.workbench as workbench
+workbench.script = lambda *_: [sys.executable, "-c", sys.argv[1], sys.argv[2]]
+from scripts.agent.__main__ import COMMAND
+from scripts.cli.command import run_command
+sys.exit(run_command(COMMAND, sys.argv[3:]))
+"""
+WORKS = """
+import os, signal, sys, time
+def told(number, _frame):
+    write(signal.Signals(number).name)
+    time.sleep(0.3)
+    write("ended")
+    sys.exit(130)
+def write(word):
+    with open(sys.argv[1], "a") as file:
+        file.write(word + "\\n")
+signal.signal(signal.SIGINT, told)
+write("works")
+while True:
+    time.sleep(0.05)
+"""
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
+}
+READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "status", "arguments": {}}}
+
+
+@pytest.fixture
+def server(tmp_path):
+    started = []
+
+    def start(*options):
+        words = [str(tmp_path / "told"), "--audit", str(tmp_path / "audit"), *options]
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, WORKS, *words],
+            cwd=ROOT,
+            env={**os.environ, TOKEN_VARIABLE: TOKEN, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ended_by(process, number, told):
+    """Send a signal when the command works, and return what it was told and the server's last words."""
+    end = time.monotonic() + LIMIT_S
+    while not told.exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(number)
+    process.wait(LIMIT_S)
+    return told.read_text().split(), process.stderr.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_server_whose_client_keeps_its_input_open(server, tmp_path, number):
+    process = server()
+    for message in (INITIALIZE, READY, CALL):
+        process.stdin.write(json.dumps(message) + "\n")
+        process.stdin.flush()
+    heard, said = ended_by(process, number, tmp_path / "told")
+    assert heard == ["works", "SIGINT", "ended"]
+    assert process.returncode == 130, said
+    assert "interrupted. What it had begun was ended as Ctrl-C ends it" in said
+    assert outcomes(tmp_path) == ["begun", "cancelled"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_server_of_http_without_a_traceback(server, tmp_path, number):
+    process = server("--http", "0")
+    url = next(found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/mcp", line)))
+    headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream"}
+    with httpx2.Client(headers=headers, timeout=LIMIT_S) as client:
+        answer = client.post(url, json=INITIALIZE)
+        client.headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+        client.post(url, json=READY)
+        for name, value, status in (("host", "evil.example", 421), ("origin", "http://evil.example", 403)):
+            assert client.post(url, json=READY, headers={name: value}).status_code == status
+        assert client.post(url, json=READY, headers={"authorization": "Bearer other"}).status_code == 401
+
+        def call():
+            with contextlib.suppress(httpx2.HTTPError):
+                client.post(url, json=CALL)
+
+        calling = threading.Thread(target=call)
+        calling.start()
+        heard, said = ended_by(process, number, tmp_path / "told")
+        calling.join()
+    assert heard == ["works", "SIGINT", "ended"]
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert TOKEN not in said
+    assert outcomes(tmp_path) == ["begun", "cancelled"]
+
+
+def outcomes(tmp_path):
+    return [json.loads(line)["outcome"] for line in (tmp_path / "audit").read_text().splitlines()]
