@@ -299,9 +299,10 @@ class Queue(ApiService):
             try:
                 await self._cloud.runtimes.machines.boot(spec)
             except MachineFailedError as error:
-                self._store.put(
-                    NODES, node, {**document, "health": "UNHEALTHY_TENSORFLOW", "healthDescription": str(error)}
-                )
+                current = self._store.get(NODES, node)  # it may have been changed or deleted during the boot
+                if current is not None and current.get("id") == document.get("id"):
+                    ill = {"health": "UNHEALTHY_TENSORFLOW", "healthDescription": str(error)}
+                    self._store.put(NODES, node, {**current, **ill})
 
     def _stop(self, node: str, *, owner: str) -> None:
         """Power off the machine if the node belongs to this queued resource."""

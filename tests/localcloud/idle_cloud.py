@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, Options, RuntimeFactory, open_cloud
 from localcloud.world import run_words
 from localcloud.world.cloud import Cloud, Runtimes
-from localcloud.world.runtime import MachineSpec, RevisionFailedError, RevisionSpec
+from localcloud.world.runtime import MachineFailedError, MachineSpec, RevisionFailedError, RevisionSpec
 from localcloud.world.scenario import Scenario
 
 _START_LIMIT_S = 60.0
@@ -112,6 +112,25 @@ class IdleMachines:
         await asyncio.sleep(0)
         self.machines.pop(name, None)
         self.metadata.pop(name, None)
+
+
+class FailingMachines(IdleMachines):
+    """Machines that fail to boot, when `fail` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.fail, self.stopped = asyncio.Event(), asyncio.Event(), threading.Event()
+
+    async def boot(self, machine: MachineSpec) -> None:
+        """Wait, then fail."""
+        self.begun.set()
+        await self.fail.wait()
+        raise MachineFailedError(f"{machine.name} did not boot")
+
+    async def stop(self, name: str) -> None:
+        """Note the end of the boot: a machine is stopped after it."""
+        self.stopped.set()
+        await super().stop(name)
 
 
 def idle_runtimes(_cloud: Cloud) -> Runtimes:

@@ -1,7 +1,5 @@
 """Instances with TPUs of Compute Engine, through Google's own client: states, waits, quotas, refusals, changes with fingerprints."""
 
-import asyncio
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +12,6 @@ from googleapiclient import discovery
 from googleapiclient.errors import HttpError
 
 from localcloud.world.cloud import Runtimes
-from localcloud.world.runtime import MachineFailedError, MachineSpec
 from localcloud.world.scenario import ComputeTpu, Scenario, Tpu, TpuZone
 from tests.localcloud import idle_cloud
 from tests.localcloud.conftest import IMAGES
@@ -102,22 +99,6 @@ class Google:
         assert text in caught.value.reason
 
 
-class FailingMachines(idle_cloud.IdleMachines):
-    """Machines that fail to boot, when `fail` is set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fail, self.stopped = asyncio.Event(), threading.Event()
-
-    async def boot(self, machine: MachineSpec) -> None:
-        await self.fail.wait()
-        raise MachineFailedError(f"{machine.name} did not boot")
-
-    async def stop(self, name: str) -> None:
-        self.stopped.set()
-        await super().stop(name)
-
-
 @contextmanager
 def opened(
     speed: float = 600,
@@ -190,7 +171,7 @@ class TestLife:
             assert google.done(stop)["status"] == "DONE"
 
     def test_a_boot_that_fails_after_the_deletion_does_not_bring_the_instance_back(self):
-        machines = FailingMachines()
+        machines = idle_cloud.FailingMachines()
         with opened(machines=machines) as google:
             google.make()
             google.until("RUNNING")

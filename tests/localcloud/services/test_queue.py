@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -147,6 +148,24 @@ class TestOrder:
             cloud.create()
 
         directly(check)
+
+    def test_a_boot_that_fails_after_the_deletion_does_not_bring_the_node_back(self):
+        async def main():
+            with TemporaryDirectory() as folder:
+                direct, machines = Direct(Path(folder), Scenario()), idle_cloud.FailingMachines()
+                direct.cloud.attach(replace(direct.cloud.runtimes, machines=machines))
+                direct.create()
+                direct.advance(200)
+                await machines.begun.wait()
+                direct.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
+                direct.advance(10)
+                assert direct.call("GET", f"{ZONE}/nodes") == {}
+                machines.fail.set()
+                assert await asyncio.to_thread(machines.stopped.wait, 60)
+                assert direct.call("GET", f"{ZONE}/nodes") == {}
+                await direct.cloud.close()
+
+        asyncio.run(main())
 
     def test_without_capacity_it_waits_until_its_validity_ends(self):
         def check(cloud):
