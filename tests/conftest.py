@@ -1,6 +1,7 @@
 """Programs and components are declared against Pulumi's mocks; what they declare is recorded."""
 
 import asyncio
+import signal
 from dataclasses import dataclass, field
 
 import pulumi
@@ -13,6 +14,12 @@ from contracts.labels import Ownership
 settings.register_profile("project", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile("project")
+
+
+def pytest_configure():
+    """Let Ctrl-C reach what the tests start: a suite that a shell runs in the background would pass on that it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass

@@ -53,7 +53,7 @@ def launch() -> int:
 
 def serve_forever() -> NoReturn:
     """Run the agent in this process."""
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # so that files in memory are deleted at the end
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files in memory are deleted at the end
     metadata, latest = MetadataClient(), LatestDocument()
     publisher = PhasePublisher(metadata)
     shipper = LogShipper(metadata, publisher.mask)

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -291,13 +292,15 @@ class Machine:
         return [json.loads(line) for line in lines if line.startswith("[")]
 
     def stop_agent(self) -> None:
-        with suppress(OSError, ValueError):
-            os.kill(int((self.root / "agent.pid").read_text()), 15)
+        """End the agent as `systemctl stop` does, and wait for it."""
+        self._end_agent(signal.SIGTERM)
 
     def kill_agent(self) -> None:
         """End the agent as `kill -9` does, and wait for it."""
+        self._end_agent(signal.SIGKILL)
+
+    def _end_agent(self, number: signal.Signals) -> None:
         pid = int((self.root / "agent.pid").read_text())
-        os.kill(pid, 9)
         stat = Path(f"/proc/{pid}/stat")
 
         def ended() -> bool:
@@ -305,6 +308,8 @@ class Machine:
                 return stat.read_text().rpartition(")")[2].split()[0] == "Z"
             return True
 
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
         eventually(ended, "the agent ends")
 
     def cut_power(self) -> None:
@@ -314,7 +319,8 @@ class Machine:
             os.kill(json.loads((self.root / "gemma-serving.json").read_text())["pid"], 9)
 
     def close(self) -> None:
-        self.stop_agent()
+        if (self.root / "agent.pid").exists():
+            self.stop_agent()
         with suppress(OSError, ValueError):
             os.kill(json.loads((self.root / "gemma-serving.json").read_text())["pid"], 9)
         self.server.shutdown()

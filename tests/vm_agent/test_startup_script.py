@@ -3,6 +3,7 @@
 import ast
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -294,6 +295,18 @@ def test_an_unreadable_secret_is_told_before_the_old_server_is_touched(machine: 
     assert "Cannot read secret projects/p/secrets/other/versions/1: " in machine.guest()["detail"]
     assert "403 Permission denied on resource" in machine.guest()["detail"]
     assert "stop" not in [call[0] for call in machine.docker_calls()]
+
+
+def test_an_agent_that_inherits_an_ignored_ctrl_c_ends_when_it_is_stopped(machine: Machine):
+    """Whatever a shell starts in the background inherits it."""
+    text_hash = machine.set_document(document(free_port()))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        machine.boot()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    machine.stop_agent()
 
 
 def test_a_restarted_agent_takes_over_the_running_server(machine: Machine):
