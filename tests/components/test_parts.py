@@ -156,7 +156,8 @@ def test_a_bucket_that_is_retained_says_so(declare, ownership, retain):
 
 def test_an_archiver_may_write_the_folder_of_archives_alone(declare, ownership):
     recorder, _ = declare(lambda: ModelBucket("models", bucket_args(ownership, archivers=READERS)).bucket)
-    reader, archiver = recorder.all("bucketIAMMember")
+    # The resources are declared at the same time, so that their order says nothing.
+    reader, archiver = sorted(recorder.all("bucketIAMMember"), key=lambda grant: grant.name)
     assert (reader.inputs["role"], "condition" in reader.inputs) == ("roles/storage.objectViewer", False)
     assert archiver.inputs["role"] == "roles/storage.objectUser"
     folder = "projects/_/buckets/my-project-models/objects/compile-cache/"

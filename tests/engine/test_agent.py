@@ -174,6 +174,7 @@ def test_a_stack_is_planned_deployed_checked_measured_and_kept_until_a_person_ty
 def test_a_cancelled_up_leaves_what_ctrl_c_leaves_and_two_agents_are_kept_apart(ready):
     """The request waits for capacity: the second agent is told who holds the lock, and the next plan goes on with the same request."""
     zone = {"accelerator_types": ["v6e-1"], "flex_start": True}
+    ready.wait_for_capacity(TPU)
     ready.change_scenario({"tpu": {"zones": {"us-east5-a": {**zone, "capacity": {"v6e-1": 0}}}}})
 
     async def cancelled():
