@@ -17,6 +17,16 @@ HASH_VARIABLE: Final = "GEMMA_SERVING_WEIGHTS"
 _WEIGHTS_SUFFIX: Final = ".safetensors"
 
 
+def folder_uri(bucket: str, folder: str) -> str:
+    """Return the URI of a folder of a bucket; the bucket's, if the weights lie in no folder."""
+    return f"gs://{bucket}/{folder}".rstrip("/")
+
+
+def object_name(folder: str, file: str) -> str:
+    """Return the name of the object with a file of the weights, for a folder without slashes at its ends or none."""
+    return f"{folder}/{file}" if folder else file
+
+
 def config_of(manifest: Mapping[str, object]) -> Mapping[str, object] | None:
     """Return the config.json that a manifest repeats; None if it was written before manifests did."""
     config = manifest.get("config")

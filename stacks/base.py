@@ -19,7 +19,7 @@ from components.stored_secret import (
 )
 from contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from contracts.labels import Ownership
-from contracts.staged_weights import HASH_VARIABLE
+from contracts.staged_weights import HASH_VARIABLE, folder_uri
 from planning.types import Plan
 from planning.vllm_args import VllmOptions, vllm_arguments
 from stacks.apis import apis_of
@@ -58,20 +58,20 @@ class Context:
         if mode == "streamer":
             return self.weights_uri
         folder = MEMORY_FOLDER if mode == "memory" else MODELS_FOLDER
-        return f"{folder}/{self.settings.weights_prefix}"
+        return f"{folder}/{self.settings.weights_prefix}".rstrip("/")
 
     @property
     def weights_uri(self) -> str:
         """Folder of the bucket with the weights, as gs://BUCKET/FOLDER."""
         bucket = self.settings.bucket.existing or self.names.bucket
-        return f"gs://{bucket}/{self.settings.weights_prefix}".rstrip("/")
+        return folder_uri(bucket, self.settings.weights_prefix)
 
     @property
     def weights_to_load(self) -> str:
         """What the server is told to load: the model's id at the hub, a folder of the container, or a folder of the bucket."""
         settings = self.settings
         if settings.streams_on_tpu:
-            return f"gs://{settings.bucket.existing or self.names.bucket}/{settings.weights_prefix}"
+            return self.weights_uri
         return self.model_path if settings.weights == "bucket" else settings.model
 
     @property

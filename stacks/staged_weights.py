@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 import pulumi
 
-from contracts.staged_weights import MANIFEST, manifest_hash
+from contracts.staged_weights import MANIFEST, folder_uri, manifest_hash, object_name
 from stacks.base import Context
 from stacks.google_calls import GoogleCallError, call
 from stacks.model_files import CONFIG
@@ -69,7 +69,7 @@ class StagedWeights:
     @property
     def folder(self) -> str:
         """The folder's URI."""
-        return f"gs://{self.bucket}/{self.prefix}".rstrip("/")
+        return folder_uri(self.bucket, self.prefix)
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
         """Raise WeightsNotStagedError if no checkpoint is staged; in a preview, warn. What cannot be told stops nothing."""
@@ -104,7 +104,7 @@ class StagedWeights:
         """Return how the staged weights differ from those that the settings name. Asks only if they name some."""
         if self.manifest is None:
             return None
-        path = f"storage/v1/b/{self.bucket}/o/{quote(self._object(MANIFEST), safe='')}?alt=media"
+        path = f"storage/v1/b/{self.bucket}/o/{quote(object_name(self.prefix, MANIFEST), safe='')}?alt=media"
         staged = manifest_hash(await call("storage", path, project=self.project, limit_s=LIMIT_S))
         if staged == self.manifest:
             return None
@@ -116,7 +116,7 @@ class StagedWeights:
 
     async def _holds(self, file: str) -> bool:
         """Return whether the folder has a file; without a bucket it has none."""
-        name = self._object(file)
+        name = object_name(self.prefix, file)
         query = urlencode({"prefix": name, "fields": "items/name"})
         try:
             answer = await call(
@@ -128,6 +128,3 @@ class StagedWeights:
             raise
         items = cast("Sequence[Mapping[str, object]]", answer.get("items") or ())
         return any(item.get("name") == name for item in items)
-
-    def _object(self, file: str) -> str:
-        return f"{self.prefix}/{file}" if self.prefix else file

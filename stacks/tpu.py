@@ -12,6 +12,7 @@ from contracts.compile_cache import ARCHIVE_PREFIX, ArchiveSettings
 from contracts.labels import ALWAYS
 from contracts.outputs import Tunnel
 from contracts.serving_document import BucketWeights, ServingDocument
+from contracts.staged_weights import folder_uri
 from planning.server_flags import flag_table
 from planning.types import CapacityApiName
 from stacks.base import PORT, Context, Foundation, lay_foundation
@@ -210,7 +211,6 @@ def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
     bucket = foundation.bucket if is_copied else None
 
     def text(image: str, secrets: Mapping[str, str], bucket_name: str | None) -> str:
-        uri = f"gs://{bucket_name}/{settings.weights_prefix}"
         return ServingDocument(
             image=image,
             command=serving.command,
@@ -219,7 +219,9 @@ def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
             secret_environment=secrets,
             port=serving.port,
             shm_size_gib=_SHM_SIZE_GIB,
-            weights=BucketWeights(uri=uri, path=context.model_path) if bucket_name else None,
+            weights=BucketWeights(uri=folder_uri(bucket_name, settings.weights_prefix), path=context.model_path)
+            if bucket_name
+            else None,
         ).text()
 
     versions = {name: secret.version_name for name, secret in foundation.secrets.items()}

@@ -11,7 +11,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
 from contracts.outputs import StackOutputs
-from contracts.staged_weights import MANIFEST
+from contracts.staged_weights import MANIFEST, object_name
 from scripts.agent.hints import ASKS
 from scripts.agent.reading import Stack
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
@@ -183,12 +183,13 @@ def _weights(stack: str) -> WeightsAnswer:
     name = settings.bucket.existing or Names(project=settings.project, stack=stack).bucket
     prefix = settings.weights_prefix
     found = {
-        item: stored.size_bytes for item, stored in WeightsBucket(name, settings.project).objects(f"{prefix}/").items()
+        item: stored.size_bytes
+        for item, stored in WeightsBucket(name, settings.project).objects(object_name(prefix, "")).items()
     }
     return WeightsAnswer(
         bucket=name,
         prefix=prefix,
-        complete=f"{prefix}/{MANIFEST}" in found,
+        complete=object_name(prefix, MANIFEST) in found,
         files=untrusted(
             f"bucket {name}", "\n".join(f"{size:>14} {path}" for path, size in list(found.items())[:MOST_FILES])
         ),

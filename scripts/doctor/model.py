@@ -8,12 +8,13 @@ from urllib.parse import quote
 
 import requests
 
-from contracts.staged_weights import MANIFEST
+from contracts.staged_weights import MANIFEST, folder_uri, object_name
 from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.secret_values import read_secret
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
+from stacks.model_files import CONFIG
 from stacks.naming import Names
 from stacks.secrets import HF_TOKEN, KINDS, SecretKind, set_command
 from stacks.settings import DockerHubSettings, Settings
@@ -52,22 +53,24 @@ def checks(checkup: Checkup) -> Iterator[Check]:
 
 def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
     bucket = settings.bucket.existing or Names(project=settings.project, stack=checkup.stack or "").bucket
-    folder = f"gs://{bucket}/{settings.weights_prefix}"
-    name = f"{settings.weights_prefix}/{MANIFEST}"
+    prefix = settings.weights_prefix
+    folder, name = folder_uri(bucket, prefix), object_name(prefix, MANIFEST)
     mend = f"python -m scripts.stage_model --stack {checkup.stack}"
     try:
         manifest = checkup.google.get("storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
-        sizes = _sizes(checkup, bucket, settings.weights_prefix)
+        sizes = _sizes(checkup, bucket, prefix)
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
             return (checkup.refused("weights", "storage", "roles/storage.objectViewer", error),)
+        if settings.bucket.existing is not None and settings.bucket.manifest is None:
+            return (_copied_by_others(checkup, settings.bucket.existing, prefix, mend),)
         detail = f"{folder} has no {MANIFEST}: nothing is staged, or staging did not end"
         return (Diagnosis(check="weights", state="missing", detail=detail, mend=mend),)
     files = cast("list[Mapping[str, object]]", manifest.get("files") or [])
     lacking = [
         str(file.get("name"))
         for file in files
-        if sizes.get(f"{settings.weights_prefix}/{file.get('name')}") != file.get("size_bytes")
+        if sizes.get(object_name(prefix, str(file.get("name")))) != file.get("size_bytes")
     ]
     if lacking:
         detail = f"{len(lacking)} of {len(files)} files are absent or have another size, {lacking[0]} first"
@@ -76,8 +79,25 @@ def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
     return (Diagnosis(check="weights", state="ok", detail=f"{len(files)} files, {total / _GIB:.2f} GiB in {folder}"),)
 
 
+def _copied_by_others(checkup: Checkup, bucket: str, prefix: str, mend: str) -> Diagnosis:
+    """Judge a checkpoint without a manifest: another tool may have copied it into an existing bucket, and `pulumi up` takes it."""
+    folder = folder_uri(bucket, prefix)
+    try:
+        sizes = _sizes(checkup, bucket, prefix)
+    except GoogleListError as error:
+        if error.status != _NOT_FOUND:
+            return checkup.refused("weights", "storage", "roles/storage.objectViewer", error)
+        return Diagnosis(check="weights", state="missing", detail=f"bucket {bucket} does not exist", mend=mend)
+    if object_name(prefix, CONFIG) not in sizes:
+        detail = f"{folder} has neither {MANIFEST} nor {CONFIG}: nothing is staged"
+        return Diagnosis(check="weights", state="missing", detail=detail, mend=mend)
+    total = sum(sizes.values()) / _GIB
+    detail = f"{len(sizes)} objects, {total:.2f} GiB in {folder}, which has no {MANIFEST}: another tool copied them, or staging did not end"
+    return Diagnosis(check="weights", state="ok", detail=detail)
+
+
 def _sizes(checkup: Checkup, bucket: str, prefix: str) -> Mapping[str, int]:
-    path = f"storage/v1/b/{bucket}/o?prefix={quote(f'{prefix}/', safe='')}"
+    path = f"storage/v1/b/{bucket}/o?prefix={quote(object_name(prefix, ''), safe='')}"
     sizes: dict[str, int] = {}
     for page in checkup.google.pages("storage", path):
         for item in cast("list[Mapping[str, object]]", page.get("items") or []):

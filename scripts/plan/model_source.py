@@ -66,14 +66,21 @@ def from_bucket(bucket: str, folder: str, *, name: str | None) -> Fetched:
     Raises:
         PlanningError: if nothing is staged there. ScriptError: if Cloud Storage cannot be asked.
     """
-    from contracts.staged_weights import MANIFEST, config_of, file_names, weights_bytes  # noqa: PLC0415 - only with a bucket
+    from contracts.staged_weights import (  # noqa: PLC0415 - only with a bucket
+        MANIFEST,
+        config_of,
+        file_names,
+        folder_uri,
+        object_name,
+        weights_bytes,
+    )
     from scripts.cloud import google_api  # noqa: PLC0415 - slow to load
     from scripts.errors import ScriptError  # noqa: PLC0415 - only with a bucket
 
     google = google_api.connect()
 
     def read(file: str) -> Mapping[str, object]:
-        return google.get("storage", f"storage/v1/b/{bucket}/o/{quote(f'{folder}/{file}', safe='')}?alt=media")
+        return google.get("storage", f"storage/v1/b/{bucket}/o/{quote(object_name(folder, file), safe='')}?alt=media")
 
     try:
         manifest = read(MANIFEST)
@@ -83,10 +90,10 @@ def from_bucket(bucket: str, folder: str, *, name: str | None) -> Fetched:
     except google_api.GoogleListError as error:
         if error.status == _NOT_FOUND:
             raise PlanningError(
-                f"{GS}{bucket}/{folder} has no {MANIFEST}: nothing is staged there; run python -m scripts.stage_model."
+                f"{folder_uri(bucket, folder)} has no {MANIFEST}: nothing is staged there; run python -m scripts.stage_model."
             ) from None
-        raise ScriptError(f"Cloud Storage refused {GS}{bucket}/{folder}: {error}") from None
+        raise ScriptError(f"Cloud Storage refused {folder_uri(bucket, folder)}: {error}") from None
     size = weights_bytes(manifest)
     if index is None and size:
         index = {"metadata": {"total_size": size}}
-    return Fetched(name=name or folder.rpartition("/")[2], config=config, index=index)
+    return Fetched(name=name or folder.rpartition("/")[2] or bucket, config=config, index=index)

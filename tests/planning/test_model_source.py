@@ -125,18 +125,20 @@ class Storage:
     def get(self, api, path):
         name = path.removeprefix("storage/v1/b/b/o/").removesuffix("?alt=media").replace("%2F", "/")
         assert api == "storage"
+        assert not name.startswith("/"), "weights in no folder"
         if name.rpartition("/")[2].partition(".")[0] not in self.objects:
             raise google_api.GoogleListError(404, "Not Found", "notFound")
         return self.objects[name.rpartition("/")[2].partition(".")[0]]
 
 
+@pytest.mark.parametrize("place", ["gs://b/models/other", "gs://b/", "gs://b"])
 @pytest.mark.parametrize("repeats_config", [True, False])
-def test_a_bucket_s_manifest_is_enough(run, monkeypatch, repeats_config):
+def test_a_bucket_s_manifest_is_enough(run, monkeypatch, repeats_config, place):
     files = [{"name": "model.safetensors", "size_bytes": 16_060_522_496}]
     manifest = {"schema": 1, "files": files, **({"config": CONFIG} if repeats_config else {})}
     stored = {MANIFEST.partition(".")[0]: manifest, **({} if repeats_config else {"config": CONFIG})}
     monkeypatch.setattr(google_api, "connect", lambda: Storage(**stored))
-    code, out, _ = run("--model", "org/other-8b", "--config", "gs://b/models/other", "--accelerator", "L4", "--json")
+    code, out, _ = run("--model", "org/other-8b", "--config", place, "--accelerator", "L4", "--json")
     assert code == 0
     local = json.loads(run("--model", "org/other-8b", "--config", FOLDER, "--accelerator", "L4", "--json")[1])
     assert json.loads(out)["memory"] == local["memory"]

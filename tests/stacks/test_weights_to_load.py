@@ -18,6 +18,8 @@ from tests.stacks.test_loading import values_of
         ("hub", {}, "runai_streamer", "google/gemma-4-E2B-it"),
         ("bucket", {}, None, "/mnt/models/gemma-4-E2B-it"),
         ("bucket", {}, "runai_streamer", "gs://my-project-gemma-x-models/gemma-4-E2B-it"),
+        ("bucket", {"existing": "theirs", "prefix": "/"}, None, "/mnt/models"),
+        ("bucket", {"existing": "theirs", "prefix": ""}, "runai_streamer", "gs://theirs"),
         ("bucket", {"existing": "theirs", "prefix": "e2b"}, "runai_streamer", "gs://theirs/e2b"),
     ],
 )

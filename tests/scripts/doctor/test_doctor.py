@@ -11,6 +11,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 import requests
@@ -554,6 +555,30 @@ def test_weights_are_missing_until_they_are_staged_whole(world):
     assert world.state("weights", "l4-qat") == "ok"
     world.scenario(faults=[{"method": "storage.objects.get", "count": 999, "status": 403}])
     assert world.state("weights", "l4-qat") == "cannot be told"
+
+
+@pytest.mark.parametrize("folder", ["", "models/ours/"])
+def test_weights_may_lie_in_a_bucket_that_another_tool_filled(world, folder):
+    bucket = f"  gemma-serving:weights: bucket\n  gemma-serving:bucket: {{existing: theirs, prefix: '{folder}'}}\n"
+    world.write("l4-qat", ("  gemma-serving:weights: bucket\n", bucket))
+    world.admin("POST", f"/serviceusage/v1/projects/{PROJECT}/services/storage.googleapis.com:enable", {})
+    assert world.line("weights", "l4-qat")["detail"] == "bucket theirs does not exist"
+    world.admin("POST", f"/storage/storage/v1/b?project={PROJECT}", {"name": "theirs", "location": "us-east4"})
+
+    def put(name, content):
+        path = f"/upload/storage/v1/b/theirs/o?uploadType=media&name={quote(folder + name, safe='')}"
+        world.admin("POST", path, content)
+
+    put("model.safetensors", {})
+    line = world.line("weights", "l4-qat")
+    assert (line["state"], line["mend"]) == ("missing", "python -m scripts.stage_model --stack l4-qat")
+    put("config.json", {})
+    line = world.line("weights", "l4-qat")
+    place = f"gs://theirs/{folder}".rstrip("/")
+    assert line["state"] == "ok"
+    assert line["detail"].startswith(f"2 objects, 0.00 GiB in {place}, which has no gemma-serving-manifest.json: ")
+    put("gemma-serving-manifest.json", {"files": [{"name": "model.safetensors", "size_bytes": 2}]})
+    assert world.line("weights", "l4-qat")["detail"] == f"1 files, 0.00 GiB in {place}"
 
 
 def test_the_hub_is_asked_with_the_token_that_the_server_will_have(world):
