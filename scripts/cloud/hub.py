@@ -10,6 +10,9 @@ from scripts.errors import ScriptError
 from stacks.model_files import CONFIG, INDEX
 
 _LIMIT_S: Final = 30.0
+_UNAUTHORIZED: Final = 401
+_FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
 _WEIGHTS: Final = ".safetensors"
 _COPIES: Final = ("consolidated", "original")
 """Beginnings of files that repeat the weights in another layout; vLLM reads the others."""
@@ -35,13 +38,29 @@ def hub_errors(model: str, otherwise: str) -> Generator[None]:
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx2.TransportError) as error:
         raise ScriptError(f"The Hugging Face hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
     except HfHubHTTPError as error:
+        status = error.response.status_code
         raise ScriptError(
-            f"The Hugging Face hub refused {model}: {str(error).splitlines()[0]}; gated checkpoints need HF_TOKEN and accepted terms."
+            f"The Hugging Face hub refused {model} with HTTP {status}: {_advice(error, status, model, otherwise)}."
         ) from None
     except HFValidationError:
         raise ScriptError(f'"{model}" is no id of the Hugging Face hub; write ORG/NAME.') from None
     except OSError as error:
         raise ScriptError(f"The Hugging Face hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
+
+
+def _advice(error: OSError, status: int, model: str, otherwise: str) -> str:
+    """Return what the hub's refusal means and what to do. Its own text may hold a signed address, so that it is not repeated."""
+    from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError  # noqa: PLC0415 - slow to load
+
+    if isinstance(error, GatedRepoError):
+        return f"accept its terms at https://huggingface.co/{model}, and set HF_TOKEN to a token of that account"
+    if isinstance(error, RevisionNotFoundError):
+        return f"it has no such revision; see its branches and commits at https://huggingface.co/{model}"
+    if status in {_UNAUTHORIZED, _NOT_FOUND}:
+        return "it does not exist or is private; check the name, or set HF_TOKEN to a token that may read it"
+    if status == _FORBIDDEN:
+        return f"a link to its storage expired, or the token may not read it; {otherwise}"
+    return f"it is busy or has a fault; wait a few minutes, or {otherwise}"
 
 
 def config_of(model: str) -> tuple[Mapping[str, object], Mapping[str, object] | None]:

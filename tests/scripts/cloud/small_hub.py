@@ -27,6 +27,8 @@ class SmallHub:
     refusals: list = field(default_factory=list)
     """HTTP statuses of the next requests to the storage."""
     ignores_ranges: bool = False
+    model_refusal: tuple[int, str] | None = None
+    """HTTP status and `X-Error-Code` that the question about the model is answered with."""
 
     def siblings(self):
         for name, content in self.files.items():
@@ -52,6 +54,9 @@ def small_hub(files: Mapping[str, bytes], model: str = "org/model") -> Iterator[
         def do_GET(self):
             path = self.path.partition("?")[0]
             token = self.headers.get("Authorization") is not None
+            if path.startswith(f"/api/models/{model}") and hub.model_refusal is not None:
+                status, code = hub.model_refusal
+                return self.answer(status, b"{}", {"X-Error-Code": code} if code else {})
             if path.startswith(f"/api/models/{model}"):
                 document = {"id": model, "sha": COMMIT, "siblings": list(hub.siblings())}
                 return self.answer(200, json.dumps(document).encode(), {"Content-Type": "application/json"})

@@ -136,8 +136,39 @@ def test_an_outage_of_two_minutes_ends_no_copy(monkeypatch):
 def test_a_signed_link_that_expired_is_one_sentence(world):
     staging, running = world
     running.refusals = [403] * 40
-    with pytest.raises(ScriptError, match=r"The Hugging Face hub refused org/model: .*403"):
+    with pytest.raises(ScriptError) as caught:
         staging.stage(hub("org/model", None))
+    assert str(caught.value) == (
+        "The Hugging Face hub refused org/model with HTTP 403: a link to its storage expired, or the token may not read it; "
+        "run this again to go on where it stopped."
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (401, "GatedRepo", "accept its terms at https://huggingface.co/org/model, and set HF_TOKEN to a token of"),
+        (403, "GatedRepo", "accept its terms at https://huggingface.co/org/model, and set HF_TOKEN to a token of"),
+        (401, "", "it does not exist or is private; check the name, or set HF_TOKEN to a token that may read it"),
+        (404, "RepoNotFound", "it does not exist or is private; check the name, or set HF_TOKEN to a token that may"),
+        (
+            404,
+            "RevisionNotFound",
+            "it has no such revision; see its branches and commits at https://huggingface.co/org",
+        ),
+        (429, "", "it is busy or has a fault; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint"),
+        (500, "", "it is busy or has a fault; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint"),
+    ],
+    ids=["gated-401", "gated-403", "no-token", "no-model", "no-revision", "busy", "fault"],
+)
+def test_a_refusal_of_the_hub_says_what_to_do_and_repeats_no_address(world, status, code, advice):
+    _, running = world
+    running.model_refusal = (status, code)
+    with pytest.raises(ScriptError) as caught:
+        hub("org/model", None)
+    said = str(caught.value)
+    assert said.startswith(f"The Hugging Face hub refused org/model with HTTP {status}: {advice}")
+    assert running.url not in said
 
 
 def test_a_server_that_ignores_ranges_is_named(world):
