@@ -9,8 +9,6 @@ A proxy on 127.0.0.1 adds a fresh identity token (Cloud Run) or goes through the
 """
 
 import importlib
-import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -127,8 +125,8 @@ def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
 
 
 def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
-    """Run a command against the endpoint and return its exit code. Ctrl-C reaches the command by itself, and its end is awaited."""
-    import subprocess
+    """Run a command against the endpoint and return its exit code."""
+    from scripts.connect.child import run_child
 
     variables = {
         "OPENAI_BASE_URL": endpoint.base_url,
@@ -136,16 +134,7 @@ def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
         "OPENAI_API_KEY": endpoint.key,
         "OPENAI_MODEL": endpoint.model,
     }
-    try:
-        process = subprocess.Popen(command, env={**os.environ, **variables})
-    except OSError as error:
-        raise CommandRefusedError(f"the command {command[0]!r} cannot be run: {error.strerror}.") from None
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
-        process.wait()
-        raise
+    return run_child(command, variables)
 
 
 def _chat(options: ChatOptions) -> ExitCode:

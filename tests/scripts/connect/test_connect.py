@@ -3,6 +3,7 @@
 import http.client
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from scripts.connect.ready import NotReadyError, wait_until_ready
 from scripts.connect.snippets import Endpoint, snippets
 from scripts.connect.upstream import Upstream
 from scripts.errors import CommandRefusedError, ScriptError
+from tests.engine.terminal import Terminal
 
 ROOT = Path(__file__).parents[3]
 
@@ -313,6 +315,52 @@ def test_a_command_finds_the_endpoint_in_its_environment_and_gives_its_exit_code
     done = run("--url", url, "--", sys.executable, "-c", code)
     assert (done.returncode, done.stdout) == (7, "timed timed True\n"), done.stderr
     assert run("--url", url, "--", "no-such-command").returncode == 2
+
+
+ASKS_AFTER_A_SIGNAL = """
+import os, queue, signal, sys, urllib.request
+came = queue.SimpleQueue()
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _frame: came.put(number))
+print("waits", flush=True)
+number = came.get()
+urllib.request.urlopen(os.environ["OPENAI_BASE_URL"] + "/models").read()
+print("asked after", number, flush=True)
+try:
+    came.get(timeout=1)
+except queue.Empty:
+    sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_the_command_s_and_the_way_stays_open_until_it_ends(url, number):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scripts.connect", "--url", url, "--", sys.executable, "-c", ASKS_AFTER_A_SIGNAL],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (5, f"asked after {int(number)}\n"), errors
+
+
+def test_ctrl_c_of_a_terminal_reaches_the_command_once(url):
+    command = [sys.executable, "-m", "scripts.connect", "--url", url, "--", sys.executable, "-c", ASKS_AFTER_A_SIGNAL]
+    terminal = Terminal(command, columns=120, lines=30, folder=ROOT, environment=os.environ)
+    try:
+        terminal.until(lambda it: it.line_with("waits"), "the command")
+        code = terminal.interrupt()
+    finally:
+        terminal.close()
+    assert (code, terminal.line_with("asked after").endswith("asked after 2")) == (5, True), terminal.text
+
+
+def test_a_command_that_a_signal_ends_has_the_exit_code_of_a_shell(url):
+    assert run("--url", url, "--", "sh", "-c", "kill -TERM $$").returncode == 128 + signal.SIGTERM
 
 
 def test_it_prints_lines_that_work_and_ends_with_ctrl_c(url):

@@ -1,0 +1,59 @@
+"""A person's own command beside the way to a server: its signals and its exit code."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from scripts.errors import CommandRefusedError
+
+_FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALLED: Final = 128
+_STREAMS: Final = (0, 1, 2)
+
+
+def run_child(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a command with more variables in its environment, and return its exit code: 128 + N after signal N, as in a shell.
+
+    Signals are the command's: it may end, clean up first, or go on, as a prompt does after Ctrl-C.
+
+    Raises:
+        CommandRefusedError: if the command cannot be run.
+    """
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **variables})
+    except OSError as error:
+        raise CommandRefusedError(f"the command {command[0]!r} cannot be run: {error.strerror}.") from None
+    with _forwarding(process):
+        code = process.wait()
+    return code if code >= 0 else _SIGNALLED - code
+
+
+@contextmanager
+def _forwarding(process: subprocess.Popen[bytes]) -> Generator[None]:
+    def forward(number: int, _frame: object) -> None:
+        if not (number == signal.SIGINT and _shares_terminal(process.pid)):
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _shares_terminal(pid: int) -> bool:
+    """Whether a terminal sends Ctrl-C to the process by itself, as to its whole foreground group."""
+    with suppress(OSError):
+        group = os.getpgid(pid)
+        return group == os.getpgrp() and any(group == _foreground_group(stream) for stream in _STREAMS)
+    return False
+
+
+def _foreground_group(stream: int) -> int | None:
+    with suppress(OSError):
+        return os.tcgetpgrp(stream)
+    return None
