@@ -124,7 +124,7 @@ def lay_foundation(context: Context, *, region: str, project_roles: Sequence[str
     provider = gcp.Provider("gcp", project=settings.project, region=region)
     require_resource_manager(settings.project, provider)
     # The agent of a TPU machine reads its image, token and weights again until it may.
-    wait_for_google(grants=settings.target == "cloud-run")
+    wait_for_google(project=settings.project, grants=settings.target == "cloud-run")
     enabled = _enable(settings.project, apis_of(settings), provider)
     options = pulumi.ResourceOptions(providers={"gcp": provider}, depends_on=enabled)
     identity = RuntimeIdentity(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from contracts.staged_weights import folder_uri
 from planning import rules_loading, rules_memory, rules_platform
 from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from planning.probes import LONGEST_PROBE
@@ -177,7 +178,7 @@ def _no_weights(_found: re.Match[str], start: FailedStart) -> str:
     settings = start.settings
     if settings.weights == "bucket":
         return (
-            f"gs://{start.bucket}/{settings.weights_prefix} holds no whole checkpoint: run "
+            f"{folder_uri(start.bucket, settings.weights_prefix)} holds no whole checkpoint: run "
             f"`python -m scripts.stage_model --stack {start.stack}`, then `pulumi up --stack {start.stack}` again."
         )
     place = "the image" if settings.weights == "prefetched-image" else "the hub"

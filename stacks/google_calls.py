@@ -39,14 +39,20 @@ def endpoint(api: str) -> str:
 
 
 async def call(
-    api: str, path: str, *, project: str, limit_s: float, body: Mapping[str, object] | None = None
+    api: str,
+    path: str,
+    *,
+    project: str,
+    limit_s: float,
+    body: Mapping[str, object] | None = None,
+    verb: str | None = None,
 ) -> Mapping[str, object]:
-    """Return the answer of a GET, or of a POST if there is a body. Raises GoogleCallError, also after `limit_s` seconds.
+    """Return the answer of a GET, or of a POST if there is a body, or of another verb. Raises GoogleCallError, also after `limit_s` seconds.
 
     A user's login calls on behalf of the project, so that its quota and its enabled APIs count.
     """
     try:
-        return await _within(limit_s, partial(_ask, endpoint(api) + path, project, body, limit_s))
+        return await _within(limit_s, partial(_ask, endpoint(api) + path, project, body, limit_s, verb))
     except TimeoutError:
         raise GoogleCallError(0, f"no answer within {limit_s:.0f} s") from None
 
@@ -71,14 +77,15 @@ def call_now(api: str, path: str, *, project: str, limit_s: float) -> Mapping[st
     return answer
 
 
-def _ask(url: str, project: str, body: Mapping[str, object] | None, limit_s: float) -> Mapping[str, object]:
+def _ask(
+    url: str, project: str, body: Mapping[str, object] | None, limit_s: float, verb: str | None = None
+) -> Mapping[str, object]:
     import google.auth.exceptions  # noqa: PLC0415 - slow to load, and few runs need it
     import requests  # noqa: PLC0415 - as above
 
     try:
         session = _session(project)
-        verb = "GET" if body is None else "POST"
-        answer = session.request(verb, url, json=body, timeout=limit_s)
+        answer = session.request(verb or ("GET" if body is None else "POST"), url, json=body, timeout=limit_s)
     except google.auth.exceptions.GoogleAuthError as error:
         raise GoogleCallError(0, f"the credentials do not work: {str(error).splitlines()[0]}") from None
     except requests.RequestException as error:

@@ -8,6 +8,7 @@ could not be created is created again, and a grant counts as made when it works.
 import asyncio
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -15,6 +16,8 @@ from typing import Final
 import pulumi
 import pulumi_gcp as gcp
 
+from stacks.deleted_members import MOST_TRIES, deleted_member, removal_command, remove_grants
+from stacks.google_calls import GoogleCallError
 from stacks.planned import doctor_hint
 
 LIMIT_S: Final = 300.0
@@ -138,12 +141,17 @@ def image_advice(name: str, message: str) -> str | None:
 class _Waits:
     """When each resource failed for the first time, and what has been said already."""
 
+    project: str
     since_s: dict[str, float] = field(default_factory=dict[str, float])
     said: set[str] = field(default_factory=set[str])
 
     async def again(self, args: pulumi.ErrorHookArgs) -> bool:
         """Pause and return True if the failed operation should be tried again."""
         message = args.errors[0] if args.errors else ""
+        inputs = args.new_inputs or {}
+        deleted = deleted_member(message, args.type, inputs)
+        if deleted is not None:
+            return len(args.errors) <= MOST_TRIES and await self._made_room(args.type, inputs, deleted)
         what = awaited(message)
         if what is None:
             self._hint(args)
@@ -164,6 +172,21 @@ class _Waits:
         await asyncio.sleep(real_s(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * len(args.errors))))
         return True
 
+    async def _made_room(self, type_: str, inputs: Mapping[str, object], deleted: str) -> bool:
+        """Remove the grants of a deleted account that stand in a grant's way, and return whether the grant may be tried again."""
+        try:
+            name = await remove_grants(deleted, type_, inputs, project=self.project)
+        except GoogleCallError as error:
+            pulumi.log.warn(
+                f"Google refuses the grant while the policy names the deleted account of that e-mail, and it could not be removed: {error}. "
+                f"Run `{removal_command(deleted, type_, inputs, project=self.project)}`, then "
+                f"`pulumi up --stack {pulumi.get_stack()}` again."
+            )
+            return False
+        if name is not None:
+            pulumi.log.info(f"Removed the grants of the deleted account {deleted.partition(':')[2]} from {name}.")
+        return True
+
     def _hint(self, args: pulumi.ErrorHookArgs) -> None:
         """Name the command for resources that exist already, or the setting of an image, once a run."""
         message = args.errors[0] if args.errors else ""
@@ -177,14 +200,15 @@ async def _until_granted(_args: pulumi.ResourceHookArgs) -> None:
     await asyncio.sleep(real_s(GRANT_S))
 
 
-def wait_for_google(*, grants: bool) -> None:
+def wait_for_google(*, project: str, grants: bool) -> None:
     """Let every resource of `gcp` that is declared from now on wait as this module says.
 
     Args:
+        project: whose resources they are.
         grants: whether a grant counts as made only when it works; False where the reader of what is granted tries again itself.
     """
     real_s(0)  # refuses a wrong speed before any resource is declared
-    again = pulumi.ErrorHook("wait-for-google", _Waits().again)
+    again = pulumi.ErrorHook("wait-for-google", _Waits(project).again)
     granted = pulumi.ResourceHook("wait-for-grant", _until_granted)
     retried = pulumi.ResourceHookBinding(on_error=[again])
     settled = pulumi.ResourceHookBinding(on_error=[again], after_create=[granted])

@@ -13,9 +13,11 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from gcp_tpu_provider.tpu_api import TpuApi
 
+from contracts.policies import POLICIES, reading, writing
 from localcloud.rest.discovery import document_for
 from scripts.cloud.inventory.grants import PolicyHolder
 from scripts.cloud.inventory.kinds import KINDS, LOCATIONS
@@ -115,9 +117,13 @@ def _of_the_scripts() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
             ("DELETE", {**dict(kind.parameters), **({kind.guard: ""} if kind.guard else {})}),
         ):
             yield verb, f"{kind.api}/{kind.address(f'{plain}/x')}", query, None
-    for holder in HOLDERS:
-        yield ("POST" if holder.kind == "project" else "GET"), f"{holder.api}/{holder.path}", {}, None
-        yield holder.writing[0], f"{holder.api}/{holder.writing[1]}", {}, None
+    resources = [(holder.api, holder.resource) for holder in HOLDERS]
+    inputs = dict.fromkeys(("project", "location", "serviceAccountId", "secretId", "bucket", "repository", "name"), "x")
+    resources += [(of.api, of.resource.format(name=of.name_of(inputs))) for of in POLICIES.values()]
+    for api, resource in resources:
+        for call in (reading(api, resource), writing(api, resource, {})):
+            path, _, query = call.path.partition("?")
+            yield call.verb, f"{api}/{path}", dict(parse_qsl(query)), None
 
 
 @cache

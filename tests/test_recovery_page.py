@@ -35,7 +35,8 @@ from scripts.errors import ScriptError
 from scripts.pulumi import deployment, engine, locks
 from scripts.recover.__main__ import COMMAND as RECOVER
 from scripts.teardown.__main__ import COMMAND as TEARDOWN
-from stacks import propagation
+from stacks import deleted_members, propagation
+from stacks.google_calls import GoogleCallError
 from tests.scripts.cloud.populated import PROJECT, open_world, owner
 
 ROOT = Path(__file__).parents[1]
@@ -238,13 +239,30 @@ def late_api(tools):
     tools.patch.setattr(pulumi.log, "info", spoken.append)
     tools.patch.setattr(pulumi.log, "warn", spoken.append)
     tools.patch.setenv(propagation.SPEED_VARIABLE, "1e9")
-    waits = propagation._Waits()
+    waits = propagation._Waits("my-project")
     arguments = pulumi.ErrorHookArgs("urn", "", "n", "t", errors=[error])
     loop = asyncio.new_event_loop()
     assert loop.run_until_complete(waits.again(arguments))
     waits.since_s["urn"] = -propagation.LIMIT_S
     assert not loop.run_until_complete(waits.again(arguments))
     loop.close()
+    return "\n".join(spoken)
+
+
+@produces("Google refuses the grant while the policy names the deleted account of that e-mail")
+def grants_of_a_deleted_account(tools):
+    spoken, member = [], "serviceAccount:gemma-x@local-project.iam.gserviceaccount.com"
+
+    async def refuse(*_arguments, **_options):
+        raise GoogleCallError(403, "Permission 'storage.buckets.getIamPolicy' denied")
+
+    tools.patch.setattr(pulumi.log, "warn", spoken.append)
+    tools.patch.setattr(deleted_members, "call", refuse)
+    error = f"Error 400: Inconsistent representation of deleted member: 'deleted:{member}?uid=1' and '{member}'."
+    inputs = {"bucket": "models", "member": member, "role": "roles/storage.objectViewer"}
+    type_ = "gcp:storage/bucketIAMMember:BucketIAMMember"
+    arguments = pulumi.ErrorHookArgs("urn", "", "n", type_, new_inputs=inputs, errors=[error])
+    assert not asyncio.run(propagation._Waits("my-project").again(arguments))
     return "\n".join(spoken)
 
 

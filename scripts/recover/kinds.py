@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from contracts.labels import URN_DIGITS, URN_LABEL, Ownership
+from contracts.policies import POLICIES, PolicyOf, last_segments
 from scripts.cloud.google_api import GoogleApi, GoogleListError
 from scripts.cloud.requests import queued_names
 from scripts.cloud.spending import INSTANCE, capacity_kind
@@ -137,10 +138,14 @@ class _Texts(dict[str, str]):
     """Inputs for a template; `accountId` and others stand as they are, a path counts as its last segment."""
 
     def __init__(self, inputs: Json) -> None:
-        super().__init__({key: value.rpartition("/")[2] for key, value in inputs.items() if isinstance(value, str)})
+        super().__init__(last_segments(inputs))
 
     def __missing__(self, key: str) -> str:
-        raise ScriptError(f"A resource has no input {key}, so it cannot be looked up.")
+        raise _lacks(key)
+
+
+def _lacks(key: str) -> ScriptError:
+    return ScriptError(f"A resource has no input {key}, so it cannot be looked up.")
 
 
 def _bucket(search: Search, _urn: str, inputs: Json) -> Found:
@@ -196,43 +201,16 @@ def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
     return Found(owner=owner, name=f"{secret}/versions/{number}", id=newest, outputs=outputs)
 
 
-class _PolicyOf(NamedTuple):
-    """A resource whose policy holds a grant: its name, and how its policy is read. `id` is how the state names the resource.
-
-    The name is made of the inputs, of which a path counts as its last segment; the input `subject` may be the whole name.
-    """
-
-    api: str
-    name: str
-    path: str
-    id: str = ""
-    post: bool = False
-    subject: str = ""
-
-
-_PROJECT_POLICY: Final = _PolicyOf("cloudresourcemanager", "{project}", "v1/projects/{name}:getIamPolicy", post=True)
-_ACCOUNT_POLICY: Final = _PolicyOf(
-    "iam",
-    "projects/-/serviceAccounts/{serviceAccountId}",
-    "v1/{name}:getIamPolicy?options.requestedPolicyVersion=3",
-    post=True,
-    subject="serviceAccountId",
-)
-_SECRET_PATH: Final = "projects/{project}/secrets/{secretId}"  # noqa: S105 - a path
-_REPOSITORY: Final = "projects/{project}/locations/{location}/repositories/{repository}"
-_RUN_SERVICE: Final = "projects/{project}/locations/{location}/services/{name}"
-_VERSION: Final = "options.requestedPolicyVersion=3"
-
-
-def _grant(of: _PolicyOf) -> Lookup:
+def _grant(of: PolicyOf) -> Lookup:
     """Return the lookup of one member's grant. Its identity is the resource, the role, the member and the condition: it has no other owner."""
 
     def find(search: Search, _urn: str, inputs: Json) -> Found:
-        given = str(inputs[of.subject]) if of.subject else ""
-        name = given if "/" in given else of.name.format_map(_Texts(inputs))
-        path = of.path.format(name=name)
-        body = {} if "?" in path else {"options": {"requestedPolicyVersion": 3}}
-        policy = search.post(of.api, path, body) if of.post else search.get(of.api, path)
+        try:
+            name = of.name_of(inputs)
+        except KeyError as missing:
+            raise _lacks(missing.args[0]) from None
+        asked = of.read(name)
+        policy = search.get(of.api, asked.path) if asked.body is None else search.post(of.api, asked.path, asked.body)
         role, member, condition = inputs["role"], inputs["member"], as_mapping(inputs.get("condition"))
         bindings = [as_mapping(binding) for binding in as_sequence((policy or {}).get("bindings"))]
         granted = any(
@@ -245,7 +223,7 @@ def _grant(of: _PolicyOf) -> Lookup:
         return Found(
             owner=Owner.OURS if granted else Owner.NOBODY,
             name=f"{role} for {member} on {name}",
-            id=f"{of.id.format(name=name) or name}/{role}/{member}{title}",
+            id=f"{of.id.format(name=name)}/{role}/{member}{title}",
         )
 
     return find
@@ -329,6 +307,22 @@ def _compute(item: str) -> Lookup:
     return _named("compute", "compute/v1/", f"projects/{{project}}/{item}/{{name}}")
 
 
+_GRANTS: Final = {
+    "gcp:projects/iAMMember:IAMMember": ("grant on the project", ("project",)),
+    "gcp:serviceaccount/iAMMember:IAMMember": ("grant on a service account", ("serviceAccountId",)),
+    "gcp:secretmanager/secretIamMember:SecretIamMember": ("grant on a secret", ("secretId",)),
+    "gcp:storage/bucketIAMMember:BucketIAMMember": ("grant on a bucket", ("bucket",)),
+    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": (
+        "grant on an image repository",
+        ("project", "location", "repository"),
+    ),
+    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": (
+        "grant on a Cloud Run service",
+        ("project", "location", "name"),
+    ),
+}
+"""Types of grants: the noun, and the inputs that name the resource."""
+
 KINDS: Final[Mapping[str, AdoptableKind]] = {
     "gcp:projects/service:Service": AdoptableKind("API", ("project", "service"), _service),
     "gcp:serviceaccount/account:Account": AdoptableKind(
@@ -342,7 +336,7 @@ KINDS: Final[Mapping[str, AdoptableKind]] = {
     "gcp:compute/router:Router": AdoptableKind("router", _REGIONAL, _compute("regions/{region}/routers")),
     "gcp:compute/routerNat:RouterNat": AdoptableKind("NAT", (*_REGIONAL, "router"), _nat),
     "gcp:secretmanager/secret:Secret": AdoptableKind(
-        "secret", ("project", "secretId"), _named("secretmanager", "v1/", _SECRET_PATH)
+        "secret", ("project", "secretId"), _named("secretmanager", "v1/", "projects/{project}/secrets/{secretId}")
     ),
     "gcp:secretmanager/secretVersion:SecretVersion": AdoptableKind("secret version", ("secret",), _secret_version),
     "gcp:storage/bucket:Bucket": AdoptableKind("bucket", ("name",), _bucket),
@@ -352,34 +346,14 @@ KINDS: Final[Mapping[str, AdoptableKind]] = {
         _named("artifactregistry", "v1/", "projects/{project}/locations/{location}/repositories/{repositoryId}"),
     ),
     "gcp:cloudrunv2/service:Service": AdoptableKind(
-        "Cloud Run service", ("project", "location", "name"), _named("run", "v2/", _RUN_SERVICE)
+        "Cloud Run service",
+        ("project", "location", "name"),
+        _named("run", "v2/", "projects/{project}/locations/{location}/services/{name}"),
     ),
-    "gcp:projects/iAMMember:IAMMember": AdoptableKind(
-        "grant on the project", ("project", *_MEMBER), _grant(_PROJECT_POLICY)
-    ),
-    "gcp:serviceaccount/iAMMember:IAMMember": AdoptableKind(
-        "grant on a service account", ("serviceAccountId", *_MEMBER), _grant(_ACCOUNT_POLICY)
-    ),
-    "gcp:secretmanager/secretIamMember:SecretIamMember": AdoptableKind(
-        "grant on a secret",
-        ("secretId", *_MEMBER),
-        _grant(_PolicyOf("secretmanager", _SECRET_PATH, f"v1/{{name}}:getIamPolicy?{_VERSION}", subject="secretId")),
-    ),
-    "gcp:storage/bucketIAMMember:BucketIAMMember": AdoptableKind(
-        "grant on a bucket",
-        ("bucket", *_MEMBER),
-        _grant(_PolicyOf("storage", "{bucket}", "storage/v1/b/{name}/iam?optionsRequestedPolicyVersion=3", "b/{name}")),
-    ),
-    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": AdoptableKind(
-        "grant on an image repository",
-        ("project", "location", "repository", *_MEMBER),
-        _grant(_PolicyOf("artifactregistry", _REPOSITORY, f"v1/{{name}}:getIamPolicy?{_VERSION}")),
-    ),
-    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": AdoptableKind(
-        "grant on a Cloud Run service",
-        ("project", "location", "name", *_MEMBER),
-        _grant(_PolicyOf("run", _RUN_SERVICE, f"v2/{{name}}:getIamPolicy?{_VERSION}")),
-    ),
+    **{
+        type_: AdoptableKind(noun, (*place, *_MEMBER), _grant(POLICIES[type_]))
+        for type_, (noun, place) in _GRANTS.items()
+    },
     QUEUED_RESOURCE: AdoptableKind("queued resource", ("project", "queuedResourceId", "zones"), _queued_resource),
 }
 """Types that recover takes over."""

@@ -68,7 +68,7 @@ def test_the_command_is_named_once_a_run(monkeypatch):
     said = []
     monkeypatch.setattr(pulumi.log, "warn", said.append)
     monkeypatch.setattr(pulumi, "get_stack", lambda: "dev")
-    waits = propagation._Waits()
+    waits = propagation._Waits("my-project")
 
     async def fail(urn):
         return await waits.again(pulumi.ErrorHookArgs(urn, "", "n", "t", errors=["Error 409: it already exists"]))
@@ -97,7 +97,7 @@ def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch,
     monkeypatch.setattr(pulumi.log, "info", spoken.append)
     monkeypatch.setattr(pulumi.log, "warn", spoken.append)
     monkeypatch.delenv(propagation.SPEED_VARIABLE, raising=False)
-    waits = propagation._Waits()
+    waits = propagation._Waits("my-project")
     errors = []
 
     async def all_attempts():
@@ -118,7 +118,7 @@ def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch,
 def test_a_clock_speed_that_is_no_number_above_0_is_refused_before_anything_is_declared(monkeypatch, text):
     monkeypatch.setenv(propagation.SPEED_VARIABLE, text)
     with pytest.raises(ProjectNotReadyError, match="must be a number above 0"):
-        propagation.wait_for_google(grants=True)
+        propagation.wait_for_google(project="my-project", grants=True)
 
 
 def test_a_simulated_cloud_is_waited_for_at_its_speed(monkeypatch):
@@ -164,7 +164,7 @@ def test_resources_of_the_provider_are_hooked_and_grants_only_where_nobody_tries
 ):
     transforms = []
     monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
-    declare(lambda: propagation.wait_for_google(grants=grants))
+    declare(lambda: propagation.wait_for_google(project="my-project", grants=grants))
     given = pulumi.ResourceTransformationArgs(None, type_name, "n", {}, pulumi.ResourceOptions(protect=True))
     changed = transforms[0](given)
     if hooks is None:

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
 from contracts.labels import Ownership, owner_of
+from contracts.policies import reading, writing
 from scripts.cloud.google_api import GoogleApi
 from scripts.cloud.inventory.found import FoundResource
 from scripts.cloud.inventory.kinds import GRANT
 
 Item = Mapping[str, object]
 
-POLICY_VERSION: Final = 3
-"""The version that shows conditions (discovery: cloudresourcemanager.v1 GetPolicyOptions.requestedPolicyVersion)."""
 _DELETED: Final = "deleted:"
 _ACCOUNT: Final = "serviceAccount:"
 
@@ -33,16 +32,14 @@ class PolicyHolder:
         return {"project": "cloudresourcemanager", "bucket": "storage", "secret": "secretmanager"}[self.kind]
 
     @property
-    def path(self) -> str:
-        """Path of the method that reads the policy."""
-        if self.kind == "bucket":
-            return f"storage/v1/b/{self.id}/iam"
-        return f"v1/{self.name}:getIamPolicy"
+    def resource(self) -> str:
+        """Path of the resource."""
+        return f"storage/v1/b/{self.id}" if self.kind == "bucket" else f"v1/{self.name}"
 
     @property
-    def writing(self) -> tuple[str, str]:
-        """Verb and path of the method that replaces the policy."""
-        return ("PUT", self.path) if self.kind == "bucket" else ("POST", f"v1/{self.name}:setIamPolicy")
+    def path(self) -> str:
+        """Path of the method that reads the policy."""
+        return reading(self.api, self.resource).path.partition("?")[0]
 
     @property
     def id(self) -> str:
@@ -51,22 +48,14 @@ class PolicyHolder:
 
     def read(self, api: GoogleApi) -> Item:
         """Return the policy with its conditions. Raises GoogleListError and ScriptError."""
-        match self.kind:
-            case "project":
-                return api.post(self.api, self.path, {"options": {"requestedPolicyVersion": POLICY_VERSION}})
-            case "bucket":
-                return api.get(self.api, f"{self.path}?optionsRequestedPolicyVersion={POLICY_VERSION}")
-            case "secret":
-                return api.get(self.api, f"{self.path}?options.requestedPolicyVersion={POLICY_VERSION}")
+        asked = reading(self.api, self.resource)
+        return api.get(self.api, asked.path) if asked.body is None else api.post(self.api, asked.path, asked.body)
 
     def write(self, api: GoogleApi, policy: Item) -> None:
         """Replace the policy that was read; its etag refuses a policy that somebody changed since. Raises GoogleListError and ScriptError."""
-        body = {**policy, "version": POLICY_VERSION}
-        verb, path = self.writing
-        if verb == "PUT":
-            api.put(self.api, path, body)
-        else:
-            api.post(self.api, path, {"policy": body})
+        asked = writing(self.api, self.resource, policy)
+        send = api.put if asked.verb == "PUT" else api.post
+        send(self.api, asked.path, asked.body or {})
 
     def command(self, role: str, member: str, condition: Item) -> str:
         """Return the command that removes a grant."""
