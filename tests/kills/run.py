@@ -13,12 +13,14 @@ import yaml
 from tests.engine.conftest import ROOT
 from tests.kills import processes
 from tests.kills.plan import GPU, TPU, Cycle, Damage, Edit, Kill
-from tests.kills.world import World
+from tests.kills.world import Documents, World
 
 COMMAND_S: Final = 300.0
 """No command takes longer, killed or not."""
 ORPHAN_S: Final = 60.0
 """So long after the end of a command, its processes are gone."""
+AFTERWARDS_S: Final = 10.0
+"""So long after a teardown may the cloud still end what it was told to end."""
 _POLL_S: Final = 0.05
 _LAST_LINES: Final = 40
 _ZONES: Final = ["us-east5-a", "europe-west4-a"]
@@ -262,20 +264,24 @@ class Runner:
             raise self._broken(f"{name} ended with exit code {process.returncode}", log)
 
     def _nothing_left_and_nothing_touched(self) -> None:
-        now = self.world.settled()
+        """Compare what stands there with what stood there before. What the cloud still ends has a moment to end."""
+        end = time.monotonic() + AFTERWARDS_S
+        while (found := self._differences(self.world.settled())) and time.monotonic() < end:
+            time.sleep(_POLL_S)
+        if found:
+            raise self._broken(found, None)
+
+    def _differences(self, now: Documents) -> str:
+        """Return a sentence for what is left, gone or changed; empty if nothing is."""
         left = sorted(f"{kind} {name}" for kind, name in now.keys() - self.before.keys())
         gone = sorted(f"{kind} {name}" for kind, name in self.before.keys() - now.keys())
-        changed = sorted(key for key in now.keys() & self.before.keys() if _plain(now[key]) != _plain(self.before[key]))
-        if left:
-            raise self._broken(f"left after teardown: {left}", None)
-        if gone:
-            raise self._broken(f"of others, and gone: {gone}", None)
-        if changed:
-            said = [
-                f"{kind} {name}: {_plain(self.before[kind, name])} -> {_plain(now[kind, name])}"
-                for kind, name in changed
-            ]
-            raise self._broken(f"of others, and changed: {said}", None)
+        changed = [
+            f"{kind} {name}: {_plain(self.before[kind, name])} -> {_plain(now[kind, name])}"
+            for kind, name in sorted(now.keys() & self.before.keys())
+            if _plain(now[kind, name]) != _plain(self.before[kind, name])
+        ]
+        words = {"left after teardown": left, "of others, and gone": gone, "of others, and changed": changed}
+        return "; ".join(f"{what}: {found}" for what, found in words.items() if found)
 
     def _log(self, name: str) -> Path:
         folder = self.world.folder / "logs"

@@ -24,10 +24,10 @@ class Summary:
 
     @property
     def problems(self) -> list[str]:
-        """Return what did not hold, with what it takes to replay it."""
+        """Return what did not hold, with what it takes to replay it: the steps, and then the sentence, so that the end of an output has it."""
         return [
-            f"seed {self.seed}, cycle {each.cycle.number} ({each.cycle.stack}): {problem}\n"
-            + "\n".join(f"  {line}" for line in each.history)
+            "\n".join(f"  {line}" for line in each.history)
+            + f"\nseed {self.seed}, cycle {each.cycle.number} ({each.cycle.stack}): {problem}"
             for each in self.outcomes
             for problem in each.problems
         ]

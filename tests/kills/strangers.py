@@ -1,5 +1,7 @@
 """Resources of others whose names and labels look like ours."""
 
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from tests.kills.plan import GPU, STACKS, TPU
@@ -15,12 +17,13 @@ _ROLES: Final = (
 """Roles on the project that our stacks grant too."""
 _ELSEWHERE: Final = "asia-northeast1-b"
 """A zone that no stack's settings name."""
+_READY_S: Final = 120.0
 LABELS: Final = {"managed-by": "gemma-serving", "gemma-serving-project": "gemma-serving"}
 """Two of the three labels of our resources."""
 
 
 def settle(world: World) -> None:
-    """Create them."""
+    """Create them, and wait for what becomes of them: from then on, they do not change by themselves."""
     for stack in STACKS:
         _of_stack(world, f"gemma-{stack}")
     _queued(world, _ELSEWHERE, f"gemma-{TPU}", {})
@@ -31,6 +34,25 @@ def settle(world: World) -> None:
     }
     world.request("POST", f"run/v2/{_PARENT}/locations/us-east4/services", service, serviceId=f"gemma-{GPU}-2")
     _members(world)
+    _wait(world, f"run/v2/{_PARENT}/locations/us-east4/services/gemma-{GPU}-2", _is_decided)
+    for zone, name in ((_ELSEWHERE, f"gemma-{TPU}"), ("us-east5-b", f"gemma-{TPU}-2")):
+        _wait(world, f"tpu/v2alpha1/{_PARENT}/locations/{zone}/queuedResources/{name}", _is_active)
+
+
+def _is_decided(service: dict[str, Any]) -> bool:
+    """Tell if a deployment has ended. This one fails, as soon as its process has ended: that takes as long as the machine is busy."""
+    return not service.get("reconciling")
+
+
+def _is_active(queued: dict[str, Any]) -> bool:
+    return queued["state"]["state"] == "ACTIVE"
+
+
+def _wait(world: World, path: str, is_done: Callable[[dict[str, Any]], bool]) -> None:
+    end = time.monotonic() + _READY_S
+    while not is_done(found := world.request("GET", path)):
+        assert time.monotonic() < end, f"after {_READY_S:.0f} s still: {found}"
+        time.sleep(0.1)
 
 
 def _of_stack(world: World, base: str) -> None:
