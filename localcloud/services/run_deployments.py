@@ -357,23 +357,26 @@ class Deployments:
         for revision, record in self._store.under(REVISIONS, name + "/revisions/"):
             record.pop("_url", None)
             self._store.put(REVISIONS, revision, record)
+        await self._open_tags(name)
         document = self._store.get(SERVICES, name)
         if document is None:
             return
-        await self._open_tags(name)
-        document = self._store.get(SERVICES, name) or document
         document["trafficStatuses"] = self.statuses(document)
         self._store.put(SERVICES, name, document)
         try:
             await self._route(name)
         except DeploymentFailedError as error:
-            document["terminalCondition"] = {
-                **condition("Ready", "CONDITION_FAILED", self._cloud.timeline.stamp()),
-                "message": str(error),
-            }
-            self._store.put(SERVICES, name, document)
-        if document["reconciling"]:
+            failed = condition("Ready", "CONDITION_FAILED", self._cloud.timeline.stamp())
+            self._failed_again(name, {**failed, "message": str(error)})
+        document = self._store.get(SERVICES, name)
+        if document is not None and document["reconciling"]:
             await self.deploy(name, document["generation"], document["_operation"])
+
+    def _failed_again(self, name: str, failed: JsonObject) -> None:
+        """Store why a service that was ready does not start again. It may have been deleted meanwhile."""
+        document = self._store.get(SERVICES, name)
+        if document is not None:
+            self._store.put(SERVICES, name, {**document, "terminalCondition": failed})
 
 
 def condition(kind: str, state: str, now: str) -> JsonObject:

@@ -41,6 +41,20 @@ class IdleRevisions:
         self.running.discard(name)
 
 
+class FailingRevisions(IdleRevisions):
+    """Revisions that fail to start, when `fail` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.fail = asyncio.Event(), asyncio.Event()
+
+    async def start(self, revision: RevisionSpec) -> str:
+        """Wait, then fail."""
+        self.begun.set()
+        await self.fail.wait()
+        raise RevisionFailedError(run_words.not_started(revision.template))
+
+
 class IdleFronts:
     """Fronts that only record their routes."""
 

@@ -1,9 +1,14 @@
 """Cloud Run's traffic: shares, tags with their own URL, refusals, revisions that run while they are addressable, GPUs, deleted revisions."""
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from localcloud.services.run import authorizer
+from localcloud.services.run_deployments import Deployments
 from localcloud.world.runtime import AccessDecision
+from tests.localcloud import idle_cloud
 from tests.localcloud.services.test_run_rules import GPU, PLAIN, SERVICES, await_running, changed, deploy
 
 LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
@@ -211,3 +216,37 @@ def test_a_readiness_probe_gets_its_defaults(own_client):
         "failureThreshold": 3,
         "httpGet": {"path": "/health", "port": 8000},
     }
+
+
+class TestAfterARestart:
+    """The local cloud starts again, and an instance of a service that was ready does not."""
+
+    @pytest.fixture
+    def restarted(self, own_client, own_cloud):
+        """Return the answer of a restart whose instance fails after this was called: `restarted(meanwhile)`."""
+        deploy(own_client, "svc", PLAIN)
+        name = SERVICES.removeprefix("/run/v2/") + "/svc"
+
+        def restarted(meanwhile):
+            async def run():
+                revisions = idle_cloud.FailingRevisions()
+                own_cloud.cloud.attach(replace(own_cloud.cloud.runtimes, revisions=revisions))
+                restart = asyncio.create_task(Deployments(own_cloud.cloud).restart(name))
+                await revisions.begun.wait()
+                await asyncio.to_thread(meanwhile)
+                revisions.fail.set()
+                await restart
+
+            asyncio.run_coroutine_threadsafe(run(), own_cloud.loop).result(60)
+            return own_client.call("GET", f"{SERVICES}/svc")
+
+        return restarted
+
+    def test_the_service_says_so(self, restarted):
+        status, service = restarted(lambda: None)
+        assert (status, service["terminalCondition"]["state"]) == (200, "CONDITION_FAILED")
+        assert "failed to start" in service["terminalCondition"]["message"]
+
+    def test_a_service_that_was_deleted_meanwhile_does_not_come_back(self, restarted, own_client):
+        status, _ = restarted(lambda: own_client.ok("DELETE", f"{SERVICES}/svc"))
+        assert status == 404
