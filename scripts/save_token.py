@@ -111,7 +111,9 @@ def _configure(stack: str, *arguments: str, stdin: str | None = None) -> None:
     """Change the stack's configuration. Raises ScriptError with the engine's words, in which no value stands."""
     answer = engine.run("config", *arguments, "--stack", stack, stdin=stdin)
     if answer.returncode != 0:
-        raise ScriptError(f"`pulumi config {arguments[0]}` failed: {engine.first_error(answer.stderr)}")
+        raise ScriptError(
+            f"`pulumi config {arguments[0]}` failed: {engine.first_error(answer.stderr, answer.returncode)}"
+        )
 
 
 COMMAND: Final = Command(

@@ -215,7 +215,7 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
         ok=ok,
         stack=stack,
         plan_id=plan_id,
-        reason=None if ok else untrusted("the engine", _shortened(engine.first_error(text))),
+        reason=None if ok else untrusted("the engine", _shortened(engine.first_error(text, result.exit_code))),
         said=untrusted("the engine", _shortened("\n".join(result.out.splitlines()[-_LAST_LINES:]))),
         next=_next(stack, text, ok=ok),
         usd_per_hour=round(kept.usd_per_hour, 4),

@@ -79,7 +79,7 @@ class ProgramResult:
         """The last thing that the command said, as a sentence."""
         if self.cut:
             return f"The command printed more than {MOST_BYTES // 1_000_000} MB, which is too much for an answer; ask for less."
-        return self.said[-1] if self.said else f"The command ended with exit code {self.exit_code} and said nothing."
+        return self.said[-1] if self.said else f"The command {engine.ending(self.exit_code)} and said nothing."
 
 
 def script(name: str, *arguments: str) -> Sequence[str]:

@@ -94,7 +94,7 @@ class EngineSteps:
         self._take_settings()
         chosen = engine.run("stack", "select", "--create", self.stack)
         if chosen.returncode != 0:
-            raise ScriptError(engine.first_error(chosen.stderr or chosen.stdout))
+            raise ScriptError(engine.error_of(chosen))
         engine.change(self.stack, "up", after_failure="")
         self._roll_out()
 

@@ -90,7 +90,7 @@ def _pulumi(checkup: Checkup) -> Sequence[Diagnosis]:
     except ScriptError as error:
         return (Diagnosis(check="Pulumi backend", state="cannot be told", detail=str(error)),)
     if answer.returncode != 0:
-        detail = engine.first_error(answer.stderr or answer.stdout)
+        detail = engine.error_of(answer)
         return (Diagnosis(check="Pulumi backend", state="missing", detail=detail, mend="pulumi login"),)
     url = str(json.loads(answer.stdout).get("url", ""))
     backend = Diagnosis(check="Pulumi backend", state="ok", detail=url)

@@ -159,7 +159,9 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
         return read_secret(version, checkup.google), version
     answer = engine.run("config", "get", HF_TOKEN.key, "--stack", checkup.stack or "")
     if answer.returncode != 0:
-        raise ScriptError(f"the stack's secret {HF_TOKEN.key} cannot be read: {engine.first_error(answer.stderr)}")
+        raise ScriptError(
+            f"the stack's secret {HF_TOKEN.key} cannot be read: {engine.first_error(answer.stderr, answer.returncode)}"
+        )
     return answer.stdout.strip(), f"the stack's secret {HF_TOKEN.key}"
 
 

@@ -92,5 +92,5 @@ def _refreshed(stack: str) -> tuple[ResourceChange, ...]:
     except ValidationError:
         parsed = None
     if answer.returncode != 0 or parsed is None:
-        raise ScriptError(engine.first_error(answer.stderr or answer.stdout))
+        raise ScriptError(engine.error_of(answer))
     return from_engine(parsed)[0]

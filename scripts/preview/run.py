@@ -114,7 +114,7 @@ def _scratch_backend(stack: str) -> Generator[None]:
 
 def _error(stack: str, answer: CompletedProcess[str], parsed: EnginePreview | None) -> str:
     said = [d.message.strip() for d in (parsed.diagnostics if parsed else None) or () if d.severity == "error"]
-    text = "\n".join(said) or engine.first_error(answer.stderr or answer.stdout)
+    text = "\n".join(said) or engine.error_of(answer)
     if _REFUSAL.search(text) is None:
         return text
     from stacks.planned import doctor_hint  # noqa: PLC0415 - only a refusal needs it

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ QUERY_LIMIT_S = 120.0
 _MAX_WORDS = 600
 _LAST_WORDS_S = 5.0
 """How long to read on after the engine ended. A plugin that outlives it may keep the pipe open."""
+_NO_MEMORY: Final = ", as by a machine that runs out of memory"
 _LOST_TRACK = re.compile(r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations", re.IGNORECASE)
 NOT_LOGGED_IN: Final = (
     "Pulumi is not logged in; run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` for a bucket of your own."
@@ -92,7 +94,7 @@ def change(stack: str, *arguments: str, after_failure: str) -> None:
     code, output = _shown(*command)
     if code != 0:
         raise PulumiFailedError(
-            f"`pulumi {arguments[0]} --stack {stack}` ended with exit code {code}, see above. {after_failure}"
+            f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above. {after_failure}"
             f"{recover_hint(stack, output)}",
             output,
         )
@@ -145,7 +147,7 @@ def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
     answer = run(*arguments, limit_s=limit_s)
     if answer.returncode == 0:
         return answer.stdout
-    error = first_error(answer.stderr or answer.stdout)
+    error = error_of(answer)
     if "PULUMI_ACCESS_TOKEN must be set" in error:
         # No refusal: that would mean that the stack does not exist, and a teardown would believe it.
         raise PulumiFailedError(NOT_LOGGED_IN, answer.stdout + answer.stderr)
@@ -165,10 +167,23 @@ def _lost_hint(stack: str) -> str:
     return f" If it was deployed and its state is lost, run `python -m scripts.recover --stack {stack}`."
 
 
-def first_error(text: str) -> str:
-    """Return the engine's first error as one line, without colours and without `error:`."""
+def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
+    """Return the error of a command that failed, as `first_error` does."""
+    return first_error(answer.stderr or answer.stdout, answer.returncode)
+
+
+def first_error(text: str, code: int) -> str:
+    """Return the engine's first error as one line, without colours and without `error:`; how it ended if it had no time to name one."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
-    chosen = (errors or lines or ["no message"])[0].removeprefix("error:").strip()
+    chosen = (errors or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0].removeprefix("error:").strip()
     return chosen[:_MAX_WORDS]
+
+
+def ending(code: int) -> str:
+    """Return how a process ended, by its exit code: -N for the signal N."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name
+    return f"was killed by {name}{_NO_MEMORY if name == 'SIGKILL' else ''}"

@@ -36,7 +36,7 @@ def previewed(stack: str, *options: str) -> Mapping[str, object]:
     except ValueError:
         parsed = as_mapping(None)
     if answer.returncode != 0 or not parsed:
-        error = next(iter(preview_errors(parsed)), "") or engine.first_error(answer.stderr)
+        error = next(iter(preview_errors(parsed)), "") or engine.first_error(answer.stderr, answer.returncode)
         if is_passphrase_error(error):
             raise wrong_passphrase(stack)
         raise ScriptError(f"The preview of stack {stack} failed: {error}")

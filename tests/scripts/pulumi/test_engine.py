@@ -38,3 +38,30 @@ def test_a_missing_stack_names_the_command(monkeypatch):
     answers(monkeypatch, "error: no stack named 'organization/p/mine' found")
     with pytest.raises(CommandRefusedError, match="Stack mine does not exist; run `pulumi stack init mine`"):
         engine.query(["stack", "output"])
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "told"),
+    [
+        (-9, "", "it was killed by SIGKILL, as by a machine that runs out of memory"),
+        (-9, "updating....", "it was killed by SIGKILL, as by a machine that runs out of memory"),
+        (-15, "error: update failed\n", "update failed"),
+        (-15, "", "it was killed by SIGTERM"),
+        (255, "", "it ended with exit code 255"),
+    ],
+)
+def test_an_engine_that_had_no_time_to_say_why_is_told_by_its_end(code, printed, told):
+    assert engine.error_of(subprocess.CompletedProcess([], code, printed, "")) == told
+
+
+def test_a_killed_change_says_so(monkeypatch, tmp_path, capsys):
+    program = tmp_path / "pulumi"
+    program.write_text("#!/bin/sh\necho updating\nkill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(engine, "pulumi", lambda: str(program))
+    with pytest.raises(
+        PulumiFailedError,
+        match=r"`pulumi up --stack x` was killed by SIGKILL, as by a machine .* see above\. Then this\.",
+    ):
+        engine.change("x", "up", after_failure="Then this.")
+    assert capsys.readouterr().err == "updating\n"
