@@ -1,7 +1,7 @@
 """Checks of what the server runs: staged weights, access to the checkpoint on the hub, and its image."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, cast
 from urllib.parse import quote
@@ -55,17 +55,36 @@ def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
     bucket = settings.bucket.existing or Names(project=settings.project, stack=checkup.stack or "").bucket
     prefix = settings.weights_prefix
     folder, name = folder_uri(bucket, prefix), object_name(prefix, MANIFEST)
-    mend = f"python -m scripts.stage_model --stack {checkup.stack}"
+    missing = partial(
+        Diagnosis, check="weights", state="missing", mend=f"python -m scripts.stage_model --stack {checkup.stack}"
+    )
     try:
-        manifest = checkup.google.get("storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
         sizes = _sizes(checkup, bucket, prefix)
+        manifest = _manifest(checkup, bucket, name) if name in sizes else None
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
             return (checkup.refused("weights", "storage", "roles/storage.objectViewer", error),)
-        if settings.bucket.existing is not None and settings.bucket.manifest is None:
-            return (_copied_by_others(checkup, settings.bucket.existing, prefix, mend),)
-        detail = f"{folder} has no {MANIFEST}: nothing is staged, or staging did not end"
-        return (Diagnosis(check="weights", state="missing", detail=detail, mend=mend),)
+        return (missing(detail=f"bucket {bucket} does not exist"),)
+    if manifest is not None:
+        return (_staged(manifest, sizes, prefix, folder, missing),)
+    if settings.bucket.existing is None or settings.bucket.manifest is not None:
+        return (missing(detail=f"{folder} has no {MANIFEST}: nothing is staged, or staging did not end"),)
+    if object_name(prefix, CONFIG) not in sizes:
+        return (missing(detail=f"{folder} has neither {MANIFEST} nor {CONFIG}: nothing is staged"),)
+    # Another tool may have copied a checkpoint without a manifest into an existing bucket, and `pulumi up` takes it.
+    what = f"{len(sizes)} objects, {sum(sizes.values()) / _GIB:.2f} GiB in {folder}"
+    detail = f"{what}, which has no {MANIFEST}: another tool copied them, or staging did not end"
+    return (Diagnosis(check="weights", state="ok", detail=detail),)
+
+
+def _staged(
+    manifest: Mapping[str, object],
+    sizes: Mapping[str, int],
+    prefix: str,
+    folder: str,
+    missing: Callable[..., Diagnosis],
+) -> Diagnosis:
+    """Compare the objects with the manifest."""
     files = cast("list[Mapping[str, object]]", manifest.get("files") or [])
     lacking = [
         str(file.get("name"))
@@ -73,27 +92,15 @@ def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
         if sizes.get(object_name(prefix, str(file.get("name")))) != file.get("size_bytes")
     ]
     if lacking:
-        detail = f"{len(lacking)} of {len(files)} files are absent or have another size, {lacking[0]} first"
-        return (Diagnosis(check="weights", state="missing", detail=detail, mend=mend),)
+        return missing(
+            detail=f"{len(lacking)} of {len(files)} files are absent or have another size, {lacking[0]} first"
+        )
     total = sum(int(str(file.get("size_bytes") or 0)) for file in files)
-    return (Diagnosis(check="weights", state="ok", detail=f"{len(files)} files, {total / _GIB:.2f} GiB in {folder}"),)
+    return Diagnosis(check="weights", state="ok", detail=f"{len(files)} files, {total / _GIB:.2f} GiB in {folder}")
 
 
-def _copied_by_others(checkup: Checkup, bucket: str, prefix: str, mend: str) -> Diagnosis:
-    """Judge a checkpoint without a manifest: another tool may have copied it into an existing bucket, and `pulumi up` takes it."""
-    folder = folder_uri(bucket, prefix)
-    try:
-        sizes = _sizes(checkup, bucket, prefix)
-    except GoogleListError as error:
-        if error.status != _NOT_FOUND:
-            return checkup.refused("weights", "storage", "roles/storage.objectViewer", error)
-        return Diagnosis(check="weights", state="missing", detail=f"bucket {bucket} does not exist", mend=mend)
-    if object_name(prefix, CONFIG) not in sizes:
-        detail = f"{folder} has neither {MANIFEST} nor {CONFIG}: nothing is staged"
-        return Diagnosis(check="weights", state="missing", detail=detail, mend=mend)
-    total = sum(sizes.values()) / _GIB
-    detail = f"{len(sizes)} objects, {total:.2f} GiB in {folder}, which has no {MANIFEST}: another tool copied them, or staging did not end"
-    return Diagnosis(check="weights", state="ok", detail=detail)
+def _manifest(checkup: Checkup, bucket: str, name: str) -> Mapping[str, object]:
+    return checkup.google.get("storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
 
 
 def _sizes(checkup: Checkup, bucket: str, prefix: str) -> Mapping[str, int]:
