@@ -22,27 +22,45 @@ def run_child(command: Sequence[str], variables: Mapping[str, str]) -> int:
     Raises:
         CommandRefusedError: if the command cannot be run.
     """
-    try:
-        process = subprocess.Popen(command, env={**os.environ, **variables})
-    except OSError as error:
-        raise CommandRefusedError(f"the command {command[0]!r} cannot be run: {error.strerror}.") from None
-    with _forwarding(process):
+    signals = _Signals()
+    with signals.taken():
+        try:
+            process = subprocess.Popen(command, env={**os.environ, **variables})
+        except OSError as error:
+            raise CommandRefusedError(f"the command {command[0]!r} cannot be run: {error.strerror}.") from None
+        signals.go_to(process)
         code = process.wait()
     return code if code >= 0 else _SIGNALLED - code
 
 
-@contextmanager
-def _forwarding(process: subprocess.Popen[bytes]) -> Generator[None]:
-    def forward(number: int, _frame: object) -> None:
-        if not (number == signal.SIGINT and _shares_terminal(process.pid)):
+class _Signals:
+    """Signals on their way to a command. Those that come before it runs wait for it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    @contextmanager
+    def taken(self) -> Generator[None]:
+        """Take the signals instead of this process."""
+        before = {number: signal.signal(number, self._take) for number in _FORWARDED}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def go_to(self, process: subprocess.Popen[bytes]) -> None:
+        """Pass on what came and what comes."""
+        self._process = process
+        for number in self._early:
             process.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def _take(self, number: int, _frame: object) -> None:
+        if self._process is None:
+            self._early.append(number)
+        elif not (number == signal.SIGINT and _shares_terminal(self._process.pid)):
+            self._process.send_signal(number)
 
 
 def _shares_terminal(pid: int) -> bool:

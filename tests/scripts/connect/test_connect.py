@@ -19,6 +19,7 @@ from typing import ClassVar
 import pytest
 
 from scripts.client.access import IdTokenSource, ServerAccess
+from scripts.connect import child
 from scripts.connect.__main__ import command_of, main
 from scripts.connect.chat import Chat, ChatError
 from scripts.connect.proxy import ConnectProxy
@@ -346,6 +347,20 @@ def test_a_signal_is_the_command_s_and_the_way_stays_open_until_it_ends(url, num
     finally:
         process.kill()
     assert (process.returncode, out) == (5, f"asked after {int(number)}\n"), errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_command_runs_reaches_it_too(monkeypatch, number):
+    start = subprocess.Popen
+
+    def interrupted(*words, **options):
+        os.kill(os.getpid(), number)
+        return start(*words, **options)
+
+    monkeypatch.setattr(child.subprocess, "Popen", interrupted)
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    assert child.run_child(["sleep", "60"], {}) == 128 + number
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 def test_ctrl_c_of_a_terminal_reaches_the_command_once(url):

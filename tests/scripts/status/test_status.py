@@ -318,7 +318,7 @@ def test_tasks_answer_fail_or_are_late_each_for_itself():
     def fails():
         raise CommandRefusedError("No.")
 
-    (one, two, three) = each_within([lambda: 1, fails, lambda: hangs.wait(60)], workers=3, limit_s=0.5)
+    (one, two, three) = each_within([lambda: 1, fails, lambda: hangs.wait(60)], workers=3, limit_s=2.0)
     hangs.set()
     assert one == (1, None)
     assert str(two[1]) == "No."
