@@ -24,7 +24,13 @@ from tests.scripts.status.planted import stack_resource, state
 CANARY = "hf_canaryCanaryCANARY0123456789"
 RUN = ServerLog(stack="l4-qat", project=PROJECT, target="cloud-run", location="us-east4")
 TPU = ServerLog(stack="tpu-v6e4", project=PROJECT, target="tpu", location="")
-SINCE = datetime.now(UTC) - timedelta(hours=1)
+
+
+def since():
+    """Return the time of an hour ago: when the test runs, not when its module is read."""
+    return datetime.now(UTC) - timedelta(hours=1)
+
+
 NO_WEIGHTS = "OSError: Invalid repository ID or local directory specified: '/mnt/models/m'"
 
 
@@ -78,7 +84,7 @@ def of_service(log, source):
 def followed(world, log, *, second):
     """The lines of three reads, and what was said; `second` is called before the second read."""
     said, reads, seen = [], 0, []
-    for line in follow(world.api, log, SINCE, masked, say=said.append, pause=lambda _: None):
+    for line in follow(world.api, log, since(), masked, say=said.append, pause=lambda _: None):
         if line is not None:
             seen.append(line.text)
             continue
@@ -101,18 +107,18 @@ class TestBothTargets:
         write(world, log, "old", minutes=90)
         write(world, log, "one", "two\n  three")
         write(world, other, "theirs")
-        found = newest(world.api, log, SINCE, 100, masked)
+        found = newest(world.api, log, since(), 100, masked)
         assert texts(found) == ["one", "two", "  three"]
         assert {line.where for line in found} == {"t1v-n-0-w-0" if log.target == "tpu" else "gemma-l4-qat-00001-abc"}
 
     def test_the_newest_lines_are_kept_over_several_pages(self, world, log):
         write(world, log, *(str(number) for number in range(1200)))
-        assert texts(newest(world.api, log, SINCE, 3, masked)) == ["1197", "1198", "1199"]
-        assert len(newest(world.api, log, SINCE, 5000, masked)) == 1200
+        assert texts(newest(world.api, log, since(), 3, masked)) == ["1197", "1198", "1199"]
+        assert len(newest(world.api, log, since(), 5000, masked)) == 1200
 
     def test_a_canary_token_is_in_no_line(self, world, log):
         write(world, log, f"the token is {CANARY}", f"HF_TOKEN={CANARY}")
-        found = newest(world.api, log, SINCE, 100, masked)
+        found = newest(world.api, log, since(), 100, masked)
         assert len(found) == 2
         assert CANARY not in json.dumps([line.to_json() for line in found])
 
@@ -127,7 +133,7 @@ class TestBothTargets:
         token = world.cloud.cloud.tokens.issue_access_token(email)
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
         with pytest.raises(ScriptError, match=r"cannot be read: Google says: .* You need logging\.logEntries\.list \("):
-            newest(connect(), log, SINCE, 3, masked)
+            newest(connect(), log, since(), 3, masked)
 
 
 def test_a_read_that_fails_while_lines_are_followed_is_told_and_tried_again(world, monkeypatch):
