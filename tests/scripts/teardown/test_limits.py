@@ -63,7 +63,9 @@ def test_a_machine_costs_from_the_creation_of_its_node_on(world):
     assert item.limits == limits
     assert (item.age_s, item.usd) == (pytest.approx(7200, abs=60), pytest.approx(2 * V6E4_USD_PER_HOUR, rel=0.01))
     assert item.exceeded == []
-    assert used(world, later(2.1))["x"].exceeded == ["maxUsd 11: it has cost $11.34"]
+    dear = used(world, later(2.1))["x"]
+    assert dear.usd == pytest.approx(2.1 * V6E4_USD_PER_HOUR, rel=0.01)
+    assert dear.exceeded == [f"maxUsd 11: it has cost ${dear.usd:.2f}"]
     assert [text.partition(":")[0] for text in used(world, later(5))["x"].exceeded] == ["maxAge 4 h", "maxUsd 11"]
 
 
