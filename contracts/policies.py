@@ -17,24 +17,6 @@ class PolicyCall(NamedTuple):
     body: Json | None = None
 
 
-def reading(api: str, resource: str) -> PolicyCall:
-    """Return the call that reads a policy with its conditions. `resource` is the resource's path, such as v1/projects/P."""
-    if api == "storage":
-        return PolicyCall("GET", f"{resource}/iam?optionsRequestedPolicyVersion={POLICY_VERSION}")
-    if api == "cloudresourcemanager":
-        return PolicyCall("POST", f"{resource}:getIamPolicy", {"options": {"requestedPolicyVersion": POLICY_VERSION}})
-    path = f"{resource}:getIamPolicy?options.requestedPolicyVersion={POLICY_VERSION}"
-    return PolicyCall("POST", path, {}) if api == "iam" else PolicyCall("GET", path)
-
-
-def writing(api: str, resource: str, policy: Json) -> PolicyCall:
-    """Return the call that replaces a policy that was read; its etag refuses a policy that somebody changed since."""
-    body = {**policy, "version": POLICY_VERSION}
-    if api == "storage":
-        return PolicyCall("PUT", f"{resource}/iam", body)
-    return PolicyCall("POST", f"{resource}:setIamPolicy", {"policy": body})
-
-
 class PolicyOf(NamedTuple):
     """The resource whose policy holds a grant.
 
@@ -52,12 +34,22 @@ class PolicyOf(NamedTuple):
     subject: str = ""
 
     def read(self, name: str) -> PolicyCall:
-        """Return the call that reads the policy of the resource of this name."""
-        return reading(self.api, self.resource.format(name=name))
+        """Return the call that reads the policy of the resource of this name, with its conditions."""
+        resource = self.resource.format(name=name)
+        if self.api == "storage":
+            return PolicyCall("GET", f"{resource}/iam?optionsRequestedPolicyVersion={POLICY_VERSION}")
+        if self.api == "cloudresourcemanager":
+            body = {"options": {"requestedPolicyVersion": POLICY_VERSION}}
+            return PolicyCall("POST", f"{resource}:getIamPolicy", body)
+        path = f"{resource}:getIamPolicy?options.requestedPolicyVersion={POLICY_VERSION}"
+        return PolicyCall("POST", path, {}) if self.api == "iam" else PolicyCall("GET", path)
 
     def write(self, name: str, policy: Json) -> PolicyCall:
-        """Return the call that replaces the policy of the resource of this name."""
-        return writing(self.api, self.resource.format(name=name), policy)
+        """Return the call that replaces a policy that was read; its etag refuses a policy that somebody changed since."""
+        resource, body = self.resource.format(name=name), {**policy, "version": POLICY_VERSION}
+        if self.api == "storage":
+            return PolicyCall("PUT", f"{resource}/iam", body)
+        return PolicyCall("POST", f"{resource}:setIamPolicy", {"policy": body})
 
     def name_of(self, inputs: Json) -> str:
         """Return the resource's name. Raises KeyError if an input is missing."""

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 from gcp_tpu_provider.tpu_api import TpuApi
 
-from contracts.policies import POLICIES, reading, writing
+from contracts.policies import POLICIES
 from localcloud.rest.discovery import document_for
 from scripts.cloud.inventory.grants import PolicyHolder
 from scripts.cloud.inventory.kinds import KINDS, LOCATIONS
@@ -117,13 +117,13 @@ def _of_the_scripts() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
             ("DELETE", {**dict(kind.parameters), **({kind.guard: ""} if kind.guard else {})}),
         ):
             yield verb, f"{kind.api}/{kind.address(f'{plain}/x')}", query, None
-    resources = [(holder.api, holder.resource) for holder in HOLDERS]
     inputs = dict.fromkeys(("project", "location", "serviceAccountId", "secretId", "bucket", "repository", "name"), "x")
-    resources += [(of.api, of.resource.format(name=of.name_of(inputs))) for of in POLICIES.values()]
-    for api, resource in resources:
-        for call in (reading(api, resource), writing(api, resource, {})):
+    policies = [(holder.policy, holder.inputs) for holder in HOLDERS] + [(of, inputs) for of in POLICIES.values()]
+    for of, given in policies:
+        name = of.name_of(given)
+        for call in (of.read(name), of.write(name, {})):
             path, _, query = call.path.partition("?")
-            yield call.verb, f"{api}/{path}", dict(parse_qsl(query)), None
+            yield call.verb, f"{of.api}/{path}", dict(parse_qsl(query)), None
 
 
 @cache

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
 from contracts.labels import Ownership, owner_of
-from contracts.policies import reading, writing
+from contracts.policies import POLICIES, PolicyCall, PolicyOf, last_segments
 from scripts.cloud.google_api import GoogleApi
 from scripts.cloud.inventory.found import FoundResource
 from scripts.cloud.inventory.kinds import GRANT
@@ -15,6 +15,12 @@ Item = Mapping[str, object]
 
 _DELETED: Final = "deleted:"
 _ACCOUNT: Final = "serviceAccount:"
+_TYPES: Final = {
+    "project": "gcp:projects/iAMMember:IAMMember",
+    "bucket": "gcp:storage/bucketIAMMember:BucketIAMMember",
+    "secret": "gcp:secretmanager/secretIamMember:SecretIamMember",
+}
+"""The type of grants in each holder's policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,43 +33,43 @@ class PolicyHolder:
     """projects/P, projects/_/buckets/B or projects/N/secrets/S."""
 
     @property
-    def api(self) -> str:
-        """The API that has the policy."""
-        return {"project": "cloudresourcemanager", "bucket": "storage", "secret": "secretmanager"}[self.kind]
+    def policy(self) -> PolicyOf:
+        """How its policy is read and replaced."""
+        return POLICIES[_TYPES[self.kind]]
 
     @property
-    def resource(self) -> str:
-        """Path of the resource."""
-        return f"storage/v1/b/{self.id}" if self.kind == "bucket" else f"v1/{self.name}"
+    def inputs(self) -> Mapping[str, str]:
+        """What a grant's inputs would name it by."""
+        return {"project": self.project, "bucket": self.name, "secretId": self.name}
+
+    @property
+    def api(self) -> str:
+        """The API that has the policy."""
+        return self.policy.api
 
     @property
     def path(self) -> str:
         """Path of the method that reads the policy."""
-        return reading(self.api, self.resource).path.partition("?")[0]
+        return self._reading.path.partition("?")[0]
 
     @property
-    def id(self) -> str:
-        """The last part of the name."""
-        return self.name.rpartition("/")[2]
+    def _reading(self) -> PolicyCall:
+        return self.policy.read(self.policy.name_of(self.inputs))
 
     def read(self, api: GoogleApi) -> Item:
         """Return the policy with its conditions. Raises GoogleListError and ScriptError."""
-        asked = reading(self.api, self.resource)
+        asked = self._reading
         return api.get(self.api, asked.path) if asked.body is None else api.post(self.api, asked.path, asked.body)
 
     def write(self, api: GoogleApi, policy: Item) -> None:
         """Replace the policy that was read; its etag refuses a policy that somebody changed since. Raises GoogleListError and ScriptError."""
-        asked = writing(self.api, self.resource, policy)
+        asked = self.policy.write(self.policy.name_of(self.inputs), policy)
         send = api.put if asked.verb == "PUT" else api.post
         send(self.api, asked.path, asked.body or {})
 
     def command(self, role: str, member: str, condition: Item) -> str:
         """Return the command that removes a grant."""
-        what = {
-            "project": f"projects remove-iam-policy-binding {self.id}",
-            "bucket": f"storage buckets remove-iam-policy-binding gs://{self.id}",
-            "secret": f"secrets remove-iam-policy-binding {self.id} --project={self.project}",
-        }[self.kind]
+        what = self.policy.command.format_map(last_segments(self.inputs))
         words = [what, f"--member={shlex.quote(member)}", f"--role={role}"]
         if condition:
             words.append(f"--condition={shlex.quote(_condition_flag(condition))}")
