@@ -1,4 +1,4 @@
-"""`python -m localcloud run|serve|env|record|compare`: a local cloud for one command, one that stays open, the environment of that one, recordings."""
+"""`python -m localcloud run|serve|env|try`: a local cloud for one command, one that stays open, the environment of that one, and trials on a real project."""
 
 import argparse
 import asyncio
@@ -10,17 +10,15 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
 
 from localcloud import environment
 from localcloud.child import SIGNALS, run_child
+from localcloud.ledger.entries import LedgerError
 from localcloud.plugins import serve as serve_providers
-from localcloud.recording.compare import compare_files
-from localcloud.recording.record import RecordOptions, record
-from localcloud.recording.recordings import RecordingError
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
+from localcloud.trials.command import TryRefusedError, add_parser, try_entries
 from localcloud.world.scenario import BUILT_IN, Scenario, ScenarioError
 from localcloud.world.scenario import load as load_scenario
 from localcloud.world.state import PRIVATE_UMASK, StateError, StateLock, describe, description
@@ -47,8 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     own, command = _split(list(arguments))
     options = _parser().parse_args(own)
     try:
-        return _follow(options, command or getattr(options, "rest", []))
-    except (RefusedError, StateError, ScenarioError, RecordingError) as error:
+        return _follow(options, command)
+    except (RefusedError, StateError, ScenarioError, TryRefusedError, LedgerError) as error:
         print(f"localcloud: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
@@ -56,17 +54,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _follow(options: argparse.Namespace, command: list[str]) -> int:
-    if options.what in {"run", "record"} and not command:
-        raise RefusedError(f"No command to run: python -m localcloud {options.what} [options] -- CMD...")
-    if options.what not in {"run", "record"} and command:
+    if options.what == "run" and not command:
+        raise RefusedError("No command to run: python -m localcloud run [options] -- CMD...")
+    if options.what != "run" and command:
         raise RefusedError(f"{options.what} takes no command, but got: {' '.join(command)}; use run for that.")
     if options.what == "env":
         return _env(options)
-    if options.what == "record":
-        wanted = RecordOptions(out=options.out, command=command, upstream=options.upstream, replaced=options.replace)
-        return asyncio.run(record(wanted, os.environ))
-    if options.what == "compare":
-        return compare_files(options)
+    if options.what == "try":
+        return try_entries(options)
     return asyncio.run(_run(options, command) if options.what == "run" else _serve(options))
 
 
@@ -82,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m localcloud", description="A simulated Google Cloud on this machine; see docs/local-cloud.md."
     )
-    commands = parser.add_subparsers(dest="what", required=True, metavar="run|serve|env|record|compare")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="run|serve|env|try")
     run = commands.add_parser(
         "run",
         help="start a cloud, run a command in its environment, stop the cloud",
@@ -124,45 +119,8 @@ def _parser() -> argparse.ArgumentParser:
     env = commands.add_parser("env", help="print the environment of a cloud that runs with `serve`")
     env.add_argument("--state", type=Path, default=kept, help="its state folder (default: .localcloud)")
     env.add_argument("--json", action="store_true", help="one JSON object instead of export lines")
-    _add_recording(commands)
+    add_parser(commands)
     return parser
-
-
-class _Commands(Protocol):
-    """What argparse's `add_subparsers` returns."""
-
-    def add_parser(self, name: str, *, help: str, usage: str | None = None) -> argparse.ArgumentParser:  # noqa: A002 - argparse's name
-        """Add a command."""
-        ...
-
-
-def _add_recording(commands: _Commands) -> None:
-    keeper = commands.add_parser(
-        "record",
-        help="run a command on Google Cloud and keep what it and Google said, without secrets",
-        usage="python -m localcloud record --out FILE [options] [--] CMD...",
-    )
-    keeper.add_argument("--out", type=Path, required=True, help="the file to write; it must not exist yet")
-    keeper.add_argument(
-        "--upstream", metavar="URL", help="send to URL/run/..., URL/tpu/... and so on instead of Google"
-    )
-    keeper.add_argument(
-        "--replace",
-        metavar="TEXT",
-        action="append",
-        default=[],
-        help="a further text to replace by a placeholder; repeatable",
-    )
-    keeper.add_argument("rest", nargs=argparse.REMAINDER, metavar="CMD", help="the command; `--` before it is optional")
-    comparer = commands.add_parser(
-        "compare", help="compare a recording with the local cloud, or with another recording"
-    )
-    comparer.add_argument("file", type=Path, metavar="FILE", help="a file of `record`")
-    comparer.add_argument(
-        "--with", dest="other", type=Path, metavar="OTHER", help="compare only what was sent, with that of another file"
-    )
-    comparer.add_argument("--scenario", type=Path, help="the scenario of the local cloud, as for `run`")
-    comparer.add_argument("--json", action="store_true", help="one JSON object instead of a table")
 
 
 def _positive(text: str) -> float:

@@ -13,7 +13,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
+
+from tools import sent
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _KINDS: Final = ("standin", "real")
@@ -72,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         default=ROOT / ".work" / "nightly",
-        help="folder for recordings and logs (default: .work/nightly)",
+        help="folder for request logs and output (default: .work/nightly)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON list instead of a table")
     return parser
@@ -86,28 +88,27 @@ def stacks() -> list[str]:
 def drive(stack: str, kinds: tuple[str, str], out: Path) -> NightlyOutcome:
     """Run the life of a stack with both plugins and compare what they sent."""
     began = time.monotonic()
-    recordings: list[Path] = []
+    logs: list[Path] = []
     for number, kind in enumerate(kinds, start=1):
-        recording = out / f"{stack}.{number}-{kind}.jsonl"
+        requests = out / f"{stack}.{number}-{kind}.json"
         log = out / f"{stack}.{number}-{kind}.log"
-        recording.unlink(missing_ok=True)
-        code = _live(stack, kind, recording, log)
+        requests.unlink(missing_ok=True)
+        code = _live(stack, kind, requests, log)
         if code != 0:
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-40:])
             seconds = time.monotonic() - began
             return NightlyOutcome(stack=stack, seconds=seconds, detail=f"{kind}: exit code {code}, {log}\n{tail}")
-        recordings.append(recording)
-    return _compared(stack, recordings[0], recordings[1], began)
+        logs.append(requests)
+    return _compared(stack, logs[0], logs[1], began)
 
 
-def _live(stack: str, kind: str, recording: Path, log: Path) -> int:
+def _live(stack: str, kind: str, log_of_requests: Path, log: Path) -> int:
     python = sys.executable
     with tempfile.TemporaryDirectory(prefix="nightly-") as folder, log.open("w", encoding="utf-8") as stream:
         copy = Path(folder) / "project"
         copy_project(copy)
         command = [python, "-m", "localcloud", "run", "--providers", kind, "--"]
-        command += [python, "-m", "localcloud", "record", "--out", str(recording.resolve()), "--"]
-        command += [str(copy / "tools" / "stack_life.sh"), stack]
+        command += [str(copy / "tools" / "stack_life.sh"), stack, str(log_of_requests.resolve())]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(_HIDDEN)}
         done = subprocess.run(
             command, cwd=copy, env=environment, stdout=stream, stderr=stream, check=False, timeout=_LIMIT_S
@@ -134,23 +135,10 @@ def copy_project(target: Path) -> None:
 
 
 def _compared(stack: str, first: Path, second: Path, began: float) -> NightlyOutcome:
-    done = subprocess.run(
-        [sys.executable, "-m", "localcloud", "compare", str(first), "--with", str(second), "--json"],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    one, two = (json.loads(path.read_text(encoding="utf-8")) for path in (first, second))
+    compared, found = sent.compare(one, two)
     seconds = time.monotonic() - began
-    if done.returncode not in {0, 1}:
-        return NightlyOutcome(stack=stack, seconds=seconds, detail=done.stderr)
-    report = json.loads(done.stdout)
-    found = tuple(_difference(each) for each in cast("list[dict[str, str]]", report["differences"]))
-    return NightlyOutcome(stack=stack, seconds=seconds, compared=int(report["exchanges"]), differences=found)
-
-
-def _difference(each: dict[str, str]) -> str:
-    return f"{each['method']}: {each['what']} {each['where']}: {each['recorded']} | {each['here']}"
+    return NightlyOutcome(stack=stack, seconds=seconds, compared=compared, differences=tuple(map(str, found)))
 
 
 def line(outcome: NightlyOutcome) -> str:

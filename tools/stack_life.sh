@@ -1,5 +1,6 @@
 #!/bin/sh
 # The life of the stack $1 on the cloud of the environment: up, a change in place, nothing left to change, destroy.
+# What was sent is in the file $2.
 # Run it in a copy of the project: making a stack writes its encryption salt into the settings file.
 set -eu
 stack=$1
@@ -19,3 +20,4 @@ engine config set --path gemma-serving:labels.team nightly
 engine up --yes --skip-preview
 engine preview --refresh --expect-no-changes
 engine destroy --yes --skip-preview
+python -m tools.sent "$2"

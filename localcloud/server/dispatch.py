@@ -83,6 +83,7 @@ class Dispatcher:
     ) -> web.StreamResponse:
         caller = caller_of(self._cloud, request, style)
         entry["caller"] = caller.email
+        entry["operator"] = caller.operator
         document, method, bound = _route(request.method, api, path, media)
         entry.update(api=api, id=method.id)
         if self._cloud.scenario.latency_ms:
@@ -92,6 +93,8 @@ class Dispatcher:
             return await inject(fault, request)
         call = await self._call(request, document, method, bound, caller, media)
         entry["body"] = _redacted(call.body)
+        if media == "upload":
+            entry["content"] = request.content_type
         project = self._permit(call)
         if project is not None:
             orgpolicies.enforce(self._cloud, call, project)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.ledger.entries import LedgerError, join, load
+from localcloud.ledger.entries import DANGERS, LedgerError, join, load
 from localcloud.ledger.page import page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,6 +16,8 @@ id = "one"
 statement = "Google refuses it."
 source = "assumed"
 kind = "refusal"
+danger = "low"
+if_false = "A user reads the wrong status."
 test = "tests/localcloud/test_ledger.py::test_an_invalid_file_is_one_sentence[twice"
 try = "gcloud try"
 cost_usd = 0
@@ -85,6 +87,11 @@ def test_no_command_of_the_ledger_changes_the_policy_of_a_project():
         pytest.param(ENTRY.replace('"assumed"', '""'), "source: String should have at least 1 character", id="source"),
         pytest.param(ENTRY.replace('"refusal"', '"rule"'), "kind: Input should be 'refusal', 'behaviour'", id="kind"),
         pytest.param(ENTRY.replace('"refusal"', '"kinder"'), "a kinder entry names none", id="kinder"),
+        pytest.param(ENTRY.replace('"low"', '"bad"'), "danger: Input should be 'critical', 'high'", id="danger"),
+        pytest.param(ENTRY.replace('danger = "low"\n', ""), "danger: Field required", id="no-danger"),
+        pytest.param(
+            ENTRY.replace('if_false = "A user reads the wrong status."\n', ""), "if_false: Field required", id="no-harm"
+        ),
         pytest.param(ENTRY.replace("= 0", "= -1"), "cost_usd: Input should be greater than", id="cost"),
         pytest.param(ENTRY.replace('"one"', '"One_1"'), "id: String should match pattern", id="id"),
         pytest.param("[[assumption]\n", "is not TOML", id="toml"),
@@ -102,20 +109,32 @@ def test_every_toml_file_is_read():
     assert len(load().assumptions) == sum(len(part.get("assumption", ())) for part in entries) >= 60
 
 
-def test_the_page_shows_every_entry_and_the_untried_ones_by_cost():
+def places(text):
+    """(danger, cost) of the rows under "Not yet tried"."""
+    rows = text.partition("## Not yet tried on a real project")[2].partition("\n## ")[0].splitlines()
+    cells = [row.split(" | ") for row in rows if row.startswith("| ") and "`" in row]
+    return [(list(DANGERS).index(row[0].removeprefix("| ")), float(row[1])) for row in cells]
+
+
+def test_the_page_shows_every_entry_and_the_untried_ones_by_danger_and_price():
     ledger = load()
     text = page(ledger)
     assert [entry.id for entry in ledger.assumptions if f"| `{entry.id}` |" not in text] == []
-    untried = text.partition("## Not yet tried on a real project")[2]
-    costs = [float(line.split("|")[1]) for line in untried.splitlines() if line.startswith("| ") and "`" in line]
-    assert costs == sorted(costs)
-    assert len(costs) == len([entry for entry in ledger.assumptions if not entry.tried])
+    assert places(text) == sorted(places(text))
+    assert len(places(text)) == len([entry for entry in ledger.assumptions if not entry.tried])
 
 
-def test_an_entry_that_was_tried_leaves_the_list():
+def test_the_first_screen_is_what_decides():
+    first = page(load()).splitlines()[:24]
+    critical = [entry.id for entry in load().assumptions if entry.danger == "critical" and not entry.tried]
+    assert [name for name in critical if not any(f"`{name}`" in line for line in first)] == []
+    assert len(critical) <= 15, "what decides is a short list"
+
+
+def test_an_entry_that_was_tried_leaves_the_list_and_shows_its_answer():
     text = page(join({"some.toml": ENTRY.replace('tried = ""', 'tried = "2026-12-01, project p: as stated"')}))
-    assert "| `one` |" in text.partition("## Not yet tried")[0]
-    assert "`one`" not in text.partition("## Not yet tried")[2]
+    assert places(text) == []
+    assert "| `one` | 2026-12-01, project p: as stated |" in text.partition("## Tried on a real project")[2]
 
 
 def test_the_readme_names_the_page():

@@ -11,29 +11,27 @@ import yaml
 from tools import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAD = {"format": "localcloud-recording", "version": 1, "speed": 1}
 SECRET = {
-    "time": "2026-11-20T08:00:00.000+00:00",
-    "duration_s": 0.1,
+    "id": "secretmanager.projects.secrets.create",
+    "operator": True,
     "method": "POST",
     "path": "/secretmanager/v1/projects/project-1/secrets",
     "query": {"secretId": "a"},
-    "request": {"labels": {"a": "b"}},
+    "body": {"labels": {"a": "b"}},
     "status": 200,
-    "response": {},
 }
 
 
 @pytest.fixture
 def lives(monkeypatch, tmp_path):
-    """Runs that write a recording without running anything: what each kind of plugin sends."""
+    """Runs that write a request log without running anything: what each kind of plugin sends."""
     sent = {"standin": [SECRET], "real": [SECRET]}
 
-    def live(stack, kind, recording, log):
+    def live(stack, kind, requests, log):
         log.write_text("one line\nthe last line")
         if sent[kind] is None:
             return 1
-        recording.write_text("\n".join(json.dumps(line) for line in (HEAD, *sent[kind])))
+        requests.write_text(json.dumps(sent[kind]))
         return 0
 
     monkeypatch.setattr(nightly, "_live", live)
@@ -52,10 +50,10 @@ def test_the_same_requests_pass(lives, tmp_path, capsys):
 
 def test_a_difference_fails_and_is_named(lives, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
-    lives["real"] = [{**SECRET, "request": {"labels": {"a": "c"}}}]
+    lives["real"] = [{**SECRET, "body": {"labels": {"a": "c"}}}]
     assert run(tmp_path) == 1
     out = capsys.readouterr().out
-    assert "secretmanager.projects.secrets.create: sent body.labels.a: b | c" in out
+    assert "secretmanager.projects.secrets.create: body.labels.a: b | c" in out
     assert (tmp_path / "summary").read_text() == out
 
 

@@ -337,6 +337,15 @@ class TestRefusals:
         assert client.ok("GET", f"/tpu/v2alpha1/{operation['name']}")["error"] == {"code": 3, "message": message}
         assert client.call("GET", f"{path}/x")[0] == 404
 
+    def test_flex_start_is_offered_where_it_was_seen(self, own_client):
+        for zone in ("southamerica-west1-a", "europe-west4-a", "asia-northeast1-b"):
+            parent = f"projects/local-project/locations/{zone}"
+            body = body_of()
+            body["tpu"]["nodeSpec"][0]["parent"] = parent
+            path = f"/tpu/v2alpha1/{parent}/queuedResources"
+            own_client.ok("POST", path, body, queuedResourceId="seen")
+            assert own_client.ok("GET", f"{path}/seen")["state"]["state"] != "FAILED"
+
     def test_a_repeated_request_id_gives_the_same_operation(self, client):
         body = body_of("repeated")
         first = client.ok(

@@ -3,11 +3,8 @@
 A placeholder has the format of what it replaces, so that the local cloud accepts it.
 """
 
-import base64
-import hashlib
 import ipaddress
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
@@ -28,7 +25,6 @@ class Kind(Enum):
     SECRET = "secret"  # noqa: S105 - a name
     ADDRESS = "address"
     HOST = "part of a service's URL"
-    TEXT = "text of --replace"
 
 
 _LEAST_SEARCHED: Final = {
@@ -39,7 +35,6 @@ _LEAST_SEARCHED: Final = {
     Kind.TOKEN: 8,
     Kind.KEY: 8,
     Kind.SECRET: 8,
-    Kind.TEXT: 1,
 }
 """Kind -> characters from which on a value is replaced in every text, not only where its form or its field shows what it is.
 
@@ -89,7 +84,7 @@ _HASH: Final = re.compile(r"(?P<before>-)(?P<value>[a-z0-9]{10})(?=-[a-z]{2}\.a\
 
 
 class Placeholders:
-    """Finds and replaces. It remembers every value until the recording ends."""
+    """Finds and replaces. It remembers every value."""
 
     def __init__(self, *, secrets: Iterable[tuple[Kind, str]] = ()) -> None:
         self._placeholders: dict[tuple[Kind, str], str] = {}
@@ -99,10 +94,6 @@ class Placeholders:
         self._used: set[str] = set()
         for kind, value in secrets:
             self._issue(kind, value)
-
-    def counts(self) -> dict[Kind, int]:
-        """Return how many different values of each kind were replaced."""
-        return dict(Counter(kind for (kind, _), shown in self._placeholders.items() if shown in self._used))
 
     def learn(self, kind: Kind, value: str) -> str:
         """Return the placeholder of a value, a new one for a new value. From now on the value is replaced wherever it stands."""
@@ -124,16 +115,6 @@ class Placeholders:
             self._searched.setdefault(value, placeholder)
             self._pattern = None
         return placeholder
-
-    def payload(self, encoded: str) -> str:
-        """Return the base64 placeholder of a base64 payload. Its text is replaced elsewhere too."""
-        try:
-            text = base64.b64decode(encoded, validate=True).decode()
-        except ValueError:
-            text = ""
-        digest = text or hashlib.sha256(encoded.encode()).hexdigest()
-        placeholder = self.learn(Kind.SECRET, digest.strip())
-        return base64.b64encode(placeholder.encode()).decode()
 
     def text(self, value: str) -> str:
         """Return a text with everything replaced that is known or that its form gives away."""
@@ -222,7 +203,6 @@ _FORMATS: Final[dict[Kind, str]] = {
     Kind.KEY: "key-{number}",
     Kind.SECRET: "secret-{number}",
     Kind.HOST: "host{number:06d}",
-    Kind.TEXT: "text-{number}",
 }
 
 

@@ -1,0 +1,62 @@
+"""What an answer says about an entry: as assumed, differs, or unknown."""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from localcloud.ledger.entries import Answer
+from localcloud.trials.sending import ApiReply
+
+Verdict = Literal["as assumed", "differs", "unknown"]
+_OFF: Final = "SERVICE_DISABLED"
+_LONGEST: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A verdict, and the answer in one line. `why` says why it is unknown."""
+
+    verdict: Verdict
+    answered: str
+    why: str = ""
+
+
+def judge(expected: Answer, reply: ApiReply) -> Judgement:
+    """Return what an answer says about what was expected. What has another cause than the request says nothing."""
+    answered = summary(reply)
+    is_expected = reply.status == expected.status
+    has_words = re.search(expected.words, reply.message if reply.status >= 400 else f"{reply.body}", re.IGNORECASE)  # noqa: PLR2004 - HTTP's errors
+    if is_expected and has_words:
+        return Judgement(verdict="as assumed", answered=answered)
+    cause = _other_cause(reply)
+    if cause:
+        return Judgement(verdict="unknown", answered=answered, why=cause)
+    if is_expected:
+        return Judgement(
+            verdict="unknown",
+            answered=answered,
+            why=f"the status is the expected one, but nothing in the answer matches '{expected.words}'; read it",
+        )
+    return Judgement(verdict="differs", answered=answered)
+
+
+def summary(reply: ApiReply) -> str:
+    """Return an answer in one line."""
+    where = " by the operation" if reply.is_of_operation else ""
+    text = " ".join([str(reply.status), reply.reason, reply.message]) if reply.status else reply.message
+    short = " ".join(text.split())
+    return (short if len(short) <= _LONGEST else short[: _LONGEST - 3] + "...") + where
+
+
+def _other_cause(reply: ApiReply) -> str:
+    if reply.status == 0:
+        return "no answer came"
+    if _OFF in (reply.reason, reply.message) or "accessNotConfigured" in reply.message or reply.reason == _OFF:
+        return "the API is off in this project; `gcloud services enable` turns it on"
+    if reply.status == 401:  # noqa: PLR2004 - HTTP
+        return "the login was refused"
+    if reply.status == 403:  # noqa: PLR2004 - HTTP
+        return "a permission, a quota or a policy of this project stopped the request first"
+    if reply.status == 429 or reply.status >= 500:  # noqa: PLR2004 - HTTP
+        return "the server was busy or the quota is used up; try again later"
+    return ""

@@ -1,0 +1,145 @@
+"""The requests of an entry of the ledger: its `try` is read as `api` and `curl` commands, the form that docs/assumptions.md explains."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from localcloud.ledger.entries import DANGERS, Assumption
+
+TRY: Final = "TRY"
+"""The word for the name of what a request would create."""
+FIXTURES: Final = ("SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT")
+"""Words for resources that a trial needs and that are created for it."""
+WORDS: Final = ("PROJECT_NUMBER", "PROJECT", TRY, *FIXTURES)
+_WORD: Final = re.compile(rf"\b(?:{'|'.join(WORDS)})\b|\bX_(?P<count>\d+)\b")
+_REQUEST_S: Final = 2
+
+
+class NotARequestError(ValueError):
+    """The `try` of an entry is not a sequence of `api` and `curl` commands. The message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiRequest:
+    """One request, with its words still in it. `has_login` False: it is sent without the login (`curl`)."""
+
+    method: str
+    url: str
+    body: str | None
+    headers: Mapping[str, str]
+    has_login: bool
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Return which of WORDS the request contains."""
+        return frozenset(found[0] for text in (self.url, self.body or "") for found in _WORD.finditer(text))
+
+    def filled(self, values: Mapping[str, str]) -> "ApiRequest":
+        """Return the request with values for its words. X_N becomes N letters x."""
+
+        def value(found: re.Match[str]) -> str:
+            return "x" * int(found["count"]) if found["count"] else values[found[0]]
+
+        body = None if self.body is None else _WORD.sub(value, self.body)
+        return ApiRequest(
+            method=self.method,
+            url=_WORD.sub(value, self.url),
+            body=body,
+            headers=self.headers,
+            has_login=self.has_login,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A pause between two requests, in seconds on the cloud's clock."""
+
+    seconds: float
+
+
+Step = ApiRequest | Wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerTrial:
+    """An entry that can be tried by requests alone. The last step's answer is judged; the ones before have to succeed."""
+
+    entry: Assumption
+    steps: tuple[Step, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Return about how long it takes, without the clean-up."""
+        return sum(step.seconds if isinstance(step, Wait) else _REQUEST_S for step in self.steps)
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Return which of WORDS its requests contain."""
+        return frozenset[str]().union(*(step.words for step in self.steps if isinstance(step, ApiRequest)))
+
+
+def trial(entry: Assumption) -> LedgerTrial | None:
+    """Return the trial of an entry, or None if the entry does not say which answer is expected. Raises NotARequestError."""
+    if entry.answer is None:
+        return None
+    try:
+        return LedgerTrial(entry=entry, steps=_steps(entry.how_to_try))
+    except (NotARequestError, StopIteration, ValueError) as error:
+        raise NotARequestError(
+            f"The entry '{entry.id}' has an answer, but no request that can be read: {error}"
+        ) from None
+
+
+def rank(entry: Assumption) -> tuple[float, float, str]:
+    """Return the place of an entry in an evening: free ones first, the most dangerous first; then by danger per dollar."""
+    place = list(DANGERS).index(entry.danger)
+    if entry.cost_usd == 0:
+        return (0, place, entry.id)
+    return (1, -(2.0**-place) / entry.cost_usd, entry.id)
+
+
+def _steps(text: str) -> tuple[Step, ...]:
+    reader = shlex.shlex(text, posix=True, punctuation_chars=";")
+    reader.whitespace_split = True
+    reader.commenters = "#"
+    commands: list[list[str]] = [[]]
+    for word in reader:
+        if word == ";":
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return tuple(_step(command) for command in commands)
+
+
+def _step(command: list[str]) -> Step:
+    program, *rest = command or [""]
+    if program == "sleep":
+        return Wait(seconds=float(rest[0]))
+    if program not in {"api", "curl"}:
+        raise NotARequestError(f"'{program}' is not `api`, `curl` or `sleep`.")
+    method, url, body = "", "", None
+    headers: dict[str, str] = {}
+    arguments = iter(rest)
+    for argument in arguments:
+        if argument == "-X":
+            method = next(arguments)
+        elif argument == "-d":
+            body = next(arguments)
+        elif argument == "-H":
+            name, _, value = next(arguments).partition(":")
+            headers[name.strip()] = value.strip()
+        elif argument.startswith("https://") and not url:
+            url = argument
+        else:
+            raise NotARequestError(f"'{argument}' is not an option that `localcloud try` knows, or a second URL.")
+    if not url:
+        raise NotARequestError(f"'{program}' has no URL.")
+    return ApiRequest(
+        method=method or ("GET" if body is None else "POST"),
+        url=url,
+        body=body,
+        headers=headers,
+        has_login=program == "api",
+    )

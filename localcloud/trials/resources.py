@@ -1,0 +1,183 @@
+"""What trials may create: how each kind is named, marked, listed and deleted.
+
+Everything has a name that begins with PREFIX. Kinds that have labels or a description carry a mark besides; a resource of such a kind
+without the mark is somebody else's, and is left alone.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+from localcloud.json_values import JsonObject, as_list, as_object
+
+PREFIX: Final = "localcloud-try-"
+MARK: Final = "localcloud-try"
+"""A label's key, and the first word of a description."""
+_LABELS: Final = ("labels",)
+_DESCRIPTION: Final = ("description",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A collection of an API. `name_at`: a query parameter, or a field of the body. `mark_at`: path of the labels or description."""
+
+    items: str
+    name_at: str
+    is_in_query: bool = False
+    mark_at: tuple[str, ...] = ()
+    delete_query: str = ""
+
+
+KINDS: Final = {
+    "secrets": Kind(items="secrets", name_at="secretId", is_in_query=True, mark_at=_LABELS),
+    "repositories": Kind(items="repositories", name_at="repositoryId", is_in_query=True, mark_at=_LABELS),
+    "services": Kind(items="services", name_at="serviceId", is_in_query=True, mark_at=_LABELS),
+    "queuedResources": Kind(
+        items="queuedResources", name_at="queuedResourceId", is_in_query=True, delete_query="force=true"
+    ),
+    "b": Kind(items="items", name_at="name", mark_at=_LABELS),
+    "serviceAccounts": Kind(items="accounts", name_at="accountId", mark_at=("serviceAccount", "description")),
+    "networks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
+    "subnetworks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
+    "firewalls": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
+    "routers": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
+    "instances": Kind(items="items", name_at="name", mark_at=_LABELS),
+}
+"""By the last part of the collection's path."""
+FIRST_TO_GO: Final = tuple(reversed(("networks", "subnetworks", *(name for name in KINDS if "network" not in name))))
+"""The order of deletion: what uses a network before the network."""
+_FIXTURES: Final[dict[str, tuple[str, JsonObject]]] = {
+    "SECRET": (
+        "https://secretmanager.googleapis.com/v1/projects/PROJECT/secrets",
+        {"replication": {"automatic": {}}},
+    ),
+    "BUCKET": (
+        "https://storage.googleapis.com/storage/v1/b?project=PROJECT",
+        {
+            "location": "us-east4",
+            "softDeletePolicy": {"retentionDurationSeconds": "0"},
+            "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}},
+        },
+    ),
+    "NETWORK": (
+        "https://compute.googleapis.com/compute/v1/projects/PROJECT/global/networks",
+        {"autoCreateSubnetworks": False},
+    ),
+    "REPOSITORY": (
+        "https://artifactregistry.googleapis.com/v1/projects/PROJECT/locations/us-east4/repositories",
+        {"format": "DOCKER"},
+    ),
+    "ACCOUNT": ("https://iam.googleapis.com/v1/projects/PROJECT/serviceAccounts", {}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """A resource that a request would create: its collection's URL without a query, its kind and its name."""
+
+    collection: str
+    kind: Kind
+    name: str
+
+    @property
+    def url(self) -> str:
+        """Return its own URL."""
+        name = self.name
+        if self.collection.endswith("/serviceAccounts"):
+            project = self.collection.split("/projects/")[1].split("/")[0]
+            name = f"{name}@{project}.iam.gserviceaccount.com"
+        return f"{self.collection}/{name}"
+
+
+def created_by(method: str, url: str, body: str | None, answer: object = None) -> Created | None:
+    """Return what a request creates if it is accepted, or None for one that creates nothing. The answer has the name that a server chose."""
+    parts = urlsplit(url)
+    last = parts.path.rpartition("/")[2]
+    kind = KINDS.get(last)
+    if method != "POST" or kind is None:
+        return None
+    given = parse_qs(parts.query).get(kind.name_at, [""])[0] if kind.is_in_query else None
+    name = str(as_object(parsed(body)).get(kind.name_at) or "") if given is None else given
+    shown = as_object(answer)
+    if not name and "metadata" not in shown:
+        name = str(shown.get("name") or "").rpartition("/")[2].partition("@")[0]
+    if not name:
+        name = str(as_object(shown.get("metadata")).get("target") or "").rpartition("/")[2]
+    return Created(collection=collection_of(url), kind=kind, name=name)
+
+
+def collection_of(url: str) -> str:
+    """Return a URL without its query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+
+
+def marked(method: str, url: str, body: str | None, run: str) -> str | None:
+    """Return the body of a request with the mark of this run, if it creates something that can carry one."""
+    created = created_by(method, url, body)
+    value = parsed(body)
+    if created is None or not created.kind.mark_at or not isinstance(value, dict):
+        return body
+    *path, last = created.kind.mark_at
+    at: JsonObject = cast("JsonObject", value)
+    for step in path:
+        at = at.setdefault(step, {})
+    if last == "labels":
+        labels = at.setdefault("labels", {})
+        if isinstance(labels, dict):
+            labels[MARK] = run
+    else:
+        at.setdefault(last, f"{MARK} {run}")
+    return json.dumps(value)
+
+
+def fixture(word: str, *, project: str, name: str, run: str) -> tuple[str, str]:
+    """Return the URL and the body of the request that creates a fixture."""
+    url, body = _FIXTURES[word]
+    url = url.replace("PROJECT", project)
+    kind = KINDS[urlsplit(url).path.rpartition("/")[2]]
+    wanted: JsonObject = {**body}
+    if kind.is_in_query:
+        url += f"?{kind.name_at}={name}"
+    else:
+        wanted[kind.name_at] = name
+    text = json.dumps(wanted)
+    return url, marked("POST", url, text, run) or text
+
+
+def fixture_collections(project: str) -> frozenset[str]:
+    """Return the URLs of all collections in which fixtures are created, with the query that lists them need."""
+    return frozenset(url.replace("PROJECT", project) for url, _ in _FIXTURES.values())
+
+
+def own_items(url: str, answer: object) -> tuple[list[Created], list[str]]:
+    """Return what of a listing trials have created, and the names that only look like it."""
+    collection = collection_of(url)
+    kind = KINDS[urlsplit(url).path.rpartition("/")[2]]
+    own: list[Created] = []
+    foreign: list[str] = []
+    for item in map(as_object, as_list(as_object(answer).get(kind.items))):
+        name = str(item.get("email") or item.get("name") or "").rpartition("/")[2].partition("@")[0]
+        if not name.startswith(PREFIX):
+            continue
+        if kind.mark_at and not _has_mark(kind, item):
+            foreign.append(f"{collection}/{name}")
+        else:
+            own.append(Created(collection=collection, kind=kind, name=name))
+    return own, foreign
+
+
+def _has_mark(kind: Kind, item: Mapping[str, object]) -> bool:
+    if kind.mark_at[-1] == "labels":
+        return MARK in as_object(item.get("labels"))
+    return str(item.get("description") or "").startswith(MARK + " ")
+
+
+def parsed(body: str | None) -> object:
+    """Return the JSON value of a body, or None if it is not JSON."""
+    try:
+        return json.loads(body or "")
+    except ValueError:
+        return None

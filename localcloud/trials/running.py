@@ -1,0 +1,203 @@
+"""Runs trials one after the other, and deletes all that they create: at once, at the end, and after an interruption."""
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote
+
+from localcloud.json_values import as_list, as_object
+from localcloud.trials import resources
+from localcloud.trials.judging import Judgement, judge, summary
+from localcloud.trials.requests_of_entries import FIXTURES, TRY, ApiRequest, LedgerTrial, Wait
+from localcloud.trials.resources import Created
+from localcloud.trials.sending import ApiReply, Sender
+
+_GONE_LIMIT_S: Final = 600
+_OPERATION_LIMIT_S: Final = 900
+_PAUSE_S: Final = 2.0
+_MISSING: Final = 404
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Where trials run. `speed`: simulated seconds per real second, 1 for Google."""
+
+    sender: Sender
+    project: str
+    number: str
+    report: Callable[[str], None]
+    speed: float = 1.0
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs trials. `run` names this run: it is in each name and mark."""
+
+    world: Surroundings
+    run: str = field(default_factory=lambda: secrets.token_hex(3))
+    _owned: list[Created] = field(default_factory=list[Created])
+    _fixtures: dict[str, str] = field(default_factory=dict[str, str])
+    _failed: dict[str, Judgement] = field(default_factory=dict[str, Judgement])
+    _count: int = 0
+    left: list[str] = field(default_factory=list[str])
+    """URLs of what could not be deleted."""
+
+    def try_all(self, trials: Sequence[LedgerTrial]) -> Iterator[tuple[LedgerTrial, Judgement]]:
+        """Yield each trial with what its answer says. When the iteration ends, nothing that it created is left, or `left` names it."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.clean_up)
+            for each in trials:
+                yield each, self._try(each)
+
+    def clean_up(self) -> None:
+        """Delete all that this run has created and not yet deleted."""
+        if self._owned:
+            self.world.report(f"deleting {len(self._owned)} resources of this run")
+        ordered = sorted(self._owned, key=lambda each: _turn(each.collection))
+        for created in ordered:
+            self.delete(created)
+
+    def _try(self, trial: LedgerTrial) -> Judgement:
+        expected = trial.entry.answer
+        assert expected is not None  # noqa: S101 - an entry without an answer is not a trial
+        self._count += 1
+        values = {
+            TRY: f"{resources.PREFIX}{self.run}{self._count}",
+            "PROJECT": self.world.project,
+            "PROJECT_NUMBER": self.world.number,
+        }
+        for word in sorted(trial.words & set(FIXTURES)):
+            values[word] = self._fixture(word)
+            if word in self._failed:
+                return self._failed[word]
+        before = len(self._owned)
+        reply = ApiReply(status=0, message="nothing was sent")
+        try:
+            for at, step in enumerate(trial.steps, start=1):
+                if isinstance(step, Wait):
+                    self.world.sleep(step.seconds / self.world.speed)
+                    continue
+                reply = self._send(step.filled(values))
+                is_last = at == len(trial.steps)
+                if reply.operation and (expected.operation or not is_last):
+                    reply = self._ended(step.filled(values).url, reply)
+                if not is_last and not reply.is_accepted:
+                    return Judgement(verdict="unknown", answered=summary(reply), why="a step before it was refused")
+            return judge(expected, reply)
+        finally:
+            for created in self._owned[before:]:
+                self.delete(created)
+
+    def _send(self, request: ApiRequest) -> ApiReply:
+        body = resources.marked(request.method, request.url, request.body, self.run)
+        maybe = resources.created_by(request.method, request.url, body)
+        # Owned before it is sent: an interruption or a lost answer may leave it behind.
+        new = maybe if maybe is not None and maybe.name.startswith(resources.PREFIX) else None
+        if new is not None and new not in self._owned:
+            self._owned.append(new)
+        else:
+            new = None
+        reply = self.world.sender.send(
+            request.method, request.url, body, headers=request.headers, has_login=request.has_login
+        )
+        if new is not None and 400 <= reply.status < 500:  # noqa: PLR2004 - HTTP's refusals
+            self._owned.remove(new)
+        if reply.is_accepted:
+            found = resources.created_by(request.method, request.url, body, reply.body)
+            if found is not None and found not in self._owned:
+                self._owned.append(found)
+        return reply
+
+    def _ended(self, url: str, reply: ApiReply) -> ApiReply:
+        name = reply.operation
+        for _ in range(int(_OPERATION_LIMIT_S / _PAUSE_S)):
+            reply = self.world.sender.operation(url, name)
+            if reply.is_of_operation or not reply.operation:
+                return reply
+            self.world.sleep(_PAUSE_S / self.world.speed)
+        return ApiReply(status=0, message=f"the operation has not ended within {_OPERATION_LIMIT_S} s")
+
+    def _fixture(self, word: str) -> str:
+        if word in self._fixtures:
+            return self._fixtures[word]
+        name = f"{resources.PREFIX}{self.run}-{word.lower()[:4]}"
+        self._fixtures[word] = name
+        url, body = resources.fixture(word, project=self.world.project, name=name, run=self.run)
+        created = resources.created_by("POST", url, body)
+        assert created is not None  # noqa: S101 - every fixture has a kind
+        self._owned.append(created)
+        reply = self.world.sender.send("POST", url, body)
+        if not reply.is_accepted:
+            if reply.status:
+                self._owned.remove(created)
+            self._failed[word] = Judgement(
+                verdict="unknown", answered=summary(reply), why=f"the {word.lower()} that it needs was not created"
+            )
+        elif not self._until(created, exists=True):
+            self._failed[word] = Judgement(verdict="unknown", answered="", why=f"the {word.lower()} did not appear")
+        return name
+
+    def delete(self, created: Created) -> None:
+        """Delete a resource, and wait until it is gone."""
+        url = created.url + (f"?{created.kind.delete_query}" if created.kind.delete_query else "")
+        for _ in range(int(_GONE_LIMIT_S / _PAUSE_S)):
+            if created.collection.endswith("/b"):
+                self._empty(created)
+            reply = self.world.sender.send("DELETE", url)
+            if reply.status == _MISSING or self._is_gone(created):
+                if created in self._owned:
+                    self._owned.remove(created)
+                return
+            if reply.status in {401, 403}:
+                break
+            self.world.sleep(_PAUSE_S / self.world.speed)
+        self.left.append(created.url)
+        self.world.report(f"NOT deleted: {created.url}")
+
+    def _empty(self, bucket: Created) -> None:
+        """Delete the objects of a bucket that a trial created."""
+        listed = self.world.sender.send("GET", f"{bucket.url}/o")
+        for item in map(as_object, as_list(as_object(listed.body).get("items"))):
+            self.world.sender.send("DELETE", f"{bucket.url}/o/{quote(str(item.get('name')), safe='')}")
+
+    def _is_gone(self, created: Created) -> bool:
+        return self.world.sender.send("GET", created.url).status == _MISSING
+
+    def _until(self, created: Created, *, exists: bool) -> bool:
+        for _ in range(60):
+            if self._is_gone(created) != exists:
+                return True
+            self.world.sleep(_PAUSE_S / self.world.speed)
+        return False
+
+
+def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> tuple[list[str], list[str]]:
+    """Search collections for what trials created, and delete it on request. Return the URLs that are left, and what could not be checked."""
+    runner = Runner(world=world)
+    left: list[str] = []
+    unknown: list[str] = []
+    for url in sorted(collections, key=_turn):
+        reply = world.sender.send("GET", url)
+        if not reply.is_accepted:
+            if "SERVICE_DISABLED" not in (reply.reason, reply.message) and reply.status != _MISSING:
+                unknown.append(f"{resources.collection_of(url)}: {summary(reply)}")
+            continue
+        own, foreign = resources.own_items(url, reply.body)
+        unknown += [f"{each}: it has the name of a trial but not its mark; look at it" for each in foreign]
+        if as_object(reply.body).get("nextPageToken"):
+            unknown.append(f"{resources.collection_of(url)}: only its first page was read")
+        for each in own:
+            if delete:
+                world.report(f"deleting {each.url}")
+                runner.delete(each)
+            else:
+                left.append(each.url)
+    return left + runner.left, unknown
+
+
+def _turn(url: str) -> int:
+    return resources.FIRST_TO_GO.index(resources.collection_of(url).rpartition("/")[2])

@@ -1,0 +1,118 @@
+"""Sends requests with the login of the environment, to Google or to the endpoints that the environment's variables name."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
+from urllib.parse import urlsplit
+
+import requests
+
+from localcloud.json_values import as_list, as_object
+from localcloud.trials.endpoints import Endpoints
+
+_TIMEOUT_S: Final = 120
+_CODES: Final = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 13: 500, 14: 503, 16: 401}
+"""google.rpc.Code -> HTTP status."""
+
+
+class Session(Protocol):
+    """What sends: requests.Session, or google-auth's session with a login."""
+
+    def request(self, method: str, url: str, **kwargs: Any) -> requests.Response:  # noqa: ANN401 - those of requests
+        """Send a request."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiReply:
+    """An answer. `status` 0: none came, and `message` says why. `reason` is the word of google.rpc.ErrorInfo, or the canonical code."""
+
+    status: int
+    reason: str = ""
+    message: str = ""
+    body: object = None
+    is_of_operation: bool = False
+
+    @property
+    def is_accepted(self) -> bool:
+        """Return whether the server did what was asked."""
+        return 200 <= self.status < 300  # noqa: PLR2004 - HTTP's successes
+
+    @property
+    def operation(self) -> str:
+        """Return the name of an operation that is still to end, or an empty text."""
+        body = as_object(self.body)
+        is_one = "/operations/" in str(body.get("name")) and body.get("done") is not True
+        return str(body["name"]) if self.is_accepted and is_one else ""
+
+
+class Sender:
+    """Sends with and without the login."""
+
+    def __init__(self, session: Session, endpoints: Endpoints) -> None:
+        self._session = session
+        self._plain = requests.Session()
+        self._endpoints = endpoints
+
+    @property
+    def is_google(self) -> bool:
+        """Return whether requests go to Google itself."""
+        return all(root == f"https://{api}.googleapis.com" for api, root in self._endpoints.roots.items())
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        body: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        has_login: bool = True,
+    ) -> ApiReply:
+        """Return the answer to a request. Redirects are not followed."""
+        sender = self._session if has_login else self._plain
+        wanted = {**({"Content-Type": "application/json"} if body is not None else {}), **(headers or {})}
+        try:
+            answer = sender.request(
+                method,
+                self._routed(url),
+                data=None if body is None else body.encode(),
+                headers=wanted,
+                timeout=_TIMEOUT_S,
+                allow_redirects=False,
+            )
+        except requests.RequestException as error:
+            return ApiReply(status=0, message=f"no answer ({type(error).__name__})")
+        return _reply(answer.status_code, answer.text)
+
+    def operation(self, url: str, name: str) -> ApiReply:
+        """Return how the operation of a request to `url` is going; an error of it has the HTTP status of its code."""
+        parts = urlsplit(url)
+        version = parts.path.split("/")[1]
+        reply = self.send("GET", f"{parts.scheme}://{parts.netloc}/{version}/{name}")
+        error = as_object(as_object(reply.body).get("error"))
+        if not error:
+            return reply
+        text = json.dumps(error)
+        return ApiReply(
+            status=_CODES.get(int(error.get("code") or 0), 500), message=text, body=reply.body, is_of_operation=True
+        )
+
+    def _routed(self, url: str) -> str:
+        parts = urlsplit(url)
+        api = parts.netloc.removesuffix(".googleapis.com")
+        path = parts.path + (f"?{parts.query}" if parts.query else "")
+        return self._endpoints.url(f"{api}{path}") or url
+
+
+def _reply(status: int, text: str) -> ApiReply:
+    try:
+        body: object = json.loads(text)
+    except ValueError:
+        body = None
+    error = as_object(as_object(body).get("error"))
+    reasons = [as_object(detail).get("reason") for detail in as_list(error.get("details"))]
+    reason = next((str(found) for found in reasons if found), str(error.get("status") or ""))
+    message = cast("str", error.get("message") or "") or ("" if error else text[:300])
+    details = json.dumps(error.get("details")) if error.get("details") else ""
+    return ApiReply(status=status, reason=reason, message=f"{message} {details}".strip(), body=body)
