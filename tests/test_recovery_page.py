@@ -32,6 +32,7 @@ from scripts.cli.command import _read as read_command
 from scripts.cli.command import run_command
 from scripts.cloud.spending import StackSpending
 from scripts.errors import ScriptError
+from scripts.preview import saved
 from scripts.pulumi import deployment, engine, locks
 from scripts.recover.__main__ import COMMAND as RECOVER
 from scripts.teardown.__main__ import COMMAND as TEARDOWN
@@ -78,6 +79,10 @@ NAMED = {
             "tests/provider/test_engine.py",
             "test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it",
         ): ["The request is kept in the state"],
+        (
+            "tests/scripts/deploy/test_planned.py",
+            "test_a_plan_that_was_edited_is_refused",
+        ): ["was edited: its content does not have the id"],
         (
             "tests/scripts/recover/test_rounds.py",
             "test_a_state_that_changed_meanwhile_is_not_overwritten",
@@ -186,6 +191,12 @@ def lock(pid, host):
 @produces("is locked by ... Wait until it ends, then try again.")
 def live_lock(_tools):
     return refusal(lambda: locks.require_dead("dev", [lock(os.getpid(), socket.gethostname())]))
+
+
+@produces("is not what would be deployed now: ... Nothing was deployed.")
+def plan_of_something_else(_tools):
+    plan = saved.SavedPlan.model_construct(id="plan-0", stack="dev")
+    return str(plan.refused("the image changed"))
 
 
 @produces("is locked by ... If it has ended, run")

@@ -58,7 +58,8 @@ def _agent(options: AgentOptions) -> ExitCode:
     from scripts.agent.plans import PlanShelf
     from scripts.agent.purse import Purse
     from scripts.agent.server import build, http_token, run_http, run_stdio
-    from scripts.agent.workbench import Workbench, environment_secrets
+    from scripts.agent.workbench import Workbench
+    from scripts.cli.hidden import environment_secrets
     from scripts.pulumi import engine
 
     path = options.audit if options.audit.is_absolute() else engine.project_folder() / options.audit

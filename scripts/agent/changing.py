@@ -12,10 +12,9 @@ from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
 from contracts.exit_codes import ExitCode
-from planning import plan as planned
 from scripts.agent.events import EventLog
 from scripts.agent.hints import ASKS, CHANGES
-from scripts.agent.plans import VALID_S, KeptPlan, identity_of, step_hashes
+from scripts.agent.plans import VALID_S, KeptPlan
 from scripts.agent.programs import run_program
 from scripts.agent.reading import Stack
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
@@ -24,13 +23,12 @@ from scripts.errors import CommandRefusedError, ScriptError
 from scripts.preview.report import EnginePreview, ResourceChange, from_engine
 from scripts.pulumi import engine
 from scripts.pulumi.deployment import as_mapping
+from scripts.pulumi.frozen import FrozenProject, freeze
+from scripts.pulumi.identity import identity_of
 from scripts.pulumi.locks import StackLock, is_lock_error, parse_locks, stack_locks
 from scripts.pulumi.previewed import preview_errors
-from scripts.pulumi.settings import stack_settings
-from stacks.planned import to_deployment
+from scripts.pulumi.steps import CAPACITY_TYPES, differences, shortened_differences, steps_of
 
-CAPACITY_TYPES: Final = ("gcp-tpu:index:QueuedResource", "gcp:cloudrunv2/service:Service")
-"""Types whose replacement takes the server away."""
 _MOST_CHARACTERS: Final = 400
 """Of one line of the engine: an error can hold a whole start-up script, and a stranger's words."""
 _LAST_LINES: Final = 40
@@ -101,18 +99,20 @@ def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
 
 async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, refresh: bool) -> PreviewAnswer:
-    identity = await asyncio.to_thread(identity_of, stack)
-    usd_per_hour = await asyncio.to_thread(most_usd_per_hour, stack)
-    await context.report_progress(0, 1, f"previewing stack {stack}")
-    document = await _previewed(bench, stack, refresh=refresh)
-    changed = (await asyncio.to_thread(identity_of, stack)).changed_since(identity)
+    with TemporaryDirectory(prefix="gemma-plan-") as folder:
+        frozen = await asyncio.to_thread(freeze, stack, Path(folder))
+        identity = await asyncio.to_thread(identity_of, frozen)
+        usd_per_hour = frozen.most_usd_per_hour
+        await context.report_progress(0, 1, f"previewing stack {stack}")
+        document = await _previewed(bench, frozen, refresh=refresh)
+        changed = (await asyncio.to_thread(identity_of, frozen)).changed_since(identity)
     if changed:
         raise ScriptError(f"{' and '.join(changed).capitalize()} while the preview ran; make another one.")
     changes, unchanged, warnings = from_engine(EnginePreview.model_validate(document))
     plan_id = bench.shelf.keep(
         KeptPlan(
             identity=identity,
-            steps=step_hashes(document),
+            steps=steps_of(document, bench.secrets),
             refresh=refresh,
             usd_per_hour=usd_per_hour,
             made_s=bench.shelf.clock(),
@@ -131,11 +131,14 @@ async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, 
     )
 
 
-async def _previewed(bench: Workbench, stack: str, *, refresh: bool) -> Mapping[str, object]:
+async def _previewed(bench: Workbench, frozen: FrozenProject, *, refresh: bool) -> Mapping[str, object]:
     """Return the engine's preview in JSON. Raises ScriptError with the engine's words."""
+    stack = frozen.stack
     argv = [engine.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
     with bench.place():
-        result = await run_program([*argv, *(["--refresh"] if refresh else [])], secrets=bench.secrets)
+        result = await run_program(
+            [*argv, *(["--refresh"] if refresh else [])], secrets=bench.secrets, folder=frozen.folder
+        )
     try:
         document = as_mapping(cast("object", json.loads(result.printed)))
     except ValueError:
@@ -151,13 +154,6 @@ async def _previewed(bench: Workbench, stack: str, *, refresh: bool) -> Mapping[
 def takes_the_server_away(changes: Sequence[ResourceChange]) -> bool:
     """Whether what serves is replaced or deleted."""
     return any(change.type in CAPACITY_TYPES and change.op not in {"create", "update", "read"} for change in changes)
-
-
-def most_usd_per_hour(stack: str) -> float:
-    """Return the most that a stack can cost an hour, US dollars. Raises PlanningError, or CommandRefusedError without settings."""
-    settings = stack_settings(stack)
-    instances = settings.cloud_run.max_instances if settings.cloud_run else 1
-    return planned(to_deployment(settings)).cost.usd_per_hour * instances
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,19 +174,23 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
     stack = kept.identity.stack
     bench.purse.require(stack, kept.usd_per_hour)
     await asyncio.to_thread(_require_unlocked, stack)
-    bench.shelf.check(plan_id, await asyncio.to_thread(identity_of, stack))
-    await context.report_progress(0, len(kept.steps), "comparing with the plan")
-    if step_hashes(await _previewed(bench, stack, refresh=kept.refresh)) != kept.steps:
-        raise CommandRefusedError(
-            f"{plan_id} is stale: the engine would do something else now. Make a new one with preview, and read it."
-        )
-    now = await asyncio.to_thread(identity_of, stack)
-    # No other call runs between the check of the ceilings and the count.
-    bench.purse.require(stack, kept.usd_per_hour)
-    bench.shelf.take(plan_id, now)
-    before = bench.purse.price_of(stack)
-    bench.purse.begins(stack, max(kept.usd_per_hour, before or 0.0))  # a run that fails may leave either
-    with TemporaryDirectory(prefix="gemma-events-") as folder:
+    with TemporaryDirectory(prefix="gemma-plan-") as folder:
+        # The engine runs in a copy whose hash is in the plan: an edit that comes later reaches no run.
+        frozen = await asyncio.to_thread(freeze, stack, Path(folder, "project"))
+        bench.shelf.check(plan_id, await asyncio.to_thread(identity_of, frozen))
+        await context.report_progress(0, len(kept.steps), "comparing with the plan")
+        differing = differences(kept.steps, steps_of(await _previewed(bench, frozen, refresh=kept.refresh)))
+        if differing:
+            raise CommandRefusedError(
+                f"{plan_id} is stale: the engine would do something else now: {shortened_differences(differing)}. "
+                "Make a new one with preview, and read it."
+            )
+        now = await asyncio.to_thread(identity_of, frozen)
+        # No other call runs between the check of the ceilings and the count.
+        bench.purse.require(stack, kept.usd_per_hour)
+        bench.shelf.take(plan_id, now)
+        before = bench.purse.price_of(stack)
+        bench.purse.begins(stack, max(kept.usd_per_hour, before or 0.0))  # a run that fails may leave either
         log = EventLog(path=Path(folder, "events"), secrets=bench.secrets)
         watch = _Watch(log=log, context=context, steps=len(kept.steps))
         result = await run_program(
@@ -201,6 +201,7 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
             ],
             secrets=bench.secrets,
             watch=watch.look,
+            folder=frozen.folder,
         )
         await watch.look()
     text = "\n".join([result.out, *result.said])

@@ -1,111 +1,17 @@
-"""Plans: what `preview` saw, bound to the program, the settings, the backend, the state and the image. `up` runs a plan once, or refuses it."""
+"""The plans of one server: `up` runs a plan once, or refuses it."""
 
-import hashlib
-import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from scripts.agent.purse import awake_or_not_s
 from scripts.errors import CommandRefusedError
-from scripts.pulumi import engine
-from scripts.pulumi.deployment import as_mapping, as_sequence
-from scripts.pulumi.settings import stack_settings
-from stacks.settings import Settings
+from scripts.pulumi.identity import PlanIdentity, plan_id_of
+from scripts.pulumi.steps import PlannedStep
 
-ROOMS: Final = ("components", "contracts", "planning", "provider", "stacks", "vm_agent")
-"""Folders whose files decide what the program declares, beside `__main__.py`."""
-FILES: Final = ("__main__.py", "Pulumi.yaml", "requirements.txt")
 VALID_S: Final = 3600.0
-_SKIPPED: Final = frozenset({"__pycache__", ".pytest_cache", ".ruff_cache"})
-_DIGITS: Final = 16
-_LARGE_BYTES: Final = 64 * 1024**2
-"""Of a larger file, such as weights beside a config.json, size and time stand in for the content."""
 _MOST_PLANS: Final = 50
 _SHOWN_PLANS: Final = 5
-_MEANINGS: Final = {
-    "program": "the program's files changed",
-    "settings": "the stack's settings, or a file that they name, changed",
-    "backend": "another backend or account is logged in",
-    "state": "the stack was deployed or refreshed",
-    "image": "the image changed",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanIdentity:
-    """What a plan holds for: hashes (SHA-256, hex)."""
-
-    stack: str
-    program: str
-    settings: str
-    """Of the stack's file, and of what it names: a folder with a Dockerfile, a config.json, prices."""
-    backend: str
-    """Where the state is kept, and whose it is: two backends can have a stack of one name."""
-    state: str
-    image: str
-    """Digest of the image."""
-
-    def changed_since(self, other: "PlanIdentity") -> Sequence[str]:
-        """Return what is different now, each as a clause."""
-        before, now = asdict(other), asdict(self)
-        return [meaning for name, meaning in _MEANINGS.items() if before[name] != now[name]]
-
-
-def identity_of(stack: str) -> PlanIdentity:
-    """Return what a plan of the stack would hold for now.
-
-    Raises CommandRefusedError if the stack or its settings do not exist, and ScriptError if the state cannot be read.
-    """
-    folder = engine.project_folder()
-    settings = stack_settings(stack)
-    state = engine.query(["stack", "export", "--stack", stack])
-    return PlanIdentity(
-        stack=stack,
-        program=_hash_of(folder, _files(folder)),
-        settings=_hash_of(folder, [folder / f"Pulumi.{stack}.yaml", *_named(folder, settings)]),
-        backend=_sha256(_backend().encode()),
-        state=_sha256(state.encode()),
-        image=settings.image.digest,
-    )
-
-
-def _backend() -> str:
-    return os.environ.get("PULUMI_BACKEND_URL") or engine.query(["whoami", "--verbose", "--json"])
-
-
-def _hash_of(folder: Path, files: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in files:
-        found = path.stat()
-        large = found.st_size > _LARGE_BYTES
-        content = f"{found.st_size} {found.st_mtime_ns}" if large else _sha256(path.read_bytes())
-        digest.update(os.path.relpath(path, folder).encode() + b"\0" + content.encode())
-    return digest.hexdigest()
-
-
-def _named(folder: Path, settings: Settings) -> Iterator[Path]:
-    """Yield the files that the settings name."""
-    named = (settings.image.build_context, settings.architecture_file, settings.drafter_file, settings.prices)
-    for place in (folder / str(name) for name in named if name):
-        yield from [place] if place.is_file() else _below(place)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    yield from (folder / name for name in FILES if (folder / name).is_file())
-    for room in ROOMS:
-        yield from _below(folder / room)
-
-
-def _below(folder: Path) -> Sequence[Path]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in found if not _SKIPPED & set(path.relative_to(folder).parts))
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +19,7 @@ class KeptPlan:
     """A plan that `up` can run."""
 
     identity: PlanIdentity
-    steps: Sequence[str]
-    """A hash of each step of the preview: operation, resource, reasons and inputs."""
+    steps: Sequence[PlannedStep]
     refresh: bool
     """Whether the preview compared with Google first."""
     usd_per_hour: float
@@ -124,20 +29,8 @@ class KeptPlan:
 
     @property
     def plan_id(self) -> str:
-        """A short name of what it holds for and what it would do: two previews with different steps are two plans."""
-        content = [asdict(self.identity), list(self.steps), self.refresh, self.usd_per_hour]
-        return f"plan-{_sha256(json.dumps(content, sort_keys=True).encode())[:_DIGITS]}"
-
-
-def step_hashes(preview: Mapping[str, object]) -> Sequence[str]:
-    """Return a hash of each step of the engine's preview in JSON, sorted."""
-    found: list[str] = []
-    for raw in as_sequence(preview.get("steps")):
-        step = as_mapping(raw)
-        kept = {key: step.get(key) for key in ("op", "urn", "diffReasons", "replaceReasons")}
-        inputs = as_mapping(step.get("newState")).get("inputs")
-        found.append(_sha256(json.dumps([kept, inputs], sort_keys=True, default=str).encode()))
-    return tuple(sorted(found))  # resources that do not depend on each other come in any order
+        """A short name of what it holds for and what it would do."""
+        return plan_id_of(self.identity, self.steps, refresh=self.refresh, usd_per_hour=self.usd_per_hour)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -98,15 +98,16 @@ async def run_program(
     secrets: Sequence[str] = (),
     grace_s: float = INTERRUPT_GRACE_S,
     watch: Callable[[], Awaitable[None]] | None = None,
+    folder: Path | None = None,
 ) -> ProgramResult:
-    """Run a command in the project's folder until its end.
+    """Run a command until its end in a folder, by default the project's.
 
     `watch` is called again and again while it runs. When the call is cancelled, the command gets what Ctrl-C sends, and has `grace_s`
     seconds to end; the cancellation goes on after its end.
     """
-    with TemporaryDirectory(prefix="gemma-agent-") as folder:
-        out, said = Path(folder, "out"), Path(folder, "said")
-        process = _started(argv, out, said)
+    with TemporaryDirectory(prefix="gemma-agent-") as kept:
+        out, said = Path(kept, "out"), Path(kept, "said")
+        process = _started(argv, out, said, folder or engine.project_folder())
         lines = _Tail(said, secrets)
         try:
             while process.poll() is None:
@@ -130,12 +131,12 @@ async def run_program(
         )
 
 
-def _started(argv: Sequence[str], out: Path, said: Path) -> "subprocess.Popen[bytes]":
+def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subprocess.Popen[bytes]":
     """Start a command in a process group of its own, so that it alone gets an interrupt, with all that it started."""
     with out.open("wb") as out_file, said.open("wb") as said_file:
         return subprocess.Popen(
             argv,
-            cwd=engine.project_folder(),
+            cwd=folder,
             env={key: value for key, value in engine.environment().items() if key != TOKEN_VARIABLE} | ENGINE_VARIABLES,
             stdin=subprocess.DEVNULL,
             stdout=out_file,

@@ -1,7 +1,5 @@
 """What every tool works with: the project's commands, the permissions, the ceilings, the plans."""
 
-import os
-import re
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,8 +19,6 @@ from scripts.agent.untrusted import Frozen, UntrustedText, shown, untrusted
 from scripts.errors import CommandRefusedError, ScriptError
 from stacks.masking import masked
 
-_SECRET_VARIABLE: Final = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|ACCESS_?KEY|CREDENTIALS_JSON)$")
-"""Names of variables of the environment whose values appear in no result, such as HF_TOKEN and OPENAI_API_KEY."""
 _MOST_CHARACTERS: Final = 2000
 """Of one value of a command line."""
 MOST_COMMANDS: Final = 12
@@ -141,11 +137,6 @@ def sentences(bench: Workbench) -> Generator[None]:
         if ending is not None:
             ending.failed = True
         raise ToolError(f"{shown(bench.mask(str(error)))} ({ERROR_NOTE})") from None
-
-
-def environment_secrets() -> tuple[str, ...]:
-    """Return the secrets of this process's environment."""
-    return tuple(value for name, value in os.environ.items() if value and _SECRET_VARIABLE.search(name.upper()))
 
 
 def pairs(flag: str, values: Iterable[str]) -> Sequence[str]:

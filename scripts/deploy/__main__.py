@@ -1,13 +1,14 @@
 """Deploy a stack from a clean checkout, check it, compare its speed with what ran before, and roll back if a check fails.
 
   python -m scripts.deploy --stack NAME --out DIR
+  python -m scripts.deploy --stack NAME --out DIR --plan plan.json
   python -m scripts.deploy --stack pr-12 --settings-of l4-qat --out DIR
 
+With --plan it deploys what `python -m scripts.preview save` showed and nothing else: it previews again, and refuses if a step differs.
 The commit that passes is kept in the stack's tag. Exit code 0 means that this commit is what runs. docs/ci.md describes the steps.
 """
 
 import json
-import os
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,12 @@ class DeployOptions:
             "Deploy the settings of this stack under the name of --stack, as a preview environment.", metavar="NAME"
         ),
     ] = None
+    plan: Annotated[
+        Path | None,
+        Option(
+            "Deploy only this plan of `scripts.preview save`; refuse and name the step if one differs.", metavar="FILE"
+        ),
+    ] = None
     bench: Annotated[bool, Option("Measure before and after, and compare.", negatable=True)] = True
     threshold: Annotated[float, Option("Share by which a figure may get worse.", least=0, most=1)] = 0.1
     roll_back: Annotated[bool, Option("Deploy the last good commit again if a check fails.", negatable=True)] = True
@@ -39,10 +46,14 @@ class DeployOptions:
 
 
 def _deploy(options: DeployOptions) -> ExitCode:
+    from scripts.cli.summary import write_summary
     from scripts.deploy.run import DeployRequest, deploy_stack
-    from scripts.deploy.steps import EngineSteps, git
+    from scripts.deploy.steps import EngineSteps
+    from scripts.preview.markdown import code, plain
     from scripts.preview.plans import stacks_in
+    from scripts.preview.saved import read_plan
     from scripts.pulumi import engine
+    from scripts.pulumi.checkout import require_committed
 
     wanted, known = options.settings_of or options.stack, stacks_in(engine.project_folder())
     if wanted not in known:
@@ -53,27 +64,33 @@ def _deploy(options: DeployOptions) -> ExitCode:
         raise CommandRefusedError(
             f"Pulumi.{options.stack}.yaml exists; --settings-of would replace it. Choose another name for --stack."
         )
-    changed = git("status", "--porcelain", "--untracked-files=no")
-    if changed:
-        raise CommandRefusedError(
-            f"{changed.splitlines()[0].split()[-1]} is changed and not committed; commit it: a roll-back deploys a commit."
-        )
+    commit = require_committed()
+    plan = read_plan(options.plan, stack=options.stack) if options.plan else None
     if options.out.exists() and any(options.out.iterdir()):
         raise CommandRefusedError(f"--out {options.out} is not empty; name a new folder.")
     options.out.mkdir(parents=True, exist_ok=True)
     steps = EngineSteps(
-        stack=options.stack, out=options.out.absolute(), source=options.settings_of, threshold=options.threshold
+        stack=options.stack,
+        out=options.out.absolute(),
+        source=options.settings_of,
+        threshold=options.threshold,
+        plan=plan,
     )
     request = DeployRequest(
-        stack=options.stack, commit=git("rev-parse", "HEAD"), bench=options.bench, roll_back=options.roll_back
+        stack=options.stack,
+        commit=commit,
+        bench=options.bench,
+        roll_back=options.roll_back,
+        plan=plan.id if plan else "",
     )
-    report = deploy_stack(request, steps, partial(say, "deploy"))
+    try:
+        report = deploy_stack(request, steps, partial(say, "deploy"))
+    except CommandRefusedError as error:
+        write_summary(f"### {code(options.stack)}: refused\n\n{plain(str(error))}\n")
+        raise
     text = json.dumps(report.to_json())
     (options.out / "deploy.json").write_text(f"{text}\n", encoding="utf-8")
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(report.markdown())
+    write_summary(report.markdown())
     print(text if options.as_json else report.markdown(), end="" if not options.as_json else "\n")
     return report.exit_code
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from contracts.exit_codes import ExitCode
 from scripts.deploy.steps import DeploySteps
 from scripts.errors import ScriptError
+from scripts.preview.saved import PlanRefusedError
 
 Outcome = Literal["deployed", "rolled back", "failed"]
 
@@ -27,6 +28,8 @@ class DeployReport:
     """Why it failed, or what was checked; whole sentences."""
     benchmark: str = ""
     rolled_back_to: str = ""
+    plan: str = ""
+    """Id of the plan that was approved; empty without one."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -53,16 +56,21 @@ class DeployRequest:
     commit: str
     bench: bool = True
     roll_back: bool = True
+    plan: str = ""
+    """Id of the plan that is deployed; empty without one."""
 
 
 def deploy_stack(request: DeployRequest, steps: DeploySteps, say: Callable[[str], None]) -> DeployReport:
     """Deploy, check, and roll back where a check fails. Raises nothing but KeyboardInterrupt and CommandRefusedError."""
+    steps.require_plan()  # also before the measurement: a refused plan costs no GPU time
     good, model = steps.good_commit(), steps.model()
     measured = request.bench and model is not None and _measured(steps, say)
-    report = DeployReport(stack=request.stack, commit=request.commit, outcome="deployed", reason="")
+    report = DeployReport(stack=request.stack, commit=request.commit, plan=request.plan, outcome="deployed", reason="")
     try:
         say(f"deploying {request.commit[:12]}")
         steps.up()
+    except PlanRefusedError:
+        raise  # nothing was deployed
     except ScriptError as error:
         failed = replace(report, outcome="failed", reason=f"The deployment failed: {error}")
         return _roll_back(failed, request, steps, good, say)

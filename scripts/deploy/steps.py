@@ -11,9 +11,16 @@ from typing import Final, Protocol
 
 from contracts.exit_codes import ExitCode
 from contracts.labels import PRODUCT
+from scripts.cli.command import say
+from scripts.cli.hidden import environment_secrets
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.preview.saved import SavedPlan, frozen_here
 from scripts.pulumi import engine
+from scripts.pulumi.checkout import git
+from scripts.pulumi.previewed import previewed
 from scripts.pulumi.stack import stack_outputs
+from scripts.pulumi.steps import steps_of
+from stacks.masking import masked
 
 GOOD_TAG: Final = f"{PRODUCT}:good-commit"
 """Tag of a stack: the commit that was deployed last and passed its checks."""
@@ -41,8 +48,12 @@ class DeploySteps(Protocol):
         """Return the commit that was deployed last and passed, None if none did."""
         ...
 
+    def require_plan(self) -> None:
+        """Compare with the plan, if there is one. Raises PlanRefusedError with what differs."""
+        ...
+
     def up(self) -> None:
-        """Deploy the settings of this checkout. Raises ScriptError."""
+        """Deploy the settings of this checkout. Raises ScriptError, and PlanRefusedError if that is not what the plan says."""
         ...
 
     def smoke(self, name: str) -> bool:
@@ -76,6 +87,8 @@ class EngineSteps:
     """Stack whose settings are used, for a stack without a file of its own; None for its own file."""
     threshold: float
     """Share by which a figure of the benchmark may get worse."""
+    plan: SavedPlan | None = None
+    """What `up` may do; None deploys whatever this checkout says."""
 
     def model(self) -> str | None:
         """Return the model that is deployed, None if the stack is not deployed."""
@@ -89,13 +102,25 @@ class EngineSteps:
         answer = engine.run("stack", "tag", "get", GOOD_TAG, "--stack", self.stack)
         return answer.stdout.strip() or None if answer.returncode == 0 else None
 
+    def require_plan(self) -> None:
+        """Preview again in a private copy, and compare."""
+        if self.plan is not None:
+            self._take_settings()
+            with frozen_here(self.stack) as frozen:
+                self.plan.require_same(frozen)
+
     def up(self) -> None:
         """Run `pulumi up` and the roll-out, if one is set; make the stack if the backend does not know it."""
         self._take_settings()
-        chosen = engine.run("stack", "select", "--create", self.stack)
-        if chosen.returncode != 0:
-            raise ScriptError(engine.error_of(chosen))
-        engine.change(self.stack, "up", after_failure="")
+        if self.plan is None:
+            self._select()
+            engine.change(self.stack, "up", after_failure="")
+        else:
+            # The engine runs in the copy that was compared: an edit of the checkout that comes later reaches no run.
+            with frozen_here(self.stack) as frozen:
+                self._select()
+                self.plan.require_same(frozen)
+                engine.change(self.stack, "up", *(["--refresh"] if self.plan.refresh else []), after_failure="")
         self._roll_out()
 
     def smoke(self, name: str) -> bool:
@@ -129,9 +154,13 @@ class EngineSteps:
         engine.query(["stack", "tag", "set", GOOD_TAG, commit, "--stack", self.stack])
 
     def up_at(self, commit: str) -> None:
-        """Run `pulumi up` in a checkout of the commit: with its settings, its program and its provider, and the packages that are installed."""
+        """Run `pulumi up` in a checkout of the commit: with its settings, its program and its provider, and the packages that are installed.
+
+        No approval covers its steps: they are printed before they run.
+        """
         with other_checkout(commit) as folder, contextlib.chdir(folder):
             self._take_settings()
+            self._show_steps()
             engine.change(self.stack, "up", after_failure="")
             self._roll_out()
 
@@ -142,6 +171,24 @@ class EngineSteps:
             return
         if self._script("rollout", "--stack", self.stack) != 0:
             raise ScriptError("`scripts.rollout` left the requests with the revision that served before, see above.")
+
+    def _select(self) -> None:
+        """Select the stack; create it if the backend does not know it."""
+        chosen = engine.run("stack", "select", "--create", self.stack)
+        if chosen.returncode != 0:
+            raise ScriptError(engine.error_of(chosen))
+
+    def _show_steps(self) -> None:
+        """Print what `up` is going to do. A preview that fails stops nothing: `up` reports its reason."""
+        try:
+            steps = steps_of(previewed(self.stack), environment_secrets())
+        except ScriptError as error:
+            say("deploy", f"the roll-back could not be previewed: {masked(str(error))}")
+            return
+        for step in steps:
+            say("deploy", f"roll-back: {step.name} ({step.type}): {step.does}")
+        if not steps:
+            say("deploy", "roll-back: no resource changes")
 
     def _take_settings(self) -> None:
         """Copy the settings of the stack that they are taken from."""
@@ -186,19 +233,3 @@ def other_checkout(commit: str) -> Generator[Path]:
             yield folder
         finally:
             git("worktree", "remove", "--force", str(folder))
-
-
-def git(*arguments: str) -> str:
-    """Return what a git command printed. Raises CommandRefusedError with git's last line."""
-    done = subprocess.run(
-        ["git", *arguments],
-        cwd=engine.project_folder(),
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise CommandRefusedError(f"`git {' '.join(arguments[:2])}` failed: {last}")
-    return done.stdout.strip()

@@ -3,6 +3,7 @@
   python -m scripts.preview run --out DIR --base main
   python -m scripts.preview comment --from DIR --pull-request N
   python -m scripts.preview plans --out FILE
+  python -m scripts.preview save --stack NAME --out plan.json
 
 The plans of both commits need no cloud and no credentials. docs/ci.md describes the comment and the workflows.
 """
@@ -15,7 +16,7 @@ from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import JsonSwitch, Option
+from scripts.cli.options import JsonSwitch, Option, StackName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,22 @@ class PlansOptions:
     out: Annotated[Path, Option("File for the plans.", metavar="FILE")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SavePlanOptions:
+    """Options of `save`."""
+
+    stack: StackName
+    out: Annotated[Path, Option("File for the plan.", metavar="FILE")]
+    settings_of: Annotated[
+        str | None,
+        Option("Use the settings of this stack under the name of --stack, as a preview environment.", metavar="NAME"),
+    ] = None
+    refresh: Annotated[
+        bool, Option("Compare with Google first, which finds what changed there; the deployment does the same.")
+    ] = False
+    as_json: JsonSwitch = False
+
+
 def _run(options: RunOptions) -> ExitCode:
     """Plan all stacks of both commits, preview them, and print the comment.
 
@@ -104,6 +121,22 @@ def _plans(options: PlansOptions) -> ExitCode:
     return ExitCode.DONE
 
 
+def _save(options: SavePlanOptions) -> ExitCode:
+    """Save what `up` would do to one stack as a plan, for `python -m scripts.deploy --plan`.
+
+    Nothing is deployed, and the right to read is enough. Print the steps, the cost and the findings as Markdown.
+    """
+    from scripts.cli.summary import write_summary
+    from scripts.preview.saved import make_plan, write_plan
+    from scripts.preview.saved_markdown import plan_markdown
+
+    plan = make_plan(options.stack, settings_of=options.settings_of, refresh=options.refresh)
+    write_plan(options.out, plan)
+    write_summary(plan_markdown(plan))
+    print(plan.model_dump_json() + "\n" if options.as_json else plan_markdown(plan), end="")
+    return ExitCode.DONE
+
+
 COMMAND: Final = Command(
     name="preview",
     help=__doc__,
@@ -112,6 +145,9 @@ COMMAND: Final = Command(
     subcommands=(
         Command(
             name="run", help=_run.__doc__, options=RunOptions, run=_run, after_interrupt="Finished previews are stored."
+        ),
+        Command(
+            name="save", help=_save.__doc__, options=SavePlanOptions, run=_save, after_interrupt="No plan was saved."
         ),
         Command(name="plans", help=_plans.__doc__, options=PlansOptions, run=_plans),
         Command(name="comment", help=_comment.__doc__, options=CommentOptions, run=_comment),

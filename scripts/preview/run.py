@@ -1,11 +1,8 @@
 """Preview stacks with the engine."""
 
-import contextlib
-import os
 import re
-import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -17,12 +14,11 @@ from scripts.errors import CommandRefusedError, ScriptError
 from scripts.preview.plans import UNKNOWN_PROJECT, stacks_in
 from scripts.preview.report import EnginePreview, StackPreview, from_engine, write
 from scripts.pulumi import engine
+from scripts.pulumi.previewed import NO_STACK, scratch_backend
 from scripts.pulumi.settings import stack_settings
 from stacks.masking import masked
 
 PREVIEW_LIMIT_S = 600.0
-_BACKEND = "PULUMI_BACKEND_URL"
-_NO_STACK = "no stack named"
 _REFUSAL = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in project")
 """Words of Google's in an error that is about the project or the caller."""
 
@@ -74,9 +70,9 @@ def _previewed(stack: str, *, create: bool) -> dict[str, object]:
     chosen = engine.run("stack", "select", stack, limit_s=PREVIEW_LIMIT_S)
     if chosen.returncode == 0:
         return _asked(stack)
-    if not create or _NO_STACK not in chosen.stderr + chosen.stdout:
+    if not create or NO_STACK not in chosen.stderr + chosen.stdout:
         raise ScriptError(_error(stack, chosen, None))
-    with _scratch_backend(stack):
+    with scratch_backend(stack):
         made = engine.run("stack", "init", stack, limit_s=PREVIEW_LIMIT_S)
         if made.returncode != 0:
             raise ScriptError(_error(stack, made, None))
@@ -93,23 +89,6 @@ def _asked(stack: str) -> dict[str, object]:
         raise ScriptError(_error(stack, answer, parsed))
     changes, unchanged, warnings = from_engine(parsed)
     return {"changes": changes, "unchanged": unchanged, "warnings": warnings}
-
-
-@contextlib.contextmanager
-def _scratch_backend(stack: str) -> Generator[None]:
-    """Let the engine use an empty backend for a while, and leave the settings file as it was: a new stack writes its salt there."""
-    path = engine.project_folder() / f"Pulumi.{stack}.yaml"
-    text, before = path.read_bytes(), os.environ.get(_BACKEND)
-    with tempfile.TemporaryDirectory(prefix="backend-") as folder:
-        os.environ[_BACKEND] = f"file://{folder}"
-        try:
-            yield
-        finally:
-            path.write_bytes(text)
-            if before is None:
-                del os.environ[_BACKEND]
-            else:
-                os.environ[_BACKEND] = before
 
 
 def _error(stack: str, answer: CompletedProcess[str], parsed: EnginePreview | None) -> str:

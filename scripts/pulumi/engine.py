@@ -52,8 +52,16 @@ def pulumi() -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the engine's environment: the user's own, without the check for newer versions."""
-    return {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
+    """Return the engine's environment: the user's own, without the check for newer versions.
+
+    PYTHONPATH does not name this checkout: the program imports what is in its own folder, which may be a copy.
+    """
+    given = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
+    checkout = Path(__file__).resolve().parents[2]
+    paths = [
+        path for path in given.pop("PYTHONPATH", "").split(os.pathsep) if path and Path(path).resolve() != checkout
+    ]
+    return given | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})
 
 
 def run(

@@ -1,7 +1,10 @@
 """A preview of the engine: what the program says about resources that stand in no state, and what a refresh would change."""
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
 from typing import Final, cast
 
 from scripts.errors import ScriptError
@@ -15,6 +18,8 @@ from scripts.pulumi.deployment import (
 )
 
 PREVIEW_LIMIT_S: Final = 600.0
+NO_STACK: Final = "no stack named"
+_BACKEND: Final = "PULUMI_BACKEND_URL"
 
 
 def declared(stack: str) -> Mapping[str, ResourceState]:
@@ -55,3 +60,34 @@ def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
     said = [as_mapping(item) for item in as_sequence(preview.get("diagnostics"))]
     errors = [str(item.get("message") or "").strip() for item in said if item.get("severity") == "error"]
     return [text for text in errors if text]
+
+
+def previewed_or_new(stack: str, *options: str) -> Mapping[str, object]:
+    """Return a preview as `previewed` does; of a stack that the backend does not know, as a new one, and write nothing to the backend."""
+    known = engine.run("stack", "select", stack, limit_s=PREVIEW_LIMIT_S)
+    if known.returncode == 0:
+        return previewed(stack, *options)
+    if NO_STACK not in known.stderr + known.stdout:
+        raise ScriptError(f"The preview of stack {stack} failed: {engine.error_of(known)}")
+    with scratch_backend(stack):
+        made = engine.run("stack", "init", stack, limit_s=PREVIEW_LIMIT_S)
+        if made.returncode != 0:
+            raise ScriptError(f"The preview of stack {stack} failed: {engine.error_of(made)}")
+        return previewed(stack, *options)
+
+
+@contextlib.contextmanager
+def scratch_backend(stack: str) -> Generator[None]:
+    """Use an empty backend for a while, and leave the settings file as it was: a new stack writes its salt there."""
+    path = engine.project_folder() / f"Pulumi.{stack}.yaml"
+    text, before = path.read_bytes(), os.environ.get(_BACKEND)
+    with tempfile.TemporaryDirectory(prefix="backend-") as folder:
+        os.environ[_BACKEND] = f"file://{folder}"
+        try:
+            yield
+        finally:
+            path.write_bytes(text)
+            if before is None:
+                del os.environ[_BACKEND]
+            else:
+                os.environ[_BACKEND] = before

@@ -128,7 +128,13 @@ def test_a_job_that_gets_credentials_installs_nothing_where_a_person_or_a_pull_r
         for name, workflow, job in jobs()
         if "google-github-actions/auth" in str(job) and not name.startswith("guard.yml") and not installs(job)
     ]
-    assert checked == ["deploy.yml/deploy", "drift.yml/drift", "preview.yml/preview", "teardown.yml/teardown"]
+    assert checked == [
+        "deploy.yml/plan",
+        "deploy.yml/deploy",
+        "drift.yml/drift",
+        "preview.yml/preview",
+        "teardown.yml/teardown",
+    ]
 
 
 def test_the_preview_gets_its_passphrase_in_one_step_and_installs_nothing():

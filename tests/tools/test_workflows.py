@@ -53,7 +53,7 @@ def test_every_workflow_begins_with_the_right_to_read_and_every_job_ends():
 @pytest.mark.parametrize(("name", "environment"), WRITES.items())
 def test_what_writes_to_the_cloud_runs_in_an_environment_and_one_at_a_time(name, environment):
     flow = WORKFLOWS[name]
-    writing = [job for job in flow["jobs"].values() if "id-token" in rights(flow, job)]
+    writing = [job for job in flow["jobs"].values() if "id-token" in rights(flow, job) and job["environment"] != "plan"]
     assert [environment in job["environment"] for job in writing] == [True]
     assert flow["concurrency"]["group"].startswith("stack-")
     assert flow["concurrency"]["cancel-in-progress"] is False
@@ -67,11 +67,26 @@ def test_each_job_gets_the_account_of_its_kind():
     }
     assert {name: re.search(r"GCP_(\w+)_SERVICE", account)[1] for name, account in found.items()} == {
         "deploy.yml/deploy": "DEPLOY",
+        "deploy.yml/plan": "PREVIEW",
         "drift.yml/drift": "PREVIEW",
         "guard.yml/guard": "GUARD",
         "preview.yml/preview": "PREVIEW",
         "teardown.yml/teardown": "TEARDOWN",
     }
+
+
+def test_what_is_deployed_is_the_plan_of_the_same_run_which_was_approved():
+    jobs_of = WORKFLOWS["deploy.yml"]["jobs"]
+    plan, deploy = jobs_of["plan"], jobs_of["deploy"]
+    assert deploy["needs"] == "plan"
+    (upload,) = [step for step in plan["steps"] if "upload-artifact@" in step.get("uses", "")]
+    (download,) = [step for step in deploy["steps"] if "download-artifact@" in step.get("uses", "")]
+    # With `run-id`, `repository` or `github-token` the action would take the artifact of another run, such as a pull request's.
+    assert set(download["with"]) == {"name", "path"}
+    assert download["with"]["name"] == upload["with"]["name"]
+    (run,) = [step for step in deploy["steps"] if "ci_deploy.sh" in step.get("run", "")]
+    assert run["env"]["PLAN"] == upload["with"]["path"] == f"{download['with']['path']}/plan.json"
+    assert set(triggers(WORKFLOWS["deploy.yml"])) == {"workflow_dispatch"}
 
 
 def test_no_text_of_an_event_or_an_input_becomes_a_command():
@@ -134,6 +149,7 @@ def test_the_scripts_of_deploy_and_teardown_refuse_what_they_cannot_name(tmp_pat
     )
     assert run("teardown/ci_teardown.sh")[0] == 2
     assert run("teardown/ci_teardown.sh", PULL_REQUEST="1; rm -rf /")[0] == 2
+    assert run("preview/ci_plan.sh", STACK="a", PULL_REQUEST="1x") == (2, "plan: PULL_REQUEST is not a number.\n")
     assert run("deploy/ci_deploy.sh", STACK="a", PULL_REQUEST="1x") == (2, "deploy: PULL_REQUEST is not a number.\n")
 
 
@@ -186,6 +202,7 @@ def accepted(**claims):
         ("987654321", "refs/heads/main", "environment:teardown", True),
         ("987654321", "refs/pull/1/merge", "pull_request", True),
         ("987654321", "refs/heads/branch", "environment:preview", True),
+        ("987654321", "refs/heads/branch", "environment:plan", True),
         ("987654321", "refs/heads/branch", "environment:deploy", False),
         ("987654321", "refs/heads/branch", "environment:teardown", False),
         ("987654321", "refs/heads/branch", "ref:refs/heads/branch", False),
@@ -238,7 +255,7 @@ def test_each_account_is_used_by_the_subjects_of_its_jobs_only():
             account = command[3].partition("@")[0]
             found.setdefault(account, set()).add(member.partition(f"repo:{IDENTITY['REPOSITORY']}:")[2])
     assert found == {
-        "ci-preview": {"pull_request", "ref:refs/heads/main"},
+        "ci-preview": {"pull_request", "ref:refs/heads/main", "environment:plan"},
         "ci-deploy": {"environment:deploy", "environment:preview"},
         "ci-teardown": {"environment:teardown"},
     }

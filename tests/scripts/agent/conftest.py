@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -11,17 +12,26 @@ from mcp.client.client import Client
 from scripts.agent import changing
 from scripts.agent.audit import AuditFile
 from scripts.agent.permissions import parse_permissions
-from scripts.agent.plans import KeptPlan, PlanIdentity, PlanShelf, step_hashes
+from scripts.agent.plans import KeptPlan, PlanShelf
 from scripts.agent.programs import ProgramResult
 from scripts.agent.purse import Purse
 from scripts.agent.workbench import Workbench
+from scripts.pulumi.identity import PlanIdentity
+from scripts.pulumi.steps import steps_of
 
 STACK = "l4-qat"
 CANARY = "hf_canary0123456789abcdef"
 PREVIEW = {
     "steps": [{"op": "create", "urn": "urn:pulumi:s::p::t::bucket", "newState": {"type": "t", "inputs": {"a": 1}}}]
 }
-IDENTITY = PlanIdentity(stack=STACK, program="p", settings="s", backend="b", state="t", image="i")
+IDENTITY = PlanIdentity(
+    stack=STACK, project="g", program="p", settings="s", packages="v", backend="b", state="t", image="i"
+)
+
+
+def frozen(stack, into):
+    """Stands in for the copy of the project."""
+    return SimpleNamespace(stack=stack, folder=into, most_usd_per_hour=2.0)
 
 
 def identity(**changes):
@@ -29,7 +39,7 @@ def identity(**changes):
 
 
 def kept(**changes):
-    values = {"identity": IDENTITY, "steps": step_hashes(PREVIEW), "refresh": False, "usd_per_hour": 2.0, "made_s": 0.0}
+    values = {"identity": IDENTITY, "steps": steps_of(PREVIEW), "refresh": False, "usd_per_hour": 2.0, "made_s": 0.0}
     return KeptPlan(**{**values, **changes})
 
 
@@ -38,10 +48,12 @@ class Commands:
 
     def __init__(self, monkeypatch, documents=None, code=0):
         self.run, self.documents, self.code = [], documents or {}, code
+        self.folders = []
         self.hold, self.preview, self.up_code = None, PREVIEW, None
 
-        async def run_program(argv, *, on_line=None, secrets=(), watch=None, grace_s=0.0):
+        async def run_program(argv, *, on_line=None, secrets=(), watch=None, grace_s=0.0, folder=None):
             self.run.append([str(part) for part in argv])
+            self.folders.append(folder)
             if on_line is not None:
                 await on_line("working")
             if self.hold is not None:
@@ -63,8 +75,8 @@ class Commands:
 
 @pytest.fixture
 def commands(monkeypatch):
-    monkeypatch.setattr(changing, "identity_of", lambda _stack: IDENTITY)
-    monkeypatch.setattr(changing, "most_usd_per_hour", lambda _stack: 2.0)
+    monkeypatch.setattr(changing, "identity_of", lambda _frozen: IDENTITY)
+    monkeypatch.setattr(changing, "freeze", frozen)
     monkeypatch.setattr(changing, "stack_locks", lambda _stack: ())
     monkeypatch.setattr(changing.engine, "pulumi", lambda: "pulumi")
     return Commands(monkeypatch)

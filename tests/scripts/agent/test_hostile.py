@@ -24,7 +24,8 @@ from scripts.agent.programs import MOST_BYTES, MOST_LINE_CHARACTERS, ProgramResu
 from scripts.agent.purse import Purse, awake_or_not_s
 from scripts.agent.server import build, guarded, http_token, run_http
 from scripts.agent.untrusted import untrusted
-from scripts.agent.workbench import ERROR_NOTE, MOST_COMMANDS, environment_secrets, word
+from scripts.agent.workbench import ERROR_NOTE, MOST_COMMANDS, word
+from scripts.cli.hidden import environment_secrets
 from scripts.client.openai import ServerError
 from scripts.errors import CommandRefusedError, ScriptError
 from tests.scripts.agent.conftest import CANARY, PREVIEW, STACK, answering, call, identity, kept, lines
@@ -46,7 +47,7 @@ def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project
     bench_of, audit, commands, monkeypatch, tool, stack
 ):
     touched = []
-    for module, name in ((changing, "identity_of"), (talking, "stack_outputs"), (talking, "stack_settings")):
+    for module, name in ((changing, "freeze"), (talking, "stack_outputs"), (talking, "stack_settings")):
         monkeypatch.setattr(module, name, touched.append)
     arguments = {"stack": stack, **({"place": "gke"} if tool == "configuration_for" else {})}
     found = anyio.run(lambda: call(build(bench_of(), audit), tool, arguments))
@@ -175,7 +176,7 @@ def test_two_calls_at_once_with_one_plan_deploy_once(bench_of, audit, commands):
 
 def test_two_deployments_at_once_do_not_break_the_ceiling_together(bench_of, audit, commands, monkeypatch):
     bench = bench_of("up", usd_per_hour_limit=3.0)
-    monkeypatch.setattr(changing, "identity_of", lambda stack: identity(stack=stack))
+    monkeypatch.setattr(changing, "identity_of", lambda frozen: identity(stack=frozen.stack))
     plans = [bench.shelf.keep(kept(identity=identity(stack=stack))) for stack in ("one", "two")]
     ended = both(bench, audit, commands, *plans)
     assert sorted(result.is_error for result in ended) == [False, True]

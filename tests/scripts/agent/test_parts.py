@@ -18,7 +18,7 @@ from scripts.agent.elsewhere import NOT_TRIED, configuration
 from scripts.agent.events import EventLog
 from scripts.agent.names import NAMED_TOOLS
 from scripts.agent.permissions import CHANGES, parse_permissions
-from scripts.agent.plans import PlanShelf, identity_of
+from scripts.agent.plans import PlanShelf
 from scripts.agent.programs import run_program
 from scripts.agent.purse import Purse
 from scripts.agent.reading import explained, log_answer, recognised
@@ -26,7 +26,6 @@ from scripts.agent.server import build, guarded, http_token
 from scripts.agent.untrusted import MOST_CHARACTERS, untrusted
 from scripts.agent.workbench import CommandAnswer, Workbench
 from scripts.errors import CommandRefusedError, ScriptError
-from scripts.pulumi import engine
 from tests.evals import drivers
 from tests.evals.tasks import Transcript
 
@@ -334,48 +333,6 @@ def test_a_place_without_such_a_machine_is_refused(monkeypatch):
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
     with pytest.raises(CommandRefusedError, match="No Vertex AI machine for stack tpu-v6e4"):
         configuration("tpu-v6e4", "vertex")
-
-
-# What a plan holds for.
-
-
-def test_a_plan_holds_for_program_settings_backend_state_and_image(monkeypatch, tmp_path):
-    for room in ("components", "contracts", "images/own"):
-        (tmp_path / room).mkdir(parents=True)
-        (tmp_path / room / "a.py").write_text("x = 1\n")
-    (tmp_path / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
-    settings = (ROOT / "Pulumi.l4-qat.yaml").read_text()
-    image = f"{{ repository: me/mine, digest: 'sha256:{'a' * 64}', buildContext: images/own }}"
-    settings += f"  gemma-serving:image: {image}\n  gemma-serving:prices: prices.json\n"
-    (tmp_path / "Pulumi.l4-qat.yaml").write_text(settings)
-    (tmp_path / "prices.json").write_text("{}")
-    said = {"stack": "{}", "whoami": '{"url": "file:///one"}'}
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
-    monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(engine, "query", lambda words, **_: said[words[0]])
-    before = identity_of("l4-qat")
-    assert identity_of("l4-qat") == before
-    named = "the stack's settings, or a file that they name, changed"
-    for file, meaning in (
-        ("components/a.py", "the program's files changed"),
-        ("Pulumi.l4-qat.yaml", named),
-        ("images/own/a.py", named),
-        ("prices.json", named),
-    ):
-        text = (tmp_path / file).read_text()
-        (tmp_path / file).write_text(text + "\n")
-        assert identity_of("l4-qat").changed_since(before) == [meaning], file
-        (tmp_path / file).write_text(text)
-    for command, text, meaning in (
-        ("stack", '{"deployment": {}}', "the stack was deployed or refreshed"),
-        ("whoami", '{"url": "file:///two"}', "another backend or account is logged in"),
-    ):
-        was, said[command] = said[command], text
-        assert identity_of("l4-qat").changed_since(before) == [meaning]
-        said[command] = was
-    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///three")
-    assert identity_of("l4-qat").changed_since(before) == ["another backend or account is logged in"]
 
 
 # Evaluations.

@@ -15,6 +15,7 @@ from scripts.agent.purse import Purse
 from scripts.agent.recording import Recorder
 from scripts.agent.server import build
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.pulumi import engine
 from tests.scripts.agent.conftest import CANARY, IDENTITY, PREVIEW, STACK, answering, call, identity, kept, lines, names
 
 READING = {
@@ -168,11 +169,11 @@ def test_up_runs_the_plan_once(bench_of, audit, commands):
     assert len(commands.run) == 2
 
 
-@pytest.mark.parametrize("what", ["program", "settings", "backend", "state", "image"])
+@pytest.mark.parametrize("what", ["project", "program", "settings", "packages", "backend", "state", "image"])
 def test_a_stale_plan_is_refused(bench_of, audit, commands, monkeypatch, what):
     bench = bench_of("up")
     plan_id = bench.shelf.keep(kept())
-    monkeypatch.setattr(changing, "identity_of", lambda _stack: identity(**{what: "other"}))
+    monkeypatch.setattr(changing, "identity_of", lambda _frozen: identity(**{what: "other"}))
     found = anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
     assert found.is_error
     assert "stale" in found.content[0].text
@@ -194,10 +195,22 @@ def test_a_plan_is_refused_when_the_engine_would_do_something_else(bench_of, aud
     commands.preview = {"steps": [{**PREVIEW["steps"][0], **change}]}
     found = anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
     assert found.is_error
-    assert "would do something else now" in found.content[0].text
+    assert "would do something else now: `urn:pulumi:s::p::t::" in found.content[0].text
     assert [argv[1] for argv in commands.run] == ["preview"]
     commands.preview = PREVIEW
     assert anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id})).structured_content["ok"]
+
+
+def test_the_engine_runs_in_the_copy_whose_hash_was_compared(bench_of, audit, commands, monkeypatch):
+    """What is edited in the project while `up` starts is then not deployed."""
+    compared = []
+    monkeypatch.setattr(changing, "identity_of", lambda frozen: compared.append(frozen.folder) or IDENTITY)
+    bench = bench_of("up")
+    plan_id = bench.shelf.keep(kept())
+    anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
+    assert [argv[1] for argv in commands.run] == ["preview", "up"]
+    assert len({*compared, *commands.folders}) == 1
+    assert commands.folders[0] not in {None, engine.project_folder()}
 
 
 def test_a_plan_that_is_too_old_or_unknown_is_refused():
@@ -212,15 +225,15 @@ def test_a_plan_that_is_too_old_or_unknown_is_refused():
 
 
 def test_the_id_names_everything_that_a_plan_holds_for():
-    fields = ("stack", "program", "settings", "backend", "state", "image")
+    fields = ("stack", "project", "program", "settings", "packages", "backend", "state", "image")
     plans = [kept(), *(kept(identity=identity(**{field: "x"})) for field in fields)]
-    plans += [kept(steps=("x",)), kept(refresh=True), kept(usd_per_hour=3.0)]
+    plans += [kept(steps=()), kept(refresh=True), kept(usd_per_hour=3.0)]
     assert len({plan.plan_id for plan in plans}) == len(plans)
 
 
 def test_a_change_during_the_preview_makes_no_plan(bench_of, audit, commands, monkeypatch):
     seen = iter([IDENTITY, identity(state="later")])
-    monkeypatch.setattr(changing, "identity_of", lambda _stack: next(seen))
+    monkeypatch.setattr(changing, "identity_of", lambda _frozen: next(seen))
     bench = bench_of("up")
     found = anyio.run(lambda: call(build(bench, audit), "preview", {"stack": STACK}))
     assert found.is_error

@@ -12,9 +12,11 @@ from contracts.outputs import StackOutputs
 from scripts.cli.command import run_command
 from scripts.deploy import __main__ as command
 from scripts.deploy.run import NOT_BROUGHT_BACK, DeployRequest, deploy_stack
-from scripts.deploy.steps import BenchVerdict, EngineSteps, git, other_checkout
+from scripts.deploy.steps import BenchVerdict, EngineSteps, other_checkout
 from scripts.errors import ScriptError
+from scripts.preview.saved import PlanRefusedError
 from scripts.pulumi import engine
+from scripts.pulumi.checkout import git
 from tests.scripts.sample_outputs import sample_outputs
 
 NEW, GOOD = "b" * 40, "a" * 40
@@ -31,6 +33,12 @@ class World:
     failing: tuple = ()
     worse: bool = False
     asked: list = field(default_factory=list)
+    plan_refused: str = ""
+    """The step that finds that the plan is another one: `check` or `up`."""
+
+    def require_plan(self):
+        if self.plan_refused == "check":
+            raise PlanRefusedError("other")
 
     def model(self):
         return self.models.pop(0) if len(self.models) > 1 else self.models[0]
@@ -39,6 +47,8 @@ class World:
         return self.good
 
     def up(self):
+        if self.plan_refused == "up":
+            raise PlanRefusedError("other")
         self.asked.append("up")
         if self.up_error:
             raise ScriptError(self.up_error)
@@ -99,6 +109,15 @@ def test_each_failed_check_brings_the_last_good_commit_back_and_fails(world, rea
     assert world.good == GOOD
     assert any(NOT_BROUGHT_BACK in line for line in said)
     assert "cannot bring back TPU capacity" in report.markdown()
+
+
+@pytest.mark.parametrize(("refused", "asked"), [("check", []), ("up", ["bench before"])])
+def test_a_refused_plan_deploys_nothing_and_rolls_nothing_back(refused, asked):
+    world = World(plan_refused=refused)
+    with pytest.raises(PlanRefusedError):
+        deploy(world, plan="plan-1")
+    assert world.asked == asked
+    assert PlanRefusedError.exit_code is ExitCode.REFUSED
 
 
 @pytest.mark.parametrize(

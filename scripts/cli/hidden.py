@@ -1,0 +1,13 @@
+"""Secrets of this process's environment, which appear in nothing that a command writes."""
+
+import os
+import re
+from typing import Final
+
+_SECRET_VARIABLE: Final = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|ACCESS_?KEY|CREDENTIALS_JSON)$")
+"""Names of variables whose values are secrets, such as HF_TOKEN and OPENAI_API_KEY."""
+
+
+def environment_secrets() -> tuple[str, ...]:
+    """Return the values."""
+    return tuple(value for name, value in os.environ.items() if value and _SECRET_VARIABLE.search(name.upper()))

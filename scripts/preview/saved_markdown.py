@@ -1,0 +1,78 @@
+"""A saved plan for people: what a reviewer approves."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from scripts.preview.markdown import code, fenced, plain, row
+from scripts.preview.saved import SavedPlan
+from scripts.pulumi.steps import CAPACITY_TYPES, PlannedStep
+
+_MOST_CHARACTERS: Final = 900_000
+"""GitHub shows a summary of a step of up to 1 MiB."""
+_KEEPS: Final = frozenset({"create", "update", "read"})
+
+
+def plan_markdown(plan: SavedPlan) -> str:
+    """Return the plan as Markdown: cost, steps with what they change, findings, and what it is valid for."""
+    text = "\n".join([*_head(plan), *_steps(plan), *_findings(plan), *_validity(plan)]) + "\n"
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    return text[:_MOST_CHARACTERS].rpartition("\n")[0] + "\n\nThe rest is in the file of the plan.\n"
+
+
+def _head(plan: SavedPlan) -> Iterator[str]:
+    yield from (f"### {code(plan.stack)}: {code(plan.id)}", "")
+    lost = [step for step in plan.steps if step.type in CAPACITY_TYPES and step.op not in _KEEPS]
+    if lost:
+        names = ", ".join(dict.fromkeys(code(step.name) for step in lost))
+        yield from (f"**This replaces or deletes what serves: {names}.**", "")
+    described = plan.planner
+    if described is not None:
+        most = f"${plan.usd_per_hour_at_most:,.2f} with all instances"
+        yield (
+            f"{plain(described.verdict)} on {plain(described.accelerator)}: {code(described.model)}, "
+            f"${described.usd_per_hour:,.2f} an hour, {most}, at list prices."
+        )
+        yield ""
+
+
+def _steps(plan: SavedPlan) -> Iterator[str]:
+    if not plan.steps:
+        yield from ("No resource changes.", "")
+        return
+    yield row(("step", "resource", "property", "before", "after"))
+    yield row(["---"] * 5)
+    for step in plan.steps:
+        first = (plain(step.op), f"{code(step.name)} {plain(step.type)}")
+        changes = step.changes if step.op != "create" else ()
+        for change in changes:
+            forced = " (forces it)" if change.path in step.forced_by else ""
+            yield row((*first, f"{code(change.path)}{forced}", code(change.before), code(change.after)))
+            first = ("", "")
+        if not changes:
+            yield row((*first, _reasons(step), "", ""))
+    yield ""
+
+
+def _reasons(step: PlannedStep) -> str:
+    return ", ".join(code(name) for name in step.forced_by or step.changed)
+
+
+def _findings(plan: SavedPlan) -> Iterator[str]:
+    for finding in plan.findings:
+        accepted = " (accepted)" if finding.accepted else ""
+        yield f"{finding.severity} {finding.id}{accepted}:"
+        yield from fenced(finding.text)
+        yield ""
+
+
+def _validity(plan: SavedPlan) -> Iterator[str]:
+    identity = plan.identity
+    refreshed = "after a comparison with Google" if plan.refresh else "without a comparison with Google"
+    yield (
+        f"Commit {code(plan.commit[:12])}, project {code(identity.project)}, backend {code(identity.backend)}, "
+        f"image {code(identity.image[:19])}, previewed {refreshed}."
+    )
+    if not identity.state:
+        yield "The backend has no resources of this stack yet."
+    yield f"Expires at {plan.expires_at:%Y-%m-%d %H:%M} UTC."
