@@ -19,7 +19,7 @@ from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
 from localcloud.trials.command import TryRefusedError, add_parser, try_entries
-from localcloud.world.scenario import BUILT_IN, Scenario, ScenarioError
+from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, ScenarioError
 from localcloud.world.scenario import load as load_scenario
 from localcloud.world.state import PRIVATE_UMASK, StateError, StateLock, describe, description
 
@@ -101,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--scenario",
             type=Path,
-            help=f"YAML or JSON file with capacity, quota, durations and faults, or one of {', '.join(BUILT_IN)}",
+            default=Path(DEFAULT_WORLD),
+            help=f"YAML or JSON file with capacity, quota, durations and faults, or one of {', '.join(BUILT_IN)} (default: {DEFAULT_WORLD})",
         )
         command.add_argument("--project", help=f"project id (default: GOOGLE_CLOUD_PROJECT, else {DEFAULT_PROJECT})")
         command.add_argument(
@@ -172,7 +173,7 @@ def _notice(opened: Opened) -> str:
 @contextlib.asynccontextmanager
 async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Opened]:
     """Lock the state, open the cloud and the stand-ins, and close them in reverse order."""
-    scenario = load_scenario(options.scenario) if options.scenario else Scenario()
+    scenario = load_scenario(options.scenario)
     project = (
         options.project or os.environ.get("GOOGLE_CLOUD_PROJECT") or os.environ.get("GOOGLE_PROJECT") or DEFAULT_PROJECT
     )

@@ -278,6 +278,17 @@ CLOUD_RUN_GIB_PER_VCPU: Final = 4
 RTX PRO 6000 has, the page says nothing: the same ratio is assumed. Its lower limits are below what each GPU requires."""
 
 
+NEW_PROJECT_VCPU: Final = 20
+NEW_PROJECT_MEMORY_GIB: Final = 40
+"""Cloud Run's quotas of a new project in each region (googlecodelabs/feedback#1856, #1868 and #2311, 2026: allowed 20000 and 42949672960)."""
+
+
+REVISIONS_AT_AN_UPDATE: Final = 2
+"""Revisions whose instances count at an update: the old and the new one (docs/assumptions.md, run-quota-at-an-update)."""
+GPUS_BY_REQUEST: Final = frozenset({"RTX PRO 6000"})
+"""GPUs of Cloud Run of which a new project has none ("new projects often have 0", public notes of 2026). It has three L4."""
+
+
 def cloud_run_vcpu(host: Host) -> tuple[int, ...]:
     """Return the numbers of vCPU that Cloud Run rents beside the GPU of this host."""
     return tuple(vcpu for vcpu in CLOUD_RUN_VCPU if host.min_vcpu <= vcpu <= host.most_vcpu)

@@ -21,7 +21,7 @@ _EXAMPLE_LIMITS: Final = ServiceLimits(max_ttft_s=1, max_tpot_s=0.05, max_usd_pe
 """The question of docs/planning.md, "Search for a workload"."""
 _HEAD = """# Findings
 
-Written by `make docs` from `planning/rules_memory.py`, `planning/rules_models.py` and `planning/rules_platform.py`.
+Written by `make docs` from `planning/rules_memory.py`, `planning/rules_models.py` and the other `planning/rules_*.py`.
 
 `block` stops `pulumi preview` and `pulumi up`. `warn` and `info` are only shown.
 `gemma-serving:acceptFindings: [ID, ...]` accepts findings: they are shown and stop nothing.

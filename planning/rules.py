@@ -11,16 +11,18 @@ from planning import (
     rules_memory,
     rules_models,
     rules_platform,
+    rules_quota,
     rules_workload,
 )  # importing them registers their rules
 from planning.errors import PlanningError
 from planning.fields import changed, differing
-from planning.registry import REGISTRY, Rule, RuleResult
+from planning.registry import REGISTRY, Rule, RuleResult, id_of
 from planning.subject import Subject, examine
 from planning.types import Finding, Remedy, Severity
 
 __all__ = [
     "ACCEPTABLE_IDS",
+    "QUOTA_IDS",
     "RULES",
     "RULE_IDS",
     "check_accepted",
@@ -31,6 +33,7 @@ __all__ = [
     "rules_memory",
     "rules_models",
     "rules_platform",
+    "rules_quota",
     "rules_workload",
 ]
 
@@ -40,6 +43,7 @@ _FIRST = (
     "planning.rules_host",
     "planning.rules_loading",
     "planning.rules_platform",
+    "planning.rules_quota",
 )
 """Modules whose findings come first, in this order: what does not fit before what is spelled wrongly."""
 
@@ -52,6 +56,9 @@ def _place(rule: Rule) -> int:
 RULES: Mapping[str, Rule] = {rule.id: rule for rule in sorted(REGISTRY.values(), key=_place)}
 RULE_IDS = tuple(RULES)
 ACCEPTABLE_IDS = tuple(rule.id for rule in RULES.values() if rule.is_acceptable)
+
+QUOTA_IDS = tuple(map(id_of, (rules_platform.quota, rules_quota.compute_quota, rules_quota.compute_quota_at_an_update)))
+"""Findings about the quota of a project: it can be requested, and says nothing about what fits."""
 
 _ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
 _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}

@@ -16,6 +16,7 @@ from planning.hardware import (
     CLOUD_RUN_MAX_STARTUP_S,
     FLEX_START_MAX_RUN_S,
     FLEX_START_V6E_ZONES,
+    GPUS_BY_REQUEST,
     MIN_RUN_S,
     gpu_regions,
 )
@@ -199,7 +200,7 @@ def quota(subject: Subject) -> RuleResult | None:
     region = run.region or "the region"
     beside = max(run.min_instances, 1) if run.rolls_out else 0
     if run.gpu_quota is None:
-        if run.max_instances + beside <= 1:
+        if run.max_instances + beside <= _without_quota(subject):
             return None
         candidate = f", and the revision that a roll-out checks beside it needs {beside} more" if beside else ""
         return RuleResult(
@@ -223,6 +224,12 @@ def quota(subject: Subject) -> RuleResult | None:
         remedies=(Remedy(changes=changes),) if run.gpu_quota else (),
         advice=_MORE_QUOTA,
     )
+
+
+def _without_quota(subject: Subject) -> int:
+    """Return the instances that are worth no word while the quota is not set: one, and none of a GPU that a new project has no quota for."""
+    is_project = subject.resolved.deployment.cloud_run.region is not None
+    return 0 if is_project and subject.resolved.accelerator.name in GPUS_BY_REQUEST else 1
 
 
 def _roll_out_quota(most: int, beside: int, allowed: int, region: str) -> RuleResult | None:

@@ -32,7 +32,7 @@ from planning.margins import margin_of
 from planning.memory import memory_plan
 from planning.prices import PriceBook
 from planning.resolve import Resolved, resolve
-from planning.rules import RULES, detected
+from planning.rules import QUOTA_IDS, RULES, detected
 from planning.serving import server_of, workload_plan
 from planning.startup import startup_plan
 from planning.subject import Subject, is_out_of_memory, subject_of
@@ -349,7 +349,7 @@ class _Search:
                 yield f"{name} is {value:.3g} s{end}, and {option} is {limit:g}", value / limit
 
     def deployed(self, deployment: Deployment, served: Served, hosts: tuple[Rented, ...]) -> Solution | Miss:
-        """Return the deployment on the cheapest host on which nothing blocks or warns."""
+        """Return the deployment on the cheapest host on which nothing blocks or warns. A quota that is not set stops nothing: it can be requested."""
         reasons: tuple[str, ...] = ()
         for place in hosts:
             if not self.is_affordable(place):
@@ -357,7 +357,8 @@ class _Search:
             here = replace(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
             for mode in _soonest_first(here, WEIGHTS_MODES[place.platform]):
                 subject = _examined(replace(here, weights_mode=mode))
-                found = tuple(name for name, severity in detected(subject).items() if severity != "info")
+                seen = detected(subject).items()
+                found = tuple(name for name, severity in seen if severity != "info" and name not in QUOTA_IDS)
                 answer = subject.workload
                 if answer is not None and not found:
                     whole = subject.resolved.deployment

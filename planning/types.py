@@ -69,6 +69,10 @@ class CloudRunOptions:
     startup_probe: StartupProbe | None = None
     gpu_quota: int | None = None
     """GPUs that the region's quota allows, where it could be read."""
+    cpu_quota: int | None = None
+    """vCPU that the region's quota allows, where it could be read."""
+    memory_quota_gib: float | None = None
+    """Memory that the region's quota allows, where it could be read."""
     zonal_redundancy: bool = False
     direct_vpc: bool = False
     """Whether all egress goes through a subnet. Without it the network lets about 75 MB/s through."""

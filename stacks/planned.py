@@ -152,6 +152,8 @@ def _cloud_run_options(run: CloudRunSettings, settings: Settings) -> CloudRunOpt
         max_instances=run.max_instances,
         startup_probe=to_probe(run.startup_probe) if run.startup_probe else None,
         gpu_quota=run.gpu_quota,
+        cpu_quota=run.cpu_quota,
+        memory_quota_gib=None if run.memory_quota_mib is None else run.memory_quota_mib / 1024,
         zonal_redundancy=run.zonal_redundancy,
         direct_vpc=run.direct_vpc,
         mount_uid=run.mount.uid,

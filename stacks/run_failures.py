@@ -20,6 +20,7 @@ from stacks.failure_hints import Cause, FailedStart, cause_of
 from stacks.google_calls import GoogleCallError
 from stacks.masking import masked
 from stacks.settings import CloudRunSettings
+from stacks.units import format_memory
 
 SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 _SHOWN: Final = 20
@@ -28,6 +29,7 @@ _NOT_STARTED: Final = re.compile(
     r"user-provided container failed|Container failed to start|container exited|HealthCheckContainer|HEALTH_CHECK_CONTAINER_ERROR|ran out of memory",
     re.IGNORECASE,
 )
+_OVER_QUOTA: Final = re.compile(r"Quota violated:|Quota exceeded for total allowable|do not have quota for using GPUs")
 _REVISION: Final = re.compile(r"revision_name%3D%22(?P<linked>[\w-]+)%22|Revision '(?P<named>[\w-]+)' is not ready")
 _CLOCK_SKEW: Final = timedelta(minutes=2)
 
@@ -69,7 +71,9 @@ class FailureReport:
     async def tell(self, args: pulumi.ErrorHookArgs) -> bool:
         """Log why the revision did not start. Return False: the operation is not tried again."""
         message = args.errors[0] if args.errors else ""
-        if _NOT_STARTED.search(message):
+        if _OVER_QUOTA.search(message):
+            pulumi.log.error(self._over_quota())
+        elif _NOT_STARTED.search(message):
             try:
                 pulumi.log.error(await self.text(message))
             except Exception as error:  # noqa: BLE001 - an error of the hook would take the place of Google's
@@ -90,6 +94,16 @@ class FailureReport:
         hint = cause.hint if cause else "No line shows a cause that the planner knows."
         text = "\n".join(f"  {line[:_LONGEST_LINE]}" for line in _excerpt(lines, cause))
         return f"{name} did not start. {hint}\nThe last lines of its log:\n{text}\nRead the whole log with:\n  {log.command}"
+
+    def _over_quota(self) -> str:
+        """Return what the service needs of the quotas, and the command that prints how to request it."""
+        run = self.start.cloud_run
+        each = f"{run.cpu} vCPU and {format_memory(run.memory_mib)}"
+        return (
+            f"The quotas of Cloud Run in {run.region} do not allow cloudRun.maxInstances {run.max_instances} x one GPU, {each}; at an update the "
+            f"instances of the old revision count too. `python -m scripts.doctor --stack {self.start.stack}` reads the quotas and prints the "
+            "request for more; or lower cloudRun.maxInstances, cloudRun.cpu or cloudRun.memory."
+        )
 
     def _log(self, message: str) -> RevisionLog:
         found = _REVISION.search(message)

@@ -418,9 +418,13 @@ class CloudRunSettings(_Frozen):
     min_instances: Annotated[int, Field(ge=0)] = 0
     """Instances that always run. They are billed when no requests arrive."""
     max_instances: Positive
-    """Most instances at a time. Each needs GPU quota."""
+    """Most instances at a time. Each needs quota of GPUs, vCPU and memory, and twice as much of the last two while a change is deployed."""
     gpu_quota: Positive | None = None
     """GPUs that the region's quota allows (`nvidia_l4_gpu_allocation_no_zonal_redundancy` for an L4), so that the planner can check it."""
+    cpu_quota: Positive | None = None
+    """vCPU that the region's quota allows (`cpu_allocation`). The planner assumes the 20 of a new project where it is not set."""
+    memory_quota_mib: MemoryMib | None = Field(default=None, alias="memoryQuota")
+    """Memory that the region's quota allows (`mem_allocation`). The planner assumes the 40Gi of a new project where it is not set."""
     startup_probe: ProbeSettings | None = None
     """How long the container may take to answer. By default it asks every 10 s for 1800 s, after 240 s if the start may take longer."""
     readiness_probe: ReadinessProbeSettings | None = None

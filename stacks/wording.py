@@ -34,6 +34,7 @@ _KEYS = {
     "public": "cloudRun.public",
     "tpu.provisioning_model": "tpu.provisioning",
     "tpu.private_google_access": "tpu.existingNetwork.privateGoogleAccess",
+    "cloud_run.memory_quota_gib": "cloudRun.memoryQuota",
     "cloud_run.graph_cache": "cloudRun.compileCache",
     "cloud_run.mount_uid": "cloudRun.mount.uid",
     "cloud_run.mount_gid": "cloudRun.mount.gid",
@@ -66,7 +67,7 @@ def spelled(path: str, value: object) -> object:
         found = find_accelerator(str(value))
         name = found.name if found else str(value)
         return CLOUD_RUN_GPUS.get(name, name)
-    if path == "host_memory_gib":
+    if path in ("host_memory_gib", "cloud_run.memory_quota_gib"):
         return format_memory(round(cast("float", value) * 1024))
     if path == "vcpu":
         return round(cast("float", value))

@@ -107,7 +107,7 @@ def _live(stack: str, kind: str, log_of_requests: Path, log: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="nightly-") as folder, log.open("w", encoding="utf-8") as stream:
         copy = Path(folder) / "project"
         copy_project(copy)
-        command = [python, "-m", "localcloud", "run", "--providers", kind, "--"]
+        command = [python, "-m", "localcloud", "run", "--providers", kind, "--scenario", "prepared", "--"]
         command += [str(copy / "tools" / "stack_life.sh"), stack, str(log_of_requests.resolve())]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(_HIDDEN)}
         done = subprocess.run(

@@ -52,14 +52,15 @@ def _tpu(world: Tpu, quota_id: str, dimensions: Mapping[str, str], value: int) -
 
 
 def _run(world: Run, quota_id: str, dimensions: Mapping[str, str], value: int) -> Run | None:
-    """Return the world with a quota of Cloud Run; None if there is no such quota. That of CPU and memory is the same in all regions here."""
+    """Return the world with a quota of Cloud Run; None if there is no such quota."""
     region = dimensions.get("region", "")
     if not any(region in regions for regions in world.gpu_regions.values()):
         return None
     if quota_id == "CpuAllocPerProjectRegion":
-        return world.model_copy(update={"cpu_quota": value // 1000})
+        return world.model_copy(update={"cpu_quota_overrides": {**world.cpu_quota_overrides, region: value // 1000}})
     if quota_id == "MemAllocPerProjectRegion":
-        return world.model_copy(update={"memory_quota_gib": value // _GIB})
+        granted = {**world.memory_quota_gib_overrides, region: value // _GIB}
+        return world.model_copy(update={"memory_quota_gib_overrides": granted})
     found = _GPU.fullmatch(quota_id)
     if found is None:
         return None

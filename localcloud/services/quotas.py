@@ -73,8 +73,9 @@ def _tpu_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]
             for zone, facts in scenario.tpu.zones.items()
             if any(kind.startswith(f"{family}-") for kind in facts.accelerator_types)
         }
-        found[name] = ("zone", {zone: facts.quota_chips for zone, facts in zones.items()})
-        found[f"{name}-preemptible"] = ("zone", {zone: facts.preemptible_quota_chips for zone, facts in zones.items()})
+        for suffix, preemptible in (("", False), ("-preemptible", True)):
+            chips = {zone: scenario.tpu.chips_of(facts, preemptible=preemptible) for zone, facts in zones.items()}
+            found[name + suffix] = ("zone", chips)
     return found
 
 
@@ -90,9 +91,9 @@ def _run_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]
                 for region in world.gpu_regions.get(kind, ())
             }
             found[name + suffix] = ("region", limits)
-    regions = {region for regions in world.gpu_regions.values() for region in regions}
-    found["cpu_allocation"] = ("region", dict.fromkeys(sorted(regions), world.cpu_quota * 1000))
-    found["mem_allocation"] = ("region", dict.fromkeys(sorted(regions), world.memory_quota_gib * _GIB))
+    regions = sorted({region for regions in world.gpu_regions.values() for region in regions})
+    found["cpu_allocation"] = ("region", {region: world.cpus_of(region) * 1000 for region in regions})
+    found["mem_allocation"] = ("region", {region: world.memory_gib_of(region) * _GIB for region in regions})
     return found
 
 

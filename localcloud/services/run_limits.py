@@ -5,6 +5,7 @@ Limits: Cloud Run's pages on health checks, GPUs, CPU and memory, concurrency an
 
 import posixpath
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,13 +52,57 @@ class GpuType:
     min_memory_gib: float
     max_cpu: float
     max_memory_gib: float
+    quota: str = ""
+    """The beginning of its quota ids."""
 
 
 GPU_TYPES = {
-    "nvidia-l4": GpuType(min_cpu=4, min_memory_gib=16, max_cpu=8, max_memory_gib=32),
-    "nvidia-rtx-pro-6000": GpuType(min_cpu=20, min_memory_gib=80, max_cpu=44, max_memory_gib=176),
+    "nvidia-l4": GpuType(min_cpu=4, min_memory_gib=16, max_cpu=8, max_memory_gib=32, quota="NvidiaL4GpuAlloc"),
+    "nvidia-rtx-pro-6000": GpuType(
+        min_cpu=20, min_memory_gib=80, max_cpu=44, max_memory_gib=176, quota="NvidiaRtxPro6000GpuAlloc"
+    ),
 }
 _NO_GPU = GpuType(min_cpu=0, min_memory_gib=0, max_cpu=8, max_memory_gib=32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeQuota:
+    """A quota of CPU or memory of a region, in the unit that Google counts: thousandths of a vCPU, or bytes."""
+
+    what: str
+    quota_id: str
+    of: Callable[[JsonObject], int]
+    """What one instance of a template uses."""
+    limit: Callable[[Run, str], int]
+    """What a region allows."""
+
+
+def _limits(template: JsonObject) -> Iterator[JsonObject]:
+    for container in parts(template, "containers"):
+        yield part(part(container, "resources"), "limits")
+
+
+COMPUTE_QUOTAS = (
+    ComputeQuota(
+        what="CPU",
+        quota_id="CpuAllocPerProjectRegion",
+        of=lambda template: round(sum(cpus(limits.get("cpu", "1")) or 0 for limits in _limits(template)) * 1000),
+        limit=lambda world, region: world.cpus_of(region) * 1000,
+    ),
+    ComputeQuota(
+        what="memory",
+        quota_id="MemAllocPerProjectRegion",
+        of=lambda template: round(
+            sum(memory_gib(limits.get("memory", "512Mi")) or 0 for limits in _limits(template)) * _GIB
+        ),
+        limit=lambda world, region: world.memory_gib_of(region) * _GIB,
+    ),
+)
+
+
+def max_instances(template: JsonObject) -> int:
+    """Return the most instances of a template."""
+    return int(part(template, "scaling").get("maxInstanceCount", DEFAULT_MAX_INSTANCES))
 
 
 def gpu_of(template: JsonObject) -> str | None:
@@ -73,7 +118,7 @@ def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, requ
     checker.volumes()
     checker.numbers()
     checker.gpu(region, world, gpus_left)
-    checker.quota(world)
+    checker.quota(world, region)
 
 
 def cpus(text: str) -> float | None:
@@ -258,7 +303,7 @@ class _TemplateCheck:
                 f"GPU type {kind} is not available in region {region}; it is in {', '.join(world.gpu_regions.get(kind, ()))}.",
             )
         self._gpu_container(kind, asking[0])
-        count = int(part(self.template, "scaling").get("maxInstanceCount", DEFAULT_MAX_INSTANCES))
+        count = max_instances(self.template)
         if gpus_left <= 0 and count > 0:
             redundancy = "without" if self.template.get("gpuZonalRedundancyDisabled") else "with"
             raise _violation(
@@ -267,45 +312,30 @@ class _TemplateCheck:
                 "Set gpu_zonal_redundancy_disabled, or ask for quota.",
             )
         if count > gpus_left:
+            single = bool(self.template.get("gpuZonalRedundancyDisabled"))
+            quota_id = f"{GPU_TYPES[kind].quota}{'NoZonalRedundancy' if single else ''}PerProjectRegion"
             raise _violation(
                 f"{self.path}.scaling.max_instance_count",
-                f"Max instances must be set to {gpus_left} or fewer in order to set GPU requirements; given {count} ({kind} in {region}).",
+                f"Max instances must be set to {gpus_left} or fewer in order to set GPU requirements.\nTo request quota: g.co/cloudrun/gpu-quota\n"
+                f"Quota violated:\n{quota_id} requested: {count} allowed: {gpus_left}",
             )
 
-    def quota(self, world: Run) -> None:
+    def quota(self, world: Run, region: str) -> None:
         """Refuse more CPUs or memory than the region's quotas allow to all instances of this service together.
 
         Words: googlecodelabs/feedback issues 1856 and 2311, 2026: the least number of instances stands first, then each quota that is too small.
-        Quotas count thousandths of a vCPU, and bytes. Other services of the region do not count at a deployment.
+        Other services of the region do not count at a deployment.
         """
-        each = [part(part(container, "resources"), "limits") for container in parts(self.template, "containers")]
-        count = int(part(self.template, "scaling").get("maxInstanceCount", DEFAULT_MAX_INSTANCES))
-        needs = (
-            (
-                "CPU",
-                "CpuAllocPerProjectRegion",
-                sum(cpus(limits.get("cpu", "1")) or 0 for limits in each) * 1000,
-                world.cpu_quota * 1000,
-            ),
-            (
-                "memory",
-                "MemAllocPerProjectRegion",
-                sum(memory_gib(limits.get("memory", "512Mi")) or 0 for limits in each) * _GIB,
-                world.memory_quota_gib * _GIB,
-            ),
-        )
-        violated = [
-            (what, name, round(need * count), allowed) for what, name, need, allowed in needs if need * count > allowed
-        ]
+        count = max_instances(self.template)
+        used = [(quota, quota.of(self.template), quota.limit(world, region)) for quota in COMPUTE_QUOTAS]
+        violated = [(quota, each * count, limit) for quota, each, limit in used if each * count > limit]
         if not violated:
             return
-        most = min(int(allowed // need) for _, _, need, allowed in needs if need)
-        quotas = "\n".join(
-            f"{name} requested: {requested} allowed: {allowed}" for _, name, requested, allowed in violated
-        )
+        most = min(limit // each for _, each, limit in used if each)
+        quotas = "\n".join(f"{quota.quota_id} requested: {total} allowed: {limit}" for quota, total, limit in violated)
         raise _violation(
             f"{self.path}.scaling.max_instance_count",
-            f"Max instances must be set to {most} or fewer to set the requested total {violated[0][0]}.\n"
+            f"Max instances must be set to {most} or fewer to set the requested total {violated[0][0].what}.\n"
             "Consider running your workload in a region with greater capacity, or requesting an increase in quota for this region if you are "
             f"seeing sustained usage near this limit, see https://cloud.google.com/run/quotas.\n\nQuota violated:\n{quotas}",
         )

@@ -335,7 +335,7 @@ class Queue(ApiService):
         for other, record in self._store.under(QUEUED, parent + "/queuedResources/"):
             if other != name and record["_machine"]["state"] not in {"CREATING", "ACCEPTED"}:
                 used[tpu_requests.preemptible(record)] += _chips(record)
-        limit = facts.preemptible_quota_chips if wants_preemptible else facts.quota_chips
+        limit = self._cloud.scenario.tpu.chips_of(facts, preemptible=wants_preemptible)
         if used[wants_preemptible] + _chips(document) <= limit:
             return None
         accelerator = accelerator_of(next(iter(document["_nodes"].values())))
@@ -344,7 +344,7 @@ class Queue(ApiService):
         return {"code": 8, "message": f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}."}
 
     def _facts(self, name: str) -> TpuZone:
-        """Return the zone's facts; a zone that a later scenario lacks has no limits."""
+        """Return the zone's facts; a zone that a later scenario lacks has only the quota of all zones."""
         return self._cloud.scenario.tpu.zones.get(name.split("/")[3], TpuZone(accelerator_types=()))
 
     def _scarce(self, name: str, document: JsonObject) -> bool:

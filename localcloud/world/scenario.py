@@ -1,7 +1,8 @@
 """The scenario of the simulation: capacity, quota, durations, faults. It comes from a YAML or JSON file, or from a PUT to the admin API."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -36,10 +37,10 @@ class TpuZone(_Part):
     flex_start: bool = False
     capacity: dict[str, int] = Field(default_factory=dict)
     """Free nodes by accelerator type. A type that is not listed has no limit."""
-    quota_chips: int = 64
-    """Chips of on-demand quota."""
-    preemptible_quota_chips: int = 64
-    """Chips of preemptible quota, which spot and flex-start use."""
+    quota_chips: int | None = None
+    """Chips of on-demand quota; None for that of `Tpu`."""
+    preemptible_quota_chips: int | None = None
+    """Chips of preemptible quota, which spot and flex-start use; None for that of `Tpu`."""
 
 
 _V6E = ("v6e-1", "v6e-4", "v6e-8")
@@ -90,6 +91,10 @@ class Tpu(_Part):
     """Cloud TPU."""
 
     zones: dict[str, TpuZone] = Field(default_factory=lambda: dict(_ZONES))
+    quota_chips: int = 64
+    """Chips of on-demand quota in each zone that does not say another number. A new project has none."""
+    preemptible_quota_chips: int = 64
+    """Chips of preemptible quota in each zone that does not say another number. A new project has none."""
     runtime_versions: tuple[str, ...] = (
         "v2-alpha-tpuv6e",
         "v2-alpha-tpuv5-lite",
@@ -104,6 +109,13 @@ class Tpu(_Part):
     compute: ComputeTpu = ComputeTpu()
     accelerate_run_duration: bool = False
     """True: run durations pass on the accelerated clock."""
+
+    def chips_of(self, zone: TpuZone, *, preemptible: bool) -> int:
+        """Return the quota of chips in a zone."""
+        own = zone.preemptible_quota_chips if preemptible else zone.quota_chips
+        if own is not None:
+            return own
+        return self.preemptible_quota_chips if preemptible else self.quota_chips
 
 
 class Run(_Part):
@@ -123,9 +135,21 @@ class Run(_Part):
     gpu_quota_overrides: dict[str, int] = Field(default_factory=dict)
     """`REGION/TYPE` or `REGION/TYPE/zonal` -> GPUs."""
     cpu_quota: int = 200
-    """vCPU of all instances that a service of the region may have. New projects have 20."""
+    """vCPU of all instances that a service of the region may have. A new project has 20."""
     memory_quota_gib: int = 400
-    """GiB of memory of all instances that a service of the region may have. New projects have 40."""
+    """GiB of memory of all instances that a service of the region may have. A new project has 40."""
+    cpu_quota_overrides: dict[str, int] = Field(default_factory=dict)
+    """Region -> vCPU."""
+    memory_quota_gib_overrides: dict[str, int] = Field(default_factory=dict)
+    """Region -> GiB."""
+
+    def cpus_of(self, region: str) -> int:
+        """Return the quota of vCPU in a region."""
+        return self.cpu_quota_overrides.get(region, self.cpu_quota)
+
+    def memory_gib_of(self, region: str) -> int:
+        """Return the quota of memory in a region, in GiB."""
+        return self.memory_quota_gib_overrides.get(region, self.memory_quota_gib)
 
     def gpus_of(self, region: str, kind: str, *, zonal: bool) -> int:
         """Return the quota of a GPU type in a region, with or without zonal redundancy."""
@@ -248,7 +272,7 @@ class Fault(_Part):
 
 
 class Scenario(_Part):
-    """All settings of a scenario."""
+    """All settings of a scenario. What is not given is that of the world `prepared`: APIs on, quota granted."""
 
     services: Services = Services()
     iam: Iam = Iam()
@@ -278,14 +302,21 @@ def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - whatever YAML 
         ) from None
 
 
-_NEW_PROJECT = Scenario(
-    services=Services(enabled=DEFAULT_SERVICES, lag_s=120), iam=Iam(lag_s=120, new_account_lag_s=60)
+_NEW_RUN = Run(
+    gpu_quota_overrides={f"{region}/nvidia-rtx-pro-6000": 0 for region in Run().gpu_regions["nvidia-rtx-pro-6000"]},
+    cpu_quota=20,
+    memory_quota_gib=40,
 )
-NO_RUN_QUOTA = Run(gpu_quota=0, cpu_quota=20, memory_quota_gib=40)
-"""Quotas of many new projects: 20 vCPU, 40 GiB and no GPU in each region (googlecodelabs/feedback issues 1856 and 2311, 2026)."""
-_NO_QUOTA = {
-    name: zone.model_copy(update={"quota_chips": 0, "preemptible_quota_chips": 0}) for name, zone in _ZONES.items()
-}
+"""Quotas of a new project in each region: 20 vCPU and 40 GiB (googlecodelabs/feedback issues 1856, 1868 and 2311, 2026), three L4 without
+zonal redundancy (Cloud Run's GPU page), and no RTX PRO 6000 ("new projects often have 0", public notes of 2026)."""
+_NO_CHIPS = Tpu(quota_chips=0, preemptible_quota_chips=0)
+"""The least that sources name for v6e and v5e: "v3-8 and v2-8: 48 TensorCores. All others: 0" (cloud.google.com/tpu/docs/quota, preemptible)."""
+_NEW_PROJECT = Scenario(
+    services=Services(enabled=DEFAULT_SERVICES, lag_s=120),
+    iam=Iam(lag_s=120, new_account_lag_s=60),
+    tpu=_NO_CHIPS,
+    run=_NEW_RUN,
+)
 _WORST_GRANT_S = 7 * 60
 """\"Typically 2 minutes, potentially 7 minutes or longer\": cloud.google.com/iam/docs/access-change-propagation, 2026-11."""
 _DOCUMENTED_WORST = Scenario(
@@ -320,21 +351,24 @@ _DOCUMENTED_WORST = Scenario(
         Fault(method="tpu.projects.locations.nodes.getGuestAttributes", count=3, status=503),
     ),
 )
-_WITHOUT_QUOTA = _NEW_PROJECT.model_copy(update={"tpu": Tpu(zones=_NO_QUOTA), "run": NO_RUN_QUOTA})
+_WITHOUT_QUOTA = _NEW_PROJECT.model_copy(update={"run": _NEW_RUN.model_copy(update={"gpu_quota": 0})})
+DEFAULT_WORLD = "new-project"
+"""What the commands start with, and what a file changes that names no other `base`."""
 BUILT_IN = {
-    "new-project": _NEW_PROJECT,
+    DEFAULT_WORLD: _NEW_PROJECT,
+    "prepared": Scenario(),
     "new-project-without-quota": _WITHOUT_QUOTA,
     "documented-worst": _DOCUMENTED_WORST,
     "empty-project": _WITHOUT_QUOTA.model_copy(
         update={"iam": _WITHOUT_QUOTA.iam.model_copy(update={"login_is_owner": False, "new_account_refusals": 1})}
     ),
 }
-"""Scenarios that have a name: a project made a moment ago, without quota for accelerators, and with a login that has no role; and one where
-each wait is as long as Google documents, and calls have to be repeated."""
+"""Scenarios that have a name: a project made a moment ago; one in which all APIs are on and quota is granted; a new one without any quota for
+accelerators, and with a login that has no role; and one where each wait is as long as Google documents, and calls have to be repeated."""
 
 
 def load(path: Path) -> Scenario:
-    """Return the scenario of a built-in name or of a file. Raises ScenarioError."""
+    """Return the scenario of a built-in name, or a file's changes of the built-in one that its `base` names. Raises ScenarioError."""
     built_in = BUILT_IN.get(str(path))
     if built_in is not None:
         return built_in
@@ -347,4 +381,20 @@ def load(path: Path) -> Scenario:
         ) from None
     except yaml.YAMLError as error:
         raise ScenarioError(f"{path}: is not YAML ({str(error).splitlines()[0]}).") from None
+    if value is None or isinstance(value, dict):
+        value = _on_its_base(cast("dict[str, Any]", value or {}), str(path))
     return parse(value, str(path))
+
+
+def _on_its_base(changes: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """Return a file's keys over those of its base: each key of a part, such as `run.cpu_quota`, replaces that of the base."""
+    name = changes.get("base", DEFAULT_WORLD)
+    if not isinstance(name, str) or name not in BUILT_IN:
+        raise ScenarioError(f"{source}: base is {name!r}; it must be one of {', '.join(BUILT_IN)}.")
+    found: dict[str, Any] = BUILT_IN[name].model_dump(mode="json")
+    for key, given in changes.items():
+        if key == "base":
+            continue
+        kept = found.get(key)
+        found[key] = {**kept, **given} if isinstance(kept, dict) and isinstance(given, dict) else given
+    return found

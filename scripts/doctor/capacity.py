@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from planning.hardware import COMPUTE_QUOTAS, MACHINE_TYPES, api_accelerator_type
+from planning.hardware import (
+    COMPUTE_QUOTAS,
+    MACHINE_TYPES,
+    NEW_PROJECT_MEMORY_GIB,
+    NEW_PROJECT_VCPU,
+    REVISIONS_AT_AN_UPDATE,
+    api_accelerator_type,
+)
 from scripts.cloud import quotas
 from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.quotas import Quota
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from stacks.settings import CloudRunSettings, TpuSettings
+from stacks.units import format_memory
 
 _NOT_FOUND: Final = 404
 
@@ -32,6 +40,8 @@ class _Need:
     quota: Quota
     places: Sequence[str]
     needed: float
+    for_update: float = 0
+    """What a change of the deployed service needs, where that is more."""
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
@@ -81,8 +91,10 @@ def _run_needs(run: CloudRunSettings | None) -> Iterator[_Need]:
     if run is None:
         return
     gpus = quotas.gpu_quota(run.gpu, zonal_redundancy=run.zonal_redundancy)
-    for quota, each in ((gpus, 1), (quotas.CPU, run.cpu), (quotas.MEMORY, run.memory_mib / 1024)):
-        yield _Need(quota=quota, places=(run.region,), needed=run.max_instances * each)
+    yield _Need(quota=gpus, places=(run.region,), needed=run.max_instances)
+    for quota, each in ((quotas.CPU, run.cpu), (quotas.MEMORY, run.memory_mib / 1024)):
+        needed = run.max_instances * each
+        yield _Need(quota=quota, places=(run.region,), needed=needed, for_update=REVISIONS_AT_AN_UPDATE * needed)
 
 
 def _quota(checkup: Checkup, need: _Need) -> Sequence[Diagnosis]:
@@ -105,27 +117,42 @@ def _in_place(checkup: Checkup, need: _Need, place: str, limits: Sequence[Mappin
         return Diagnosis(check=check, state="ok", detail=f"no limit, {needed:g} needed", values={"needed": needed})
     values = {"limit": limit, "needed": needed}
     detail = f"{limit:g} {quota.unit}, {needed:g} needed"
-    if limit >= needed:
-        detail += _typed(checkup, quota, int(limit))
-        return Diagnosis(check=check, state="ok", detail=detail, values=values)
-    mend = (
+    request = (
         f"{checkup.enable('cloudquotas')} && gcloud beta quotas preferences create --project={checkup.project} --service={quota.service}.googleapis.com "
-        f"--quota-id={quota.quota_id} --dimensions={quota.dimension}={place} --preferred-value={math.ceil(needed * quota.divisor)} "
+        f"--quota-id={quota.quota_id} --dimensions={quota.dimension}={place} --preferred-value={math.ceil(max(needed, need.for_update) * quota.divisor)} "
         '--email="$(gcloud config get account)"'
     )
-    return Diagnosis(check=check, state="missing", detail=detail, mend=mend, values=values)
+    if limit < needed:
+        return Diagnosis(check=check, state="missing", detail=detail, mend=request, values=values)
+    if limit < need.for_update:
+        detail += (
+            f"; an update needs {need.for_update:g}, because the old and the new revision count together: {request}"
+        )
+    return Diagnosis(check=check, state="ok", detail=detail + _typed(checkup, quota, int(limit)), values=values)
 
 
 def _typed(checkup: Checkup, quota: Quota, limit: int) -> str:
-    """Return how the planner is told the GPU quota, if `cloudRun.gpuQuota` says another."""
+    """Return the command that sets a quota of Cloud Run for the planner, if the planner counts with another."""
     run = checkup.settings.cloud_run if checkup.settings else None
-    if run is None or quota.unit != "GPUs" or run.gpu_quota == limit:
+    if run is None:
         return ""
-    said = "is not set" if run.gpu_quota is None else f"says {run.gpu_quota}"
+    known: Mapping[str, tuple[str, str | None, str]] = {
+        "GPUs": ("gpuQuota", _text(run.gpu_quota), str(limit)),
+        "vCPU": ("cpuQuota", _text(run.cpu_quota or NEW_PROJECT_VCPU), str(limit)),
+        "GiB": ("memoryQuota", format_memory(run.memory_quota_mib or NEW_PROJECT_MEMORY_GIB * 1024), f"{limit}Gi"),
+    }
+    key, counted, read = known[quota.unit]
+    if counted == read:
+        return ""
+    said = "is not set" if counted is None else f"counts as {counted}"
     return (
-        f"; cloudRun.gpuQuota {said}: pulumi config set --stack {checkup.stack} --path "
-        f"gemma-serving:cloudRun.gpuQuota {limit} tells the planner"
+        f"; cloudRun.{key} {said}: pulumi config set --stack {checkup.stack} --path "
+        f"gemma-serving:cloudRun.{key} {read} tells the planner"
     )
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def _zone(checkup: Checkup, kind: str, zone: str) -> Sequence[Diagnosis]:

@@ -12,6 +12,7 @@ code=0
 if [ -n "${GOOGLE_APPLICATION_CREDENTIALS:-}${GOOGLE_OAUTH_ACCESS_TOKEN:-}" ] && [ -n "${PULUMI_BACKEND_URL:-}" ]; then
     .venv/bin/python -m scripts.preview run --create ${BASE_COMMIT:+--base "$BASE_COMMIT"} --out "$out" >"$text" || code=$?
 else
+    # In a new project nothing can be previewed before its first API is on, so the local one is prepared.
     # Stacks are made in a scratch copy: making one writes its encryption salt into the settings file.
     copy=$(mktemp -d)
     trap 'rm -f "$text"; rm -rf "$copy"' EXIT
@@ -22,7 +23,7 @@ else
     GIT_DIR=$(git rev-parse --absolute-git-dir)
     export GIT_DIR
     unset PULUMI_BACKEND_URL PULUMI_CONFIG_PASSPHRASE GOOGLE_CLOUD_PROJECT || true
-    (cd "$copy" && .venv/bin/python -m localcloud run -- .venv/bin/python -m scripts.preview run --create \
+    (cd "$copy" && .venv/bin/python -m localcloud run --scenario prepared -- .venv/bin/python -m scripts.preview run --create \
         ${BASE_COMMIT:+--base "$BASE_COMMIT"} --out "$target") >"$text" || code=$?
 fi
 cat "$text"

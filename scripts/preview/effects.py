@@ -38,6 +38,8 @@ _NOTHING: Final = (
     "tpu.allowReplaceActive",
     "tpu.existingNetwork.privateGoogleAccess",
     "cloudRun.gpuQuota",
+    "cloudRun.cpuQuota",
+    "cloudRun.memoryQuota",
 )
 """Settings that change the plan, the outputs, or a wait. Where they change the server, its arguments or its environment differ too."""
 _BESIDE: Final = (

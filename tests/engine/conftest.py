@@ -230,7 +230,12 @@ def workspace(tmp_path_factory):
 
 @contextlib.contextmanager
 def open_workspace(folder, *options):
-    """Copy the project and run a local cloud with the options beside it."""
+    """Copy the project and run a local cloud with the options beside it.
+
+    Without `--scenario` it is the world `prepared`: APIs on and quota granted, so that not every test begins with a new project's steps.
+    """
+    if "--scenario" not in options:
+        options = ("--scenario", "prepared", *options)
     copy_project(folder / "project")
     with (folder / "serve.log").open("w") as log:
         cloud = subprocess.Popen(

@@ -64,7 +64,17 @@ class World:
         base = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         with (self.folder / "serve.log").open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "localcloud", "serve", "--state", str(self.folder / "cloud"), *self.options],
+                [
+                    sys.executable,
+                    "-m",
+                    "localcloud",
+                    "serve",
+                    "--scenario",
+                    "prepared",
+                    "--state",
+                    str(self.folder / "cloud"),
+                    *self.options,
+                ],
                 cwd=ROOT,
                 env=base,
                 stdout=log,

@@ -202,7 +202,8 @@ print(json.dumps([open_ones, sorted(path.name for path in state.glob("*")), os.u
 """
         old = os.umask(0o022)
         try:
-            done = localcloud("run", "--state", str(state), "--", sys.executable, "-c", script)
+            world = ("--scenario", "prepared")
+            done = localcloud("run", *world, "--state", str(state), "--", sys.executable, "-c", script)
         finally:
             os.umask(old)
         assert done.returncode == 0, done.stderr

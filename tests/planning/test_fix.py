@@ -79,6 +79,7 @@ def test_several_mistakes_are_removed_one_after_the_other(command, tmp_path: Pat
         "cloudRun.memory": "16Gi",
         "cloudRun.region": "europe-west3",
         "cloudRun.gpuQuota": 1,
+        "cloudRun.maxInstances": 2,
         "vllm.extraArgs": ["--api-key=canary", "--seed=1"],
         "endpointUrl": "http://localhost:1234",
     }

@@ -47,6 +47,15 @@ class Incident(NamedTuple):
     """What the text has to say, as a regular expression."""
 
 
+TWO_FOR_40 = (
+    r"is 64 GiB, and the memory quota of us-east4 is 40 GiB: .*fail to deploy.*[sS]et cloudRun\.maxInstances: 1.*"
+    r"cloudRun\.memory: 20Gi.*request 32 vCPU \(cloudRun\.cpuQuota\) and 128 GiB \(cloudRun\.memoryQuota\)"
+)
+AN_UPDATE = (
+    r"At an update .* 2 x cloudRun\.maxInstances 1 x cloudRun\.memory 32 GiB is 64 GiB, .* in a new project it is 40 GiB: .*"
+    r"[sS]et cloudRun\.memory: 20Gi.*request 64 GiB"
+)
+TWO_LARGE = {"cloudRun.maxInstances": 2, "cloudRun.memory": "32Gi"}
 INCIDENTS: Mapping[str, Incident] = {
     "FIT01": Incident("l4-qat", {"model": QAT}, "block", r"22\.4 GiB .* 21\.96 GiB usable.*RTX PRO 6000.*12B-it-qat"),
     "FIT02": Incident("l4-qat", {"model": QAT, "vllm.cpuOffloadGib": 14}, "warn", r"14\.0 GiB .* 0\.\d+ tokens/s"),
@@ -65,7 +74,9 @@ INCIDENTS: Mapping[str, Incident] = {
     "PRB01": Incident("l4-qat", {"cloudRun.startupProbe": LATE}, "block", r"gives up after 6 min.*cloudRun\.startupProbe\.failureThreshold: \d+"),
     "PRB02": Incident("l4-qat", {"cloudRun.startupProbe": TOO_LONG}, "block", r"1860 s; 1800 s"),
     "SCL01": Incident("l4-qat", {"cloudRun.concurrency": 4, "cloudRun.maxInstances": 1}, "warn", r"4 requests .* Set cloudRun\.concurrency: \d+"),
-    "SCL02": Incident("l4-qat", {"cloudRun.gpuQuota": 1}, "block", r"is 2, .* us-east4 is 1:.*cloudRun\.maxInstances: 1"),
+    "SCL02": Incident("l4-qat", {"cloudRun.gpuQuota": 1, "cloudRun.maxInstances": 2}, "block", r"is 2, .* us-east4 is 1:.*cloudRun\.maxInstances: 1"),
+    "SCL04": Incident("l4-qat", {**TWO_LARGE, "cloudRun.memoryQuota": "40Gi"}, "block", TWO_FOR_40),
+    "SCL05": Incident("l4-qat", {"cloudRun.memory": "32Gi"}, "warn", AN_UPDATE),
     "SCL03": Incident("l4-qat", {"cloudRun.region": "europe-west3"}, "block", r"europe-west3\. Set cloudRun\.region: europe-west1"),
     "TPU01": Incident("tpu-v6e4", {"vllm.tensorParallelSize": 1}, "block", r"is 1, .* 4 chip.*vllm\.tensorParallelSize: 4"),
     "TPU02": Incident("tpu-v6e4", {"tpu.maxRunDuration": None}, "block", r"tpu\.maxRunDuration is not set.*tpu\.maxRunDuration: 4h"),
@@ -79,7 +90,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "ARG01": Incident("l4-qat", {"vllm.extraArgs": ["--max_num_seqs", "8", "--grpc"]}, "block", r"1 argument.*maxNumSeqs: 8, vllm\.extraArgs: \[--grpc\]"),
     "ARG02": Incident("l4-qat", {"vllm.extraArgs": ["--disable-log-requests"]}, "block", r"no flag of vLLM 0\.28\.0 .*Set vllm\.extraArgs: \[\]"),
     "HST01": Incident("l4-qat", {"cloudRun.memory": "64Gi"}, "block", r"64 GiB, .* 16 to 32 GiB beside L4\. Set cloudRun\.memory: 32Gi"),
-    "SEC02": Incident("l4-qat", {"cloudRun.public": True}, "block", r"up to \$2,075 .*cloudRun\.public: false"),
+    "SEC02": Incident("l4-qat", {"cloudRun.public": True}, "block", r"up to \$974 .*cloudRun\.public: false"),
     "WRK01": Incident("tpu-v6e1", {"workload": {"ratePerS": 40.0}}, "warn", r"workload\.ratePerS is 40, .* grows by .* [sS]et workload\.ratePerS: \d"),
     "WRK02": Incident("l4-qat", {"workload": {"users": 64}}, "warn", r"workload\.users is 64, .*48 of them wait.*[sS]et workload\.users: 16"),
     "WRK03": Incident("tpu-v6e1", {"workload": {"inputTokens": 20_000}}, "block", r"20,512 tokens .* is 16,384.*[Ss]et vllm\.maxModelLen: 20512"),
@@ -91,8 +102,8 @@ INCIDENTS: Mapping[str, Incident] = {
     "MOD03": Incident("rtx6000-31b", {"vllm.speculativeConfig": FOREIGN}, "block", r"1,536 wide.*vllm\.speculativeConfig: .*31B-it-assistant"),
     "FUS01": Incident("l4-qat", {"image": OWN_IMAGE, "cloudRun.mount": {"uid": 0}}, "block", r"uid 0 \(the image runs as 2000\).*Remove cloudRun\.mount\.uid"),
     "FUS02": Incident("rtx6000-31b", {}, "info", r"Loading takes 5 min 10 s .*75 MB/s.*it would take 29 s\. .*cloudRun\.directVpc: true"),
-    "CST01": Incident("l4-qat", {}, "info", r"\$1\.42/h while idle; at most \$2,075"),
-    "CST02": Incident("l4-qat", {}, "info", r"is 1: that costs \$34\.\d\d a day.* Set cloudRun\.minInstances: 0"),
+    "CST01": Incident("l4-qat", {}, "info", r"\$1\.33/h while idle; at most \$974"),
+    "CST02": Incident("l4-qat", {}, "info", r"is 1: that costs \$32\.\d\d a day.* Set cloudRun\.minInstances: 0"),
     "CST03": Incident("tpu-v6e4", {"maxUsd": 10}, "warn", r"is 10, .* after 111 min; .*tpu\.maxRunDuration: 1h51m; or set maxUsd: 22"),
     "CST04": Incident("l4-qat", {}, "info", r"0\.0001867 in us-east4 is of 2026-09-19, 62 days ago \(https://cloud\.google\.com/run/pricing\)"),
     "CST06": Incident("tpu-v6e4", {"tpu.renewBefore": "1h"}, "info", r"is 60 min: .* for about \d+ min.* \(\$[\d.]+\), and for 60 min at most \(\$5\.40\)"),
@@ -106,7 +117,12 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("FIT05", Incident("tpu-v6e1", {"vllm.gpuMemoryUtilization": 1.0}, "block", r"0\.00 GiB .* at least 0\.82 GiB .* vllm\.gpuMemoryUtilization: 0\.95")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "8d"}, "block", r"8 d; at most 7 d .*tpu\.maxRunDuration: 7d")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "5m"}, "block", r"300 s|5 min.*tpu\.maxRunDuration: 10m")),
-    ("SCL02", Incident("l4-qat", {}, "warn", r"the GPU quota of us-east4 is not set.*set cloudRun\.gpuQuota")),
+    ("SCL04", Incident("l4-qat", TWO_LARGE, "warn", r"64 GiB, and the memory quota of us-east4 is not set; in a new project it is 40 GiB")),
+    ("SCL04", Incident("rtx6000-31b", {}, "warn", r"request 40 vCPU \(cloudRun\.cpuQuota\) and 160 GiB \(cloudRun\.memoryQuota\)")),
+    ("SCL04", Incident("l4-qat", {"cloudRun.cpuQuota": 6}, "block", r"is 8 vCPU, and the vCPU quota of us-east4 is 6 vCPU.*[sS]et cloudRun\.cpu: 6")),
+    ("SCL05", Incident("l4-12b-qat", {"cloudRun.maxInstances": 2}, "warn", r"4 x|64 GiB.*[sS]et cloudRun\.maxInstances: 1")),
+    ("SCL02", Incident("rtx6000-31b", {}, "warn", r"is 1, and the GPU quota of us-central1 is not set")),
+    ("SCL02", Incident("l4-qat", {"cloudRun.maxInstances": 2}, "warn", r"the GPU quota of us-east4 is not set.*set cloudRun\.gpuQuota")),
     ("FIT06", Incident("tpu-v6e1-e4b", {"quantization": "fp8"}, "block", r"- remove quantization\n")),
 )  # fmt: skip
 EVERY = [*INCIDENTS.items(), *MORE]

@@ -172,6 +172,8 @@ _RUN = st.builds(
     max_instances=st.integers(0, 100),
     startup_probe=st.none() | _PROBES,
     gpu_quota=st.none() | st.integers(0, 10),
+    cpu_quota=st.none() | st.integers(0, 100),
+    memory_quota_gib=st.none() | st.floats(0, 500, allow_nan=False),
     mount_uid=st.none() | st.integers(0, 3_000),
     image_uid=st.none() | st.integers(0, 3_000),
 )

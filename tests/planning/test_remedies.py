@@ -27,7 +27,7 @@ from planning.catalog import MODEL_IDS, MODELS
 from planning.fields import changed, field_types, value_at
 from planning.hardware import ACCELERATORS
 from planning.resolve import WEIGHTS_MODES
-from planning.rules import detected
+from planning.rules import QUOTA_IDS, detected
 from planning.subject import examine
 from planning.types import Finding, Remedy
 from planning.wording import remedy_of, worded
@@ -69,8 +69,8 @@ def assert_kept(before: Plan, finding: Finding, remedy: Remedy, deployment: Depl
 
 
 def known_hopeless(planned: Plan) -> set[str]:
-    """Findings without a change that removes them: no quota at all, and host memory where FIT01 has the way out."""
-    return {"SCL02"} | ({"FIT03"} if planned.verdict == "oom" else set())
+    """Findings without a change that removes them: no quota that suffices, and host memory where FIT01 has the way out."""
+    return {*QUOTA_IDS} | ({"FIT03"} if planned.verdict == "oom" else set())
 
 
 def fits_in_the_end(deployment: Deployment) -> bool:
@@ -125,6 +125,8 @@ CLOUD_RUN = st.builds(
     max_instances=st.sampled_from([1, 1, 2, 5]),
     startup_probe=often_none(PROBES),
     gpu_quota=often_none(st.integers(0, 3)),
+    cpu_quota=often_none(st.sampled_from([3, 8, 20, 60])),
+    memory_quota_gib=often_none(st.sampled_from([15.0, 40.0, 64.0, 200.0])),
     mount_uid=often_none(st.sampled_from([0, 2_000])),
     mount_gid=often_none(st.sampled_from([0, 2_000])),
     image_uid=often_none(st.sampled_from([0, 2_000])),
@@ -265,6 +267,8 @@ EDITS: Mapping[str, st.SearchStrategy[Any]] = {
     "cloudRun.minInstances": st.sampled_from([0, 1, 2]),
     "cloudRun.maxInstances": st.sampled_from([1, 2, 5]),
     "cloudRun.gpuQuota": st.sampled_from([1, 2]),
+    "cloudRun.cpuQuota": st.sampled_from([8, 20]),
+    "cloudRun.memoryQuota": st.sampled_from(["40Gi", "64Gi"]),
     "cloudRun.public": st.just(True),
     "cloudRun.startupProbe": st.sampled_from(
         [

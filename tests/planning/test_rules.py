@@ -146,6 +146,12 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         on_cloud_run(startup_probe=replace(STARTS_IN_TIME, failure_threshold=30)),
     ),
     "SCL01": (on_cloud_run(concurrency=4), "warn", on_cloud_run(concurrency=16)),
+    "SCL04": (
+        on_cloud_run(max_instances=2, memory_quota_gib=63.0),
+        "block",
+        on_cloud_run(max_instances=2, memory_quota_gib=64.0),
+    ),
+    "SCL05": (on_cloud_run(cpu_quota=15), "warn", on_cloud_run(cpu_quota=16)),
     "SCL02": (on_cloud_run(max_instances=2, gpu_quota=1), "block", on_cloud_run(max_instances=2, gpu_quota=2)),
     "SCL03": (on_cloud_run(region="southamerica-east1"), "block", on_cloud_run(region="us-east4")),
     "TPU01": (deployment(tensor_parallel_size=1), "block", deployment(tensor_parallel_size=4)),
@@ -488,6 +494,17 @@ def test_an_unknown_quota_warns_and_one_instance_needs_no_quota():
     assert the(plan(on_cloud_run(max_instances=3)), "SCL02").severity == "warn"
     assert found(plan(on_cloud_run(max_instances=1)), "SCL02") is None
     assert "the GPU quota of the region is 1" in the(plan(on_cloud_run(max_instances=2, gpu_quota=1)), "SCL02").message
+
+
+def test_without_a_project_nothing_is_said_about_its_quota():
+    assert {"SCL04", "SCL05"} & {finding.id for finding in plan(on_cloud_run(max_instances=3)).findings} == set()
+
+
+def test_a_service_that_cannot_be_created_is_not_told_about_updates():
+    planned = plan(on_cloud_run(max_instances=2, memory_quota_gib=40.0))
+    assert (the(planned, "SCL04").severity, found(planned, "SCL05")) == ("block", None)
+    fewer = changed(on_cloud_run(max_instances=2, memory_quota_gib=40.0), {"cloud_run.max_instances": 1})
+    assert the(plan(fewer), "SCL05").severity == "warn"
 
 
 def test_a_roll_out_needs_gpus_for_two_revisions():

@@ -184,7 +184,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     )
     hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
     base = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-    serve = [sys.executable, "-m", "localcloud", "serve", "--state", str(folder / "cloud")]
+    serve = [sys.executable, "-m", "localcloud", "serve", "--scenario", "prepared", "--state", str(folder / "cloud")]
     with (folder / "serve.log").open("w") as log:
         cloud = subprocess.Popen(serve, cwd=ROOT, env=base, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:

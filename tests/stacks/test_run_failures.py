@@ -89,6 +89,19 @@ def test_the_last_lines_are_shown_with_the_cause_and_the_command(project, report
     assert f"--project={PROJECT}" in text
 
 
+def test_a_refused_quota_is_followed_by_what_the_service_needs_and_the_command(report, monkeypatch):
+    shown = []
+    monkeypatch.setattr(pulumi.log, "error", shown.append)
+    for said in (
+        "Quota violated:\nMemAllocPerProjectRegion requested: 68719476736 allowed: 42949672960",
+        "Revision 'x' is not ready and cannot serve traffic. Quota exceeded for total allowable CPU per project per region.",
+    ):
+        assert asyncio.run(report.tell(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[said]))) is False
+    assert len(shown) == 2
+    assert "in us-east4 do not allow cloudRun.maxInstances 1 x one GPU, 4 vCPU and 16Gi" in shown[0]
+    assert "`python -m scripts.doctor --stack l4-12b-qat` reads the quotas" in shown[1]
+
+
 def test_no_secret_of_the_containers_output_is_shown(project, report):
     write(
         project,

@@ -57,7 +57,7 @@ WRONG = {
     "an unknown key in a block": TPU.replace("waitPerZone", "waitPerZoen"),
     "a duration without a unit": TPU.replace("maxRunDuration: 4h", "maxRunDuration: 4"),
     "a duration with a wrong unit": TPU.replace("maxRunDuration: 4h", "maxRunDuration: 4 hours"),
-    "a memory size with a decimal unit": RUN.replace("memory: 32Gi", "memory: 32GB"),
+    "a memory size with a decimal unit": RUN.replace("memory: 20Gi", "memory: 20GB"),
     "a number as text": TPU.replace("maxModelLen: 16384", "maxModelLen: '16384'"),
     "a number out of range": TPU.replace("gpuMemoryUtilization: 0.4", "gpuMemoryUtilization: 40"),
     "a region instead of a zone": TPU.replace("us-east5-a", "us-east5"),

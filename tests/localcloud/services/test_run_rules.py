@@ -122,7 +122,7 @@ CONTAINER = "template.containers.0"
         (
             "template.scaling.maxInstanceCount",
             4,
-            "Max instances must be set to 3 or fewer in order to set GPU requirements; given 4",
+            "Max instances must be set to 3 or fewer in order to set GPU requirements",
         ),
         ("template.gpuZonalRedundancyDisabled", None, "You do not have quota for using GPUs with zonal redundancy"),
         ("template.maxInstanceRequestConcurrency", 1001, "must be from 1 to 1000; given 1001"),
@@ -220,6 +220,34 @@ def test_one_instance_beyond_a_quota_is_refused_with_zero_instances(own_client):
         "must be set to 0 or fewer to set the requested total CPU"
         in own_client.error("POST", SERVICES, GPU, serviceId="much")[1]
     )
+
+
+def test_the_quota_of_one_region_is_not_that_of_another(own_client):
+    overrides = {"cpu_quota_overrides": {"us-east4": 8}, "memory_quota_gib_overrides": {"us-east4": 16}}
+    own_client.ok("PUT", "/admin/scenario?merge=true", {"run": overrides})
+    message = own_client.error("POST", SERVICES, GPU, serviceId="much")[1]
+    assert message.endswith(f"Quota violated:\n{MEMORY} requested: 34359738368 allowed: 17179869184")
+    assert "error" not in deploy(own_client, "there", GPU, SERVICES.replace("us-east4", "europe-west4"))
+
+
+def patch_grows(client, timeout):
+    operation = client.ok("PATCH", f"{SERVICES}/grows", changed(GPU, "template.timeout", timeout))
+    return client.ok("POST", f"/run/v2/{operation['name']}:wait", {"timeout": "20s"})
+
+
+@pytest.mark.parametrize(("quota", "what"), [({"cpu_quota": 15}, "CPU"), ({"memory_quota_gib": 63}, "memory")])
+def test_old_and_new_revision_count_together_at_an_update(own_client, quota, what):
+    """8 vCPU and 32 GiB each: the service can be created, and not updated. The old revision goes on serving."""
+    own_client.ok("PUT", "/admin/scenario?merge=true", {"run": quota})
+    first = deploy(own_client, "grows", GPU)["response"]["latestReadyRevision"]
+    failed = patch_grows(own_client, "100s")
+    said = f"is not ready and cannot serve traffic. Quota exceeded for total allowable {what} per project per region."
+    assert said in failed["error"]["message"]
+    service = own_client.ok("GET", f"{SERVICES}/grows")
+    assert (service["latestReadyRevision"], service["terminalCondition"]["state"]) == (first, "CONDITION_FAILED")
+    enough = {"cpu_quota": 16, "memory_quota_gib": 64}
+    own_client.ok("PUT", "/admin/scenario?merge=true", {"run": enough})
+    assert "error" not in patch_grows(own_client, "101s")
 
 
 def test_defaults_are_filled_in_as_cloud_run_does(client):

@@ -175,6 +175,7 @@ def test_no_revision_is_named_where_the_traffic_follows_the_latest_one(own_clien
 
 def test_only_a_revision_that_is_old_and_not_addressable_is_deleted(own_client, two):
     first, second = two
+    own_client.ok("PUT", "/admin/scenario", {"run": {"cpu_quota": 300}}, merge="true")
     third = patched(own_client, "two", {**template(3), "traffic": [named(first, 90), named(second, 10)]})
     third = third["response"]["latestReadyRevision"]
     for revision in (first, second, third):

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.world.scenario import BUILT_IN, OperationDurations, load
+from localcloud.world.scenario import (
+    BUILT_IN,
+    DEFAULT_WORLD,
+    OperationDurations,
+    Scenario,
+    ScenarioError,
+    load,
+)
 from tests.localcloud import idle_cloud
 from tests.localcloud.conftest import Client
 
@@ -121,8 +128,36 @@ def test_a_service_agent_can_be_asked_for_before_the_first_use(cloud):
 def test_a_scenario_is_found_by_its_name():
     assert load(Path("new-project")) is BUILT_IN["new-project"]
     none = load(Path("new-project-without-quota"))
-    assert none.run.gpu_quota == 0
-    assert {zone.preemptible_quota_chips for zone in none.tpu.zones.values()} == {0}
+    assert none.run.gpus_of("us-east4", "nvidia-l4", zonal=False) == 0
+    assert load(Path("prepared")) == Scenario()
+
+
+def test_a_new_project_has_the_least_quota_that_sources_name():
+    """20 vCPU, 40 GiB and three L4; no RTX PRO 6000, no chips."""
+    new, zones = load(Path(DEFAULT_WORLD)), ("us-east5-a", "us-west4-a")
+    assert (new.run.cpus_of("us-east4"), new.run.memory_gib_of("us-east4")) == (20, 40)
+    gpus = [new.run.gpus_of("us-central1", kind, zonal=False) for kind in ("nvidia-l4", "nvidia-rtx-pro-6000")]
+    assert gpus == [3, 0]
+    chips = {new.tpu.chips_of(new.tpu.zones[zone], preemptible=kind) for zone in zones for kind in (True, False)}
+    assert chips == {0}
+
+
+@pytest.mark.parametrize(("text", "chips", "memory"), [("", 0, 40), ("base: prepared\n", 64, 400)])
+def test_a_file_changes_what_it_names_of_its_base(tmp_path, text, chips, memory):
+    path = tmp_path / "world.yaml"
+    zone = "us-east5-a: {accelerator_types: [v6e-4], flex_start: true, capacity: {v6e-4: 0}}"
+    path.write_text(f"{text}run: {{cpu_quota: 24}}\ntpu: {{zones: {{{zone}}}}}\n")
+    found = load(path)
+    assert list(found.tpu.zones) == ["us-east5-a"]
+    assert found.tpu.chips_of(found.tpu.zones["us-east5-a"], preemptible=True) == chips
+    assert (found.run.cpus_of("us-east4"), found.run.memory_gib_of("us-east4")) == (24, memory)
+
+
+def test_a_base_that_does_not_exist_is_refused(tmp_path):
+    path = tmp_path / "world.yaml"
+    path.write_text("base: rich\n")
+    with pytest.raises(ScenarioError, match=r"base is 'rich'; it must be one of new-project, prepared, "):
+        load(path)
 
 
 def test_in_an_empty_project_the_login_has_no_role_and_gclouds_login_is_the_owner():

@@ -416,11 +416,11 @@ def test_a_quota_of_nothing_is_read_although_google_leaves_zeros_out(world):
 
 def test_the_quota_of_gpus_is_read_and_the_planner_can_be_told(world):
     line = world.line("quota of GPUs in us-east4", "l4-qat")
-    assert (line["state"], line["values"]) == ("ok", {"limit": 3.0, "needed": 2.0})
+    assert (line["state"], line["values"]) == ("ok", {"limit": 3.0, "needed": 1.0})
     assert "--path gemma-serving:cloudRun.gpuQuota 3" in line["detail"]
     world.write("l4-qat", ("    region: us-east4\n", "    region: us-east4\n    gpuQuota: 3\n"))
-    assert world.line("quota of GPUs in us-east4", "l4-qat")["detail"] == "3 GPUs, 2 needed"
-    world.scenario(run=Run(gpu_quota=1))
+    assert world.line("quota of GPUs in us-east4", "l4-qat")["detail"] == "3 GPUs, 1 needed"
+    world.scenario(run=Run(gpu_quota=0))
     assert world.state("quota of GPUs in us-east4", "l4-qat") == "missing"
 
 
@@ -435,6 +435,25 @@ def test_the_quota_of_an_rtx_pro_6000_counts_thousandths(world):
     assert int(re.search(r"--preferred-value=(\d+)", line["mend"])[1]) % 1000 == 0
     memory = world.line(f"quota of GiB in {region}", "rtx6000-31b")
     assert (memory["state"], memory["values"]["limit"]) == ("missing", 40.0)
+
+
+def test_the_quota_of_memory_is_judged_as_the_planner_judges_it(world):
+    """20 GiB: enough to create the service; for an update the old and the new revision count together."""
+    for limit, state, said in (
+        (19, "missing", "19 GiB, 20 needed"),
+        (39, "ok", "39 GiB, 20 needed; an update needs 40, because the old and the new revision count together: "),
+        (40, "ok", "40 GiB, 20 needed"),
+        (64, "ok", "64 GiB, 20 needed; cloudRun.memoryQuota counts as 40Gi: "),
+    ):
+        world.scenario(run=Run(memory_quota_gib=limit))
+        line = world.line("quota of GiB in us-east4", "l4-qat")
+        assert (line["state"], line["detail"][: len(said)]) == (state, said)
+        request = line["mend"] or line["detail"]
+        assert (f"--preferred-value={40 << 30}" in request) is (limit < 40)
+        assert ("gemma-serving:cloudRun.memoryQuota 64Gi tells the planner" in line["detail"]) is (limit == 64)
+    world.scenario(run=Run(cpu_quota=7))
+    line = world.line("quota of vCPU in us-east4", "l4-qat")
+    assert (line["state"], "--preferred-value=16000" in line["mend"]) == ("missing", True)
 
 
 def test_a_quota_that_google_does_not_name_cannot_be_told(world):

@@ -188,10 +188,10 @@ def test_without_a_base_the_plans_are_shown_and_it_is_said():
         ("tpu-v6e4", "[us-east5-a, us-east5-b,", "[us-east5-b, us-east5-a,", "update"),
         ("tpu-v6e4", "gemma-serving:weights: hub", "gemma-serving:labels: { team: a }", "update"),
         ("tpu-v6e4", "gpuMemoryUtilization: 0.4", "gpuMemoryUtilization: 0.5", "restart"),
-        ("l4-qat", "memory: 32Gi", "memory: 24Gi", "revision"),
+        ("l4-qat", "memory: 20Gi", "memory: 24Gi", "revision"),
         ("l4-qat", "region: us-east4", "region: us-central1", "service"),
-        ("l4-qat", "maxInstances: 2", "maxInstances: 3", "revision"),
-        ("l4-qat", "maxInstances: 2", "maxInstances: 2\n    public: true", "update"),
+        ("l4-qat", "maxInstances: 1", "maxInstances: 3", "revision"),
+        ("l4-qat", "maxInstances: 1", "maxInstances: 1\n    public: true", "update"),
     ],
 )
 def test_each_setting_has_the_effect_that_it_has(stack, old, new, effect):
@@ -199,16 +199,16 @@ def test_each_setting_has_the_effect_that_it_has(stack, old, new, effect):
     assert found[stack] == effect
 
 
-ROLLS_OUT = "maxInstances: 2\n    rollout: {}"
+ROLLS_OUT = "maxInstances: 1\n    rollout: {}"
 
 
 def rolled_out(change):
     """Return the comment for a change of l4-qat while it has a roll-out."""
-    return comment(planned(replaced("l4-qat", "maxInstances: 2", ROLLS_OUT)), planned(replaced("l4-qat", *change)), ())
+    return comment(planned(replaced("l4-qat", "maxInstances: 1", ROLLS_OUT)), planned(replaced("l4-qat", *change)), ())
 
 
 def test_a_new_revision_of_a_roll_out_has_no_requests_before_it_was_checked():
-    text = rolled_out(("memory: 32Gi", "memory: 24Gi\n    rollout: {}"))
+    text = rolled_out(("memory: 20Gi", "memory: 24Gi\n    rollout: {}"))
     assert (
         "The old revision answers on; the new one gets requests when `python -m scripts.rollout --stack l4-qat` gives it some."
         in text
@@ -217,14 +217,14 @@ def test_a_new_revision_of_a_roll_out_has_no_requests_before_it_was_checked():
 
 
 def test_shares_in_the_settings_are_told_as_moved_requests():
-    shares = "maxInstances: 2\n    rollout: { traffic: { gemma-l4-qat-1: 75, gemma-l4-qat-2: 25 } }"
-    text = rolled_out(("maxInstances: 2", shares))
+    shares = "maxInstances: 1\n    rollout: { traffic: { gemma-l4-qat-1: 75, gemma-l4-qat-2: 25 } }"
+    text = rolled_out(("maxInstances: 1", shares))
     assert "`up` divides the requests, in percent: `gemma-l4-qat-1: 75, gemma-l4-qat-2: 25`." in text
-    assert "divides the requests" not in rolled_out(("maxInstances: 2", ROLLS_OUT))
+    assert "divides the requests" not in rolled_out(("maxInstances: 1", ROLLS_OUT))
 
 
 def test_a_roll_out_that_is_taken_out_moves_the_requests():
-    assert "the latest revision that is ready gets all requests" in rolled_out(("maxInstances: 2", "maxInstances: 2"))
+    assert "the latest revision that is ready gets all requests" in rolled_out(("maxInstances: 1", "maxInstances: 1"))
 
 
 def test_a_move_to_another_target_gives_the_capacity_up():
