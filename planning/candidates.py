@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from planning.adapters import adapter_arguments
-from planning.catalog import spec_of, unknown_model
+from planning.catalog import refuse_absent, spec_of, unknown_model
 from planning.checkpoints import CHECKPOINTS, Checkpoint, find_checkpoint
 from planning.errors import PlanningError
 from planning.hardware import (
@@ -103,7 +103,7 @@ def checkpoints_of(asked: str | None) -> tuple[Checkpoint, ...]:
     Base checkpoints and unrounded QAT checkpoints are found by their id only: the first cannot chat, the second are as large as the original.
 
     Raises:
-        PlanningError: for a model that is not in the catalog, or that serves nobody alone.
+        PlanningError: for a model that is not in the catalog, that is absent from the hub, or that serves nobody alone.
     """
     served = tuple(one for one in CHECKPOINTS.values() if one.kind == "instruct")
     if asked is None:
@@ -114,6 +114,7 @@ def checkpoints_of(asked: str | None) -> tuple[Checkpoint, ...]:
     found = find_checkpoint(asked)
     if found is None or found.is_drafter:
         raise PlanningError(unknown_model(asked))
+    refuse_absent(found.id)
     return (found,)
 
 

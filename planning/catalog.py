@@ -10,7 +10,18 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from planning.checkpoints import CHECKPOINTS, QAT_SUFFIX, find_checkpoint, similar_ids
+from planning.checkpoints import (
+    CHECKPOINTS,
+    Checkpoint,
+    Page,
+    checkpoint_of,
+    find_checkpoint,
+    nearest_ids,
+    similar_ids,
+    stored_as,
+    with_owner,
+)
+from planning.errors import PlanningError
 from planning.model import Attention, Experts, LayerGroup, ModelSpec, VisionTower
 
 VOCAB: Final = 262_144
@@ -136,7 +147,7 @@ MODELS: Final[Mapping[str, ModelSpec]] = {m.name: m for m in (_E2B, _E4B, _12B, 
 """The bf16 checkpoints, by Hugging Face id."""
 
 MODEL_IDS: Final = tuple(one.id for one in CHECKPOINTS.values() if not one.is_drafter)
-"""Every id that the planner knows and that can be served, as Hugging Face spells it."""
+"""Every id that exists and that can be served, as Hugging Face spells it."""
 
 
 def _drafter(target: ModelSpec, *, hidden: int, heads: int, mlp: int, centroids: int = 0) -> ModelSpec:
@@ -192,16 +203,30 @@ def unknown_model(name: str) -> str:
     )
 
 
+def refuse_absent(name: str) -> None:
+    """Raise PlanningError if the hub is known not to have an id."""
+    found = find_checkpoint(name)
+    if found is not None and found.absent is not None:
+        raise PlanningError(absent_model(found, found.absent))
+
+
+def absent_model(absent: Checkpoint, page: Page) -> str:
+    """Return the sentences that refuse an id which the hub does not have: who says so, and the nearest ids that exist."""
+    near = ", ".join(with_owner(one) for one in nearest_ids(absent)[:_SHOWN_NEAR])
+    return f"The Hugging Face hub has no {absent.id}: it answered 404 ({page.url}, {page.date}). The nearest that exist are {near}."
+
+
 _SHOWN_IDS: Final = 10
+_SHOWN_NEAR: Final = 3
 
 
 @lru_cache(maxsize=64)
 def spec_of(model_id: str, quantization: str | None = None) -> ModelSpec:
-    """Return the architecture that a server of this checkpoint loads. `model_id` is an id of `CHECKPOINTS`.
+    """Return the architecture that a server of this checkpoint loads. `model_id` is an id of `planning.checkpoints`.
 
-    `quantization` is the scheme in which the weights are held; None takes the checkpoint's own, and w4a16 means Google's 4-bit export.
+    `quantization` is the scheme in which the weights are held; None takes the checkpoint's own, and w4a16 means the 4-bit export that exists.
     """
-    checkpoint = CHECKPOINTS[model_id]
+    checkpoint = checkpoint_of(model_id)
     if checkpoint.is_drafter:
         return replace(_DRAFTERS[checkpoint.architecture], name=model_id)
     spec = replace(
@@ -210,7 +235,7 @@ def spec_of(model_id: str, quantization: str | None = None) -> ModelSpec:
         head_in_checkpoint=checkpoint.has_stored_head,
     )
     if quantization == "w4a16" != checkpoint.scheme:
-        return spec_of(checkpoint.architecture + QAT_SUFFIX)
+        return spec_of(stored_as(checkpoint.architecture, "w4a16")[0])
     if not checkpoint.has_padded_experts or quantization not in {None, "w4a16"}:
         return spec
     return replace(spec, groups=tuple(_with_padded_experts(group) for group in spec.groups))

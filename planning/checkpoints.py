@@ -1,6 +1,8 @@
 """Checkpoints by their Hugging Face id: which architecture each holds, how its weights are stored, and who says so.
 
 `planning.catalog` has the architectures. A checkpoint that is not here is planned from its config.json (`planning.hf_config`).
+`CHECKPOINTS` has the ids that exist on the hub: whatever offers an id takes it from there. `ABSENT` has ids for which the hub answered
+404; they are found by name, so that a finding can say so, and are never offered. The hub was not queried for any other id.
 """
 
 from collections.abc import Mapping
@@ -14,6 +16,9 @@ rounding to 4 bits harmless, stored unrounded. `drafter`: proposes tokens for an
 QAT_SUFFIX: Final = "-qat-w4a16-ct"
 UNQUANTIZED_SUFFIX: Final = "-qat-q4_0-unquantized"
 DRAFTER_SUFFIX: Final = "-assistant"
+
+HubAnswer = Literal["exists", "absent", "unknown"]
+"""What is known of an id on the hub. `unknown`: the catalog has neither a page that names it nor one that says that it is absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,10 @@ class Checkpoint:
     """The files hold an output head although it is tied to the embeddings: they are larger and load longer, and a GPU drops it."""
     has_padded_experts: bool = False
     """The files hold each expert with more columns than the model has, up to the next tile of the 4-bit kernels."""
+    is_personal: bool = False
+    """The repository belongs to a private person, not to Google or a vendor."""
+    absent: Page | None = None
+    """The page that says that the hub answered 404 for the id; None for an id that exists."""
     source: Page
     """A page that names it."""
 
@@ -46,12 +55,20 @@ class Checkpoint:
         """Whether it only drafts for another model."""
         return self.kind == "drafter"
 
+    @property
+    def owner(self) -> str:
+        """The account of the hub that the repository belongs to."""
+        return self.id.partition("/")[0]
+
 
 _GEMMA: Final = "google/gemma-4-"
 _COLLECTION: Final = Page("https://huggingface.co/collections/google/gemma-4", "2026-07-20")
 _QAT_COLLECTION: Final = Page("https://huggingface.co/collections/google/gemma-4-qat-q4-0", "2026-06-05")
 _RED_HAT_RECIPES: Final = Page("https://github.com/vllm-project/recipes/pull/865", "2026-08-27")
 _SIZES: Final = ("E2B", "E4B", "12B", "26B-A4B", "31B")
+_HUB_LISTING: Final = Page("https://github.com/xbill9/gemma4-dev/blob/4cf2d8b/MODELS.md", "2026-07-31")
+"""Lists the hub's exports by size and format, and says that the 4-bit one of 26B-A4B answers 404."""
+_ABSENT_PAGES: Final[Mapping[str, Page]] = {"google/gemma-4-26B-A4B-it-qat-w4a16-ct": _HUB_LISTING}
 
 
 def _google(size: str) -> tuple[Checkpoint, ...]:
@@ -64,6 +81,7 @@ def _google(size: str) -> tuple[Checkpoint, ...]:
             scheme="w4a16",
             has_stored_head=size != "26B-A4B",  # 31B: 23,265,352,448 bytes, 12B: 10.26 GB
             has_padded_experts=size == "26B-A4B",
+            absent=_ABSENT_PAGES.get(name + QAT_SUFFIX),
             source=_QAT_COLLECTION,
         ),
         Checkpoint(id=name + UNQUANTIZED_SUFFIX, architecture=name, kind="qat", source=_QAT_COLLECTION),
@@ -84,6 +102,7 @@ _CONVERSIONS: Final = (
         id="xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct",
         architecture="google/gemma-4-26B-A4B-it",
         scheme="w4a16",
+        is_personal=True,
         source=Page("https://huggingface.co/xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", "2026-09-27"),
     ),
     Checkpoint(
@@ -149,25 +168,88 @@ _CONVERSIONS: Final = (
 )
 
 _FAMILIES: Final = tuple(_google(size) for size in _SIZES)
-CHECKPOINTS: Final[Mapping[str, Checkpoint]] = {
-    one.id: one for one in (*(row for rows in zip(*_FAMILIES, strict=True) for row in rows), *_CONVERSIONS)
-}
-"""Every checkpoint that the planner knows, by id: Google's kinds in turn, then conversions by others."""
+_KNOWN: Final = (*(row for rows in zip(*_FAMILIES, strict=True) for row in rows), *_CONVERSIONS)
+CHECKPOINTS: Final[Mapping[str, Checkpoint]] = {one.id: one for one in _KNOWN if one.absent is None}
+"""Every checkpoint that exists and that the planner knows, by id: Google's kinds in turn, then conversions by others."""
+ABSENT: Final[Mapping[str, Checkpoint]] = {one.id: one for one in _KNOWN if one.absent is not None}
+"""Ids that people name and that the hub does not have. Public reports measured files of such a name in a bucket, so each has dimensions."""
 
-_BY_LOWER_CASE: Final[Mapping[str, str]] = {name.lower(): name for name in CHECKPOINTS}
+_BY_LOWER_CASE: Final[Mapping[str, str]] = {one.id.lower(): one.id for one in _KNOWN}
+_PERSONAL: Final = "a private person's"
 
 
 def find_checkpoint(name: str) -> Checkpoint | None:
     """Return the checkpoint that a spelling means, or None. Case does not matter, and `google/` may be left out."""
     lower = name.strip().lower()
     found = _BY_LOWER_CASE.get(lower) or _BY_LOWER_CASE.get(f"google/{lower}")
-    return CHECKPOINTS[found] if found else None
+    return checkpoint_of(found) if found else None
+
+
+def checkpoint_of(model_id: str) -> Checkpoint:
+    """Return the checkpoint of an id as the hub spells it, absent ones too. Raises KeyError for an id that the catalog does not know."""
+    return ABSENT[model_id] if model_id in ABSENT else CHECKPOINTS[model_id]
+
+
+def hub_answer(name: str) -> HubAnswer:
+    """Return whether the hub has an id, as far as the catalog knows."""
+    found = find_checkpoint(name)
+    if found is None:
+        return "unknown"
+    return "exists" if found.absent is None else "absent"
 
 
 def original_of(model_id: str) -> str:
     """Return the id of the bf16 checkpoint that a quantized one was made of, and of any other the id itself."""
-    found = CHECKPOINTS[model_id]
+    found = checkpoint_of(model_id)
     return found.id if found.scheme == "bf16" else found.architecture
+
+
+def stored_as(architecture: str, scheme: str) -> tuple[str, ...]:
+    """Return the ids that exist of a model in a precision, those of private persons last."""
+    found = [one for one in CHECKPOINTS.values() if (one.architecture, one.scheme) == (architecture, scheme)]
+    return tuple(one.id for one in sorted(found, key=lambda one: one.is_personal) if one.kind in {"instruct", "qat"})
+
+
+def nearest_ids(absent: Checkpoint) -> tuple[str, ...]:
+    """Return the ids that exist and come nearest to an absent one: the same model in the same precision, then in others."""
+    same = [
+        one
+        for one in CHECKPOINTS.values()
+        if one.architecture == absent.architecture and one.kind in {absent.kind, "instruct"}
+    ]
+    return tuple(one.id for one in sorted(same, key=lambda one: (one.scheme != absent.scheme, one.is_personal)))
+
+
+def near_ids(name: str) -> tuple[str, ...]:
+    """Return up to three ids that exist near one that the hub does not show; none for an id that is known to exist."""
+    answer = hub_answer(name)
+    if answer == "unknown":
+        return similar_ids(name)
+    found = find_checkpoint(name)
+    return nearest_ids(found)[:3] if found is not None and answer == "absent" else ()
+
+
+def with_owner(model_id: str) -> str:
+    """Return an id for a message, with a note where the repository is a private person's."""
+    found = find_checkpoint(model_id)
+    return f"{model_id} ({_PERSONAL})" if found is not None and found.is_personal else model_id
+
+
+def id_of_folder(name: str) -> str:
+    """Return the id whose files a folder of this name holds: the one of the catalog that ends so, else Google's."""
+    return next((one.id for one in _KNOWN if one.id.partition("/")[2] == name), f"google/{name}")
+
+
+def near_spellings(name: str) -> tuple[str, ...]:
+    """Return up to two ids that exist and whose spelling, the owner's too, is almost that of an id outside the catalog."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a model outside the catalog needs it
+
+    whole = {one.lower(): one for one in CHECKPOINTS}
+    return tuple(whole[one] for one in get_close_matches(name.strip().lower(), whole, n=2, cutoff=_ALMOST))
+
+
+_ALMOST: Final = 0.95
+"""Similarity from which two ids are more likely one with a typing error than two models: one character in forty changed is 0.975."""
 
 
 def similar_ids(name: str, *, drafters: bool = False) -> tuple[str, ...]:

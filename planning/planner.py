@@ -53,11 +53,24 @@ def plan_of(subject: Subject) -> Plan:
     )
 
 
+def _cuda_compatibility(resolved: Resolved) -> bool | None:
+    """Return whether the image's CUDA compatibility libraries are loaded; None leaves it to the image.
+
+    Google's page gives the L4 of Cloud Run driver 535 (CUDA 12.2), which needs them for CUDA 13. A public script says 580, which refuses them.
+    """
+    if resolved.is_tpu:
+        return None
+    run = resolved.deployment.cloud_run
+    if run.cuda_compatibility is not None:
+        return run.cuda_compatibility
+    return True if run.cuda13_image and resolved.accelerator.name == "L4" else None
+
+
 def _environment(resolved: Resolved) -> tuple[tuple[str, str], ...]:
     values = vllm_environment(
         is_tpu=resolved.is_tpu,
         is_moe=resolved.spec.is_moe,
-        needs_cuda_compatibility=resolved.deployment.cloud_run.cuda13_image and resolved.accelerator.name == "L4",
+        cuda_compatibility=_cuda_compatibility(resolved),
         xla_cache_path=None if resolved.deployment.tpu.compile_cache == "off" else XLA_CACHE_PATH,
     )
     if resolved.weights_mode == "streamer" and resolved.platform == "cloud-run":

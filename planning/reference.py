@@ -4,7 +4,7 @@ from typing import Final
 
 from planning.candidates import checkpoints_of, rented
 from planning.catalog import spec_of
-from planning.checkpoints import CHECKPOINTS, Checkpoint
+from planning.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, Page, nearest_ids, with_owner
 from planning.hardware import ACCELERATORS
 from planning.model import tensors
 from planning.quantization import FULL_BYTES
@@ -64,6 +64,14 @@ _DRAFTERS_HEAD = """
 A drafter proposes tokens that its model checks: `speculativeConfig: {model: ID, num_speculative_tokens: 3}`.
 
 """
+_ABSENT_HEAD = """
+## Not on the hub
+
+The hub answered 404 for these ids.
+Nothing here offers them, and a stack that names one is blocked ([rules.md](rules.md)).
+
+"""
+_SHOWN_NEAR: Final = 3
 
 
 def checkpoints_page() -> str:
@@ -72,7 +80,14 @@ def checkpoints_page() -> str:
     drafters = [one for one in CHECKPOINTS.values() if one.is_drafter]
     table = ("| id | kind | precision | files | loaded | runs on | named by |", "| --- " * 7 + "|", *map(_row, served))
     others = ("| id | drafts for | files | named by |", "| --- " * 4 + "|", *map(_drafter_row, drafters))
-    return _CHECKPOINTS_HEAD + "\n".join(table) + "\n" + _DRAFTERS_HEAD + "\n".join(others) + "\n"
+    absent = ("| id | nearest that exist | absent by |", "| --- " * 3 + "|", *map(_absent_row, ABSENT.values()))
+    parts = (_CHECKPOINTS_HEAD, table, _DRAFTERS_HEAD, others, _ABSENT_HEAD, absent)
+    return "".join(part if isinstance(part, str) else "\n".join(part) + "\n" for part in parts)
+
+
+def _absent_row(one: Checkpoint) -> str:
+    near = ", ".join(with_owner(each) for each in nearest_ids(one)[:_SHOWN_NEAR])
+    return f"| {one.id} | {near} | {_link(one.absent) if one.absent else ''} |"
 
 
 def _row(one: Checkpoint) -> str:
@@ -80,8 +95,9 @@ def _row(one: Checkpoint) -> str:
     fitting = ", ".join(
         name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and _fits(one, name)
     )
+    kind = f"{one.kind}, a private person's" if one.is_personal else one.kind
     return (
-        f"| {one.id} | {one.kind} | {one.scheme} | {memory.checkpoint_gib:.2f} | {memory.weights_gib:.2f} | {fitting or 'none'} "
+        f"| {one.id} | {kind} | {one.scheme} | {memory.checkpoint_gib:.2f} | {memory.weights_gib:.2f} | {fitting or 'none'} "
         f"| {_source(one)} |"
     )
 
@@ -100,7 +116,11 @@ def _drafter_row(one: Checkpoint) -> str:
 
 
 def _source(one: Checkpoint) -> str:
-    return f"[{one.source.date}]({one.source.url})"
+    return _link(one.source)
+
+
+def _link(page: Page) -> str:
+    return f"[{page.date}]({page.url})"
 
 
 def support_table() -> str:

@@ -6,7 +6,7 @@ from typing import Final, Literal, cast
 
 from planning import overheads
 from planning.catalog import spec_of, unknown_model
-from planning.checkpoints import CHECKPOINTS, find_checkpoint
+from planning.checkpoints import find_checkpoint, stored_as, with_owner
 from planning.drafters import drafter_of
 from planning.errors import PlanningError
 from planning.fields import check_numbers
@@ -270,7 +270,7 @@ def _check_conversion(asked: str, native: str, model_id: str, architecture: str)
         )
     if asked in QUANTIZED_BY_VLLM:
         return
-    ready = [one.id for one in CHECKPOINTS.values() if one.architecture == architecture and one.scheme == asked]
+    ready = [with_owner(one) for one in stored_as(architecture, asked)]
     instead = f"take {' or '.join(ready)}" if ready else f"ask for {' or '.join(('bf16', *QUANTIZED_BY_VLLM))}"
     raise PlanningError(
         f'The quantization "{asked}" needs a checkpoint that is quantized already, and {model_id} is {native}; {instead}.'

@@ -1,13 +1,15 @@
-"""Rules of models: what is not known of an architecture, checkpoints that answer no chat, drafters that do not fit."""
+"""Rules of models: what is not known of an architecture, ids that the hub does not have, base checkpoints, drafters that do not fit."""
 
 from collections.abc import Iterator
 
-from planning.checkpoints import find_checkpoint
-from planning.drafters import drafters_for, mismatch
+from planning.catalog import absent_model
+from planning.checkpoints import Checkpoint, find_checkpoint, near_spellings, nearest_ids
+from planning.drafters import drafters_for, mismatch, named_drafter
 from planning.model import text_params
 from planning.registry import RuleResult, change, rule
 from planning.subject import Subject
 from planning.types import Remedy
+from planning.ways_out import smaller_models
 
 
 @rule(
@@ -24,8 +26,10 @@ def unknown_architecture(subject: Subject) -> RuleResult | None:
         return None
     size = f"{text_params(spec) / 1e9:.2f} billion parameters in {resolved.scheme.name}, {subject.memory.checkpoint_gib:.2f} GiB of files"
     unknown = f" Not known: {'; '.join(spec.unmodelled)}." if spec.unmodelled else ""
+    near = near_spellings(resolved.deployment.model)
+    meant = f" Its id is spelled almost like {' and '.join(near)}." if near else ""
     return RuleResult(
-        message=f"{spec.name} is planned from its config.json as {size}.{unknown}",
+        message=f"{spec.name} is planned from its config.json as {size}.{unknown}{meant}",
         advice="Compare the plan with the server's first log before you rely on it.",
     )
 
@@ -74,4 +78,68 @@ def foreign_drafter(subject: Subject) -> RuleResult | None:
     return RuleResult(
         message=f"{drafter.name} cannot draft for {resolved.model_id}: {why}. The server stops at start.",
         remedies=remedies(),
+    )
+
+
+@rule(
+    "MOD04",
+    "block",
+    source="planning.checkpoints, with the page that says so",
+    what="an id that the Hugging Face hub does not have",
+)
+def absent_checkpoint(subject: Subject) -> RuleResult | None:
+    """Find a model or a drafter whose id answered 404 on the hub."""
+    deployment = subject.resolved.deployment
+    config, drafter = subject.resolved.vllm.speculative_config, named_drafter(subject.resolved.vllm)
+    model, draft = _absent(deployment.model), _absent(drafter)
+    found = model or draft
+    if found is None or found.absent is None:
+        return None
+    if model is not None:
+        remedies: Iterator[Remedy] = (
+            Remedy(changes=_served_as(one)) for one in nearest_ids(model) if deployment.model_spec is None
+        )
+        last_resorts = smaller_models(subject)
+    else:
+        fitting = drafters_for(subject.resolved.spec)
+        remedies = (change("vllm.speculative_config", {**(config or {}), "model": one}) for one in fitting)
+        last_resorts = iter((change("vllm.speculative_config", None),))
+    return RuleResult(
+        message=absent_model(found, found.absent),
+        remedies=remedies,
+        last_resorts=last_resorts,
+        advice="If files of that name are already in your bucket or image, accept this finding.",
+        source=f"{found.absent.url}, {found.absent.date}",
+    )
+
+
+def _absent(name: str | None) -> Checkpoint | None:
+    found = find_checkpoint(name) if name else None
+    return found if found is not None and found.absent is not None else None
+
+
+def _served_as(model_id: str) -> dict[str, object]:
+    """Return the changes that serve a checkpoint in its own precision."""
+    return {"model": model_id, "quantization": None, "vllm.quantization": None}
+
+
+@rule(
+    "MOD05",
+    "info",
+    source="planning.checkpoints",
+    what="a checkpoint of a private person",
+)
+def personal_checkpoint(subject: Subject) -> RuleResult | None:
+    """Find a checkpoint that neither Google nor a vendor publishes."""
+    found = find_checkpoint(subject.resolved.deployment.model)
+    if found is None or not found.is_personal:
+        return None
+    return RuleResult(
+        message=(
+            f"{found.id} is published by a private person ({found.owner}), not by Google or a vendor. The owner can change or delete it "
+            "at any time."
+        ),
+        advice=(
+            "Read its model card before you rely on it. python -m scripts.stage_model copies it into your bucket, and what is staged stays."
+        ),
     )

@@ -83,6 +83,8 @@ class CloudRunOptions:
     """The user that the server's image runs as; None for the default image (root)."""
     image_gid: int | None = None
     cuda13_image: bool = False
+    cuda_compatibility: bool | None = None
+    """Whether vLLM loads the image's CUDA compatibility libraries; None does so on an L4 with a CUDA 13 image."""
     rolls_out: bool = False
     """Whether a new revision is checked beside the one that serves, and so needs GPUs of its own."""
     graph_cache: GraphCacheMode = "off"

@@ -334,7 +334,7 @@ def vllm_arguments(
 
 
 def vllm_environment(
-    *, is_tpu: bool, is_moe: bool, needs_cuda_compatibility: bool = False, xla_cache_path: str | None = XLA_CACHE_PATH
+    *, is_tpu: bool, is_moe: bool, cuda_compatibility: bool | None = None, xla_cache_path: str | None = XLA_CACHE_PATH
 ) -> dict[str, str]:
     """Return the environment variables of the server's container, sorted by name.
 
@@ -342,7 +342,8 @@ def vllm_environment(
         is_tpu: The server is vLLM on TPU.
         is_moe: The model is a mixture of experts (Gemma 4 26B-A4B). Buckets of 512 tokens then keep XLA from recompiling for
             each shape of its speculative kernels, which caused latency spikes of 132 s.
-        needs_cuda_compatibility: The driver is older than the image's CUDA: an L4 on Cloud Run with a CUDA 13 image.
+        cuda_compatibility: Whether vLLM puts the image's CUDA compatibility libraries before the driver's, which a driver older than the
+            image's CUDA needs and a newer one refuses. None leaves it to the image.
         xla_cache_path: Folder for compiled XLA programs in local memory or on a local disk; None turns the cache off.
     """
     environment: dict[str, str] = {}
@@ -350,6 +351,6 @@ def vllm_environment(
         environment["VLLM_XLA_CACHE_PATH"] = xla_cache_path
     if is_tpu and is_moe:
         environment["VLLM_TPU_BUCKET_PADDING_GAP"] = str(TPU_BUCKET_PADDING_GAP)
-    if needs_cuda_compatibility:
-        environment["VLLM_ENABLE_CUDA_COMPATIBILITY"] = "1"
+    if cuda_compatibility is not None:
+        environment["VLLM_ENABLE_CUDA_COMPATIBILITY"] = "1" if cuda_compatibility else "0"
     return dict(sorted(environment.items()))

@@ -6,7 +6,7 @@ They are changes only. `planning.rules` plans each as a whole and shows those th
 from collections.abc import Iterator
 
 from planning.catalog import MODELS
-from planning.checkpoints import CHECKPOINTS, QAT_SUFFIX, original_of
+from planning.checkpoints import checkpoint_of, original_of, stored_as, with_owner
 from planning.cost import hourly_parts
 from planning.errors import PlanningError
 from planning.fields import changed
@@ -81,14 +81,17 @@ def smaller_models(subject: Subject) -> Iterator[Remedy]:
     deployment = resolved.deployment
     if deployment.model_spec is not None:
         return
-    base, names = CHECKPOINTS[resolved.model_id].architecture, list(MODELS)
+    base, names = checkpoint_of(resolved.model_id).architecture, list(MODELS)
     smaller = list(reversed(names[: names.index(base)]))
     if resolved.is_tpu:
         candidates = smaller
     elif resolved.scheme.name == "w4a16":
-        candidates = [name + QAT_SUFFIX for name in smaller]
+        candidates = [four for name in smaller for four in stored_as(name, "w4a16")]
     else:
-        candidates = [base + QAT_SUFFIX, *(name + suffix for name in smaller for suffix in ("", QAT_SUFFIX))]
+        candidates = [
+            *stored_as(base, "w4a16"),
+            *(each for name in smaller for each in (name, *stored_as(name, "w4a16"))),
+        ]
     short = {"vllm.max_model_len": _SHORT_REQUEST} if resolved.max_model_len > _SHORT_REQUEST else {}
     usual = dict.fromkeys(_HARDWARE_OPTIONS, None)
     for name in candidates:
@@ -97,7 +100,7 @@ def smaller_models(subject: Subject) -> Iterator[Remedy]:
             yield Remedy(
                 changes=change,
                 move="model",
-                title=f"{name} here",
+                title=f"{with_owner(name)} here",
                 is_deployable=resolved.platform in _DEPLOYABLE,
             )
 
@@ -175,6 +178,7 @@ def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
         "host_memory_gib": host.memory_gib if is_explicit else None,
         "vcpu": host.vcpu if is_explicit else None,
         "cloud_run.startup_probe": None,
+        "cloud_run.cuda_compatibility": None,
         "cloud_run.region": run.region if run.region in regions or not is_explicit else regions[0],
         "cloud_run.concurrency": usual_concurrency if run.concurrency is None else run.concurrency,
     }

@@ -250,6 +250,29 @@ def _killed(_found: re.Match[str], start: FailedStart) -> str:
     )
 
 
+def _refused_libraries(found: re.Match[str], start: FailedStart) -> str:
+    said = (
+        f"CUDA error {found['code']}: the driver of the {start.cloud_run.gpu} does not take the CUDA compatibility libraries of the image, because it "
+        "is as new as they are."
+    )
+    if not _loads_libraries(start):
+        # The setting does not load them, so the image does, in its ld.so.conf (gpustack/gpustack#4678).
+        return f"{said} The image itself loads them: set gemma-serving:image to a digest whose CUDA is not newer than the driver's."
+    return f"{said} Set gemma-serving:cloudRun.cudaCompatibility: false, then run `pulumi up --stack {start.stack}`."
+
+
+def _old_driver(found: re.Match[str], start: FailedStart) -> str:
+    version = int(found["version"])
+    said = f"The driver of the {start.cloud_run.gpu} brings CUDA {version // 1000}.{version % 1000 // 10}, which is older than the CUDA of the image."
+    if _loads_libraries(start):
+        return f"{said} Its compatibility libraries were loaded and are not enough: set gemma-serving:image to a digest with an older CUDA."
+    return f"{said} Set gemma-serving:cloudRun.cudaCompatibility: true, then run `pulumi up --stack {start.stack}`."
+
+
+def _loads_libraries(start: FailedStart) -> bool:
+    return dict(start.plan.environment).get("VLLM_ENABLE_CUDA_COMPATIBILITY") == "1"
+
+
 def _limited(_found: re.Match[str], _start: FailedStart) -> str:
     return (
         "Docker Hub refused the image, because its limit for pulls without an account is reached: set gemma-serving:dockerHub "
@@ -316,6 +339,18 @@ _CAUSES: Final[Sequence[_KnownCause]] = (
         pattern=re.compile(r"No available memory for the cache blocks(?P<figure> \([^)]*\))?"),
         explain=_no_cache_memory,
         rule=rules_memory.one_request,
+    ),
+    _KnownCause(
+        pattern=re.compile(
+            r"[Ee]rror (?P<code>803|804): (?:system has unsupported display driver|forward compatibility was attempted on non supported HW)"
+        ),
+        explain=_refused_libraries,
+        target="cloud-run",
+    ),
+    _KnownCause(
+        pattern=re.compile(r"NVIDIA driver on your system is too old \(found version (?P<version>\d+)\)"),
+        explain=_old_driver,
+        target="cloud-run",
     ),
     _KnownCause(
         pattern=re.compile(r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)"),

@@ -161,6 +161,7 @@ def _cloud_run_options(run: CloudRunSettings, settings: Settings) -> CloudRunOpt
         image_uid=settings.image.uid,
         image_gid=settings.image.gid,
         cuda13_image=settings.image.needs_cuda_13,
+        cuda_compatibility=run.cuda_compatibility,
         rolls_out=run.rollout is not None,
         graph_cache=run.compile_cache,
         file_cache_gib=None if run.mount.cache_mib is None else run.mount.cache_mib / 1024,

@@ -445,6 +445,9 @@ class CloudRunSettings(_Frozen):
     """Who may call the service. Project owners need no entry."""
     deletion_protection: bool = False
     """Let `pulumi destroy` refuse to delete the service. `scripts.teardown` asks you, and then clears it."""
+    cuda_compatibility: bool | None = None
+    """Load the image's CUDA compatibility libraries, which an older driver needs and a newer one refuses (errors 803 and 804). The default is true
+    on an L4 with a CUDA 13 image: public sources disagree whether its driver is 535 or 580. The log of a failed start says which way to change it."""
     zonal_redundancy: bool = False
     """Reserve the GPU in more than one zone. It costs more and has its own quota."""
     direct_vpc: bool = False

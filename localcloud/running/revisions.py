@@ -34,6 +34,8 @@ MayList: TypeAlias = Callable[[str, str], bool]
 """Tells if a service account's e-mail may list a bucket's objects."""
 VersionOf: TypeAlias = Callable[[str], str]
 """Returns the version of vLLM in an image; empty if it is not known."""
+DriverOf: TypeAlias = Callable[[str], int | None]
+"""Returns the branch of the NVIDIA driver of a GPU type; None for a driver that runs everything."""
 UserOf: TypeAlias = Callable[[str], int]
 """Returns the uid of an image's container. vLLM's image runs as root."""
 
@@ -59,6 +61,10 @@ def _anybody(_bucket: str, _account: str) -> bool:
 
 def _not_known(_: str) -> str:
     return ""
+
+
+def _no_driver(_: str) -> int | None:
+    return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +106,7 @@ class SimulatedRevisions:
         user_of: UserOf = _root,
         may_list: MayList = _anybody,
         version_of: VersionOf = _not_known,
+        driver_of: DriverOf = _no_driver,
         google: GoogleAccess | None = None,
     ) -> None:
         """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging gets the lines as they are."""
@@ -111,6 +118,7 @@ class SimulatedRevisions:
         self._user_of = user_of
         self._may_list = may_list
         self._version_of = version_of
+        self._driver_of = driver_of
         self._google = google
         self._instances: dict[str, _Instance] = {}
 
@@ -183,6 +191,7 @@ class SimulatedRevisions:
             "VLLM_SIM_MOUNTS_FILE": str(mounts),
             "VLLM_SIM_BUCKETS_FILE": str(buckets),
             "VLLM_SIM_VERSION": self._version_of(template.image),
+            "VLLM_SIM_CUDA_DRIVER": str(self._driver_of(template.accelerator) or ""),
             "VLLM_SIM_MEMORY_VOLUMES": json.dumps(volumes.by_folder()),
             **({} if template.all_traffic else {"VLLM_SIM_NETWORK_MB_PER_S": repr(_MB_PER_S_WITHOUT_DIRECT_VPC)}),
             # A container's file system does not outlive it, so no real folder stands behind its paths: only behind its volumes in memory.

@@ -65,6 +65,10 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
         )
         return next((found[1] for found in tagged if found), "")
 
+    def driver_of(gpu: str) -> int | None:
+        """Return the branch of a GPU's driver in this scenario."""
+        return cloud.scenario.run.gpu_drivers.get(gpu)
+
     google = GoogleAccess(
         base_url=cloud.base_url, access_token=cloud.tokens.issue_access_token, id_token=cloud.tokens.issue_id_token
     )
@@ -76,6 +80,7 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
         write_log=write_log,
         may_list=may_list,
         version_of=version_of,
+        driver_of=driver_of,
         google=google,
     )
     fronts = Fronts(authorize=authorizer(cloud), limits=revisions.limits, ready=revisions.ready)

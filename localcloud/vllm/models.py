@@ -136,7 +136,7 @@ def find_model(name: str) -> Model | None:
         )
     if "w4a16" not in suffix and ("qat" not in suffix or "unquantized" in suffix):
         return model
-    row = _tables()["qat"][size]
+    row = _tables()["qat"].get(f"{size}-q4_0" if "q4_0" in suffix else size) or _tables()["qat"][size]
     return replace(
         model,
         name=f"{size}-qat-w4a16",

@@ -69,6 +69,10 @@ class RuntimeEnvironment:
     hub_home: str | None
     api_key: str | None
     charges: str | None = None
+    cuda_driver: int | None = None
+    """Branch of the GPU's driver; None simulates none."""
+    uses_cuda_compatibility: bool = False
+    """Whether vLLM loads the image's own CUDA compatibility libraries (VLLM_ENABLE_CUDA_COMPATIBILITY)."""
 
     def volume_path(self, container_path: str) -> Path | None:
         """Return the real folder behind a path on a volume. None if it lies in the container's own layer, which goes with it."""
@@ -110,6 +114,8 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         hub_home=environment.get("HF_HOME"),
         api_key=environment.get("VLLM_API_KEY"),
         charges=environment.get(VARIABLE),
+        cuda_driver=_integer(environment, "VLLM_SIM_CUDA_DRIVER"),
+        uses_cuda_compatibility=environment.get("VLLM_ENABLE_CUDA_COMPATIBILITY", "").strip().lower() in {"1", "true"},
     )
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from localcloud.charges import Charge
 from localcloud.vllm import VERSION, streamer
 from localcloud.vllm.arguments import Arguments
+from localcloud.vllm.cuda import check_driver
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
 from localcloud.vllm.settings import Mount, RuntimeEnvironment
@@ -98,6 +99,7 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
             f"VLLM_SIM_ACCELERATOR is {environment.accelerator!r}, which the simulator does not know"
         )
     try:
+        check_driver(environment)
         weights = _find_weights(arguments, environment)
         planned = capacity(arguments, as_loaded(weights.model, accelerator, environment.image), accelerator)
     except EngineStartError as error:

@@ -134,6 +134,11 @@ class Run(_Part):
     """GPUs with zonal redundancy."""
     gpu_quota_overrides: dict[str, int] = Field(default_factory=dict)
     """`REGION/TYPE` or `REGION/TYPE/zonal` -> GPUs."""
+    gpu_drivers: dict[str, Literal[535, 580]] = Field(
+        default_factory=lambda: {"nvidia-l4": 535, "nvidia-rtx-pro-6000": 580}
+    )
+    """GPU type -> branch of its NVIDIA driver: 535 brings CUDA 12.2, 580 brings 13.0 (Cloud Run's GPU page). A public script of 2026 calls the
+    L4's driver CUDA 13.0, so both are to be tried. A type that is not listed has a driver that runs everything."""
     cpu_quota: int = 200
     """vCPU of all instances that a service of the region may have. A new project has 20."""
     memory_quota_gib: int = 400

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import requests
 
 from contracts.staged_weights import MANIFEST, folder_uri, object_name
+from planning.checkpoints import near_ids
 from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.secret_values import read_secret
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
@@ -145,7 +146,8 @@ def _hub_error(error: OSError, token: str | None, origin: str, model: str, login
     if status == _UNAUTHORIZED and token:
         return Diagnosis(check="hub", state="missing", detail=f"the token of {origin} is not valid", mend=login)
     if status in {_UNAUTHORIZED, _NOT_FOUND}:
-        detail = f"the hub has no {model}, or it is private"
+        near = ", ".join(near_ids(model))
+        detail = f"the hub has no {model}, or it is private{near and f'; the nearest that exist: {near}'}"
         return Diagnosis(check="hub", state="missing", detail=detail, mend=f"https://huggingface.co/{model}")
     return Diagnosis(check="hub", state="cannot be told", detail=f"the hub answered HTTP {status}", required=False)
 

@@ -54,7 +54,7 @@ class LogsOptions:
 
 def _logs(options: LogsOptions) -> ExitCode:
     from scripts.cloud import google_api
-    from scripts.logs.causes import known_cause, sentence
+    from scripts.logs.causes import newest_cause, sentence
     from scripts.logs.place import server_log
     from scripts.logs.reading import follow, newest
     from scripts.pulumi import state as states
@@ -66,14 +66,14 @@ def _logs(options: LogsOptions) -> ExitCode:
     show = Printer(log=log, zone=UTC if options.utc else None, as_json=options.as_json, follows=options.follow)
     found = newest(api, log, since, options.lines, mask)
     if not options.follow:
-        cause = known_cause(log, [line.text for line in found])
+        cause = newest_cause(log, found)
         show.whole(found, cause)
         _remark(options, log, found)
         if cause is not None:
             _say(sentence(cause))
         return ExitCode.DONE
     show.begin()
-    recent = [line.text for line in found]
+    recent = list(found)
     show.lines(found)
     told: set[str] = set()
     printed = {(line.moment, line.text) for line in found}
@@ -85,9 +85,9 @@ def _logs(options: LogsOptions) -> ExitCode:
             if (line.moment, line.text) in printed:
                 continue
             show.lines([line])
-            recent, fresh = [*recent[-_KEPT:], line.text], True
+            recent, fresh = [*recent[-_KEPT:], line], True
         elif fresh:
-            cause = known_cause(log, recent)
+            cause = newest_cause(log, recent)
             if cause is not None and cause.line not in told:
                 told.add(cause.line)
                 _say(sentence(cause))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from planning.errors import PlanningError
 from scripts.errors import CommandRefusedError
 from scripts.logs.place import ServerLog
+from scripts.logs.reading import PrintedLine
 from scripts.pulumi.settings import stack_settings
 from stacks.naming import Names
 
@@ -19,6 +20,18 @@ def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
 
     start = _start(log)
     return None if start is None else cause_of(lines, start)
+
+
+def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None":
+    """Return the cause that the newest revision or node shows, an older one's only if no newer one shows any.
+
+    A failure that was fixed since must not hide that of the next start. The one whose lines begin later is the newer one.
+    """
+    places: dict[str, list[str]] = {}
+    for line in lines:
+        places.setdefault(line.where, []).append(line.text)
+    causes = (known_cause(log, texts) for texts in reversed(places.values()))
+    return next((cause for cause in causes if cause is not None), None)
 
 
 def sentence(cause: "Cause") -> str:

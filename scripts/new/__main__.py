@@ -131,6 +131,8 @@ def _places(settings: "Settings") -> str:
 
 
 def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
+    from planning.registry import id_of
+    from planning.rules_models import personal_checkpoint
     from scripts.plan.question import NO_PROJECT
     from stacks.loading import from_file
     from stacks.planned import finding_text, headline, to_deployment
@@ -142,7 +144,7 @@ def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
     print(headline(plan))
     print(f"It costs ${plan.cost.usd_per_hour:.2f} an hour at list prices, in {_places(settings)}.")
     for finding in plan.findings:
-        if finding.severity == "warn":
+        if finding.severity == "warn" or finding.id == id_of(personal_checkpoint):
             print(finding_text(finding, wording))
     print("\nNext:")
     print("".join(f"  {command}\n" for command in following), end="")
@@ -151,12 +153,15 @@ def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
 def _report(
     path: "Path", solution: "Solution", plan: "Plan", following: Sequence[str], *, replaced: bool
 ) -> dict[str, Any]:
+    from planning.checkpoints import checkpoint_of
+
     resolved = solution.subject.resolved
     deployment = resolved.deployment
     return {
         "file": path.name,
         "replaced": replaced,
         "model": resolved.model_id,
+        "personal": checkpoint_of(resolved.model_id).is_personal,
         "accelerator": resolved.accelerator.name,
         "places": list(deployment.tpu.zones) if resolved.is_tpu else [deployment.cloud_run.region],
         "fits": plan.fits,

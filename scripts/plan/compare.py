@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 from contracts.exit_codes import ExitCode
+from planning.catalog import refuse_absent
 from planning.hardware import ACCELERATORS
 from planning.planner import plan
 from planning.types import Plan
@@ -16,6 +17,8 @@ _NUMBERS = ("KV tokens", "at once", "tok/s alone", "tok/s full", "start", "$/h",
 
 def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCode:
     """Print the comparison; 0 where something is enough, 2 where nothing is. Raises PlanningError."""
+    if question.model is not None:
+        refuse_absent(question.model)
     plans = plans_of(question, limits)
     chosen = cheapest(plans, limits)
     if as_json:

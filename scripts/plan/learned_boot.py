@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
+from planning.checkpoints import id_of_folder
 from planning.fields import changed
 from planning.types import Deployment
 from planning.vllm_args import OPTIONS, VllmOption
@@ -91,7 +92,7 @@ def deployment_of(report: BootReport, question: Question) -> tuple[Deployment, t
 
 def _on_hub(model: str | None) -> str | None:
     """Return the Hugging Face id of a checkpoint that was served from a folder named like it."""
-    return f"google/{Path(model).name}" if model and model.startswith("/") else model
+    return id_of_folder(Path(model).name) if model and model.startswith("/") else model
 
 
 def _spelled(name: str, value: object) -> str:

@@ -62,7 +62,19 @@ def test_a_revision_that_cannot_start_says_why_with_the_figure_and_the_last_line
     assert "Traceback" not in failed.text.replace("[stderr] Traceback", "")
 
 
+def test_a_driver_that_refuses_the_compatibility_libraries_names_the_setting_that_helps(failing):
+    """Public sources disagree about the L4's driver; the settings file of the repository is right for Google's page."""
+    failing.change_scenario({"run": {"gpu_drivers": {"nvidia-l4": 580}}})
+    failed = failing.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=None)
+    assert failed.code != 0
+    assert "Error 803: system has unsupported display driver / cuda driver combination" in failed.text
+    hint = "Set gemma-serving:cloudRun.cudaCompatibility: false"
+    assert hint in failed.text
+    assert hint in failing.script("logs", "--stack", STACK, expect=None).text
+
+
 def test_settings_that_fit_bring_the_server_up(failing):
+    change(failing, ("  gemma-serving:cloudRun:\n", "  gemma-serving:cloudRun:\n    cudaCompatibility: false\n"))
     failing.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
     assert failing.served_length(STACK) == 8192
     assert failing.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True

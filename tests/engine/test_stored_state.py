@@ -16,6 +16,9 @@ DETAILS = "gemma-serving:index:StackDetails::details"
 # TPU machines use OS Login since then: its API joined too.
 NEW_TPU_APIS = (NEW_API, "gcp:projects/service:Service::oslogin")
 ALICE = "user:alice@example.com"
+# The hub never had the id that the earlier release's file names; who serves it has copied files of that name into the bucket.
+ABSENT_ID = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
+PRESENT_ID = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
 
 NEW_REPOSITORIES = tuple(
     f"{kind}::image-{region}{reader}"
@@ -31,11 +34,17 @@ ROLLOUT = "gemma-serving-rollout"
 pytestmark = pytest.mark.engine
 
 
-def preview(workspace, stack, folder=STATES):
-    """Import a stored state with the settings of its time, and preview it without asking the cloud."""
+def imported(workspace, stack, folder=STATES):
+    """Import a stored state with the settings of its time, and return the settings file."""
     shutil.copy2(folder / f"Pulumi.{stack}.yaml", workspace.folder / "project")
     workspace.pulumi("stack", "init", stack)
     workspace.pulumi("stack", "import", "--stack", stack, "--file", folder / f"{stack}.json")
+    return workspace.folder / "project" / f"Pulumi.{stack}.yaml"
+
+
+def preview(workspace, stack, folder=STATES):
+    """Import a stored state with the settings of its time, and preview it without asking the cloud."""
+    imported(workspace, stack, folder)
     return workspace.pulumi("preview", "--json", "--stack", stack).json
 
 
@@ -51,7 +60,14 @@ def test_a_stored_state_holds_no_path_of_the_machine_that_made_it(stack):
 
 def test_a_cloud_run_stack_of_an_earlier_release_loses_the_volume_that_cloud_run_refuses(workspace):
     """Earlier releases mounted a volume at /dev/shm, a disallowed path of Cloud Run. It goes in place; all else stays."""
-    previewed = preview(workspace, "l4-qat")
+    path = imported(workspace, "l4-qat")
+    text = path.read_text()
+    refused = workspace.pulumi("preview", "--stack", "l4-qat", expect=None)
+    assert refused.code != 0
+    assert f"MOD04: The Hugging Face hub has no {ABSENT_ID}" in refused.text
+    assert f"model: {PRESENT_ID}" in refused.text
+    path.write_text(text.replace("config:\n", "config:\n  gemma-serving:acceptFindings: [MOD04]\n"))
+    previewed = workspace.pulumi("preview", "--json", "--stack", "l4-qat").json
     assert previewed["changeSummary"] == {"same": 16, "update": 1, "create": 2}
     found = changes(previewed)
     ((service, step),) = ((urn, step) for urn, step in found.items() if not urn.endswith((NEW_API, DETAILS)))
@@ -62,6 +78,13 @@ def test_a_cloud_run_stack_of_an_earlier_release_loses_the_volume_that_cloud_run
     assert old == new
     old, new = (step[state]["inputs"] for state in ("oldState", "newState"))
     assert {**old, "template": None} == {**new, "template": None}
+    # With the id that exists: one new revision, from another folder of the same bucket. Nothing is replaced.
+    path.write_text(text.replace(ABSENT_ID, PRESENT_ID))
+    moved = workspace.pulumi("preview", "--json", "--stack", "l4-qat").json
+    assert moved["changeSummary"] == {"same": 16, "update": 1, "create": 2}
+    step = next(step for urn, step in changes(moved).items() if urn.endswith(SERVICE))
+    assert step["op"] == "update"
+    assert PRESENT_ID.partition("/")[2] in str(step["newState"]["inputs"]["template"]["containers"][0]["args"])
 
 
 def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_most(workspace):

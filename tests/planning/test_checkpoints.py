@@ -6,8 +6,19 @@ from dataclasses import replace
 import pytest
 
 from planning import Deployment, Finding, Plan, PlanningError, VllmOptions, plan
+from planning.candidates import checkpoints_of
 from planning.catalog import MODEL_IDS, MODELS, spec_of
-from planning.checkpoints import CHECKPOINTS, find_checkpoint, similar_ids
+from planning.checkpoints import (
+    ABSENT,
+    CHECKPOINTS,
+    find_checkpoint,
+    hub_answer,
+    id_of_folder,
+    near_ids,
+    nearest_ids,
+    similar_ids,
+    stored_as,
+)
 from planning.drafters import drafter_of, drafters_for, mismatch
 from planning.hf_config import model_from_config
 from planning.model import tensors
@@ -33,7 +44,7 @@ def speculating(
 
 
 def test_every_checkpoint_has_an_architecture_a_scheme_and_a_source():
-    for one in CHECKPOINTS.values():
+    for one in (*CHECKPOINTS.values(), *ABSENT.values()):
         assert one.architecture in MODELS, one.id
         assert one.scheme in SCHEMES, one.id
         assert one.source.url.startswith("https://"), one.id
@@ -254,5 +265,79 @@ def test_nvfp4_is_not_known_to_load_on_tpu(model: str, *, named: bool):
 
 def test_the_page_of_the_checkpoints_names_every_id():
     page = checkpoints_page()
-    assert all(f"| {name} |" in page for name in CHECKPOINTS)
-    assert page.count("(https://") == len(CHECKPOINTS)
+    assert all(f"| {name} |" in page for name in (*CHECKPOINTS, *ABSENT))
+    assert page.count("(https://") == len(CHECKPOINTS) + len(ABSENT)
+    offered, _, absent = page.partition("## Not on the hub")
+    assert not any(name in offered for name in ABSENT)
+    assert all(name in absent for name in ABSENT)
+
+
+ABSENT_ID = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
+REPACK = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
+
+
+def test_an_id_exists_is_absent_or_is_unknown():
+    """An id that the catalog does not know is never said to be absent, and an absent one has a page and a date."""
+    assert hub_answer("gemma-4-26b-a4b-it-qat-w4a16-ct") == "absent"
+    assert hub_answer(REPACK) == "exists"
+    assert hub_answer("org/gemma-4-26B-A4B-it-qat-w4a16-ct") == "unknown"
+    assert not ABSENT.keys() & CHECKPOINTS.keys()
+    for one in ABSENT.values():
+        assert one.absent is not None
+        assert one.absent.url.startswith("https://")
+        assert re.fullmatch(r"2026-\d\d-\d\d", one.absent.date)
+        assert nearest_ids(one)
+    assert nearest_ids(ABSENT[ABSENT_ID])[0] == REPACK
+
+
+def test_nothing_offers_an_absent_id():
+    offers: dict[str, set[str]] = {
+        "ids that can be served": set(MODEL_IDS),
+        "candidates of the solver": {one.id for family in (None, "26B-A4B", "31B") for one in checkpoints_of(family)},
+        "near spellings": {each for name in (ABSENT_ID, f"{ABSENT_ID}s", "26b-qat") for each in similar_ids(name)},
+        "models in four bits": {each for model in MODELS for each in stored_as(model, "w4a16")},
+        "drafters": {each for model in MODELS.values() for each in drafters_for(model)},
+        "nearest ids": {each for one in ABSENT.values() for each in nearest_ids(one)},
+    }
+    tight = Deployment(model="google/gemma-4-26B-A4B-it", accelerator="L4")  # bf16: every move is tried
+    for deployment in (tight, replace(tight, model=ABSENT_ID), replace(tight, accelerator="v6e-1")):
+        moves = (remedy.changes for finding in plan(deployment).findings for remedy in finding.remedies)
+        offers[f"remedies of {deployment.model}"] = {str(change["model"]) for change in moves if "model" in change}
+    assert {name: found & ABSENT.keys() for name, found in offers.items() if found & ABSENT.keys()} == {}
+    assert REPACK in offers[f"remedies of {tight.model}"] | offers[f"remedies of {ABSENT_ID}"]
+
+
+def test_who_names_an_id_that_the_hub_does_not_show_gets_near_ones():
+    assert near_ids(ABSENT_ID)[0] == REPACK
+    assert "google/gemma-4-12B-it" in near_ids("google/gemma-4-12b-instruct")
+    assert near_ids("google/gemma-4-12B-it") == ()
+
+
+def test_an_absent_id_is_refused_where_an_id_is_searched():
+    with pytest.raises(PlanningError, match=re.escape(f"has no {ABSENT_ID}: it answered 404 (https://")):
+        checkpoints_of(ABSENT_ID)
+
+
+def test_an_absent_drafter_is_found_and_can_be_replaced():
+    planned = plan(replace(H100, vllm=speculating(ABSENT_ID, "draft_model")))
+    finding = next(one for one in planned.findings if one.id == "MOD04")
+    assert finding.remedies
+    for remedy in finding.remedies:
+        assert ABSENT_ID not in str(remedy.changes)
+
+
+def test_a_folder_of_weights_names_the_checkpoint_whoever_owns_it():
+    assert id_of_folder("gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct") == REPACK
+    assert id_of_folder("gemma-4-12B-it") == "google/gemma-4-12B-it"
+    assert id_of_folder("gemma-5-1B-it") == "google/gemma-5-1B-it"
+
+
+def test_a_config_under_a_misspelt_id_is_told_from_another_model():
+    """An id of one typing error is named beside the finding that it is unknown; another owner's model is not called an error."""
+
+    def said(name: str) -> str:
+        given = replace(H100, model=name, model_spec=replace(spec_of("google/gemma-4-31B-it"), name=name))
+        return next(one.message for one in plan(given).findings if one.id == "MOD01")
+
+    assert "spelled almost like google/gemma-4-31B-it-qat-w4a16-ct" in said("google/gemma-4-31B-it-qat-w4a16-tc")
+    assert "spelled almost" not in said("some-lab/gemma-4-31B-it")

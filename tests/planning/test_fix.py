@@ -11,7 +11,7 @@ from scripts.plan.fix import fixed_file
 from scripts.plan.settings_file import SettingsFile
 from stacks.loading import from_file
 from stacks.planned import to_deployment
-from tests.planning.test_incidents import EVERY, ROOT, Incident
+from tests.planning.test_incidents import EVERY, ROOT, SMALL, Incident
 
 BLOCKING = [(identifier, incident) for identifier, incident in EVERY if incident.severity == "block"]
 STACKS = sorted(ROOT.glob("Pulumi.*.yaml"))
@@ -76,7 +76,8 @@ def test_a_file_that_fits_needs_nothing_and_keeps_every_character(command, tmp_p
 
 def test_several_mistakes_are_removed_one_after_the_other(command, tmp_path: Path):
     edit = {
-        "cloudRun.memory": "16Gi",
+        "model": "google/gemma-4-26B-A4B-it-qat-w4a16-ct",
+        **SMALL,
         "cloudRun.region": "europe-west3",
         "cloudRun.gpuQuota": 1,
         "cloudRun.maxInstances": 2,
@@ -88,6 +89,7 @@ def test_several_mistakes_are_removed_one_after_the_other(command, tmp_path: Pat
     code, out, err = command("--stack", "l4-qat", "--fix")
     assert (code, err) == (0, "")
     for line in (
+        "+  gemma-serving:model: xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct",
         "-    memory: 16Gi",
         "+    memory: 32Gi",
         "+    region: europe-west1",
@@ -132,7 +134,7 @@ def test_a_move_to_the_other_target_loads_with_its_block_and_its_image(tmp_path:
 
 def test_a_finding_without_a_remedy_stays_and_is_said(command, tmp_path: Path, monkeypatch):
     monkeypatch.setattr("scripts.plan.fix._first_remedy", lambda _: None)
-    planted(tmp_path, Incident("l4-qat", {"cloudRun.memory": "16Gi"}, "block", ""))
+    planted(tmp_path, Incident("l4-qat", SMALL, "block", ""))
     code, out, err = command("--stack", "l4-qat", "--fix")
     assert (code, out) == (2, "")
     assert "plan: Pulumi.l4-qat.yaml cannot be mended.\n" in err

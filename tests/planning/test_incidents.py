@@ -28,6 +28,8 @@ BF16 = "google/gemma-4-31B-it"
 QAT = "google/gemma-4-31B-it-qat-w4a16-ct"
 TODAY = "2026-11-20"
 """The date of the question: the planner has no clock."""
+ABSENT_ID = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
+SMALL = {"cloudRun.memory": "16Gi", "cloudRun.mount": {"mode": "memory"}}
 E4B_QAT = "google/gemma-4-E4B-it-qat-w4a16-ct"
 
 
@@ -59,16 +61,16 @@ TWO_LARGE = {"cloudRun.maxInstances": 2, "cloudRun.memory": "32Gi"}
 INCIDENTS: Mapping[str, Incident] = {
     "FIT01": Incident("l4-qat", {"model": QAT}, "block", r"22\.4 GiB .* 21\.96 GiB usable.*RTX PRO 6000.*12B-it-qat"),
     "FIT02": Incident("l4-qat", {"model": QAT, "vllm.cpuOffloadGib": 14}, "warn", r"14\.0 GiB .* 0\.\d+ tokens/s"),
-    "FIT03": Incident("l4-qat", {"cloudRun.memory": "16Gi"}, "block", r"16\.\d+ GiB .* 16 GiB\..*cloudRun\.memory: 32Gi"),
+    "FIT03": Incident("l4-qat", SMALL, "block", r"19\.\d+ GiB .* 16 GiB\..*cloudRun\.memory: 32Gi"),
     "FIT04": Incident("tpu-v6e4", {"model": BF16, "vllm.maxModelLen": 262_144, "vllm.gpuMemoryUtilization": 0.9}, "block", r"tokens .*vllm\.maxModelLen: \d+"),
     "FIT05": Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.99}, "block", r"0\.22 GiB .* vllm\.gpuMemoryUtilization: 0\.9\d"),
     "FIT06": Incident("tpu-v6e1-e4b", {"model": "google/gemma-4-E4B-it-qat-w4a16-ct"}, "block", r"- set model: google/gemma-4-E4B-it\n"),
     "FIT07": Incident("tpu-v6e1", {"vllm.kvCacheDtype": "fp8"}, "warn", r"tokens at \d+ KiB .* Remove vllm\.kvCacheDtype"),
     "FIT08": Incident("rtx6000-31b", {"vllm.tensorParallelSize": 2}, "block", r"is 2, .* has 1 GPU"),
-    "FIT09": Incident("l4-qat", {"vllm.maxModelLen": 120_000}, "warn", r"2\.10 GiB holds one .* 120,000 .*may fail.* vllm\.maxModelLen: \d+"),
+    "FIT09": Incident("l4-qat", {"vllm.maxModelLen": 200_000}, "warn", r"3\.19 GiB holds one .* 200,000 .*may fail.* vllm\.maxModelLen: \d+"),
     "LEN02": Incident("tpu-v6e4", {"vllm.maxNumBatchedTokens": 2_048}, "block", r"vllm\.maxNumBatchedTokens: 2496"),
     "LEN03": Incident("tpu-v6e4", {"vllm.maxModelLen": 131_073}, "block", r"131,073.*vllm\.maxModelLen: 131072"),
-    "LDR01": Incident("l4-qat", {"vllm.loadFormat": "runai_streamer"}, "block", r"11 min.* cloudRun\.mount\.mode: streamer and remove"),
+    "LDR01": Incident("l4-qat", {"vllm.loadFormat": "runai_streamer"}, "block", r"10 min.* cloudRun\.mount\.mode: streamer and remove"),
     "LDR02": Incident("l4-qat", {"cloudRun.mount": STREAMS, "image": OLD_IMAGE}, "block", r"vLLM 0\.10\.2; .* 0\.11\.1 .*mount\.mode: fuse-buffered"),
     "LDR03": Incident("l4-qat", EAGER, "warn", r"0 s sooner.*cloudRun\.compileCache: off"),
     "PRB01": Incident("l4-qat", {"cloudRun.startupProbe": LATE}, "block", r"gives up after 6 min.*cloudRun\.startupProbe\.failureThreshold: \d+"),
@@ -100,6 +102,8 @@ INCIDENTS: Mapping[str, Incident] = {
     "MOD01": Incident("rtx6000-31b", {"model": "org/other-8b", "modelConfig": OTHER, "vllm": {}}, "info", r"8\.03 billion .* LlamaForCausalLM"),
     "MOD02": Incident("tpu-v6e1", {"model": "google/gemma-4-E2B"}, "warn", r"answers 400.*[sS]et model: google/gemma-4-E2B-it"),
     "MOD03": Incident("rtx6000-31b", {"vllm.speculativeConfig": FOREIGN}, "block", r"1,536 wide.*vllm\.speculativeConfig: .*31B-it-assistant"),
+    "MOD04": Incident("l4-qat", {"model": ABSENT_ID}, "block", r"has no google/.* 404 \(https.*2026-07-31\).*Set model: xbill9/"),
+    "MOD05": Incident("tpu-v6e1-26b-w4a16", {}, "info", r"xbill9/.* a private person \(xbill9\)"),
     "FUS01": Incident("l4-qat", {"image": OWN_IMAGE, "cloudRun.mount": {"uid": 0}}, "block", r"uid 0 \(the image runs as 2000\).*Remove cloudRun\.mount\.uid"),
     "FUS02": Incident("rtx6000-31b", {}, "info", r"Loading takes 5 min 10 s .*75 MB/s.*it would take 29 s\. .*cloudRun\.directVpc: true"),
     "CST01": Incident("l4-qat", {}, "info", r"\$1\.33/h while idle; at most \$974"),
@@ -112,7 +116,7 @@ INCIDENTS: Mapping[str, Incident] = {
 MORE: tuple[tuple[str, Incident], ...] = (
     ("TPU07", Incident("tpu-v6e1", {**STREAMED, "image": OLD_TPU_IMAGE}, "block", r"from vLLM 0\.29\.0 on.*Remove vllm\.loadFormat")),
     ("FIT06", Incident("tpu-v6e1-e4b", {"model": E4B_QAT, "image": OWN_IMAGE}, "warn", r"is not known: E2B and E4B in 4 bits .* image\.supports")),
-    ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64 requests .* 11 at a time \(its KV .*concurrency: 11")),
+    ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64 requests .* 21 at a time \(its KV .*concurrency: 21")),
     ("FIT05", Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.97}, "warn", r"0\.66 GiB .* may fail .* vllm\.gpuMemoryUtilization: 0\.96")),
     ("FIT05", Incident("tpu-v6e1", {"vllm.gpuMemoryUtilization": 1.0}, "block", r"0\.00 GiB .* at least 0\.82 GiB .* vllm\.gpuMemoryUtilization: 0\.95")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "8d"}, "block", r"8 d; at most 7 d .*tpu\.maxRunDuration: 7d")),

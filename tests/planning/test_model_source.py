@@ -160,7 +160,7 @@ def test_a_stack_is_planned_from_its_bucket(run, monkeypatch):
     )
     _, out, _ = run("--stack", "l4-qat", "--from-bucket", "--json")
     plan = json.loads(out)
-    assert plan["model"] == "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
+    assert plan["model"] == "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
     assert "8.03 billion parameters" in next(f["message"] for f in plan["findings"] if f["id"] == "MOD01")
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
     code, _, err = run("--stack", "tpu-v6e1", "--from-bucket")

@@ -114,7 +114,7 @@ def test_the_environment_is_what_the_hardware_needs():
     assert vllm_environment(is_tpu=False, is_moe=True) == {}
     assert vllm_environment(is_tpu=True, is_moe=False) == {"VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"}
     assert vllm_environment(is_tpu=True, is_moe=True, xla_cache_path=None) == {"VLLM_TPU_BUCKET_PADDING_GAP": "512"}
-    assert vllm_environment(is_tpu=False, is_moe=False, needs_cuda_compatibility=True) == {
+    assert vllm_environment(is_tpu=False, is_moe=False, cuda_compatibility=True) == {
         "VLLM_ENABLE_CUDA_COMPATIBILITY": "1"
     }
 
@@ -130,6 +130,23 @@ def test_an_l4_under_a_cuda_13_image_gets_the_compatibility_libraries():
     assert dict(plan(asked).environment) == {}
     newer = replace(asked, cloud_run=replace(asked.cloud_run, cuda13_image=True))
     assert dict(plan(newer).environment) == {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}
+    found = {
+        (accelerator, given): dict(
+            plan(
+                replace(newer, accelerator=accelerator, cloud_run=replace(newer.cloud_run, cuda_compatibility=given))
+            ).environment
+        ).get("VLLM_ENABLE_CUDA_COMPATIBILITY")
+        for accelerator in ("L4", "RTX PRO 6000")
+        for given in (True, False, None)
+    }
+    assert found == {
+        ("L4", True): "1",
+        ("L4", False): "0",
+        ("L4", None): "1",
+        ("RTX PRO 6000", True): "1",
+        ("RTX PRO 6000", False): "0",
+        ("RTX PRO 6000", None): None,
+    }
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)

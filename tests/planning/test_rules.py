@@ -129,6 +129,12 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         "info",
         deployment(),
     ),
+    "MOD04": (deployment("26B-A4B-it-qat-w4a16-ct", "L4"), "block", deployment("12B-it-qat-w4a16-ct", "L4")),
+    "MOD05": (
+        replace(deployment("E2B-it", "L4"), model="xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"),
+        "info",
+        deployment("12B-it-qat-w4a16-ct", "L4"),
+    ),
     "MOD02": (deployment("E2B"), "warn", deployment("E2B", chat_template="/templates/plain.jinja")),
     "MOD03": (
         deployment("31B-it", "H100", speculative_config=drafted_by("google/gemma-4-E2B-it-assistant")),

@@ -240,7 +240,7 @@ def test_a_miss_says_what_fell_short(workload, model, accelerator, said):
 
 
 def test_a_miss_on_the_smallest_host_names_the_host_that_it_takes():
-    held = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
+    held = "RedHatAI/gemma-4-26B-A4B-it-NVFP4"
     miss = solved(CHAT, held, "L4", ServiceLimits(max_usd_per_hour=1.1)).nearest
     assert "it costs $1.23/h, and --max-usd-per-hour is 1.1" in str(miss)
     slow = solved(CHAT, held, "L4", ServiceLimits(max_tpot_s=0.01)).nearest

@@ -33,6 +33,16 @@ TOO_LONG = (
 NO_CACHE = "ValueError: No available memory for the cache blocks (Available KV cache memory: -1.22 GiB). Try increasing `gpu_memory_utilization`."
 CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 22.03 GiB"
 FLAG = "vllm: error: unrecognized arguments: --max-model-length=8192"
+BEGUN = (
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have "
+    "already set an error? "
+)
+MISMATCH = BEGUN + "Error 803: system has unsupported display driver / cuda driver combination"
+UNSUPPORTED = BEGUN + "Error 804: forward compatibility was attempted on non supported HW"
+OLD_DRIVER = (
+    "RuntimeError: The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver by downloading and installing a "
+    "new version from the URL: http://www.nvidia.com/Download/index.aspx"
+)
 LONGEST = ProbeSettings.model_validate(
     {"initialDelay": "240s", "period": "60s", "failureThreshold": 30, "timeout": "10s"}
 )
@@ -145,6 +155,39 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
         ),
         pytest.param([CUDA, EXIT], {}, ["2.50 GiB more were asked for", "maxNumBatchedTokens"], id="GPU memory"),
         pytest.param(
+            [MISMATCH, EXIT, CANCELLED],
+            {},
+            [
+                "CUDA error 803: the driver of the nvidia-l4",
+                "Set gemma-serving:cloudRun.cudaCompatibility: false, then",
+            ],
+            id="driver as new as the libraries",
+        ),
+        pytest.param(
+            [UNSUPPORTED, EXIT],
+            {"run": {"cuda_compatibility": True}},
+            ["CUDA error 804: the driver", "Set gemma-serving:cloudRun.cudaCompatibility: false, then"],
+            id="libraries that the GPU does not take",
+        ),
+        pytest.param(
+            [MISMATCH, EXIT],
+            {"run": {"cuda_compatibility": False}},
+            ["CUDA error 803", "The image itself loads them", "gemma-serving:image"],
+            id="libraries of the image",
+        ),
+        pytest.param(
+            [OLD_DRIVER, EXIT, CANCELLED],
+            {"run": {"cuda_compatibility": False}},
+            ["brings CUDA 12.2, which is older", "Set gemma-serving:cloudRun.cudaCompatibility: true, then"],
+            id="old driver",
+        ),
+        pytest.param(
+            [OLD_DRIVER, EXIT],
+            {},
+            ["brings CUDA 12.2", "are not enough: set gemma-serving:image"],
+            id="driver too old for the libraries",
+        ),
+        pytest.param(
             [FLAG, "Container called exit(2).", CANCELLED],
             {},
             ["unrecognized arguments: --max-model-length=8192", "gemma-serving:vllm"],
@@ -163,6 +206,6 @@ def test_what_the_planner_does_not_know_has_no_hint():
 
 
 def test_more_memory_is_more_than_the_plan_and_more_than_was_used():
-    start = failed_start("l4-qat", run={"memory_mib": 16384, "cpu": 4})
-    assert start.plan.memory.load_peak_host_gib > 16
-    assert "at least 20Gi" in cause_of([MEMORY], start).hint
+    start = failed_start("l4-qat", model="google/gemma-4-31B-it-qat-w4a16-ct", run={"memory_mib": 16384, "cpu": 4})
+    assert start.plan.memory.load_peak_host_gib > 22
+    assert "at least 24Gi" in cause_of([MEMORY], start).hint

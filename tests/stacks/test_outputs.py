@@ -152,4 +152,4 @@ def test_the_probe_of_the_settings_wins():
     run = settings.cloud_run.model_copy(update={"startup_probe": given})
     planned = plan(to_deployment(settings.model_copy(update={"cloud_run": run})))
     assert startup_probe(planned) == StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
-    assert planned.startup.ready_s == 840
+    assert planned.startup.ready_s == 780

@@ -12,9 +12,9 @@ from scripts.cli.command import run_command
 from scripts.cloud.google_api import connect
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.logs import __main__ as command
-from scripts.logs.causes import known_cause
+from scripts.logs.causes import known_cause, newest_cause
 from scripts.logs.place import ServerLog, server_log
-from scripts.logs.reading import follow, newest
+from scripts.logs.reading import PrintedLine, follow, newest
 from scripts.pulumi.state import StackState
 from stacks.masking import masked
 from tests.google_bodies import google_request
@@ -32,6 +32,7 @@ def since():
 
 
 NO_WEIGHTS = "OSError: Invalid repository ID or local directory specified: '/mnt/models/m'"
+MISMATCH = "Error 803: system has unsupported display driver / cuda driver combination"
 
 
 @pytest.fixture
@@ -179,6 +180,7 @@ class TestCauses:
             (RUN, NO_WEIGHTS, "", "python -m scripts.stage_model --stack l4-qat"),
             (RUN, "Memory limit of 32768 MiB exceeded with 33000 MiB used.", "FIT03", "cloudRun.memory"),
             (RUN, "STARTUP HTTP probe failed 30 times consecutively", "PRB01", "did not answer /health"),
+            (RUN, MISMATCH, "", "Set gemma-serving:cloudRun.cudaCompatibility: false"),
             (TPU, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 40G of 31G hbm.", "FIT01", "chip"),
             (TPU, "The server stopped with exit code 137 (killed, most likely out of memory).", "", "host"),
             (TPU, "Cannot pull image us-docker.pkg.dev/p/r: toomanyrequests: x", "", "gemma-serving:dockerHub"),
@@ -194,6 +196,14 @@ class TestCauses:
         assert known_cause(TPU, ["STARTUP HTTP probe failed 30 times consecutively"]) is None
         assert known_cause(RUN, ["Ran out of memory in memory space hbm"]) is None
         assert known_cause(RUN, ["INFO fine"]) is None
+
+    def test_a_failure_of_an_older_revision_does_not_hide_that_of_the_newest(self):
+        """NO_WEIGHTS would explain MISMATCH if both were of one start. The revision that serves writes lines all the time."""
+        rows = (("r1", "INFO fine"), ("r2", NO_WEIGHTS), ("r3", MISMATCH), ("r1", "INFO fine"))
+        lines = [PrintedLine(moment=since(), source="stdout", where=where, text=text) for where, text in rows]
+        assert newest_cause(RUN, lines).line == MISMATCH
+        assert newest_cause(RUN, lines[:2]).line == NO_WEIGHTS
+        assert newest_cause(RUN, lines[:1]) is None
 
 
 @pytest.fixture

@@ -151,3 +151,18 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(new, tmp_path, argumen
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said.lower() in err.lower()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_private_persons_checkpoint_and_an_absent_one_are_said(new):
+    repack = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
+    code, out, err = new("chat", "--model", repack)
+    assert (code, err) == (0, "")
+    assert f"MOD05: {repack} is published by a private person (xbill9)" in out
+    code, out, _ = new("other", "--model", repack, "--json")
+    assert (code, json.loads(out)["personal"]) == (0, True)
+    code, out, _ = new("third", "--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--json")
+    assert (code, json.loads(out)["personal"]) == (0, False)
+    code, out, err = new("fourth", "--model", "google/gemma-4-26B-A4B-it-qat-w4a16-ct")
+    assert (code, out) == (2, "")
+    assert "it answered 404" in err
+    assert repack in err

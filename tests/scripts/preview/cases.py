@@ -65,7 +65,7 @@ CASES: Mapping[str, Edit] = {
     "blocked": replaced("tpu-v6e4", "google/gemma-4-E2B-it", "google/gemma-4-31B-it"),
     "model-switch": both(
         replaced("tpu-v6e4", "google/gemma-4-E2B-it", "google/gemma-4-E4B-it"),
-        replaced("l4-qat", "google/gemma-4-26B-A4B-it-qat-w4a16-ct", "google/gemma-4-12B-it-qat-w4a16-ct"),
+        replaced("l4-qat", "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", "google/gemma-4-12B-it-qat-w4a16-ct"),
     ),
     "removed-stack": remove,
 }

@@ -14,7 +14,7 @@ LOG = ServerLog(stack="l4-qat", project="my-project", target="cloud-run", locati
 LINES = (
     (
         "stderr",
-        "OSError: Invalid repository ID or local directory specified: '/mnt/models/gemma-4-26B-A4B-it-qat-w4a16-ct'",
+        "OSError: Invalid repository ID or local directory specified: '/mnt/models/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct'",
     ),
     ("system", "Container called exit(1)."),
 )

@@ -1,0 +1,65 @@
+"""The scenario's drivers reach the servers of revisions, and a wrong combination fails as on Cloud Run."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from localcloud.running.simulated import simulated_runtimes
+from localcloud.world.clock import Clock
+from localcloud.world.cloud import Cloud
+from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+from localcloud.world.scenario import Run, Scenario, ScenarioError, parse
+
+SERVICE = "projects/p/locations/us-east4/services/gemma"
+NAME = f"{SERVICE}/revisions/gemma-00001-abc"
+
+
+def template(compatibility: str | None) -> dict[str, object]:
+    container: dict[str, object] = {
+        "image": "us-docker.pkg.dev/p/r/vllm@sha256:0",
+        "command": ["vllm", "serve"],
+        "args": ["simulated/tiny", "--port=8000"],
+        "ports": [{"containerPort": 8000}],
+        "env": [] if compatibility is None else [{"name": "VLLM_ENABLE_CUDA_COMPATIBILITY", "value": compatibility}],
+        "resources": {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}},
+        "startupProbe": {"periodSeconds": 60, "failureThreshold": 12, "httpGet": {"path": "/health", "port": 8000}},
+    }
+    return {"containers": [container], "nodeSelector": {"accelerator": "nvidia-l4"}, "scaling": {"maxInstanceCount": 1}}
+
+
+def start(folder: Path, run: Run, compatibility: str | None) -> str:
+    """Start a revision and stop it; return the last lines of its log, empty if it started."""
+    folder.mkdir()
+
+    async def started() -> str:
+        cloud = Cloud(state=folder, project="p", clock=Clock(speed=1500), scenario=Scenario(run=run))
+        runtime = simulated_runtimes(cloud).revisions
+        try:
+            await runtime.start(RevisionSpec(name=NAME, service=SERVICE, template=template(compatibility)))  # pyright: ignore[reportArgumentType] - JSON
+            await runtime.stop(NAME)
+        except RevisionFailedError:
+            return "\n".join(path.read_text(encoding="utf-8") for path in (folder / "logs").iterdir())
+        finally:
+            await cloud.close()
+        return ""
+
+    return asyncio.run(started())
+
+
+def test_the_scenario_decides_which_way_a_revision_starts(tmp_path: Path):
+    newer = Run(gpu_drivers={"nvidia-l4": 580})
+    said = {
+        (name, given): start(tmp_path / f"{name}-{given}", run, given)
+        for name, run in (("default", Run()), ("580", newer))
+        for given in ("1", "0")
+    }
+    assert said["default", "1"] == ""
+    assert said["580", "0"] == ""
+    assert "too old (found version 12020)" in said["default", "0"]
+    assert "Error 803: system has unsupported display driver" in said["580", "1"]
+
+
+def test_a_driver_that_nobody_saw_is_refused():
+    with pytest.raises(ScenarioError, match=r"run\.gpu_drivers\.nvidia-l4"):
+        parse({"run": {"gpu_drivers": {"nvidia-l4": 550}}}, "test")
