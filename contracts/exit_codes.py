@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
         return {
             ExitCode.DONE: "done",
             ExitCode.FAILED: "failed, or fell short of a threshold",
-            ExitCode.REFUSED: "refused before anything was done: a wrong argument, a stack that does not exist, or a finding that blocks",
+            ExitCode.REFUSED: "refused before anything was done: a wrong argument, a stack that does not exist, or a finding that blocks; "
+            "or the server could not be reached",
             ExitCode.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM",
         }[self]

@@ -32,6 +32,8 @@ REMOVED = (
     "GCLOUD_KEYFILE_JSON",
     "GOOGLE_IMPERSONATE_SERVICE_ACCOUNT",
     "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE",
+    "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE",
+    "CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT",
     "CLOUDSDK_CORE_ACCOUNT",
 )
 """Variables that a command of `run` does not inherit: they would bypass the local cloud or send real credentials to it."""

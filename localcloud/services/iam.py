@@ -79,6 +79,10 @@ class _ServiceAccounts(PolicyService):
             raise CloudError.not_found(f"Unknown service account {email}; resource '{call.name}' was not found.")
         return document
 
+    def policy_name(self, call: Call) -> str:
+        """Return the name under which the policy is kept, also if the call names the account by its number or with the project `-`."""
+        return f"//iam.googleapis.com/{self.find(call)['name']}"
+
     @method("create")
     def create(self, call: Call) -> JsonObject:
         project = call.name.split("/")[1]

@@ -47,6 +47,8 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
         return ExitCode.INTERRUPTED
     if outcome.found is not None:
         return ExitCode.DONE if outcome.found["valid"] else ExitCode.FAILED
+    if outcome.ending == "unreachable":
+        return ExitCode.REFUSED
     return ExitCode.FAILED if outcome.ending != "done" or outcome.empty or outcome.failing else ExitCode.DONE
 
 

@@ -26,7 +26,7 @@ from scripts.client.metrics import (
     Scrape,
     parse_metrics,
 )
-from scripts.client.openai import OpenAIClient, ServerAnswer, ServerError, UnreachableError
+from scripts.client.openai import OpenAIClient, ServerAnswer, ServerError
 
 now_s: Final = time.perf_counter
 SAMPLE_PERIOD_S: Final = 1.0
@@ -57,12 +57,9 @@ class ServerInfo:
 async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool) -> ServerInfo:
     """Read the model, its length limit, the version, and whether there are a tokenizer and metrics.
 
-    Raises SweepError when the server cannot be reached or does not serve `model`.
+    Raises UnreachableError if it does not answer, and SweepError if it does not serve `model`.
     """
-    try:
-        answer = await client.get("/v1/models", limit_s=CALL_LIMIT_S)
-    except UnreachableError as error:
-        raise SweepError(f"{client.base_url} cannot be measured: {error}") from None
+    answer = await client.get("/v1/models", limit_s=CALL_LIMIT_S)
     if answer.status != HTTPStatus.OK:
         raise SweepError(f"{client.base_url}/v1/models answered {answer.status}: {answer.message}")
     models = served_models(answer.body)

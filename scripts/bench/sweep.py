@@ -40,10 +40,11 @@ from scripts.bench.steady import steady_output
 from scripts.bench.store import ResultStore, open_store, read_run
 from scripts.bench.traffic.makers import SyntheticSource
 from scripts.bench.traffic.prepare import PreparedTraffic, prepare_traffic
-from scripts.client.access import ServerAccess
+from scripts.client.access import AccessError, ServerAccess
 from scripts.client.events import as_mapping
-from scripts.client.openai import OpenAIClient, ServerError
+from scripts.client.openai import OpenAIClient, ServerError, UnreachableError
 from scripts.client.proxy import HttpProxy, proxy_of
+from scripts.client.reach import not_reached
 
 RECOVERY_LIMIT_S: Final = 30.0
 """Time limit for a server that stopped answering to come back."""
@@ -55,7 +56,8 @@ SATURATED_GAIN: Final = 1.05
 FILES_BESIDE: Final = 64
 """Open files of a process besides its streams: pipes, modules, the event loop."""
 
-Ending = Literal["done", "interrupted", "server gone", "client failed"]
+Ending = Literal["done", "interrupted", "server gone", "unreachable", "client failed"]
+"""`server gone`: the server stopped answering. `unreachable`: the way to it ended, which says nothing about the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,10 @@ class SweepOutcome:
 
 class _GoneError(Exception):
     """The server stopped answering and did not come back."""
+
+    def __init__(self, message: str, ending: Ending = "server gone") -> None:
+        super().__init__(message)
+        self.ending: Ending = ending
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,7 +194,13 @@ async def _sweep(
 ) -> SweepOutcome:
     proxy = _proxy(access.base_url)
     async with OpenAIClient(access.base_url, access.headers) as client, WorkerPool() as pool:
-        info = await inspect_server(client, settings.model, chat=settings.chat)
+        try:
+            info = await inspect_server(client, settings.model, chat=settings.chat)
+        except UnreachableError as error:
+            unreached = not_reached(access, error)
+            if unreached:
+                raise AccessError(unreached) from None
+            raise SweepError(f"{client.base_url} cannot be measured: {error}") from None
         state.simulated = info.simulated
         config = run_config(replace(settings, model=info.model), sweep)
         with open_store(settings.out, config, resume=settings.resume) as store:
@@ -280,7 +292,7 @@ async def _find(run: _Run, store: ResultStore, state: _State, search: Search) ->
             search.learn(step, result["search"]["verdict"])
             run.reporter.line(f"{point.key}: {result['search']['verdict']} the limits")
     except _GoneError as error:
-        return state.outcome("server gone", str(error))
+        return state.outcome(error.ending, str(error))
     except WorkerError as error:
         return state.outcome("client failed", str(error))
     finally:
@@ -374,7 +386,7 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
             saturation.learn(point, result)
             run.reporter.done(point, result)
     except _GoneError as error:
-        return state.outcome("server gone", str(error))
+        return state.outcome(error.ending, str(error))
     except WorkerError as error:
         return state.outcome("client failed", str(error))
     finally:
@@ -424,25 +436,32 @@ async def _measured(run: _Run, point: Point) -> dict[str, Any]:
                     "the server stopped answering during the point and came back; the point was measured again from its start"
                 )
             return result
-        if not await _came_back(run):
+        lost = await _lost(run)
+        if lost is not None:
+            unreached = not_reached(run.access, lost)
+            if unreached:
+                raise _GoneError(f"{unreached} Point {point.key} was not kept", "unreachable")
             break
         run.reporter.line(f"{point.key}: the server stopped answering and came back; measuring the point again.")
     raise _GoneError(f"the server stopped answering at point {point.key}, which was not kept")
 
 
-async def _came_back(run: _Run) -> bool:
-    """Wait until the server is healthy, at most RECOVERY_LIMIT_S. Return whether it is."""
+async def _lost(run: _Run) -> ServerError | None:
+    """Wait until the server is healthy, at most RECOVERY_LIMIT_S. Return None then, else how the last probe ended."""
+    last = ServerError("no probe has ended")
     try:
         async with asyncio.timeout(RECOVERY_LIMIT_S):
             while True:
                 try:
-                    if (await run.client.get("/health", limit_s=5.0)).status == HTTPStatus.OK:
-                        return True
-                except ServerError:
-                    pass
+                    answer = await run.client.get("/health", limit_s=5.0)
+                    if answer.status == HTTPStatus.OK:
+                        return None
+                    last = ServerError(f"/health answered {answer.status}")
+                except ServerError as error:
+                    last = error
                 await asyncio.sleep(0.5)
     except TimeoutError:
-        return False
+        return last
 
 
 async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
@@ -471,7 +490,7 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
     result.update(step)
     if counted != point.input_tokens and not run.prepared.varied:
         result["notes"].append(f"{point.input_tokens} input tokens cannot be made exactly: the server counts {counted}")
-    if result["completed"] == 0 and not await _came_back(run):
+    if result["completed"] == 0 and await _lost(run) is not None:
         return {}, True
     return result, False
 

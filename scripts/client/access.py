@@ -217,6 +217,8 @@ class ServerAccess:
     api_key: str | None = field(default=None, repr=False)
     is_open: Callable[[], bool] = field(default=lambda: True, repr=False)
     """Whether the way is still there: False once a tunnel has ended."""
+    behind_front_end: bool = False
+    """Whether Google's front end answers for the server, as for Cloud Run: then no connection means that the network here is down."""
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers of the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source; do not call it in an event loop."""
@@ -243,18 +245,29 @@ class ServerAccess:
 
 @contextlib.contextmanager
 def open_access(
-    *, endpoint: str, auth: Auth, tunnel: Tunnel | None = None, api_key: str | None = None
+    *,
+    endpoint: str,
+    auth: Auth,
+    tunnel: Tunnel | None = None,
+    api_key: str | None = None,
+    behind_front_end: bool = False,
 ) -> Generator[ServerAccess]:
     """Open access to a server as the outputs `endpoint`, `auth` and `tunnel` describe it, and close it at the end.
 
     Raises AccessError if the tunnel does not open within TUNNEL_OPEN_LIMIT_S.
     """
     if auth == "none":
-        yield ServerAccess(base_url=endpoint.rstrip("/"), auth=auth, api_key=api_key)
+        yield ServerAccess(base_url=endpoint.rstrip("/"), auth=auth, api_key=api_key, behind_front_end=behind_front_end)
     elif auth == "id-token":
         parts = urlsplit(endpoint)
         audience = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
-        yield ServerAccess(base_url=endpoint.rstrip("/"), auth=auth, id_tokens=IdTokenSource(audience), api_key=api_key)
+        yield ServerAccess(
+            base_url=endpoint.rstrip("/"),
+            auth=auth,
+            id_tokens=IdTokenSource(audience),
+            api_key=api_key,
+            behind_front_end=behind_front_end,
+        )
     else:
         if tunnel is None:
             raise AccessError(
@@ -282,7 +295,13 @@ def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAcc
             "run `pulumi up` again, which looks whether it has come."
         )
     api_key = _stack_api_key(outputs.api_key_secret) if outputs.api_key_secret else _api_key()
-    return open_access(endpoint=outputs.endpoint, auth=outputs.auth, tunnel=outputs.tunnel, api_key=api_key)
+    return open_access(
+        endpoint=outputs.endpoint,
+        auth=outputs.auth,
+        tunnel=outputs.tunnel,
+        api_key=api_key,
+        behind_front_end=outputs.target == "cloud-run",
+    )
 
 
 def open_url_access(url: str) -> AbstractContextManager[ServerAccess]:

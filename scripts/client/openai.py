@@ -42,6 +42,10 @@ class UnreachableError(ServerError):
     """No HTTP answer arrived: refused, reset, timed out."""
 
 
+class NotConnectedError(UnreachableError):
+    """No connection came about: the name has no address, or the connection was refused. The request was not sent."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAnswer:
     """A complete HTTP answer."""
@@ -177,6 +181,8 @@ class OpenAIClient:
                 )
         except TimeoutError as error:
             raise UnreachableError(f"{method} {path} got no answer within {limit_s:.0f} s.") from error
+        except aiohttp.ClientConnectorError as error:
+            raise NotConnectedError(f"{method} {path} failed: {_reason(error)}.") from error
         except aiohttp.ClientError as error:
             raise UnreachableError(f"{method} {path} failed: {_reason(error)}.") from error
 
@@ -228,6 +234,8 @@ class OpenAIClient:
             raise UnreachableError(
                 f"the stream of {path} did not end within {limit_s:.0f} s ({reader.events} events had arrived)."
             ) from error
+        except aiohttp.ClientConnectorError as error:
+            raise NotConnectedError(f"POST {path} failed: {_reason(error)}.") from error
         except aiohttp.ClientError as error:
             raise UnreachableError(
                 f"the stream of {path} broke after {reader.events} events: {_reason(error)}."

@@ -5,7 +5,8 @@
   python -m scripts.deploy --stack pr-12 --settings-of l4-qat --out DIR
 
 With --plan it deploys what `python -m scripts.preview save` showed and nothing else: it previews again, and refuses if a step differs.
-The commit that passes is kept in the stack's tag. Exit code 0 means that this commit is what runs. docs/ci.md describes the steps.
+The commit that passes is kept in the stack's tag. Exit code 0 means that this commit is what runs and that it passed. A server that cannot be
+reached is not a bad commit: nothing is rolled back then (outcome `not verified`, exit code 1). docs/ci.md describes the steps.
 """
 
 import json
@@ -42,6 +43,12 @@ class DeployOptions:
     bench: Annotated[bool, Option("Measure before and after, and compare.", negatable=True)] = True
     threshold: Annotated[float, Option("Share by which a figure may get worse.", least=0, most=1)] = 0.1
     roll_back: Annotated[bool, Option("Deploy the last good commit again if a check fails.", negatable=True)] = True
+    configure_docker: Annotated[
+        bool,
+        Option(
+            "Run `gcloud auth configure-docker` for the registry of a stack whose image is built: for machines that have no login of their own."
+        ),
+    ] = False
     as_json: JsonSwitch = False
 
 
@@ -75,6 +82,7 @@ def _deploy(options: DeployOptions) -> ExitCode:
         source=options.settings_of,
         threshold=options.threshold,
         plan=plan,
+        configure_docker=options.configure_docker,
     )
     request = DeployRequest(
         stack=options.stack,

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 case ${PULL_REQUEST:-} in
     *[!0-9]*) echo "deploy: PULL_REQUEST is not a number." >&2; exit 2 ;;
 esac
-set -- --out "$1"
+set -- --out "$1" --configure-docker
 if [ -n "${PULL_REQUEST:-}" ]; then
     set -- "$@" --stack "pr-$PULL_REQUEST" --settings-of "$STACK"
 else

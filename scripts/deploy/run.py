@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from contracts.exit_codes import ExitCode
-from scripts.deploy.steps import DeploySteps
+from scripts.deploy.steps import CheckVerdict, DeploySteps, NotVerifiedError
 from scripts.errors import ScriptError
 from scripts.preview.saved import PlanRefusedError
 
-Outcome = Literal["deployed", "rolled back", "failed"]
+Outcome = Literal["deployed", "not verified", "rolled back", "failed"]
+"""`not verified`: this commit is what runs, and whether it serves is not known."""
 
 NOT_BROUGHT_BACK = (
     "A roll-back cannot bring back TPU capacity that was given up: it asks for new capacity and waits. "
@@ -33,7 +34,7 @@ class DeployReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 only if this commit is what runs now."""
+        """0 only if this commit is what runs now and passed its checks."""
         return ExitCode.DONE if self.outcome == "deployed" else ExitCode.FAILED
 
     def to_json(self) -> dict[str, Any]:
@@ -64,29 +65,41 @@ def deploy_stack(request: DeployRequest, steps: DeploySteps, say: Callable[[str]
     """Deploy, check, and roll back where a check fails. Raises nothing but KeyboardInterrupt and CommandRefusedError."""
     steps.require_plan()  # also before the measurement: a refused plan costs no GPU time
     good, model = steps.good_commit(), steps.model()
-    measured = request.bench and model is not None and _measured(steps, say)
+    measured = request.bench and model is not None and _measured(steps, say) == "passed"
+    report = _deployed(request, steps, model, measured=measured, say=say)
+    if report.outcome == "failed":
+        return _roll_back(report, request, steps, good, say)
+    if report.outcome == "not verified":
+        return _kept(report, good)
+    steps.remember(request.commit)
+    return replace(report, reason=report.reason or "The smoke checks passed.")
+
+
+def _deployed(
+    request: DeployRequest, steps: DeploySteps, model: str | None, *, measured: bool, say: Callable[[str], None]
+) -> DeployReport:
+    """Deploy and check. The outcome is `not verified` if a check could not reach the server."""
     report = DeployReport(stack=request.stack, commit=request.commit, plan=request.plan, outcome="deployed", reason="")
     try:
         say(f"deploying {request.commit[:12]}")
         steps.up()
     except PlanRefusedError:
         raise  # nothing was deployed
+    except NotVerifiedError as error:
+        return replace(report, outcome="not verified", reason=str(error))
     except ScriptError as error:
-        failed = replace(report, outcome="failed", reason=f"The deployment failed: {error}")
-        return _roll_back(failed, request, steps, good, say)
+        return replace(report, outcome="failed", reason=f"The deployment failed: {error}")
     say("checking what the server answers")
-    if not steps.smoke("after"):
-        failed = replace(report, outcome="failed", reason="The smoke checks failed.")
-        return _roll_back(failed, request, steps, good, say)
-    if request.bench:
-        report, worse = _benchmark(report, steps, model, measured=measured, say=say)
-        if worse:
-            return _roll_back(replace(report, outcome="failed"), request, steps, good, say)
-    steps.remember(request.commit)
-    return replace(report, reason=report.reason or "The smoke checks passed.")
+    checked = steps.smoke("after")
+    if checked == "passed":
+        return _benchmark(report, steps, model, measured=measured, say=say) if request.bench else report
+    if checked == "failed":
+        return replace(report, outcome="failed", reason="The smoke checks failed.")
+    reason = "The smoke checks could not reach the server; their last lines say why."
+    return replace(report, outcome="not verified", reason=reason)
 
 
-def _measured(steps: DeploySteps, say: Callable[[str], None]) -> bool:
+def _measured(steps: DeploySteps, say: Callable[[str], None]) -> CheckVerdict:
     """Measure what runs now: the comparison is then of the same machine on the same day."""
     say("measuring what runs now")
     return steps.bench("before")
@@ -94,19 +107,23 @@ def _measured(steps: DeploySteps, say: Callable[[str], None]) -> bool:
 
 def _benchmark(
     report: DeployReport, steps: DeploySteps, model: str | None, *, measured: bool, say: Callable[[str], None]
-) -> tuple[DeployReport, bool]:
-    """Measure what was deployed, and return the report with the comparison, and whether it is worse."""
+) -> DeployReport:
+    """Measure what was deployed, and return the report with the comparison."""
     say("measuring what was deployed")
-    if not steps.bench("after"):
-        return replace(report, reason="The benchmark failed: not every point could be measured."), True
+    done = steps.bench("after")
+    if done == "unknown":
+        reason = "The smoke checks passed, and the benchmark could not reach the server; its last lines say why."
+        return replace(report, outcome="not verified", reason=reason)
+    if done == "failed":
+        return replace(report, outcome="failed", reason="The benchmark failed: not every point could be measured.")
     if not measured:
         why = "nothing was deployed" if model is None else "what ran before could not be measured"
-        return replace(report, benchmark=f"The benchmark is not compared, because {why}."), False
+        return replace(report, benchmark=f"The benchmark is not compared, because {why}.")
     if model != steps.model():
-        return replace(report, benchmark="The benchmark is not compared, because the model changed."), False
+        return replace(report, benchmark="The benchmark is not compared, because the model changed.")
     verdict = steps.compare()
-    reason = verdict.reason if verdict.worse else ""
-    return replace(report, benchmark=verdict.reason, reason=reason), verdict.worse
+    report = replace(report, benchmark=verdict.reason)
+    return replace(report, outcome="failed", reason=verdict.reason) if verdict.worse else report
 
 
 def _roll_back(
@@ -123,11 +140,26 @@ def _roll_back(
         steps.up_at(good)
     except ScriptError as error:
         return _told(report, f"The roll-back to {good} failed: {error}")
-    if not steps.smoke("rolled-back"):
-        return _told(report, f"It was rolled back to {good}, and the smoke checks fail there too.")
+    checked = steps.smoke("rolled-back")
+    if checked != "passed":
+        met = "fail there too" if checked == "failed" else "could not reach the server there"
+        return _told(report, f"It was rolled back to {good}, and the smoke checks {met}.")
     return replace(
         _told(report, "It was rolled back, and the smoke checks pass."), outcome="rolled back", rolled_back_to=good
     )
+
+
+def _kept(report: DeployReport, good: str | None) -> DeployReport:
+    """Keep the commit deployed: that this machine cannot reach the server says nothing about it."""
+    stack = report.stack
+    check = f"Check it from a machine that can reach it: `python -m scripts.smoke --stack {stack}`."
+    back = (
+        f"If it fails there, roll back by hand: `git checkout {good}` and `pulumi up --stack {stack}`."
+        if good is not None and good != report.commit
+        else f"No other commit of this stack is known to be good: if it fails there, `python -m scripts.logs --stack {stack}` shows its lines."
+    )
+    kept = "Nothing was rolled back, the commit stays deployed, and it is not kept as a good one."
+    return _told(report, f"{kept} {check} {back}")
 
 
 def _told(report: DeployReport, sentence: str) -> DeployReport:

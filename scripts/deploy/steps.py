@@ -1,13 +1,14 @@
 """The steps of a deployment as other commands: `pulumi up`, the smoke checks, the quick benchmark and its comparison."""
 
 import contextlib
+import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, cast
 
 from contracts.exit_codes import ExitCode
 from contracts.labels import PRODUCT
@@ -37,6 +38,14 @@ class BenchVerdict:
     reason: str
 
 
+CheckVerdict = Literal["passed", "failed", "unknown"]
+"""`unknown`: the server could not be reached, or the check itself broke, so that it says nothing about the commit."""
+
+
+class NotVerifiedError(ScriptError):
+    """The new commit is deployed, and whether it serves is not known."""
+
+
 class DeploySteps(Protocol):
     """What a deployment does to the world."""
 
@@ -53,15 +62,18 @@ class DeploySteps(Protocol):
         ...
 
     def up(self) -> None:
-        """Deploy the settings of this checkout. Raises ScriptError, and PlanRefusedError if that is not what the plan says."""
+        """Deploy the settings of this checkout. Raises ScriptError.
+
+        Raises PlanRefusedError if that is not what the plan says, and NotVerifiedError if a rollout could not reach the new revision.
+        """
         ...
 
-    def smoke(self, name: str) -> bool:
-        """Run the smoke checks, and return whether all passed."""
+    def smoke(self, name: str) -> CheckVerdict:
+        """Run the smoke checks, and return their verdict."""
         ...
 
-    def bench(self, name: str) -> bool:
-        """Measure, and return whether every point was."""
+    def bench(self, name: str) -> CheckVerdict:
+        """Measure. Passed: every point was measured."""
         ...
 
     def compare(self) -> BenchVerdict:
@@ -78,6 +90,15 @@ class DeploySteps(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptRun:
+    """How a command of this project ended."""
+
+    code: int
+    report: Mapping[str, object]
+    """What it printed with `--json`; empty if it printed nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSteps:
     """The steps with the real engine and the commands of this project. Results lie below `out`."""
 
@@ -89,6 +110,8 @@ class EngineSteps:
     """Share by which a figure of the benchmark may get worse."""
     plan: SavedPlan | None = None
     """What `up` may do; None deploys whatever this checkout says."""
+    configure_docker: bool = False
+    """Whether Docker gets gcloud's login for the registry of a stack whose image is built."""
 
     def model(self) -> str | None:
         """Return the model that is deployed, None if the stack is not deployed."""
@@ -112,6 +135,7 @@ class EngineSteps:
     def up(self) -> None:
         """Run `pulumi up` and the roll-out, if one is set; make the stack if the backend does not know it."""
         self._take_settings()
+        self._log_in_to_registry()
         if self.plan is None:
             self._select()
             engine.change(self.stack, "up", after_failure="")
@@ -123,14 +147,20 @@ class EngineSteps:
                 engine.change(self.stack, "up", *(["--refresh"] if self.plan.refresh else []), after_failure="")
         self._roll_out()
 
-    def smoke(self, name: str) -> bool:
+    def smoke(self, name: str) -> CheckVerdict:
         """Run the smoke checks against the stack's thresholds."""
-        return self._script("smoke", "--stack", self.stack, "--junit", str(self.out / f"smoke-{name}.xml")) == 0
+        junit = str(self.out / f"smoke-{name}.xml")
+        done = self._script("smoke", "--stack", self.stack, "--junit", junit, "--json")
+        verdict = done.report.get("verdict")
+        return "passed" if verdict == "passed" else "failed" if verdict == "failed" else "unknown"
 
-    def bench(self, name: str) -> bool:
+    def bench(self, name: str) -> CheckVerdict:
         """Run the quick benchmark, each point several times."""
         folder = str(self.out / f"bench-{name}")
-        return self._script("bench", "--stack", self.stack, "--repeats", str(REPEATS), "--out", folder) == 0
+        done = self._script("bench", "--stack", self.stack, "--repeats", str(REPEATS), "--out", folder, "--json")
+        if done.report.get("ending") not in {"done", "server gone"}:
+            return "unknown"
+        return "passed" if done.code == 0 else "failed"
 
     def compare(self) -> BenchVerdict:
         """Compare the two benchmarks; a figure that is worse beyond the threshold fails."""
@@ -160,17 +190,45 @@ class EngineSteps:
         """
         with other_checkout(commit) as folder, contextlib.chdir(folder):
             self._take_settings()
+            self._log_in_to_registry()
             self._show_steps()
             engine.change(self.stack, "up", after_failure="")
             self._roll_out()
 
     def _roll_out(self) -> None:
-        """Give the requests to the new revision where `up` does not. Raises ScriptError if a check failed: the old revision serves then."""
+        """Give the requests to the new revision where `up` does not. Raises ScriptError if a check failed: the old revision serves then.
+
+        Raises NotVerifiedError if the revision could not be checked, or if the roll-out ended without a report.
+        """
         rollout = stack_outputs(self.stack).rollout
         if rollout is None or rollout.traffic is not None:
             return
-        if self._script("rollout", "--stack", self.stack) != 0:
-            raise ScriptError("`scripts.rollout` left the requests with the revision that served before, see above.")
+        done = self._script("rollout", "--stack", self.stack, "--json")
+        if done.code == 0:
+            return
+        reason = str(done.report.get("reason") or "`scripts.rollout` ended without a report, see above.")
+        if done.report.get("outcome") in {"rolled back", "failed"}:
+            raise ScriptError(f"`scripts.rollout` left the requests with the revision that served before: {reason}")
+        raise NotVerifiedError(reason)
+
+    def _log_in_to_registry(self) -> None:
+        """Let gcloud sign Docker in, if that is wanted and the stack builds its image. Raises ScriptError with gcloud's last line."""
+        if not self.configure_docker:
+            return
+        from scripts.doctor.image_build import registry_host  # noqa: PLC0415 - pydantic takes 0.2 s to load
+        from scripts.pulumi.settings import stack_settings  # noqa: PLC0415 - the same
+
+        settings = stack_settings(self.stack)
+        if settings.image.build_context is None:
+            return
+        words = ["gcloud", "auth", "configure-docker", registry_host(settings), "--quiet"]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        except OSError as error:
+            raise ScriptError(f"`{' '.join(words)}` cannot be run: {error.strerror}. Install gcloud.") from None
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise ScriptError(f"`{' '.join(words)}` failed: {last}")
 
     def _select(self) -> None:
         """Select the stack; create it if the backend does not know it."""
@@ -201,18 +259,28 @@ class EngineSteps:
         shutil.copyfile(path, folder / f"Pulumi.{self.stack}.yaml")
 
     @staticmethod
-    def _script(name: str, *arguments: str) -> int:
-        """Run a command of this project with its output on stderr, and return its exit code. Ctrl-C ends both."""
+    def _script(name: str, *arguments: str) -> ScriptRun:
+        """Run a command of this project with `--json`, its words on stderr, and return how it ended. Ctrl-C ends both."""
         done = subprocess.run(
             [sys.executable, "-m", f"scripts.{name}", *arguments],
             cwd=engine.project_folder(),
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
+            stdout=subprocess.PIPE,
+            text=True,
             check=False,
         )
         if done.returncode == ExitCode.INTERRUPTED:
             raise KeyboardInterrupt
-        return done.returncode
+        return ScriptRun(code=done.returncode, report=_report_in(done.stdout))
+
+
+def _report_in(text: str) -> Mapping[str, object]:
+    """Return the report that a command printed; empty if it printed none, as a command that broke."""
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        return {}
+    return cast("Mapping[str, object]", found) if isinstance(found, dict) else {}
 
 
 @contextlib.contextmanager

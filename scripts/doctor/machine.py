@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from scripts.doctor import image_build
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
@@ -22,8 +23,7 @@ def checks(checkup: Checkup) -> Iterator[Check]:
     yield Check(name="Pulumi", run=partial(_pulumi, checkup))
     if checkup.settings is not None and checkup.settings.tpu is not None:
         yield Check(name="gcloud", run=_gcloud)
-    if checkup.settings is not None and checkup.settings.image.build_context is not None:
-        yield Check(name="Docker", run=_docker)
+    yield from image_build.checks(checkup)
 
 
 def _gcloud() -> Sequence[Diagnosis]:
@@ -41,29 +41,6 @@ def _gcloud() -> Sequence[Diagnosis]:
     detail = "not installed; tunnels to TPU machines exist in the alpha track only"
     mend = "gcloud components install alpha"
     return (found, Diagnosis(check="gcloud alpha", state="missing", detail=detail, mend=mend))
-
-
-def _docker() -> Sequence[Diagnosis]:
-    """Return whether Docker is there and its daemon answers: `pulumi up` builds the stack's image with it."""
-    path = shutil.which("docker")
-    if path is None:
-        detail, mend = "not on PATH; `pulumi up` builds the image with it", "https://docs.docker.com/engine/install/"
-        return (Diagnosis(check="Docker", state="missing", detail=detail, mend=mend),)
-    try:
-        answer = subprocess.run(
-            [path, "version", "--format={{.Server.Version}}"],
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return (Diagnosis(check="Docker", state="cannot be told", detail="`docker version` did not answer"),)
-    if answer.returncode != 0:
-        detail = f"its daemon does not answer: {answer.stderr.strip() or 'no reason given'}"
-        return (Diagnosis(check="Docker", state="missing", detail=detail, mend="sudo systemctl start docker"),)
-    return (Diagnosis(check="Docker", state="ok", detail=f"version {answer.stdout.strip()}"),)
 
 
 def _components(path: str) -> dict[str, str] | None:

@@ -13,7 +13,7 @@ from scripts.bench.progress import reporter_for_stderr
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results
 from scripts.bench.sweep import run_sweep, seed_of
-from scripts.client.access import IdTokenSource, ServerAccess, open_stack_access
+from scripts.client.access import AccessError, IdTokenSource, ServerAccess, open_stack_access
 from scripts.errors import ScriptError
 from scripts.rollout.decisions import Measured
 from scripts.smoke.run import run_smoke
@@ -28,11 +28,11 @@ class Gates(Protocol):
     """How a revision is checked."""
 
     def smoke(self, url: str) -> str:
-        """Run the smoke checks, and return what failed as a sentence; empty if nothing did."""
+        """Run the smoke checks, and return what failed as a sentence; empty if nothing did. Raises AccessError if they could not be made."""
         ...
 
     def measure(self, url: str, requests: int) -> Measured:
-        """Run the short benchmark. Raises ScriptError if there are no figures."""
+        """Run the short benchmark. Raises ScriptError if there are no figures, and AccessError if the server could not be reached."""
         ...
 
 
@@ -54,6 +54,8 @@ class TagGates:
             report = run_smoke(self._at(access, url), stack_target(self.stack, self.outputs), self.say)
         if report.interrupted:
             raise KeyboardInterrupt
+        if report.verdict == "unreachable":
+            raise AccessError("; ".join(check.outcome.detail for check in report.unreached))
         if report.passed:
             return ""
         failed = [f"{check.name}: {check.outcome.measured} {check.outcome.detail}".strip() for check in report.failed]
@@ -82,8 +84,8 @@ class TagGates:
             if outcome.ending == "interrupted":
                 raise KeyboardInterrupt
             results = read_results(settings.out) if outcome.stored else []
-        if outcome.ending == "client failed":
-            raise ScriptError(f"The benchmark of {url} failed on this machine: {outcome.detail}.")
+        if outcome.ending in {"client failed", "unreachable"}:
+            raise AccessError(f"the benchmark of {url} failed on this machine: {outcome.detail}.")
         if not results:
             raise ScriptError(f"The benchmark of {url} has no figures: {outcome.detail}.")
         return _measured(results[-1])

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from contracts.exit_codes import ExitCode
 from contracts.outputs import RolloutPlan
 from contracts.service_traffic import ALL, LAST_TAG, NEXT_TAG, Service, is_ready, serving_shares, short_name, tag_urls
+from scripts.client.access import AccessError
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.rollout.decisions import (
     Measured,
@@ -21,7 +22,8 @@ from scripts.rollout.decisions import (
 from scripts.rollout.gates import Gates
 from scripts.rollout.service import ServiceAtGoogle
 
-Outcome = Literal["rolled out", "rolled back", "gone back", "nothing to do", "failed"]
+Outcome = Literal["rolled out", "rolled back", "not verified", "gone back", "nothing to do", "failed"]
+"""`not verified`: the new revision could not be reached for its check, so that the old one has the requests; nothing is known against the new one."""
 _GOOD: frozenset[Outcome] = frozenset({"rolled out", "gone back", "nothing to do"})
 
 
@@ -32,6 +34,8 @@ class Gate:
     share: int
     fault: str
     """Empty if it passed."""
+    checked: bool = True
+    """Whether the revision was reached: if not, the fault is not the revision's."""
     measured: Measured | None = None
 
 
@@ -132,10 +136,13 @@ class Rollout:
     def _gate(self, service: Service, share: int, progress: "Progress", *, smoke: bool) -> str:
         """Check the new revision, keep the result, and return what is wrong with it; empty if nothing is.
 
-        A check that cannot be made is a fault: a revision that does not answer must not keep its requests.
+        A check that cannot be made is a fault: a revision that does not answer must not keep its requests. If this machine cannot reach
+        Google or may not call the service, the gate is not `checked`.
         """
         try:
             gate = self._checked(service, share, progress, smoke=smoke)
+        except AccessError as error:
+            gate = Gate(share=share, fault=f"It could not be reached: {error}", checked=False)
         except ScriptError as error:
             gate = Gate(share=share, fault=f"It could not be checked: {error}")
         progress.gates.append(gate)
@@ -168,10 +175,14 @@ class Rollout:
         self.say(f"going back to {old}: {fault}")
         service = self.service.shift(service, whole(old))
         self.refresh()
-        share = progress.gates[-1].share
-        reason = (
-            f"Revision {new} failed its check at {share} % of the requests. {fault} All requests go to {old} again."
-        )
+        last = progress.gates[-1]
+        if not last.checked:
+            reason = (
+                f"Revision {new} could not be checked at {last.share} % of the requests, so that {old} has all of them. {fault} "
+                f"When this machine reaches the service, `python -m scripts.rollout --stack {self.stack}` continues."
+            )
+            return self._report(service, "not verified", new, reason, progress=progress)
+        reason = f"Revision {new} failed its check at {last.share} % of the requests. {fault} All requests go to {old} again."
         return self._report(service, "rolled back", new, reason, progress=progress)
 
     def _finish(self, service: Service, state: RolloutState, progress: "Progress", outcome: Outcome) -> RolloutReport:

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
+from scripts.client.access import API_KEY_VARIABLE
 from scripts.client.events import as_mapping, first_message, parse_usage, served_models
 from scripts.client.metrics import PROCESS_START, Scrape
 from scripts.client.openai import ServerAnswer, UnreachableError, chat_body
+from scripts.client.reach import not_reached
 from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, failed, judged, passed
+from scripts.smoke.results import Outcome, failed, judged, passed, unknown
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
-"""IAM changes take effect within one or two minutes. A refusal may last this long."""
+"""IAM changes take effect within one or two minutes. A refusal may last this long, and so may a lost network."""
 FAILURE_PERIOD_S: Final = 10.0
 """Time between two questions whether the server has failed for good."""
 HEALTH_PROBES: Final = 8
@@ -31,53 +33,68 @@ MIN_EVENTS: Final = 2
 
 
 async def ready(context: CheckContext) -> Outcome:
-    """Wait until /health answers 200, within the start-up budget. A server that has failed for good is not waited for."""
+    """Wait until /health answers 200, within the start-up budget. A server that has failed for good is not waited for.
+
+    The result is unknown if the server could not be reached for ACCESS_GRACE_S, or at the end: that is not a fault of the server.
+    """
     budget_s = context.target.thresholds.startup_budget_s
+    wanted = f"ready <= {budget_s:.0f} s"
     start_s = asked_s = time.monotonic()
     asked_s -= FAILURE_PERIOD_S
-    last, pause_s, refused_since_s, next_line_s = "nothing yet", 0.25, None, start_s + 2
+    last, unreached, pause_s, unreached_since_s, next_line_s = "nothing yet", "", 0.25, None, start_s + 2
     while True:
         elapsed_s = time.monotonic() - start_s
         left_s = budget_s - elapsed_s
         if left_s <= 0:
-            return failed(
-                f"not ready after {elapsed_s:.0f} s",
-                wanted=f"<= {budget_s:.0f} s",
-                detail=f"the last answer of /health was: {last}. See the server's log, or raise smoke.startupBudget.",
-                values={"ready_s": None, "budget_s": budget_s},
-            )
-        try:
-            answer = await context.client.get("/health", limit_s=min(PROBE_LIMIT_S, max(left_s, 0.1)))
-        except UnreachableError as error:
-            last = str(error)
-            refused_since_s = None
-        else:
-            if answer.status == HTTPStatus.OK:
-                return await _is_ready(context, answer, time.monotonic() - start_s)
-            last = f"{answer.status} {answer.message}"
-            now_s = time.monotonic()
-            refused_since_s = (refused_since_s or now_s) if answer.status in {401, 403} else None
-            if refused_since_s is not None and now_s - refused_since_s > ACCESS_GRACE_S:
-                return failed(
-                    f"refused with {answer.status} for {ACCESS_GRACE_S:.0f} s",
-                    wanted=f"ready <= {budget_s:.0f} s",
-                    detail="the account may not call the server: give it roles/run.invoker, or set OPENAI_API_KEY.",
-                )
-        if time.monotonic() - asked_s >= FAILURE_PERIOD_S:
-            asked_s = time.monotonic()
+            return unknown(unreached, wanted=wanted) if unreached else _late(elapsed_s, budget_s, last)
+        answer = await _probed(context, min(PROBE_LIMIT_S, max(left_s, 0.1)))
+        if isinstance(answer, ServerAnswer) and answer.status == HTTPStatus.OK:
+            return await _is_ready(context, answer, time.monotonic() - start_s)
+        now_s = time.monotonic()
+        last, unreached = _met(context, answer)
+        unreached_since_s = (unreached_since_s or now_s) if unreached else None
+        if unreached_since_s is not None and (
+            now_s - unreached_since_s > ACCESS_GRACE_S or not context.access.is_open()
+        ):
+            return unknown(unreached, wanted=wanted)
+        if now_s - asked_s >= FAILURE_PERIOD_S:
+            asked_s = now_s
             failure = await _failure(context)
             if failure:
-                return failed(
-                    "failed",
-                    wanted=f"ready <= {budget_s:.0f} s",
-                    detail=failure,
-                    values={"ready_s": None, "budget_s": budget_s},
-                )
+                return failed("failed", wanted=wanted, detail=failure, values={"ready_s": None, "budget_s": budget_s})
         if time.monotonic() >= next_line_s:
             context.say(f"waiting for readiness, {elapsed_s:.0f} s of {budget_s:.0f} s: {last}")
             next_line_s = time.monotonic() + 5
         await asyncio.sleep(min(pause_s, max(left_s, 0)))
         pause_s = min(pause_s * 1.5, 3.0)
+
+
+async def _probed(context: CheckContext, limit_s: float) -> ServerAnswer | UnreachableError:
+    try:
+        return await context.client.get("/health", limit_s=limit_s)
+    except UnreachableError as error:
+        return error
+
+
+def _met(context: CheckContext, answer: ServerAnswer | UnreachableError) -> tuple[str, str]:
+    """Return what a probe met, and why that says nothing about the server; the second is empty if it does."""
+    if isinstance(answer, UnreachableError):
+        return str(answer), not_reached(context.access, answer)
+    said = f"{answer.status} {answer.message}"
+    if answer.status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return said, ""
+    return said, (
+        f"the caller is refused with {answer.status}: grant its account roles/run.invoker on the service, or set {API_KEY_VARIABLE}."
+    )
+
+
+def _late(elapsed_s: float, budget_s: float, last: str) -> Outcome:
+    return failed(
+        f"not ready after {elapsed_s:.0f} s",
+        wanted=f"<= {budget_s:.0f} s",
+        detail=f"the last answer of /health was: {last}. See the server's log, or raise smoke.startupBudget.",
+        values={"ready_s": None, "budget_s": budget_s},
+    )
 
 
 async def _failure(context: CheckContext) -> str | None:

@@ -14,7 +14,20 @@ from scripts.cli.tables import console, table
 from scripts.errors import CommandRefusedError
 from scripts.smoke.results import SCHEMA_VERSION, CheckResult, SmokeReport
 
-_COLOURS: Final = {"passed": "green", "failed": "bold red", "warned": "yellow", "skipped": "dim", "not run": "dim"}
+_COLOURS: Final = {
+    "passed": "green",
+    "failed": "bold red",
+    "unknown": "bold yellow",
+    "warned": "yellow",
+    "skipped": "dim",
+    "not run": "dim",
+}
+_HEADS: Final = {
+    "passed": "smoke passed",
+    "failed": "smoke FAILED",
+    "unreachable": "smoke: the server cannot be reached, which says nothing about the server",
+    "interrupted": "interrupted",
+}
 SIMULATED_NOTE: Final = (
     "The server is SIMULATED: its answers test this project, and its speed says nothing about real hardware."
 )
@@ -24,8 +37,7 @@ def summary(report: SmokeReport) -> str:
     """Return the result as one line."""
     counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLOURS}
     parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    head = "interrupted" if report.interrupted else ("smoke passed" if report.passed else "smoke FAILED")
-    return f"{head}: {parts}, {report.elapsed_s:.1f} s"
+    return f"{_HEADS[report.verdict]}: {parts}, {report.elapsed_s:.1f} s"
 
 
 def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
@@ -61,7 +73,12 @@ def to_json(report: SmokeReport) -> dict[str, Any]:
     checks = [
         {"name": check.name, **asdict(check.outcome), "elapsed_s": round(check.elapsed_s, 3)} for check in report.checks
     ]
-    figures = {"passed": report.passed, "elapsed_s": round(report.elapsed_s, 3), "checks": checks}
+    figures = {
+        "verdict": report.verdict,
+        "passed": report.passed,
+        "elapsed_s": round(report.elapsed_s, 3),
+        "checks": checks,
+    }
     return {"schema_version": SCHEMA_VERSION, **asdict(report), **figures}
 
 
@@ -73,7 +90,7 @@ def to_junit(report: SmokeReport) -> str:
         name=f"smoke {report.stack or report.url}",
         tests=str(len(report.checks)),
         failures=str(counts["failed"]),
-        errors="0",
+        errors=str(counts["unknown"]),
         skipped=str(counts["skipped"] + counts["not run"]),
         time=f"{report.elapsed_s:.3f}",
     )
@@ -96,6 +113,8 @@ def _case(suite: ET.Element, report: SmokeReport, check: CheckResult) -> None:
     message = _printable(f"measured {outcome.measured}; wanted {outcome.wanted}; {outcome.detail}")
     if outcome.verdict == "failed":
         ET.SubElement(case, "failure", message=message)
+    elif outcome.verdict == "unknown":
+        ET.SubElement(case, "error", message=message)
     elif outcome.verdict in {"skipped", "not run"}:
         ET.SubElement(case, "skipped", message=_printable(outcome.detail))
     else:

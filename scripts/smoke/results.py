@@ -7,7 +7,9 @@ from typing import Final, Literal
 from contracts.exit_codes import ExitCode
 
 Values = Mapping[str, float | int | str | bool | None]
-Verdict = Literal["passed", "failed", "warned", "skipped", "not run"]
+Verdict = Literal["passed", "failed", "unknown", "warned", "skipped", "not run"]
+"""`unknown`: the check could not reach the server, so it says nothing about the server."""
+ReportVerdict = Literal["passed", "failed", "unreachable", "interrupted"]
 SCHEMA_VERSION: Final = 1
 
 
@@ -31,6 +33,11 @@ def passed(measured: str, *, wanted: str = "", values: Values | None = None) -> 
 def failed(measured: str, *, wanted: str = "", detail: str = "", values: Values | None = None) -> Outcome:
     """Return the result of a check that failed."""
     return Outcome(verdict="failed", measured=measured, wanted=wanted, detail=detail, values=values or {})
+
+
+def unknown(detail: str, *, wanted: str = "") -> Outcome:
+    """Return the result of a check that could not reach the server."""
+    return Outcome(verdict="unknown", measured="not reached", wanted=wanted, detail=detail)
 
 
 def judged(measured: str, faults: str, *, wanted: str = "", detail: str = "", values: Values | None = None) -> Outcome:
@@ -80,11 +87,31 @@ class SmokeReport:
     def passed(self) -> bool:
         """Whether no check failed and every check ran."""
         verdicts = {check.outcome.verdict for check in self.checks}
-        return bool(self.checks) and not self.interrupted and not verdicts & {"failed", "not run"}
+        return bool(self.checks) and not self.interrupted and not verdicts & {"failed", "unknown", "not run"}
+
+    @property
+    def unreached(self) -> tuple[CheckResult, ...]:
+        """Checks that could not reach the server."""
+        return tuple(check for check in self.checks if check.outcome.verdict == "unknown")
+
+    @property
+    def verdict(self) -> ReportVerdict:
+        """What the run says about the server. `unreachable`: no check failed, and at least one could not be made."""
+        if self.interrupted:
+            return "interrupted"
+        if self.failed or not self.unreached:
+            return "passed" if self.passed else "failed"
+        return "unreachable"
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code of the command."""
-        if self.interrupted:
-            return ExitCode.INTERRUPTED
-        return ExitCode.DONE if self.passed else ExitCode.FAILED
+        """Exit code of the command. A server that was not reached is not a server that failed."""
+        return _EXIT_CODES[self.verdict]
+
+
+_EXIT_CODES: Final[Mapping[ReportVerdict, ExitCode]] = {
+    "passed": ExitCode.DONE,
+    "failed": ExitCode.FAILED,
+    "unreachable": ExitCode.REFUSED,
+    "interrupted": ExitCode.INTERRUPTED,
+}

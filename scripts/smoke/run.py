@@ -8,9 +8,10 @@ from typing import Final
 
 from scripts.client.access import AccessError, ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError
+from scripts.client.reach import not_reached
 from scripts.smoke import checks_basic, checks_features, checks_operations, checks_plan, checks_speed
 from scripts.smoke.context import Check, CheckContext, Say
-from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed
+from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed, unknown
 from scripts.smoke.target import SmokeTarget
 
 READY_SLACK_S: Final = 20.0
@@ -73,7 +74,7 @@ def run_smoke(
         interrupted = True
     done = {result.name for result in known.results}
     left = [check.name for check in checks if check.name not in done]
-    reason = "interrupted" if interrupted else "an earlier check failed, and all others need it"
+    reason = "interrupted" if interrupted else "an earlier check did not pass, and all others need it"
     rest = [
         CheckResult(name=name, outcome=Outcome(verdict="not run", measured="", detail=reason), elapsed_s=0.0)
         for name in left
@@ -100,7 +101,7 @@ async def _run_all(
             known.results.append(result)
             context.values[check.name] = result.outcome.values
             known.simulated = context.simulated
-            if check.needed and result.outcome.verdict == "failed":
+            if check.needed and result.outcome.verdict in {"failed", "unknown"}:
                 return
 
 
@@ -113,7 +114,8 @@ async def _run_one(check: Check, context: CheckContext) -> CheckResult:
     except TimeoutError:
         outcome = failed(f"no end after {limit_s:.0f} s", wanted="an end", detail="the check reached its time limit.")
     except (ServerError, AccessError) as error:
-        outcome = failed("no usable answer", detail=str(error))
+        reason = not_reached(context.access, error)
+        outcome = unknown(reason) if reason else failed("no usable answer", detail=str(error))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         # An answer of 200 that does not have the API's shape is the server's fault, not a reason to stop.
         outcome = failed("an answer of the wrong shape", detail=f"{type(error).__name__}: {error}")

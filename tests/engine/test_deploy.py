@@ -45,6 +45,28 @@ def good_commit(workspace):
     return workspace.pulumi("stack", "tag", "get", "gemma-serving:good-commit", "--stack", STACK).out.strip()
 
 
+def post(workspace, path, body):
+    url = f"{workspace.environment['LOCALCLOUD_URL']}/{path}"
+    answer = requests.post(url, json=body, headers=workspace.identity, timeout=20)
+    assert answer.ok, answer.text
+    return answer.json()
+
+
+def grant(workspace, account_id, roles):
+    """Make a service account with roles on the project, wait until they take effect, and return its address."""
+    account, project = (
+        f"{account_id}@local-project.iam.gserviceaccount.com",
+        "cloudresourcemanager/v1/projects/local-project",
+    )
+    post(workspace, "iam/v1/projects/local-project/serviceAccounts", {"accountId": account_id})
+    policy = post(workspace, f"{project}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}})
+    bindings = [{"role": role, "members": [f"serviceAccount:{account}"]} for role in roles]
+    changed = {**policy, "version": 3, "bindings": [*policy.get("bindings", []), *bindings]}
+    post(workspace, f"{project}:setIamPolicy", {"policy": changed})
+    workspace.advance(600)
+    return account
+
+
 @pytest.fixture(scope="module")
 def deployed(workspace):
     """The stack, deployed by its first commit."""
@@ -61,6 +83,28 @@ def deployed(workspace):
 
 
 def test_a_commit_that_passes_is_kept_as_the_last_good_one(workspace, deployed):
+    assert good_commit(workspace) == deployed
+
+
+def test_a_tunnel_that_gcloud_refuses_keeps_the_commit_and_rolls_nothing_back(workspace, deployed, tmp_path):
+    """The credential of a job on GitHub, without the variable with which deploy.yml makes gcloud impersonate the account."""
+    account = "ci-deploy@local-project.iam.gserviceaccount.com"
+    url = f"https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/{account}:generateAccessToken"
+    credentials = tmp_path / "gha-creds-1.json"
+    credentials.write_text(json.dumps({"type": "external_account", "service_account_impersonation_url": url}))
+    grant(workspace, "ci-deploy", ("roles/tpu.admin", "roles/compute.viewer"))
+    unverified = commit(workspace, "not verified")
+    found = workspace.script(
+        "deploy",
+        *("--stack", STACK, "--no-bench", "--out", "out-unverified", "--json"),
+        environment={"CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE": str(credentials)},
+        expect=1,
+        limit_s=DEPLOY_LIMIT_S,
+    )
+    assert (found.json["outcome"], found.json["commit"]) == ("not verified", unverified)
+    assert "before it opened" in found.err
+    assert "ERROR: gcloud crashed (AttributeError)" in found.err
+    assert f"`git checkout {deployed}`" in found.json["reason"]
     assert good_commit(workspace) == deployed
 
 
@@ -108,25 +152,10 @@ def test_the_engine_agrees_with_what_the_comment_says_of_the_capacity(workspace,
 def test_the_roles_of_the_preview_account_are_enough_to_look_and_not_to_change(workspace, deployed, tmp_path):
     """The roles of docs/ci.md."""
     git(workspace, "checkout", "--quiet", deployed, "--", ".")
-    base = workspace.environment["LOCALCLOUD_URL"]
-
-    def post(path, body):
-        answer = requests.post(f"{base}/{path}", json=body, headers=workspace.identity, timeout=20)
-        assert answer.ok, answer.text
-        return answer.json()
-
-    account = "ci-preview@local-project.iam.gserviceaccount.com"
-    project = "cloudresourcemanager/v1/projects/local-project"
-    roles = ("roles/viewer", "roles/iam.securityReviewer", "roles/storage.objectViewer")
-    post("iam/v1/projects/local-project/serviceAccounts", {"accountId": "ci-preview"})
-    policy = post(f"{project}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}})
-    bindings = [{"role": role, "members": [f"serviceAccount:{account}"]} for role in roles]
-    post(
-        f"{project}:setIamPolicy",
-        {"policy": {**policy, "version": 3, "bindings": [*policy.get("bindings", []), *bindings]}},
+    account = grant(
+        workspace, "ci-preview", ("roles/viewer", "roles/iam.securityReviewer", "roles/storage.objectViewer")
     )
-    workspace.advance(600)
-    token = post("admin/tokens", {"email": account})["accessToken"]
+    token = post(workspace, "admin/tokens", {"email": account})["accessToken"]
     reader = {"GOOGLE_OAUTH_ACCESS_TOKEN": token, "GOOGLE_APPLICATION_CREDENTIALS": ""}
     workspace.script("preview", "run", "--stack", STACK, "--out", tmp_path, environment=reader)
     workspace.script("drift", "--stack", STACK, environment=reader)

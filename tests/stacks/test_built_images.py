@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from planning.images import built_images
+from planning.overheads import IMAGE_ON_DISK_GIB
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [ROOT / str(image.build_context) for image in built_images("tpu").values()]
@@ -74,3 +76,53 @@ def test_the_build_stops_at_what_the_base_lacks(tmp_path: Path, requires: tuple[
 
 def test_the_check_does_nothing_when_it_is_imported():
     assert "unmet" in runpy.run_path(str(CHECK))
+
+
+def build(folder: Path, *words: str, free_gib: int = 100) -> "subprocess.CompletedProcess[str]":
+    """Run images/build.sh with a docker that prints its words, and a disk with so much room."""
+    commands = {
+        "docker": f'if [ "$1" = info ]; then echo {folder}; else printf "%s\\n" "$@"; fi',
+        "df": f'printf "head\\n/dev/x 1 1 {free_gib * 2**20} 1%% /\\n"',
+    }
+    for name, script in commands.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return subprocess.run(
+        ["sh", str(ROOT / "images" / "build.sh"), *words],
+        env={"PATH": f"{folder}:/usr/local/bin:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("name", built_images("tpu"))
+def test_each_image_is_built_on_its_base_for_the_platform_of_the_servers_and_not_pushed(tmp_path: Path, name: str):
+    image = built_images("tpu")[name]
+    done = build(tmp_path, name)
+    assert done.returncode == 0, done.stderr
+    base = f"BASE_IMAGE={image.repository}@{image.digest}"
+    platform = ["buildx", "build", "--platform", "linux/amd64", "--build-arg", base]
+    assert done.stdout.splitlines() == [*platform, "--output", "type=cacheonly", image.build_context]
+
+
+def test_a_build_that_the_disk_has_no_room_for_is_not_begun(tmp_path: Path):
+    least = IMAGE_ON_DISK_GIB[1]
+    done = build(tmp_path, "vllm-tpu-w4a16", free_gib=least - 1)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"has {least - 1} GiB free" in done.stderr
+    assert build(tmp_path, "vllm-tpu-w4a16", free_gib=least).returncode == 0
+
+
+@pytest.mark.parametrize("words", [(), ("vllm-tpu",), ("nothing",)])
+def test_what_is_no_image_to_build_is_refused(tmp_path: Path, words: tuple[str, ...]):
+    done = build(tmp_path, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "name a folder of images/" in done.stderr
+
+
+def test_the_nightly_workflow_builds_every_image():
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())["jobs"]["images"]
+    assert set(job["strategy"]["matrix"]["image"]) == set(built_images("tpu")) | set(built_images("cuda"))
+    assert "push" not in str([step.get("run") for step in job["steps"]])

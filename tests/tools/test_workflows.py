@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,14 +13,10 @@ import yaml
 from scripts.doctor import permissions
 from stacks.tpu import TUNNEL_ROLES
 from tests.localcloud import gcloud_commands
+from tests.tools.ci_page import GITHUB, PAGE, ROOT, WORKFLOWS, account_roles, page_commands
 
-ROOT = Path(__file__).resolve().parents[2]
-GITHUB = ROOT / ".github"
-WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in sorted((GITHUB / "workflows").glob("*.yml"))}
 ACTIONS = {path.parent.name: yaml.safe_load(path.read_text()) for path in (GITHUB / "actions").glob("*/action.yml")}
-PAGE = (ROOT / "docs" / "ci.md").read_text()
 PARSED = Path(__file__).parents[1] / "fixtures" / "gcloud" / "ci.txt"
-IDENTITY = {"PROJECT": "my-project", "REPOSITORY": "my-org/gemma-serving", "REPOSITORY_ID": "987654321"}
 WRITES = {"deploy.yml": "deploy", "teardown.yml": "teardown"}
 
 
@@ -163,14 +161,6 @@ def test_the_page_names_every_variable_secret_and_environment():
     assert all(f"`{name}`" in PAGE for name in WORKFLOWS if name != "set-up.yml")
 
 
-def page_commands():
-    """The gcloud commands of the page as a shell would run them: variables set, loops unrolled."""
-    script = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1:])
-    shell = 'gcloud() { for word in "$@"; do printf \'%s\\n\' "$word"; done; echo END; }\n'
-    done = subprocess.run(["sh", "-eu", "-c", shell + script], capture_output=True, text=True, check=True, timeout=20)
-    return [block.splitlines() for block in done.stdout.split("END\n") if block]
-
-
 def test_the_parser_of_gcloud_knows_every_command_of_the_page(tmp_path):
     commands, gcloud = page_commands(), gcloud_commands.installed()
     assert len(commands) > 40
@@ -183,48 +173,6 @@ def test_the_parser_of_gcloud_knows_every_command_of_the_page(tmp_path):
             PARSED.write_text("".join("\n".join(command) + "\nEND\n" for command in commands))
             recorded = PARSED.read_text().split("END\n")[:-1]
     assert [block.splitlines() for block in recorded] == commands, "UPDATE_GOLDEN=1, where gcloud is installed"
-
-
-def accepted(**claims):
-    """Whether the condition of the page accepts a token: the operators of CEL that it uses, in the words of Python."""
-    (text,) = [word for command in page_commands() for word in command if word.startswith("--attribute-condition=")]
-    expression = text.partition("=")[2].replace("&&", " and ").replace("||", " or ")
-    names = re.findall(r"assertion\.(\w+)", expression)
-    expression = re.sub(r"assertion\.(\w+)", r"\1", expression)
-    return eval(expression, {"__builtins__": {}}, {name: claims[name] for name in names})  # noqa: S307 - text of our own page
-
-
-@pytest.mark.parametrize(
-    ("repository_id", "ref", "subject", "expected"),
-    [
-        ("987654321", "refs/heads/main", "ref:refs/heads/main", True),
-        ("987654321", "refs/heads/main", "environment:deploy", True),
-        ("987654321", "refs/heads/main", "environment:teardown", True),
-        ("987654321", "refs/pull/1/merge", "pull_request", True),
-        ("987654321", "refs/heads/branch", "environment:preview", True),
-        ("987654321", "refs/heads/branch", "environment:plan", True),
-        ("987654321", "refs/heads/branch", "environment:deploy", False),
-        ("987654321", "refs/heads/branch", "environment:teardown", False),
-        ("987654321", "refs/heads/branch", "ref:refs/heads/branch", False),
-        ("1", "refs/heads/main", "environment:deploy", False),
-        ("1", "refs/pull/1/merge", "pull_request", False),
-    ],
-)
-def test_the_condition_of_the_provider_accepts_this_repository_and_its_main_branch(
-    repository_id, ref, subject, expected
-):
-    claims = {"repository_id": repository_id, "ref": ref, "sub": f"repo:{IDENTITY['REPOSITORY']}:{subject}"}
-    assert accepted(**claims) is expected
-
-
-def account_roles(account):
-    return {
-        word.removeprefix("--role=")
-        for command in page_commands()
-        if command[:2] == ["projects", "add-iam-policy-binding"] and any(f":{account}@" in word for word in command)
-        for word in command
-        if word.startswith("--role=")
-    }
 
 
 def test_the_account_that_deploys_has_the_roles_that_the_doctor_asks_for_and_those_of_the_tunnel():
@@ -247,15 +195,30 @@ def test_the_account_that_previews_can_change_nothing_and_the_one_that_deletes_c
     assert not {"roles/iam.serviceAccountUser", "roles/serviceusage.serviceUsageAdmin"} & deletes
 
 
-def test_each_account_is_used_by_the_subjects_of_its_jobs_only():
-    found = {}
-    for command in page_commands():
-        member = next((word for word in command if word.startswith("--member=principal://")), None)
-        if member is not None:
-            account = command[3].partition("@")[0]
-            found.setdefault(account, set()).add(member.partition(f"repo:{IDENTITY['REPOSITORY']}:")[2])
-    assert found == {
-        "ci-preview": {"pull_request", "ref:refs/heads/main", "environment:plan"},
-        "ci-deploy": {"environment:deploy", "environment:preview"},
-        "ci-teardown": {"environment:teardown"},
-    }
+def test_the_environment_of_another_runner_runs_with_the_python_of_this_one(tmp_path):
+    """The runner that packed it had another patch version in its tool cache; the links and pyvenv.cfg name that one."""
+
+    def tool_cache(version):
+        folder = tmp_path / version / "bin"
+        folder.mkdir(parents=True)
+        (folder / "python").symlink_to(sys._base_executable)
+        return folder
+
+    packed, present = tool_cache("3.12.1"), tool_cache("3.12.2")
+    subprocess.run([packed / "python", "-m", "venv", "--without-pip", ".venv"], cwd=tmp_path, check=True, timeout=120)
+    shutil.rmtree(packed.parent)
+    python = tmp_path / ".venv" / "bin" / "python"
+    assert not python.exists()
+    (step,) = (
+        step for step in ACTIONS["unpack"]["runs"]["steps"] if step.get("name") == "Use the Python of this runner"
+    )
+    environment = {"PATH": f"{present}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-eu", "-c", step["run"]], cwd=tmp_path, env=environment, check=True, timeout=120)
+    code = "import sys, json; print(sys.prefix)"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == str(tmp_path / ".venv")
+    assert str(packed) not in (tmp_path / ".venv" / "pyvenv.cfg").read_text()
+
+
+def test_no_step_names_a_version_of_the_tool_cache():
+    assert [name for name, step in steps() if re.search(r"hostedtoolcache/Python", str(step))] == []

@@ -5,7 +5,8 @@ Commands: `alpha compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-throug
 `auth print-identity-token [--audiences=]`, `auth print-access-token`, `config get account`, `version` (as JSON), and what an owner
 does to a project (`gcloud_project`), and the deletions of `gcloud_deletes`.
 
-Commands run as the local cloud's operator, or as the account of `--account=EMAIL` or CLOUDSDK_CORE_ACCOUNT.
+Commands run as the local cloud's operator, or as the account of `--account=EMAIL` or CLOUDSDK_CORE_ACCOUNT, or as that of a federation or
+an impersonation (`gcloud_login`).
 A tunnel makes the calls of the real gcloud in the same order, so that a missing permission shows at the same step
 (googlecloudsdk/command_lib/compute/tpus/tpu_vm/ssh.py of SDK 528: PrepareNodeForSSH, AddSSHKeyIfNeeded, AttemptRunWithRetries;
 command_lib/util/ssh/ssh.py: GetOsloginState).
@@ -25,10 +26,11 @@ import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from localcloud.running.shims import OPERATOR_TOKEN, gcloud_deletes, gcloud_project
+from localcloud.running.shims import OPERATOR_TOKEN, gcloud_deletes, gcloud_login, gcloud_project
+from localcloud.running.shims.gcloud_login import Login, LoginError
 
 _NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in; it knows tunnels to TPU machines, tokens, deletions, and what mends a project."
 _GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
@@ -54,7 +56,6 @@ This command is available in one or more alternate release tracks.  Try:
 _SSH_KEYS: Final = "ssh-keys"
 """The key of a node's metadata in which gcloud keeps public SSH keys, one in each line."""
 _OS_LOGIN: Final = "enable-oslogin"
-_ACCOUNT: Final = "CLOUDSDK_CORE_ACCOUNT"
 _LIMIT_S: Final = 30.0
 _VERSION: Final = {"Google Cloud SDK": "528.0.0", "alpha": "2025.06.20", "beta": "2025.06.20", "core": "2025.06.20"}
 """What `gcloud version --format=json` of the modelled release prints, without components that are not simulated."""
@@ -76,6 +77,10 @@ class RefusedError(CommandError):
         super().__init__(message, 2)
 
 
+class CrashError(CommandError):
+    """An error of gcloud itself; the message is gcloud's own, after `ERROR: `."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelRequest:
     """A forward of a local port to a port of a node."""
@@ -85,7 +90,7 @@ class TunnelRequest:
     local_port: int
     remote_port: int
     account: str = ""
-    """Who opens it; empty for the operator."""
+    """The account of `--account`; empty for that of the environment."""
 
 
 def _base_url() -> str:
@@ -148,7 +153,7 @@ def parse_tunnel(words: Sequence[str], *, to_instance: bool = False) -> TunnelRe
         local_host=forward["host"] or "127.0.0.1",
         local_port=int(forward["local"]),
         remote_port=int(forward["remote"]),
-        account=options.get("account") or os.environ.get(_ACCOUNT, ""),
+        account=options.get("account", ""),
     )
 
 
@@ -159,7 +164,7 @@ def _ask_admin(path: str, *, body: dict[str, Any] | None = None) -> dict[str, An
 
 
 async def _run_tunnel(tunnel: TunnelRequest) -> int:
-    log_in(tunnel.node, tunnel.account)
+    log_in(tunnel.node, _login(tunnel.account))
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -180,12 +185,20 @@ async def _run_tunnel(tunnel: TunnelRequest) -> int:
     return 0 if not stopped.is_set() else 130
 
 
-def log_in(node: str, account: str) -> None:
+def _login(account: str) -> Login:
+    try:
+        return gcloud_login.current(account, _ask, _ask_admin)
+    except LoginError as error:
+        raise CommandError(str(error)) from None
+
+
+def log_in(node: str, login: Login) -> None:
     """Make the calls of a connection up to the login. Raises CommandError at the first that is refused."""
+    account = login.account
     issued = _ask_admin("/admin/tokens", body={"email": account} if account else {})
     token, account = str(issued["accessToken"]), str(issued.get("email", account))
     if "/instances/" in node:
-        _log_in_to_instance(node, account, token)
+        _log_in_to_instance(node, replace(login, account=account), token)
         return
     path, user = f"/tpu/v2alpha1/{node}", getpass.getuser()
     metadata: dict[str, str] = _ask(path, token=token).get("metadata") or {}
@@ -195,6 +208,8 @@ def log_in(node: str, account: str) -> None:
         _ask(f"/compute/compute/v1/projects/{project}", token=token).get("commonInstanceMetadata") or {}
     )
     if metadata.get(_OS_LOGIN, "").upper() == "TRUE":
+        if login.third_party:
+            raise CrashError(gcloud_login.NO_INSTANCE)
         user = _os_login(account, project, public_key, token)
     key = f"{user}:{public_key} {user}@localcloud"
     if not any(item["key"] == _SSH_KEYS and key in item["value"] for item in shared.get("items", [])):
@@ -202,7 +217,7 @@ def log_in(node: str, account: str) -> None:
     _ask_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': account})}")
 
 
-def _log_in_to_instance(node: str, account: str, token: str) -> None:
+def _log_in_to_instance(node: str, login: Login, token: str) -> None:
     """Make the calls of `gcloud compute ssh`: the instance, the project, and with OS Login the user's profile (SDK 528: ssh_utils.py)."""
     found: dict[str, Any] = _ask(f"/compute/compute/v1/{node}", token=token).get("metadata") or {}
     metadata = {str(item["key"]): str(item.get("value") or "") for item in found.get("items") or ()}
@@ -210,8 +225,10 @@ def _log_in_to_instance(node: str, account: str, token: str) -> None:
     _ask(f"/compute/compute/v1/projects/{project}", token=token)
     if metadata.get(_OS_LOGIN, "").upper() != "TRUE":
         raise CommandError("the stand-in logs in to instances with OS Login only (metadata enable-oslogin).", 2)
-    _os_login(account, project, f"ssh-rsa simulated-key-of-{getpass.getuser()}", token)
-    _ask_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': account})}")
+    if login.third_party:
+        raise CrashError(gcloud_login.NOT_IN_GA)
+    _os_login(login.account, project, f"ssh-rsa simulated-key-of-{getpass.getuser()}", token)
+    _ask_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': login.account})}")
 
 
 def _os_login(account: str, project: str, public_key: str, token: str) -> str:
@@ -287,7 +304,7 @@ def _delete(words: Sequence[str]) -> bool:
         if wanted is None:
             return False
         account = next((word.partition("=")[2] for word in words if word.startswith("--account=")), "")
-        account = account or os.environ.get(_ACCOUNT, "")
+        account = _login(account).account
         token = str(_ask_admin("/admin/tokens", body={"email": account} if account else {})["accessToken"])
         gcloud_deletes.run(wanted, lambda verb, path: _ask(path, token=token, verb=verb))
     except gcloud_deletes.DeletionError as error:
@@ -336,7 +353,7 @@ def main(argv: Sequence[str]) -> int:
     print(_NOTICE, file=sys.stderr)
     try:
         return _run([word for word in argv if word not in ("--quiet", "-q")])
-    except RefusedError as error:
+    except (RefusedError, CrashError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return error.code
     except CommandError as error:

@@ -6,6 +6,7 @@ import pytest
 
 from localcloud.running.shims import gcloud
 from localcloud.running.shims.gcloud import CommandError
+from localcloud.running.shims.gcloud_login import Login
 from stacks import tpu
 
 PROJECT = "projects/local-project"
@@ -18,7 +19,7 @@ SERVER_POLICY = f"/iam/v1/{PROJECT}/serviceAccounts/{SERVER}"
 
 
 def grant(client, policy, role, expression="", member=f"user:{ALICE}"):
-    version = {"options.requestedPolicyVersion": 3} if policy == SERVER_POLICY else {}
+    version = {"options.requestedPolicyVersion": 3} if "/serviceAccounts/" in policy else {}
     body = None if version else {"options": {"requestedPolicyVersion": 3}}
     found = client.ok("POST", f"{policy}:getIamPolicy", body, **version)
     condition = {"condition": {"title": "t", "expression": expression}} if expression else {}
@@ -55,7 +56,7 @@ def node(own_client, monkeypatch):
 
 def refused():
     with pytest.raises(CommandError) as found:
-        gcloud.log_in(NODE, ALICE)
+        gcloud.log_in(NODE, Login(account=ALICE))
     return str(found.value)
 
 
@@ -70,7 +71,7 @@ def test_each_missing_grant_is_refused_at_its_own_step(node):
     grant(node, PROJECT_POLICY, "roles/tpu.admin")
     assert f"Permission 'iam.serviceAccounts.actAs' denied on service account {SERVER}" in refused()
     grant(node, SERVER_POLICY, "roles/iam.serviceAccountUser")
-    gcloud.log_in(NODE, ALICE)
+    gcloud.log_in(NODE, Login(account=ALICE))
     metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
     assert metadata["ssh-keys"].startswith(f"\nalice_example_com:ssh-rsa simulated-key-of-{getpass.getuser()}")
 
@@ -79,7 +80,7 @@ def test_the_roles_and_conditions_of_a_stack_are_enough(node):
     for role, expression in tpu.TUNNEL_ROLES.items():
         grant(node, PROJECT_POLICY, role, expression)
     grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
-    gcloud.log_in(NODE, ALICE)
+    gcloud.log_in(NODE, Login(account=ALICE))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_without_os_login_a_key_in_the_metadata_is_enough_and_with_it_is_not(nod
     metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
     del metadata["enable-oslogin"]
     node.ok("PATCH", f"/tpu/v2alpha1/{NODE}", {"metadata": metadata}, updateMask="metadata")
-    gcloud.log_in(NODE, ALICE)
+    gcloud.log_in(NODE, Login(account=ALICE))
 
 
 def test_nobody_reads_the_login_profile_of_another(node):

@@ -25,7 +25,7 @@ from scripts.bench.settings import SweepSettings
 from scripts.bench.store import ResultStore, read_results, read_run
 from scripts.bench.sweep import _Saturation, run_sweep, seed_of
 from scripts.cli.command import run_command
-from scripts.client.access import ServerAccess
+from scripts.client.access import AccessError, ServerAccess
 from tests.scripts.bench.model_pool import ModelPool, ModelServer
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -60,9 +60,9 @@ STALL_LIMIT_S = 6.0
 """Of the tests in which a stream stalls: longer than a busy machine stands still."""
 
 
-def bench(url, out, sweep=SWEEP, reporter=None, **options):
+def bench(url, out, sweep=SWEEP, reporter=None, access=None, **options):
     settings = SweepSettings(url=url, model=None, out=out, warm_up=0, workers=1, **options)
-    outcome = run_sweep(settings, sweep, ServerAccess(base_url=url, auth="none"), reporter or Quiet())
+    outcome = run_sweep(settings, sweep, access or ServerAccess(base_url=url, auth="none"), reporter or Quiet())
     return outcome, {result["point"]["key"]: result for result in read_results(out)} if outcome.stored else {}
 
 
@@ -251,6 +251,22 @@ def test_a_server_killed_in_the_middle_ends_the_sweep_which_resumes_and_counts_n
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 4
 
 
+def test_a_tunnel_that_ends_is_not_a_server_that_is_gone(start_server, tmp_path, monkeypatch):
+    monkeypatch.setattr("scripts.bench.sweep.RECOVERY_LIMIT_S", 0.5)
+    server = start_server("--ttft-s", "0.02", "--tpot-s", "0.005")
+    reporter = Quiet()
+    reporter.on_done = lambda *_: server.process.kill()
+    tunnel = ServerAccess(base_url=server.url, auth="tunnel", is_open=lambda: server.process.poll() is None)
+    outcome, results = bench(server.url, tmp_path / "a", replace(SWEEP, concurrency=(1, 2)), reporter, tunnel)
+    assert outcome.ending == "unreachable"
+    assert outcome.detail.startswith("the tunnel ended:")
+    assert len(results) == 1
+    with pytest.raises(AccessError, match="the tunnel ended"):
+        bench(server.url, tmp_path / "b", access=tunnel)
+    with pytest.raises(SweepError, match="cannot be measured"):
+        bench(server.url, tmp_path / "c")
+
+
 def test_a_server_that_dies_while_it_answers_leaves_no_half_point(start_server, tmp_path, monkeypatch):
     monkeypatch.setattr("scripts.bench.sweep.RECOVERY_LIMIT_S", 0.5)
     dying = start_server("--ttft-s", "0.02", "--tpot-s", "0.005")
@@ -265,14 +281,14 @@ def test_a_server_that_comes_back_has_its_point_measured_again_from_the_start(st
     first = start_server(*options)
     first.control({"kind": "exit", "every": 9, "after_tokens": 2})
     second = []
-    came_back = sweeps._came_back
+    lost = sweeps._lost
 
     async def revive(run):
         """Start the second server when the load generator has given up the first."""
         second.append(start_server(*options))
-        return await came_back(run)
+        return await lost(run)
 
-    monkeypatch.setattr(sweeps, "_came_back", revive)
+    monkeypatch.setattr(sweeps, "_lost", revive)
     reporter = Quiet()
     outcome, results = bench(first.url, tmp_path, replace(SWEEP, requests=60), reporter)
     assert outcome.ending == "done"

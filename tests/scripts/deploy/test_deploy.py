@@ -3,6 +3,7 @@
 import json
 import subprocess
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from contracts.outputs import StackOutputs
 from scripts.cli.command import run_command
 from scripts.deploy import __main__ as command
 from scripts.deploy.run import NOT_BROUGHT_BACK, DeployRequest, deploy_stack
-from scripts.deploy.steps import BenchVerdict, EngineSteps, other_checkout
+from scripts.deploy.steps import BenchVerdict, EngineSteps, NotVerifiedError, ScriptRun, other_checkout
 from scripts.errors import ScriptError
 from scripts.preview.saved import PlanRefusedError
 from scripts.pulumi import engine
@@ -31,6 +32,8 @@ class World:
     up_error: str = ""
     back_error: str = ""
     failing: tuple = ()
+    unknown: tuple = ()
+    up_unknown: str = ""
     worse: bool = False
     asked: list = field(default_factory=list)
     plan_refused: str = ""
@@ -50,16 +53,21 @@ class World:
         if self.plan_refused == "up":
             raise PlanRefusedError("other")
         self.asked.append("up")
+        if self.up_unknown:
+            raise NotVerifiedError(self.up_unknown)
         if self.up_error:
             raise ScriptError(self.up_error)
 
     def smoke(self, name):
         self.asked.append(f"smoke {name}")
-        return f"smoke {name}" not in self.failing
+        return self._verdict(f"smoke {name}")
 
     def bench(self, name):
         self.asked.append(f"bench {name}")
-        return f"bench {name}" not in self.failing
+        return self._verdict(f"bench {name}")
+
+    def _verdict(self, step):
+        return "failed" if step in self.failing else "unknown" if step in self.unknown else "passed"
 
     def compare(self):
         self.asked.append("compare")
@@ -121,6 +129,67 @@ def test_a_refused_plan_deploys_nothing_and_rolls_nothing_back(refused, asked):
 
 
 @pytest.mark.parametrize(
+    ("world", "reason"),
+    [
+        (World(unknown=("smoke after",)), "The smoke checks could not reach the server;"),
+        (World(unknown=("bench after",)), "The smoke checks passed, and the benchmark could not"),
+        (World(up_unknown="Revision s-2 could not be checked."), "Revision s-2 could not be checked."),
+    ],
+)
+def test_a_server_that_was_not_reached_keeps_its_commit_and_makes_it_neither_good_nor_bad(world, reason):
+    report, _ = deploy(world)
+    assert (report.outcome, report.exit_code) == ("not verified", ExitCode.FAILED)
+    assert report.reason.startswith(reason)
+    assert not [step for step in world.asked if step.startswith(("up at", "remember"))]
+    assert world.good == GOOD
+    assert "Nothing was rolled back, the commit stays deployed" in report.reason
+    for wanted in ("`python -m scripts.smoke --stack x`", f"`git checkout {GOOD}`", "`pulumi up --stack x`"):
+        assert wanted in report.reason, wanted
+    assert report.rolled_back_to == ""
+    assert report.markdown().startswith("### `x`: not verified")
+
+
+def test_without_a_good_commit_an_unverified_one_names_the_logs():
+    report, _ = deploy(World(good=None, unknown=("smoke after",)))
+    assert "No other commit of this stack is known to be good" in report.reason
+    assert "`python -m scripts.logs --stack x`" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("script", "ending", "verdict"),
+    [
+        ("smoke", (0, '{"verdict": "passed"}'), "passed"),
+        ("smoke", (1, '{"verdict": "failed"}'), "failed"),
+        ("smoke", (2, '{"verdict": "unreachable"}'), "unknown"),
+        # The tunnel did not open: a sentence on stderr and no report.
+        ("smoke", (2, ""), "unknown"),
+        # A command that broke has a traceback, and exit code 1 too.
+        ("smoke", (1, ""), "unknown"),
+        ("smoke", (-9, '{"verd'), "unknown"),
+        ("bench", (0, '{"ending": "done"}'), "passed"),
+        ("bench", (1, '{"ending": "done"}'), "failed"),
+        ("bench", (1, '{"ending": "server gone"}'), "failed"),
+        ("bench", (2, '{"ending": "unreachable"}'), "unknown"),
+        ("bench", (1, '{"ending": "client failed"}'), "unknown"),
+        ("bench", (2, ""), "unknown"),
+    ],
+)
+def test_only_a_report_of_a_failed_check_is_a_failed_check(monkeypatch, tmp_path, script, ending, verdict):
+    code, printed = ending
+    monkeypatch.setattr(engine, "project_folder", lambda: tmp_path)
+    asked = []
+
+    def run(words, **_):
+        asked.append(words[2])
+        return subprocess.CompletedProcess(words, code, printed, "")
+
+    monkeypatch.setattr("scripts.deploy.steps.subprocess.run", run)
+    steps = EngineSteps(stack="a", out=tmp_path, source=None, threshold=0.1)
+    assert getattr(steps, script)("after") == verdict
+    assert asked == [f"scripts.{script}"]
+
+
+@pytest.mark.parametrize(
     ("world", "options", "words"),
     [
         (World(good=None, up_error="x"), {}, "nothing to roll back to"),
@@ -128,6 +197,7 @@ def test_a_refused_plan_deploys_nothing_and_rolls_nothing_back(refused, asked):
         (World(up_error="x"), {"roll_back": False}, "--no-roll-back"),
         (World(up_error="x", back_error="no capacity"), {}, f"The roll-back to {GOOD} failed: no capacity"),
         (World(up_error="x", failing=("smoke rolled-back",)), {}, "the smoke checks fail there too"),
+        (World(up_error="x", unknown=("smoke rolled-back",)), {}, "could not reach the server there"),
     ],
 )
 def test_what_could_not_be_rolled_back_is_never_called_rolled_back(world, options, words):
@@ -224,22 +294,37 @@ def test_a_preview_environment_takes_the_settings_of_its_stack(checkout, monkeyp
     assert asked == [(("pr-12", "up"), "config: {}\n")]
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_stack_with_a_roll_out_is_deployed_when_its_new_revision_has_the_requests(checkout, monkeypatch, code):
+@pytest.mark.parametrize(
+    ("outcome", "ends"),
+    [
+        ("rolled out", None),
+        ("rolled back", ScriptError),
+        ("failed", ScriptError),
+        ("not verified", NotVerifiedError),
+        (None, NotVerifiedError),
+    ],
+)
+def test_a_stack_with_a_roll_out_is_deployed_when_its_new_revision_has_the_requests(
+    checkout, monkeypatch, outcome, ends
+):
     rollout = {"service": "s", "steps": [100], "requests": 4, "maxSlowdown": 1.5, "maxFailed": 0.0}
     outputs = from_json(StackOutputs, sample_outputs(rollout=rollout))
     asked = []
     monkeypatch.setattr(engine, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
     monkeypatch.setattr(engine, "change", lambda *a, **_: asked.append("up"))
     monkeypatch.setattr("scripts.deploy.steps.stack_outputs", lambda _: outputs)
-    monkeypatch.setattr(EngineSteps, "_script", staticmethod(lambda *words: asked.append(words) or code))
+    report = {"outcome": outcome, "reason": "All requests go to s-1."} if outcome else {}
+    done = ScriptRun(code=0 if ends is None else 1, report=report)
+    monkeypatch.setattr(EngineSteps, "_script", staticmethod(lambda *words: asked.append(words) or done))
     steps = EngineSteps(stack="a", out=checkout, source=None, threshold=0.1)
-    if code:
-        with pytest.raises(ScriptError, match="left the requests with the revision that served before"):
-            steps.up()
-    else:
+    if ends is None:
         steps.up()
-    assert asked == ["up", ("rollout", "--stack", "a")]
+    else:
+        words = "All requests go to s-1" if outcome else "ended without a report"
+        with pytest.raises(ScriptError, match=words) as raised:
+            steps.up()
+        assert type(raised.value) is ends
+    assert asked == ["up", ("rollout", "--stack", "a", "--json")]
 
 
 def test_a_deployment_moves_no_requests_where_the_settings_do(checkout, monkeypatch):
@@ -250,3 +335,56 @@ def test_a_deployment_moves_no_requests_where_the_settings_do(checkout, monkeypa
     monkeypatch.setattr("scripts.deploy.steps.stack_outputs", lambda _: outputs)
     monkeypatch.setattr(EngineSteps, "_script", staticmethod(lambda *_: pytest.fail("a roll-out was started")))
     EngineSteps(stack="a", out=checkout, source=None, threshold=0.1).up()
+
+
+TPU = """config:
+  gemma-serving:target: tpu
+  gemma-serving:model: google/gemma-4-31B-it-qat-w4a16-ct
+  gemma-serving:image: {image}
+  gemma-serving:weights: hub
+  gemma-serving:tpu: {{ acceleratorType: v6e-1, zones: [europe-west4-a, us-east5-a], provisioning: flex-start, maxRunDuration: 4h }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("image", "wanted", "said"),
+    [
+        ("vllm-tpu-w4a16", True, [["gcloud", "auth", "configure-docker", "europe-west4-docker.pkg.dev", "--quiet"]]),
+        ("vllm-tpu-w4a16", False, []),
+        ("vllm-tpu", True, []),
+    ],
+)
+def test_docker_is_signed_in_where_the_stack_builds_its_image(checkout, monkeypatch, image, wanted, said):
+    (checkout / "Pulumi.a.yaml").write_text(TPU.format(image=image))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
+    asked, code = [], [0]
+
+    def run(words, **_):
+        asked.append(words)
+        return subprocess.CompletedProcess(words, code[0], "", "ERROR: (gcloud.auth) not signed in")
+
+    monkeypatch.setattr("scripts.deploy.steps.subprocess.run", run)
+    steps = EngineSteps(stack="a", out=checkout, source=None, threshold=0.1, configure_docker=wanted)
+    steps._log_in_to_registry()
+    assert asked == said
+    if said:
+        code[0] = 1
+        with pytest.raises(ScriptError, match=r"configure-docker europe-west4-docker\.pkg\.dev --quiet` failed: ERROR"):
+            steps._log_in_to_registry()
+
+
+def test_both_deployments_sign_in_before_the_engine_runs(checkout, monkeypatch):
+    order = []
+    monkeypatch.setattr(EngineSteps, "_log_in_to_registry", lambda _: order.append("sign in"))
+    monkeypatch.setattr(EngineSteps, "_roll_out", lambda _: None)
+    monkeypatch.setattr(engine, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
+    monkeypatch.setattr(engine, "change", lambda *_, **__: order.append("up"))
+    steps = EngineSteps(stack="a", out=checkout, source=None, threshold=0.1, configure_docker=True)
+    steps.up()
+    steps.up_at("HEAD")
+    assert order == ["sign in", "up"] * 2
+
+
+def test_the_workflow_signs_docker_in():
+    script = (Path(command.__file__).parent / "ci_deploy.sh").read_text()
+    assert "--configure-docker" in script

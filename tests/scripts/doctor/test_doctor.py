@@ -26,7 +26,7 @@ from scripts.cloud import google_api
 from scripts.cloud.staging.bucket import WeightsBucket
 from scripts.cloud.staging.copying import CopyPlan, stage
 from scripts.cloud.staging.sources import FolderSource
-from scripts.doctor import model
+from scripts.doctor import image_build, model
 from scripts.doctor.__main__ import COMMAND
 from scripts.doctor.diagnosis import Check, Diagnosis
 from scripts.doctor.project import _covers
@@ -505,6 +505,60 @@ def test_docker_and_its_daemon_for_a_stack_whose_image_is_built(world):
     found = docker("echo 28.0.1")
     assert (found["state"], found["detail"]) == ("ok", "version 28.0.1")
     assert "permission denied" in docker("echo permission denied >&2; exit 1")["detail"]
+
+
+BUILT = ("  gemma-serving:weights: hub\n", "  gemma-serving:weights: hub\n  gemma-serving:image: vllm-tpu-w4a16\n")
+
+
+def test_the_login_at_the_registry_that_an_image_is_pushed_to(world):
+    world.write("tpu-v6e4", BUILT)
+    folder = world.folder / "docker"
+    folder.mkdir()
+    world.environment.setenv("DOCKER_CONFIG", str(folder))
+    host = "us-east5-docker.pkg.dev"
+
+    def login(text=None):
+        if text is not None:
+            (folder / "config.json").write_text(text)
+        return world.line("registry login", "tpu-v6e4")
+
+    found = login()
+    assert (found["state"], found["mend"]) == ("missing", f"gcloud auth configure-docker {host}")
+    assert "does not exist" in found["detail"]
+    assert login("{}")["state"] == "missing"
+    assert login('{"auths": {"europe-west4-docker.pkg.dev": {}}}')["state"] == "missing"
+    assert login(f'{{"auths": {{"https://{host}": {{}}}}}}')["state"] == "ok"
+    assert login('{"credsStore": "desktop"}')["state"] == "cannot be told"
+    assert login("{")["state"] == "cannot be told"
+    found = login(f'{{"credHelpers": {{"{host}": "gcloud"}}}}')
+    assert (found["state"], "docker-credential-gcloud" in found["detail"]) == ("missing", True)
+    helper = world.folder / "bin" / "docker-credential-gcloud"
+    helper.write_text("#!/bin/sh\n")
+    helper.chmod(0o755)
+    assert login()["state"] == "ok"
+
+
+@pytest.mark.parametrize(("free_gib", "state"), [(11, "missing"), (12, "cannot be told"), (25, "ok")])
+def test_the_disk_needs_room_for_an_image_that_is_built(world, free_gib, state):
+    world.write("tpu-v6e4", BUILT)
+    path = world.folder / "bin" / "docker"
+    path.write_text(f"#!/bin/sh\necho {world.folder}\n")
+    path.chmod(0o755)
+
+    def usage(folder):
+        assert folder == world.folder
+        return SimpleNamespace(free=free_gib * 2**30)
+
+    def nowhere(_folder):
+        raise FileNotFoundError
+
+    world.environment.setattr(image_build.shutil, "disk_usage", usage)
+    found = world.line("disk for the image", "tpu-v6e4")
+    assert (found["state"], found["values"]) == (state, {"limit": free_gib, "needed": 25.0})
+    world.environment.setattr(image_build.shutil, "disk_usage", nowhere)
+    assert world.state("disk for the image", "tpu-v6e4") == "cannot be told"
+    path.write_text("#!/bin/sh\nexit 1\n")
+    assert world.state("disk for the image", "tpu-v6e4") == "cannot be told"
 
 
 def test_no_credentials_are_missing(world):

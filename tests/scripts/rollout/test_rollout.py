@@ -6,6 +6,7 @@ from contracts.exit_codes import ExitCode
 from contracts.outputs import RolloutPlan
 from contracts.service_traffic import BY_REVISION, LATEST
 from scripts.bench.points import SweepError
+from scripts.client.access import AccessError
 from scripts.cloud.google_api import GoogleListError
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.rollout.decisions import (
@@ -176,6 +177,31 @@ def test_a_revision_that_stops_answering_at_any_share_loses_its_requests(dead_fr
     assert report.gates[-1].share == share
     assert "It could not be checked: https://next---s cannot be measured: connection refused" in report.reason
     assert refreshed == [{"s-1": 100}]
+
+
+@pytest.mark.parametrize(("smoke", "lost_from", "share"), [(True, None, 0), (False, 1, 0), (False, 3, 50)])
+def test_a_revision_that_was_not_reached_is_not_one_that_failed(smoke, lost_from, share):
+    """The old one has the requests, because it is the one that was checked; the same command continues."""
+    google = Google("s-1", "s-2")
+    checks = Checks()
+
+    def lost(*_):
+        checks.measured += 1
+        if smoke or (lost_from and checks.measured > lost_from):
+            raise AccessError("no identity token for https://s")
+        return "" if len(_) == 1 else FAST
+
+    checks.smoke = lost if smoke else checks.smoke
+    checks.measure = checks.measure if smoke else lost
+    made, refreshed = rollout(google, checks)
+    report = made.to_latest()
+    assert (report.outcome, report.exit_code, google.shares) == ("not verified", ExitCode.FAILED, {"s-1": 100})
+    assert (report.gates[-1].share, report.gates[-1].checked) == (share, False)
+    assert "could not be checked" in report.reason
+    assert "no identity token" in report.reason
+    assert "`python -m scripts.rollout --stack x` continues" in report.reason
+    assert refreshed == [{"s-1": 100}]
+    assert rollout(google)[0].to_latest().outcome == "rolled out"
 
 
 def test_an_old_revision_that_does_not_answer_does_not_hold_up_the_new_one():

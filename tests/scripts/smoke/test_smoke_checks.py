@@ -9,9 +9,9 @@ from rich.console import Console
 
 from contracts.fields import from_json
 from contracts.outputs import SmokeThresholds, StackOutputs
-from scripts.client.access import IdTokenSource, ServerAccess
+from scripts.client.access import AccessError, IdTokenSource, ServerAccess
 from scripts.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
-from scripts.client.openai import OpenAIClient
+from scripts.client.openai import OpenAIClient, ServerError, UnreachableError
 from scripts.smoke import checks_basic, checks_features, checks_operations
 from scripts.smoke.context import Check, CheckContext
 from scripts.smoke.render import print_table, summary, to_json, to_junit
@@ -110,6 +110,80 @@ def test_a_server_that_has_failed_for_good_is_not_waited_for(monkeypatch):
     assert checks["ready"].verdict == "failed"
     assert checks["ready"].detail == "the server failed: out of memory."
     assert next(told, "asked twice") == "asked twice"
+
+
+@pytest.mark.parametrize(
+    ("access", "words"),
+    [
+        pytest.param({"behind_front_end": True}, "cannot connect to Google's front end", id="no network"),
+        pytest.param({"is_open": lambda: False}, "the tunnel ended: GET /health failed", id="no tunnel"),
+        pytest.param({"id_tokens": IdTokenSource("x", lambda _: no_token())}, "no identity token", id="no token"),
+    ],
+)
+def test_a_server_that_is_not_reached_is_not_one_that_failed(access, words):
+    target = replace(TARGET, thresholds=replace(TARGET.thresholds, startup_budget_s=0.5))
+    nowhere = ServerAccess(base_url="http://127.0.0.1:9", auth="none", **access)
+    report, checks, _ = smoke(nowhere.base_url, target, nowhere)
+    assert checks["ready"].verdict == "unknown"
+    assert words in checks["ready"].detail
+    assert checks["chat"].verdict == "not run"
+    assert (report.verdict, report.exit_code, report.passed, report.failed) == ("unreachable", 2, False, ())
+    assert to_json(report)["verdict"] == "unreachable"
+    assert "says nothing about the server" in summary(report)
+    case = ET.fromstring(to_junit(report)).find("testsuite/testcase[@name='ready']")  # noqa: S314 - our own
+    assert case.find("error") is not None
+    assert case.find("failure") is None
+
+
+def no_token():
+    raise AccessError("no identity token for x")
+
+
+def test_a_caller_that_google_refuses_is_unknown_and_one_that_may_call_is_waited_for(monkeypatch):
+    monkeypatch.setattr(checks_basic, "ACCESS_GRACE_S", 0.2)
+    report, checks = asyncio.run(answered_with(403))
+    assert (checks["ready"].verdict, report.exit_code) == ("unknown", 2)
+    assert "refused with 403: grant its account roles/run.invoker" in checks["ready"].detail
+    report, checks = asyncio.run(answered_with(503))
+    assert (checks["ready"].verdict, report.exit_code) == ("failed", 1)
+
+
+async def answered_with(status):
+    """Smoke against a server that answers each request with one status, as Google's front end does for Cloud Run."""
+
+    async def answer(_request):
+        return web.Response(status=status)
+
+    app = web.Application()
+    app.add_routes([web.get("/{path:.*}", answer)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    target = replace(TARGET, thresholds=replace(TARGET.thresholds, startup_budget_s=1.0))
+    access = ServerAccess(base_url=url, auth="none", behind_front_end=True)
+    report, checks, _ = await asyncio.to_thread(smoke, url, target, access)
+    await runner.cleanup()
+    return report, checks
+
+
+def test_a_fault_of_the_server_counts_more_than_a_way_that_ended_later(url):
+    """The chat fails while the tunnel is there; the tunnel ends before the next check."""
+    ended = []
+    access = ServerAccess(base_url=url, auth="none", is_open=lambda: not ended)
+
+    async def fails(_context):
+        raise ServerError("a wrong answer")
+
+    async def loses(_context):
+        ended.append(1)
+        raise UnreachableError("reset")
+
+    checks = tuple(Check(name=each.__name__, limit_s=lambda _t: 60, run=each) for each in (fails, loses))
+    report = run_smoke(access, TARGET, lambda _: None, checks=checks)
+    assert [check.outcome.verdict for check in report.checks] == ["failed", "unknown"]
+    assert (report.verdict, report.exit_code) == ("failed", 1)
+    assert run_smoke(access, TARGET, lambda _: None, checks=checks[1:]).verdict == "unreachable"
 
 
 def test_options_that_did_not_take_effect_fail_and_a_different_cache_warns(url):

@@ -1,0 +1,121 @@
+"""Checks of this machine for a stack whose image `pulumi up` builds: Docker, the login at the registry, the room on the disk."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
+
+from planning.overheads import IMAGE_ON_DISK_GIB
+from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+from stacks.settings import Settings
+
+_ANSWER_LIMIT_S: Final = 20.0
+_GIB: Final = 2**30
+
+
+def checks(checkup: Checkup) -> Iterator[Check]:
+    """Yield the checks of a stack that builds its image; none for other stacks. None of them calls Google."""
+    settings = checkup.settings
+    if settings is None or settings.image.build_context is None:
+        return
+    yield Check(name="Docker", run=_docker)
+    yield Check(name="registry login", run=partial(_login, registry_host(settings)))
+    yield Check(name="disk for the image", run=_room, required=False)
+
+
+def registry_host(settings: Settings) -> str:
+    """Return the host of the registry that a built image is pushed to: that of the stack's first region."""
+    return f"{settings.regions[0]}-docker.pkg.dev"
+
+
+def _docker() -> Sequence[Diagnosis]:
+    """Return whether Docker is there and its daemon answers: `pulumi up` builds the stack's image with it."""
+    if shutil.which("docker") is None:
+        detail, mend = "not on PATH; `pulumi up` builds the image with it", "https://docs.docker.com/engine/install/"
+        return (Diagnosis(check="Docker", state="missing", detail=detail, mend=mend),)
+    answer = _ask("version", "--format={{.Server.Version}}")
+    if answer is None:
+        return (Diagnosis(check="Docker", state="cannot be told", detail="`docker version` did not answer"),)
+    if answer.returncode != 0:
+        detail = f"its daemon does not answer: {answer.stderr.strip() or 'no reason given'}"
+        return (Diagnosis(check="Docker", state="missing", detail=detail, mend="sudo systemctl start docker"),)
+    return (Diagnosis(check="Docker", state="ok", detail=f"version {answer.stdout.strip()}"),)
+
+
+def _ask(*words: str) -> subprocess.CompletedProcess[str] | None:
+    """Return how a docker command ended; None if it did not answer."""
+    try:
+        return subprocess.run(
+            ["docker", *words],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_LIMIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _login(host: str) -> Sequence[Diagnosis]:
+    """Return whether Docker's configuration has a login for the registry. Whether Google accepts it shows at the push."""
+    check, login = "registry login", f"gcloud auth configure-docker {host}"
+    path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
+    try:
+        found: object = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        detail = f"{path} does not exist, so that the image cannot be pushed to {host}"
+        return (Diagnosis(check=check, state="missing", detail=detail, mend=login),)
+    except (OSError, ValueError) as error:
+        detail = f"{path} cannot be read: {error}"
+        return (Diagnosis(check=check, state="cannot be told", detail=detail, mend=login),)
+    config = _mapping(found)
+    helper = _mapping(config.get("credHelpers")).get(host)
+    if helper is not None:
+        return (_helper(host, f"docker-credential-{helper}"),)
+    if {host, f"https://{host}"} & set(_mapping(config.get("auths"))):
+        return (Diagnosis(check=check, state="ok", detail=f"{path} has a login for {host}"),)
+    store = config.get("credsStore")
+    if store:
+        detail = f"{path} names no login for {host}; docker-credential-{store} may have one"
+        return (Diagnosis(check=check, state="cannot be told", detail=detail, mend=login),)
+    detail = f"{path} has no login for {host}, so that the image cannot be pushed"
+    return (Diagnosis(check=check, state="missing", detail=detail, mend=login),)
+
+
+def _helper(host: str, program: str) -> Diagnosis:
+    if shutil.which(program) is not None:
+        return Diagnosis(check="registry login", state="ok", detail=f"{program} signs in to {host}")
+    detail = f"{program}, which signs in to {host}, is not on PATH"
+    mend = "https://cloud.google.com/sdk/docs/install"
+    return Diagnosis(check="registry login", state="missing", detail=detail, mend=mend)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _room() -> Sequence[Diagnosis]:
+    """Return whether the disk of Docker's images has room for the base and its layers. Layers that are there already need none."""
+    check = "disk for the image"
+    least, enough = IMAGE_ON_DISK_GIB
+    answer = _ask("info", "--format={{.DockerRootDir}}")
+    root = (
+        Path(answer.stdout.strip()) if answer is not None and answer.returncode == 0 and answer.stdout.strip() else None
+    )
+    try:
+        free = shutil.disk_usage(root).free / _GIB if root is not None else None
+    except OSError:
+        free = None
+    if free is None:
+        detail = f"Docker's folder{f' {root}' if root else ''} cannot be read from here; the image needs {least} to {enough} GiB there"
+        return (Diagnosis(check=check, state="cannot be told", detail=detail, required=False),)
+    values = {"limit": round(free, 1), "needed": float(enough)}
+    detail = f"{root} has {free:.0f} GiB free; the image needs {least} to {enough}"
+    state = "ok" if free >= enough else "cannot be told" if free >= least else "missing"
+    mend = "" if state == "ok" else "docker system prune"
+    return (Diagnosis(check=check, state=state, detail=detail, mend=mend, values=values, required=False),)

@@ -1,0 +1,169 @@
+"""The federation that docs/ci.md sets up: each job uses its account, and no other job uses any."""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.tools.ci_page import PAGE, REPOSITORY_ID, page_commands
+from tests.tools.federation import Google, RefusedError, Repository
+
+NEW = Repository(id=REPOSITORY_ID)
+OLD = replace(NEW, immutable=False)
+RENAMED = replace(NEW, name="another-name-" + "x" * 80)
+FORK = replace(NEW, owner="stranger", owner_id="7", id="8")
+SAME_NAME = replace(NEW, owner_id="7", id="8", immutable=False)
+"""A repository that got the name when the first was deleted."""
+
+BRANCH = "refs/heads/feature"
+JOBS = {
+    "preview.yml": ({"event": "pull_request", "ref": "refs/pull/1/merge"}, {"ci-preview"}),
+    "drift.yml": ({"event": "schedule"}, {"ci-preview"}),
+    "deploy.yml": ({"event": "workflow_dispatch", "environment": "deploy"}, {"ci-deploy"}),
+    "deploy.yml of a pull request": (
+        {"event": "workflow_dispatch", "ref": BRANCH, "environment": "preview"},
+        {"ci-deploy"},
+    ),
+    "plan of deploy.yml": ({"event": "workflow_dispatch", "environment": "plan"}, {"ci-preview"}),
+    "plan of a pull request": ({"event": "workflow_dispatch", "ref": BRANCH, "environment": "plan"}, {"ci-preview"}),
+    "teardown.yml": ({"event": "workflow_dispatch", "environment": "teardown"}, {"ci-teardown"}),
+    "teardown.yml of a pull request": ({"event": "pull_request_target", "environment": "teardown"}, {"ci-teardown"}),
+    "deploy from a branch": ({"event": "workflow_dispatch", "ref": BRANCH, "environment": "deploy"}, set()),
+    "teardown from a branch": ({"event": "push", "ref": BRANCH, "environment": "teardown"}, set()),
+    "deploy in a pull request": ({"event": "pull_request", "ref": "refs/pull/1/merge", "environment": "deploy"}, set()),
+    "a branch": ({"ref": BRANCH}, set()),
+    "a tag": ({"ref": "refs/tags/v1"}, set()),
+    "a branch with the words of an environment": ({"ref": "refs/heads/x:environment:deploy"}, set()),
+    "another environment": ({"environment": "staging"}, set()),
+    "an environment with the words of another": ({"environment": "x:environment:deploy"}, set()),
+}
+
+
+@pytest.fixture(scope="module")
+def google():
+    return Google.set_up(page_commands())
+
+
+def wrong(google, repository, expected):
+    """Return the jobs whose accounts differ from those that are expected."""
+    found = {name: google.accounts(repository.claims(**job)) for name, (job, _) in JOBS.items()}
+    return {name: accounts for name, accounts in found.items() if accounts != expected(JOBS[name][1])}
+
+
+@pytest.mark.parametrize("repository", [NEW, OLD, RENAMED], ids=["new", "old", "renamed"])
+def test_each_job_of_the_repository_uses_its_account_and_no_other(google, repository):
+    assert wrong(google, repository, lambda accounts: accounts) == {}
+
+
+@pytest.mark.parametrize("repository", [FORK, SAME_NAME], ids=["fork", "same name"])
+def test_no_job_of_another_repository_uses_any_account(google, repository):
+    assert wrong(google, repository, lambda _: set()) == {}
+
+
+def test_a_pull_request_of_a_fork_has_no_token():
+    with pytest.raises(RefusedError, match="ACTIONS_ID_TOKEN_REQUEST_URL"):
+        NEW.claims(event="pull_request", ref="refs/pull/1/merge", head=FORK)
+
+
+def test_the_textual_subject_works_in_old_repositories_only():
+    """What this page said before: the stand-in refuses it for repositories made since 2026-07-15."""
+    name = f"{OLD.owner}/{OLD.name}"
+    textual = [f"'repo:{name}:{job}'" for job in ("pull_request", "environment:preview", "environment:plan")]
+    subjects = f"assertion.sub in [{', '.join(textual)}]"
+    provider = {
+        "--attribute-mapping": "google.subject=assertion.sub,attribute.repository=assertion.repository",
+        "--attribute-condition": f"assertion.repository_id == '{OLD.id}' && (assertion.ref == 'refs/heads/main' || {subjects})",
+    }
+
+    def as_before(word):
+        key = word.partition("=")[0]
+        return f"{key}={provider[key]}" if key in provider else word.replace(f"repository:{OLD.id}:", f"repo:{name}:")
+
+    google = Google.set_up([[as_before(word) for word in command] for command in page_commands()])
+    assert wrong(google, OLD, lambda accounts: accounts) == {}
+    assert set(wrong(google, NEW, lambda accounts: accounts)) == {
+        name for name, (_, accounts) in JOBS.items() if accounts
+    }
+    with pytest.raises(RefusedError, match="127 bytes"):
+        google.exchange(RENAMED.claims(environment="deploy"))
+
+
+@pytest.mark.parametrize(
+    ("part", "planted", "words"),
+    [
+        (
+            "--attribute-mapping",
+            "google.subject=assertion.repository_id + ':' + assertion.environment",
+            "cannot be evaluated",
+        ),
+        ("--attribute-mapping", "google.subject=assertion.repository_id == '1'", "must be of type STRING"),
+        ("--attribute-mapping", "attribute.repository=assertion.repository", "no google.subject"),
+        ("--attribute-mapping", "google.subject=assertion.sub.replace('a', 'b')", "do not name: .'replace'"),
+        ("--attribute-condition", "true", "must reference one of the provider's claims"),
+        ("--attribute-condition", "assertion.repository_id == '1'", "rejected by the attribute condition"),
+    ],
+)
+def test_the_stand_in_refuses_what_google_refuses(part, planted, words):
+    commands = [
+        [f"{part}={planted}" if word.startswith(f"{part}=") else word for word in command]
+        for command in page_commands()
+    ]
+    with pytest.raises(RefusedError, match=words):
+        Google.set_up(commands).exchange(NEW.claims())
+
+
+def test_the_page_names_both_forms_of_the_subject():
+    for repository in (NEW, OLD):
+        form = repository.claims(environment="deploy")["sub"]
+        for value, word in {
+            "my-org": "OWNER",
+            "1234567": "OWNER_ID",
+            NEW.id: "NAME_ID",
+            "gemma-serving": "NAME",
+        }.items():
+            form = re.sub(rf"(?<![\w-]){value}(?![\w-])", word, form)
+        assert f"`{form}`" in PAGE, form
+
+
+def test_the_step_of_the_page_prints_the_claims_and_not_the_token(tmp_path):
+    claims = NEW.claims(environment="deploy")
+    token = ".".join(
+        base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in (b"{}", json.dumps(claims).encode(), b"s")
+    )
+
+    class Issuer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            assert self.headers["Authorization"] == "Bearer of-the-job"
+            assert self.path == "/token?api=1&audience=claims"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"value": token}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    (step,) = re.findall(r"- shell: python\n  run: \|\n(.*?)```", PAGE, re.DOTALL)
+    script = re.sub(r"^    ", "", step, flags=re.MULTILINE)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Issuer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={
+                "ACTIONS_ID_TOKEN_REQUEST_URL": f"http://127.0.0.1:{server.server_address[1]}/token?api=1",
+                "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of-the-job",
+                "NO_PROXY": "127.0.0.1",
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        server.shutdown()
+    assert json.loads(done.stdout) == claims
+    assert token not in done.stdout
