@@ -11,6 +11,9 @@ MANIFEST: Final = "gemma-serving-manifest.json"
 PARTS: Final = ".gemma-serving-parts"
 """Folder of a bucket with the parts of files that are not complete yet. It lies beside the checkpoints, so that no server reads it."""
 
+REAL_SIZE: Final = "real_size_bytes"
+"""Key of a file of a manifest: the size of the real file in bytes, where the local cloud's hub sent a shrunk one. Absent otherwise."""
+
 HASH_VARIABLE: Final = "GEMMA_SERVING_WEIGHTS"
 """Environment variable of the server with the hash of the weights that it is bound to: other weights are a new revision, or a restart."""
 
@@ -39,8 +42,12 @@ def file_names(manifest: Mapping[str, object]) -> Sequence[str]:
 
 
 def weights_bytes(manifest: Mapping[str, object]) -> int:
-    """Return the size of the weights that a manifest lists; 0 if it lists none."""
-    sizes = (one.get("size_bytes") for one in _files(manifest) if str(one.get("name")).endswith(_WEIGHTS_SUFFIX))
+    """Return the size of the weights that a manifest lists; 0 if it lists none.
+
+    Weights of the local cloud's hub are shrunk; what counts is the size of the real ones, which their manifest states beside it.
+    """
+    listed = (one for one in _files(manifest) if str(one.get("name")).endswith(_WEIGHTS_SUFFIX))
+    sizes = (one.get(REAL_SIZE) or one.get("size_bytes") for one in listed)
     return sum(size for size in sizes if isinstance(size, int))
 
 

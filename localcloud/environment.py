@@ -35,6 +35,10 @@ REMOVED = (
     "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE",
     "CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT",
     "CLOUDSDK_CORE_ACCOUNT",
+    "HUGGING_FACE_HUB_TOKEN",
+    "HF_TOKEN_PATH",
+    "HF_HUB_CACHE",
+    "HF_HUB_OFFLINE",
 )
 """Variables that a command of `run` does not inherit: they would bypass the local cloud or send real credentials to it."""
 
@@ -55,6 +59,9 @@ REAL_PLUGIN_ENDPOINTS = {
 }
 """Variables that the real pulumi-gcp plugin honours, with the paths that it expects below the base URL."""
 
+
+HUB_TOKEN = "hf_local"  # noqa: S105 - no secret: see below
+"""The token of the environment. It is no secret: the local hub takes every one that begins with `hf_`."""
 
 _DIRECT = ("127.0.0.1", "localhost")
 """Hosts that no proxy is used for."""
@@ -86,6 +93,10 @@ def variables(
         "LOCALCLOUD_SPEED": f"{speed:g}",
         "LOCALCLOUD_TOKEN": access_token,
         "CLOUD_CLOCK_SPEED": f"{speed:g}",
+        "HF_ENDPOINT": f"{base_url}/hub",
+        "HF_TOKEN": HUB_TOKEN,
+        # Made files must not get into the cache of the real hub's, and a login there must not be sent here.
+        "HF_HOME": str(state / "huggingface"),
         **_joined(commands, given),
     }
     for api, path in API_OVERRIDES.items():

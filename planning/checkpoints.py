@@ -229,6 +229,11 @@ def near_ids(name: str) -> tuple[str, ...]:
     return nearest_ids(found)[:3] if found is not None and answer == "absent" else ()
 
 
+def other_ids(name: str) -> tuple[str, ...]:
+    """Return up to three other ids that exist, for one that the hub did not show although the catalog may have it."""
+    return near_ids(name) or tuple(one for one in similar_ids(name) if one != name)
+
+
 def with_owner(model_id: str) -> str:
     """Return an id for a message, with a note where the repository is a private person's."""
     found = find_checkpoint(model_id)

@@ -257,12 +257,8 @@ def _init(demo: Demo, *, with_token: bool) -> str:
 
 
 def _stage(demo: Demo) -> str:
-    """Stage a checkpoint without weights: the simulated server knows its size by the model's name."""
-    folder = demo.folder / "checkpoint"
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text('{"model_type": "gemma4"}\n')
-    (folder / "model.safetensors").write_bytes(b"\0" * 1024)
-    report = _json(_script(demo, "stage_model", "--stack", demo.stack, "--from", str(folder), "--json"))
+    """Stage the stack's checkpoint from the local cloud's hub."""
+    report = _json(_script(demo, "stage_model", "--stack", demo.stack, "--json"))
     return f"bucket made, {report['copied']} simulated files in gs://{report['bucket']}/{report['prefix']}"
 
 

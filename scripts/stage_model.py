@@ -97,7 +97,9 @@ def _stage_model(options: StageOptions) -> ExitCode:
         )
     job = _job(options, settings)
     sizes = [file.size_bytes for file in job.files]
-    say("stage_model", f"{settings.model}: {len(sizes)} files, {sum(sizes) / _GIB:.2f} GiB")
+    real = sum(file.real_bytes for file in job.files)
+    simulated = f" (simulated: the local cloud's hub sends {sum(sizes) / _MIB:.1f} MiB instead)" if real else ""
+    say("stage_model", f"{settings.model}: {len(sizes)} files, {(real or sum(sizes)) / _GIB:.2f} GiB{simulated}")
     name = settings.bucket.existing or Names(project=settings.project, stack=stack).bucket
     if settings.bucket.existing is None:
         _create_bucket(stack)
@@ -122,11 +124,12 @@ def _stage_model(options: StageOptions) -> ExitCode:
         "kept": outcome.kept,
         "revision": job.revision,
         "manifest": outcome.manifest,
+        "simulated": real > 0,
     }
     if options.as_json:
         print(json.dumps(report))
     else:
-        done = f"{outcome.copied} files copied, {outcome.kept} kept"
+        done = f"{outcome.copied} files copied, {outcome.kept} kept{' (simulated)' if real else ''}"
         print(f"stage_model: {done}: gs://{name}/{settings.weights_prefix}")
     return ExitCode.DONE
 

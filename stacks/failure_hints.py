@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from contracts.staged_weights import folder_uri
 from planning import rules_loading, rules_memory, rules_platform
+from planning.checkpoints import other_ids
 from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from planning.probes import LONGEST_PROBE
 from planning.registry import Check, id_of
@@ -174,6 +175,16 @@ def _gated(_found: re.Match[str], start: FailedStart) -> str:
     )
 
 
+def _absent(_found: re.Match[str], start: FailedStart) -> str:
+    model = start.settings.model
+    near = other_ids(model)
+    nearest = f" (the nearest that the planner knows: {', '.join(near)})" if near else ""
+    return (
+        f"The Hugging Face hub does not show {model} to this server: it does not exist or is private. Check gemma-serving:model{nearest}; for a "
+        f"private one run `{set_command(HF_TOKEN.key, start.stack)}` with a token that may read it."
+    )
+
+
 def _no_weights(_found: re.Match[str], start: FailedStart) -> str:
     settings = start.settings
     if settings.weights == "bucket":
@@ -316,6 +327,12 @@ _CAUSES: Final[Sequence[_KnownCause]] = (
         explain=_unreadable,
         rule=rules_platform.mount_owner,
         target="cloud-run",
+    ),
+    _KnownCause(
+        pattern=re.compile(
+            r"RepositoryNotFoundError|Repository Not Found for url|is not a valid model identifier listed on"
+        ),
+        explain=_absent,
     ),
     _KnownCause(
         pattern=re.compile(

@@ -12,6 +12,7 @@ from localcloud.json_values import JsonObject
 from localcloud.server.admin import Admin
 from localcloud.server.dispatch import Dispatcher
 from localcloud.server.guard import loopback_only
+from localcloud.server.hub import Hub
 from localcloud.server.registry import Registry
 from localcloud.services import iam
 from localcloud.services.compute_instances import resume as resume_instances
@@ -77,6 +78,7 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
     app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[loopback_only(cloud)])
     app.add_routes(admin.routes())
     app.add_routes(Registry(cloud).routes())
+    app.add_routes(Hub(cloud, dispatcher.log).routes())
     app.router.add_post("/oauth2/token", _token_endpoint(cloud))
     app.router.add_route("*", "/{path:.*}", dispatcher.serve)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from localcloud.vllm import lifeline
+from localcloud.vllm import hub_access, lifeline
 from localcloud.vllm.models import GIB, Model, find_model
 from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.startup import download_s, hub_cache_file
@@ -19,9 +19,13 @@ def main(words: Sequence[str], environment: RuntimeEnvironment) -> int:
     """Run `hf download MODEL`. Return its exit code: 1 if the hub does not have the model."""
     lifeline.hold(environment.lifeline)
     given = _parser().parse_args(list(words))
+    refused = hub_access.refusal(given.model, environment, revision=given.revision or "")
     model = find_model(given.model)
-    if model is None:
-        print(f"Error: Repository not found: {given.model}. Make sure that you are authenticated.", file=sys.stderr)
+    if model is None and refused is None:
+        # The simulator can serve only what it knows.
+        refused = hub_access.Refusal(model=given.model, status=404)
+    if refused is not None or model is None:
+        print(refused.of_command() if refused is not None else "", file=sys.stderr)
         return 1
     kept = hub_cache_file(given.model, environment)
     has = kept is not None and kept.is_file()

@@ -73,6 +73,9 @@ class RuntimeEnvironment:
     """Branch of the GPU's driver; None simulates none."""
     uses_cuda_compatibility: bool = False
     """Whether vLLM loads the image's own CUDA compatibility libraries (VLLM_ENABLE_CUDA_COMPATIBILITY)."""
+    hub: str = ""
+    """Address of the local cloud's hub; empty for a server that runs without a local cloud."""
+    hub_token: str = ""
 
     def volume_path(self, container_path: str) -> Path | None:
         """Return the real folder behind a path on a volume. None if it lies in the container's own layer, which goes with it."""
@@ -116,6 +119,8 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         charges=environment.get(VARIABLE),
         cuda_driver=_integer(environment, "VLLM_SIM_CUDA_DRIVER"),
         uses_cuda_compatibility=environment.get("VLLM_ENABLE_CUDA_COMPATIBILITY", "").strip().lower() in {"1", "true"},
+        hub=environment.get("VLLM_SIM_HUB", ""),
+        hub_token=environment.get("HF_TOKEN", "").strip(),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from localcloud.charges import Charge
-from localcloud.vllm import VERSION, streamer
+from localcloud.vllm import VERSION, hub_access, streamer
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.cuda import check_driver
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
@@ -144,6 +144,8 @@ def _find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Wei
                 return _mounted_weights(arguments, mount, environment.network_mb_per_s)
         return _disk_weights(arguments, environment)
     model = find_model(name)
+    if not name.startswith("gs://"):
+        _require_on_hub(arguments, environment)
     if model is None:
         raise EngineStartError(_not_a_model(name))
     if name.startswith("gs://") and environment.buckets is not None:
@@ -159,6 +161,16 @@ def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, mod
     weights = _folder_weights(arguments.model, below, min(streamer.MB_PER_S, environment.network_mb_per_s))
     buffer = streamer.buffer_bytes(model, weights.size_bytes, environment.streamer_limit)
     return replace(weights, streamed=True, host_gib=(_SERVER_HELD_GIB, buffer / 2**30))
+
+
+def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> None:
+    """Raise EngineStartError in the hub's words, if the hub does not give the model. A cached model needs no hub."""
+    kept = hub_cache_file(arguments.model, environment)
+    if kept is not None and kept.is_file():
+        return
+    refused = hub_access.refusal(arguments.model, environment)
+    if refused is not None:
+        raise EngineStartError(refused.of_server())
 
 
 def _hub_weights(name: str, model: Model, environment: RuntimeEnvironment) -> _Weights:

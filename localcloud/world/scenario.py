@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from localcloud.hub.repositories import State
 from localcloud.world.oauth import ID_TOKEN_LIFETIME_S
 
 Seconds: TypeAlias = Annotated[float, Field(ge=0)]
@@ -241,6 +242,17 @@ class Images(_Part):
     """Accounts of Docker Hub: name -> access token. It refuses any other credentials."""
 
 
+class Hub(_Part):
+    """The Hugging Face hub. Its repositories are those of localcloud/hub/data; what follows changes them."""
+
+    repositories: dict[str, State] = Field(default_factory=dict[str, State])
+    """Id of a repository -> `public`, `gated`, `private` or `absent`. An id that is neither here nor in the data is absent."""
+    readable: tuple[str, ...] = ()
+    """Gated and private repositories that the account of every token may read: its terms are accepted."""
+    expired_tokens: tuple[str, ...] = ()
+    """Tokens that are not valid any more. Every other one that begins with `hf_` is valid."""
+
+
 class Logging(_Part):
     """Cloud Logging."""
 
@@ -284,6 +296,7 @@ class Scenario(_Part):
     tpu: Tpu = Tpu()
     run: Run = Run()
     images: Images = Images()
+    hub: Hub = Hub()
     logging: Logging = Logging()
     operations: OperationDurations = OperationDurations()
     latency_ms: Seconds = 0

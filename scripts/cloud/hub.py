@@ -1,11 +1,13 @@
 """What the Hugging Face hub says of a checkpoint, without its weights."""
 
 import json
+import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, cast
 
+from planning.checkpoints import other_ids
 from scripts.errors import ScriptError
 from stacks.model_files import CONFIG, INDEX
 
@@ -48,16 +50,36 @@ def hub_errors(model: str, otherwise: str) -> Generator[None]:
         raise ScriptError(f"The Hugging Face hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
 
 
+def real_sizes(info: object) -> Mapping[str, int]:
+    """Return the sizes of the real files of a repository by name, which the local cloud's hub states beside shrunk ones.
+
+    Empty for the real hub, whose files are real.
+    """
+    about = getattr(info, "simulated", None)
+    sizes = cast("Mapping[str, object]", about).get("realBytes") if isinstance(about, dict) else None
+    return cast("Mapping[str, int]", sizes) if isinstance(sizes, dict) else {}
+
+
 def _advice(error: OSError, status: int, model: str, otherwise: str) -> str:
     """Return what the hub's refusal means and what to do. Its own text may hold a signed address, so that it is not repeated."""
-    from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError  # noqa: PLC0415 - slow to load
+    from huggingface_hub import get_token  # noqa: PLC0415 - slow to load
+    from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError  # noqa: PLC0415
 
     if isinstance(error, GatedRepoError):
         return f"accept its terms at https://huggingface.co/{model}, and set HF_TOKEN to a token of that account"
     if isinstance(error, RevisionNotFoundError):
         return f"it has no such revision; see its branches and commits at https://huggingface.co/{model}"
+    if status == _UNAUTHORIZED and get_token():
+        # With a valid token the hub answers 404 for what is absent or private.
+        origin = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "the token of `hf auth login`"
+        return (
+            f"{origin} is not valid or has expired; create a token at https://huggingface.co/settings/tokens and set HF_TOKEN to it, "
+            "or remove the token: public models need none"
+        )
     if status in {_UNAUTHORIZED, _NOT_FOUND}:
-        return "it does not exist or is private; check the name, or set HF_TOKEN to a token that may read it"
+        near = other_ids(model)
+        nearest = f" (the nearest that the planner knows: {', '.join(near)})" if near else ""
+        return f"it does not exist or is private; check the name{nearest}, or set HF_TOKEN to a token that may read it"
     if status == _FORBIDDEN:
         return f"a link to its storage expired, or the token may not read it; {otherwise}"
     return f"it is busy or has a fault; wait a few minutes, or {otherwise}"
@@ -92,5 +114,6 @@ def config_of(model: str) -> tuple[Mapping[str, object], Mapping[str, object] | 
         config = read(CONFIG)
         if INDEX in sizes:
             return config, read(INDEX)
+    sizes |= real_sizes(info)
     weights = {name: size for name, size in sizes.items() if name.endswith(_WEIGHTS) and not name.startswith(_COPIES)}
     return config, {"metadata": {"total_size": sum(weights.values())}} if sum(weights.values()) else None

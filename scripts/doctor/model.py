@@ -215,7 +215,7 @@ def _image(settings: Settings) -> Sequence[Diagnosis]:
     name = f"{image.repository}@{image.digest[:19]}..."
     table = "" if known else "; not in the table of tested images"
     try:
-        answer = _ask_registry(image.repository, image.digest)
+        answer = ask_registry(image.repository, image.digest)
     except (requests.RequestException, ValueError, KeyError) as error:
         detail = f"the registry cannot be asked from here ({type(error).__name__}): {name}{table}"
         return (Diagnosis(check="image", state="cannot be told", detail=detail, required=False),)
@@ -231,7 +231,7 @@ def _image(settings: Settings) -> Sequence[Diagnosis]:
     return (Diagnosis(check="image", state="cannot be told", detail=detail, required=False),)
 
 
-def _ask_registry(repository: str, digest: str) -> requests.Response:
+def ask_registry(repository: str, digest: str) -> requests.Response:
     """Ask Docker Hub, or that of the local cloud, for a manifest's headers, as everybody may."""
     simulated = os.environ.get("LOCALCLOUD_URL")
     registry = f"{simulated}/registry/registry-1.docker.io" if simulated else REGISTRY

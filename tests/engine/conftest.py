@@ -155,13 +155,9 @@ class Workspace:
         assert changed == 1
         path.write_text(text)
 
-    def stage_nothing(self, stack):
-        """Stage a checkpoint without weights: the simulated server knows its size by name."""
-        checkpoint = self.folder / "checkpoint"
-        checkpoint.mkdir(exist_ok=True)
-        (checkpoint / "config.json").write_text("{}")
-        (checkpoint / "model.safetensors").write_bytes(b"\0" * 64)
-        self.script("stage_model", "--stack", stack, "--from", checkpoint)
+    def stage(self, stack):
+        """Stage the stack's checkpoint from the local cloud's hub, as a user does."""
+        return self.script("stage_model", "--stack", stack)
 
 
 HF_CANARY = "hf_canaryCanaryCANARY0123456789"

@@ -79,7 +79,7 @@ def state_of(workspace, stack):
 def ready(workspace):
     for stack in (TPU, RUN):
         workspace.pulumi("stack", "init", stack)
-    workspace.stage_nothing(RUN)
+    workspace.stage(RUN)
     return workspace
 
 

@@ -23,22 +23,28 @@ def set_key(workspace, key, value):
     workspace.pulumi("config", "set", "--path", f"gemma-serving:{key}", value, "--stack", STACK)
 
 
+def stage(workspace, weights):
+    """Stage a checkpoint of a folder. The simulated server knows its size by the name of the bucket's folder."""
+    checkpoint = workspace.folder / "checkpoint"
+    checkpoint.mkdir(exist_ok=True)
+    (checkpoint / "config.json").write_text("{}")
+    (checkpoint / "model.safetensors").write_bytes(weights)
+    done = workspace.script("stage_model", "--stack", STACK, "--from", checkpoint, "--json")
+    return json.loads(done.out.splitlines()[-1])
+
+
 def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(workspace):
     workspace.pulumi("stack", "init", STACK)
     set_key(workspace, "bucket.retainOnDestroy", "true")
-    workspace.stage_nothing(STACK)
+    stage(workspace, b"\0" * 64)
     workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
     first = revision(workspace)
     assert first[0] is not None
     # The same weights again change nothing ...
-    workspace.stage_nothing(STACK)
+    stage(workspace, b"\0" * 64)
     workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
     # ... other weights of the same names are another revision.
-    checkpoint = workspace.folder / "checkpoint"
-    (checkpoint / "model.safetensors").write_bytes(b"\1" * 64)
-    report = json.loads(
-        workspace.script("stage_model", "--stack", STACK, "--from", checkpoint, "--json").out.splitlines()[-1]
-    )
+    report = stage(workspace, b"\1" * 64)
     assert (report["copied"], report["kept"]) == (1, 1)
     workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
     second = revision(workspace)

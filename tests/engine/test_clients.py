@@ -18,7 +18,7 @@ def deployed(workspace):
     for stack in STACKS:
         workspace.pulumi("stack", "init", stack)
         if stack.startswith("l4"):
-            workspace.stage_nothing(stack)
+            workspace.stage(stack)
         workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
     workspace.change_scenario({"iam": {"id_token_life_s": TOKEN_LIFE_S}})
     yield workspace

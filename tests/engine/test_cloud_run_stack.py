@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engine
 @pytest.fixture(scope="module")
 def deployed(workspace):
     workspace.pulumi("stack", "init", STACK)
-    workspace.stage_nothing(STACK)
+    workspace.stage(STACK)
     workspace.pulumi("up", "--yes", "--stack", STACK)
     return workspace.outputs(STACK)
 

@@ -36,7 +36,7 @@ def test_a_stack_comes_up_stays_free_of_drift_and_goes(worst, stack):
     wanted = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
     worst.pulumi("stack", "init", stack)
     if wanted["gemma-serving:weights"] == "bucket":
-        worst.stage_nothing(stack)
+        worst.stage(stack)
     came_up = worst.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
     assert "Waiting for Google" in came_up.text
     assert worst.served_length(stack) == wanted["gemma-serving:vllm"]["maxModelLen"]

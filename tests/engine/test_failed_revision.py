@@ -42,7 +42,7 @@ def test_weights_that_are_not_staged_are_found_before_the_service_is_made(failin
 
 def test_a_revision_that_cannot_start_says_why_with_the_figure_and_the_last_lines(failing):
     """A length that the KV cache cannot hold. vLLM prints its arguments, so a token among them stands in Cloud Logging."""
-    failing.stage_nothing(STACK)
+    failing.stage(STACK)
     restore = change(
         failing,
         ("maxModelLen: 8192", f"maxModelLen: 262144\n    servedModelName: {CANARY}"),

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.engine
 @pytest.fixture(scope="module")
 def staged(workspace):
     workspace.pulumi("stack", "init", STACK)
-    workspace.stage_nothing(STACK)
+    workspace.stage(STACK)
     return workspace
 
 

@@ -4,13 +4,8 @@ The commands that the project prints are executed as a shell does; nothing here 
 project's owner. Durations at Google's documented worst: `BUILT_IN["empty-project"]` in localcloud/world/scenario.py.
 """
 
-import contextlib
 import itertools
-import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,52 +13,16 @@ from tests.engine.conftest import open_workspace
 
 TPU, CLOUD_RUN = "tpu-v6e1-e4b", "l4-12b-qat"
 ROUNDS = 8
-CHECKPOINT = {"config.json": b"{}", "model.safetensors": b"0" * 64}
 
 pytestmark = pytest.mark.engine
-
-
-class Hub(BaseHTTPRequestHandler):
-    """The hub, as far as its client asks for a checkpoint: the list of files, and each file."""
-
-    def do_GET(self):
-        path = urlsplit(self.path).path
-        if path.startswith("/api/"):
-            siblings = [{"rfilename": name, "size": len(content)} for name, content in CHECKPOINT.items()]
-            model = "/".join(path.split("/")[3:5])
-            return self.answer(json.dumps({"id": model, "sha": "0" * 40, "siblings": siblings}).encode())
-        return self.answer(CHECKPOINT[path.rpartition("/")[2]])
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def answer(self, body):
-        self.send_response(200)
-        for name, value in (("Content-Length", len(body)), ("ETag", '"0"'), ("X-Repo-Commit", "0" * 40)):
-            self.send_header(name, str(value))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *_words):
-        """Print nothing."""
-
-
-@contextlib.contextmanager
-def hub():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
 
 
 @pytest.fixture(scope="module")
 def new_project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("new")
-    with hub() as url, open_workspace(folder, "--scenario", "empty-project") as workspace:
+    with open_workspace(folder, "--scenario", "empty-project") as workspace:
         # The login is the key file of a service account, as in CI; the access token would be the same account's.
         del workspace.environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
-        workspace.environment.update({"HF_ENDPOINT": url, "HF_HOME": str(folder / "hub")})
         yield workspace
 
 

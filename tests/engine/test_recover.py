@@ -165,7 +165,7 @@ def test_what_belongs_to_others_is_named_and_never_taken(workspace, foreign):
 
 
 def test_a_service_that_was_being_made_is_taken_over(workspace, foreign):
-    workspace.stage_nothing(RUN)
+    workspace.stage(RUN)
     kill_at(workspace, RUN, "run.projects.locations.services.create", lambda: has_ready_service(workspace))
     _, report = recovered(workspace, RUN)
     assert "Cloud Run service" in {each["kind"] for each in report["taken"]}

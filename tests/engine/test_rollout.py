@@ -83,7 +83,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.skipif(sys.platform != "linux", re
 def stack(workspace):
     workspace.pulumi("stack", "init", STACK)
     configure(workspace, "cloudRun.rollout", {"requests": 4, "maxSlowdown": 1000})
-    workspace.stage_nothing(STACK)
+    workspace.stage(STACK)
     workspace.pulumi("up", "--yes", "--stack", STACK)
     return workspace
 

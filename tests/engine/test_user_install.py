@@ -88,7 +88,7 @@ def test_a_user_previews_every_stack(user, stack):
 @pytest.mark.parametrize("stack", ["l4-12b-qat", "tpu-v6e1"])
 def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
     if stack.startswith("l4"):
-        user.stage_nothing(stack)
+        user.stage(stack)
     user.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
     scripts = [python(user), "-m"]
     said = user.run(*scripts, "scripts.connect", "chat", "--stack", stack, "Say hello.", "--max-tokens", "8")

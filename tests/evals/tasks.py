@@ -70,7 +70,7 @@ def changed(workspace: Any, *replaced: tuple[str, str]) -> Callable[[], None]:
 def deploy(workspace: Any) -> None:
     """Deploy the stack as a person does."""
     workspace.pulumi("stack", "select", "--create", STACK)
-    workspace.stage_nothing(STACK)
+    workspace.stage(STACK)
     workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
 
 

@@ -124,6 +124,19 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             id="gated",
         ),
         pytest.param(
+            [
+                "huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error. (Request ID: Root=1)",
+                "Repository Not Found for url: https://huggingface.co/api/models/google/gemma-4-12B-it-qat-w4a16-ct.",
+                EXIT,
+            ],
+            {"weights": "hub"},
+            [
+                "it does not exist or is private. Check gemma-serving:model (the nearest",
+                "python -m scripts.save_token hfToken",
+            ],
+            id="absent",
+        ),
+        pytest.param(
             ["401 Client Error: Unauthorized for url: https://huggingface.co/api/models/google/x", EXIT],
             {"weights": "hub", "secrets": ["hfToken"]},
             ["hfToken may not read it, or is not valid", "python -m scripts.save_token hfToken --stack l4-12b-qat"],

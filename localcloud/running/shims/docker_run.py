@@ -174,6 +174,7 @@ def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str,
         "VLLM_SIM_BIND_HOST": machine.address,
         "VLLM_SIM_PATHS": json.dumps(_paths(machine, wanted)),
         "VLLM_SIM_LIFELINE": f"pid:{machine.warden_pid}",
+        "VLLM_SIM_HUB": f"{machine.base_url}/hub",
         charges.VARIABLE: str(machine.folder / charges.FILE),
     }
     if not reachable:

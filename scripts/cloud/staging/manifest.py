@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from contracts.staged_weights import MANIFEST, manifest_hash
+from contracts.staged_weights import MANIFEST, REAL_SIZE, manifest_hash
 from scripts.cloud.staging.bucket import WeightsBucket, as_json, changed, crc32c
 from scripts.cloud.staging.sources import SourceFile
 
@@ -21,11 +21,13 @@ class StagedFile:
 
     def entry(self) -> Mapping[str, object]:
         """Return the file's line of the manifest."""
+        real = {REAL_SIZE: self.file.real_bytes} if self.file.real_bytes else {}
         return {
             "name": self.file.name,
             "size_bytes": self.file.size_bytes,
             "sha256": self.sha256,
             "crc32c": self.crc32c,
+            **real,
         }
 
 
@@ -60,12 +62,14 @@ def write_manifest(
         found = present.get(f"{prefix}/{staged.file.name}")
         if found is None or (found.size_bytes, found.crc32c) != (staged.file.size_bytes, staged.crc32c):
             raise changed(f"gs://{target.name}/{prefix}/{staged.file.name}")
-    document = {
+    document: dict[str, object] = {
         "schema": 1,
         "revision": revision,
         "config": _parsed(config),
         "files": [file.entry() for file in files],
     }
+    if any(staged.file.real_bytes for staged in files):
+        document["simulated"] = f"the local cloud's hub sent shrunk files; {REAL_SIZE} is the size of the real ones"
     name, data = f"{prefix}/{MANIFEST}", as_json(document)
     before = present.get(name)
     if before is None or before.crc32c != crc32c(data):

@@ -8,7 +8,7 @@ from functools import partial
 from threading import Lock
 from typing import Final, cast
 
-from contracts.staged_weights import MANIFEST, PARTS
+from contracts.staged_weights import MANIFEST, PARTS, REAL_SIZE
 from scripts.cloud.parallel import each
 from scripts.cloud.staging.bucket import BucketObject, StaleTokenError, WeightsBucket, as_json
 from scripts.cloud.staging.copying import WORKERS, OnBytes, OnFile, listed, sweep
@@ -185,8 +185,13 @@ def _files(objects: Mapping[str, BucketObject], manifest: Mapping[str, object]) 
         same = entry.get("size_bytes") == item.size_bytes and entry.get("crc32c") in {None, item.crc32c}
         return item.sha256 or (cast("str | None", entry.get("sha256")) if same else None)
 
+    def real(name: str) -> int:
+        size = (entries.get(name) or {}).get(REAL_SIZE)
+        return size if isinstance(size, int) else 0
+
     return [
-        SourceFile(name=name, size_bytes=item.size_bytes, sha256=stated(name, item)) for name, item in objects.items()
+        SourceFile(name=name, size_bytes=item.size_bytes, sha256=stated(name, item), real_bytes=real(name))
+        for name, item in objects.items()
     ]
 
 

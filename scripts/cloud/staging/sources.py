@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from contracts.staged_weights import MANIFEST, PARTS
 from scripts.cloud import google_api
-from scripts.cloud.hub import hub_errors
+from scripts.cloud.hub import hub_errors, real_sizes
 from scripts.errors import CommandRefusedError, ScriptError
 from stacks.model_files import CONFIG, INDEX
 
@@ -39,6 +39,8 @@ class SourceFile:
     """Git's id of the file, which the hub states for small files."""
     changed_ns: int = 0
     """When a local file was last changed, in nanoseconds since 1970."""
+    real_bytes: int = 0
+    """Size of the real file, where the local cloud's hub sends a shrunk one; 0 for every other source."""
 
 
 class CheckpointSource(Protocol):
@@ -243,12 +245,16 @@ def hub(model: str, revision: str | None) -> HubSource:
 
     with hub_errors(model, "pass --from FOLDER with a downloaded checkpoint"):
         info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=google_api.CALL_LIMIT_S)
+        # The list of files of a gated repository is public; without this the refusal would come after the bucket is made.
+        HfApi().auth_check(model)
+    real = real_sizes(info)
     files = [
         SourceFile(
             name=s.rfilename,
             size_bytes=s.size or 0,
             sha256=s.lfs.sha256 if s.lfs else None,
             git_sha1=None if s.lfs else s.blob_id,
+            real_bytes=real.get(s.rfilename, 0),
         )
         for s in info.siblings or []
     ]

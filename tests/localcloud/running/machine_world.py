@@ -58,6 +58,8 @@ def document(*args: str, **changes: Any) -> str:
 
 HUB = {("vllm/vllm-tpu", "1"), ("library/img", "latest")}
 """Images of Docker Hub that exist."""
+ABSENT = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
+"""A model that the hub does not have."""
 REPOSITORY = 'on resource "projects/p/locations/us/repositories/repo" (or it may not exist)'
 
 
@@ -80,10 +82,16 @@ def refusal(status: int, code: str, message: str) -> web.Response:
     return web.json_response({"errors": [{"code": code, "message": message}]}, status=status)
 
 
-async def _cloud(request: web.Request) -> web.Response:
+async def _cloud(request: web.Request) -> web.Response:  # noqa: PLR0911 - one return for each kind of path
     if request.path.startswith("/registry/"):
         host, _, path = request.path.removeprefix("/registry/").partition("/v2/")
         return _manifest(request, host, path)
+    if request.path.startswith("/hub/api/models/"):
+        absent = f"/{ABSENT}/" in request.path
+        refused = web.json_response(
+            {"error": "Repository not found"}, status=404, headers={"X-Error-Code": "RepoNotFound"}
+        )
+        return refused if absent else web.json_response({})
     if request.headers.get("Authorization") != "Bearer token-of-vm@p.iam.gserviceaccount.com":
         return web.json_response({"error": {"code": 401, "message": "no token"}}, status=401)
     if "/secrets/s/versions/3:access" in request.path:

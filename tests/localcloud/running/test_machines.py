@@ -16,7 +16,7 @@ from components.startup_script import startup_script
 from localcloud.running.machines import SimulatedMachines
 from localcloud.running.shims import docker_run
 from localcloud.running.shims.machine import Machine
-from tests.localcloud.running.machine_world import CANARY, IMAGE, NODE, document, machines, spec, until
+from tests.localcloud.running.machine_world import ABSENT, CANARY, IMAGE, NODE, document, machines, spec, until
 from tests.localcloud.running.running_server import ask, environment
 
 
@@ -383,3 +383,21 @@ def test_nothing_is_left_when_the_cloud_is_killed(tmp_path: Path, number: signal
         await until(lambda: not processes_with(str(tmp_path)), "the end of all processes of the cloud")
 
     asyncio.run(gone())
+
+
+def test_a_model_that_the_hub_does_not_have_is_told_and_the_old_server_keeps_serving(tmp_path: Path):
+    first = document("--max-model-len=8192")
+    second = first.replace("google/gemma-4-E2B-it", ABSENT)
+
+    async def run() -> tuple[str, str]:
+        async with machines(tmp_path) as running:
+            given = spec(startup_script(), **{"gemma-serving-document": first})
+            await running.boot(given)
+            await phase(running, "ready", first)
+            running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
+            await until(lambda: "Cannot fetch" in attributes(running).get("detail", ""), "the refusal is published")
+            return attributes(running)["detail"], attributes(running)["serving-hash"]
+
+    message, serving = asyncio.run(run())
+    assert f"Cannot fetch {ABSENT} from the hub: Error: Model '{ABSENT}' not found." in message
+    assert serving == hashlib.sha256(first.encode()).hexdigest()

@@ -149,7 +149,7 @@ def test_a_signed_link_that_expired_is_one_sentence(world):
     [
         (401, "GatedRepo", "accept its terms at https://huggingface.co/org/model, and set HF_TOKEN to a token of"),
         (403, "GatedRepo", "accept its terms at https://huggingface.co/org/model, and set HF_TOKEN to a token of"),
-        (401, "", "it does not exist or is private; check the name, or set HF_TOKEN to a token that may read it"),
+        (401, "", "HF_TOKEN is not valid or has expired; create a token at https://huggingface.co/settings/tokens and"),
         (404, "RepoNotFound", "it does not exist or is private; check the name, or set HF_TOKEN to a token that may"),
         (
             404,
@@ -159,7 +159,7 @@ def test_a_signed_link_that_expired_is_one_sentence(world):
         (429, "", "it is busy or has a fault; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint"),
         (500, "", "it is busy or has a fault; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint"),
     ],
-    ids=["gated-401", "gated-403", "no-token", "no-model", "no-revision", "busy", "fault"],
+    ids=["gated-401", "gated-403", "bad-token", "no-model", "no-revision", "busy", "fault"],
 )
 def test_a_refusal_of_the_hub_says_what_to_do_and_repeats_no_address(world, status, code, advice):
     _, running = world

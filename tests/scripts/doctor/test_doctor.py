@@ -189,7 +189,7 @@ class World:
         existing = self.admin("GET", f"/storage/storage/v1/b?project={PROJECT}").get("items", [])
         if name not in {bucket["name"] for bucket in existing}:
             self.admin("POST", f"/storage/storage/v1/b?project={PROJECT}", {"name": name, "location": "us-east4"})
-        prefix = re.search(r"model: google/(\S+)", self.settings[stack])[1]
+        prefix = re.search(r"model: [\w.-]+/(\S+)", self.settings[stack])[1]
         self.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", self.cloud.token)
         source, target = FolderSource(folder=checkpoint), WeightsBucket(name, PROJECT)
         plan = CopyPlan(source=source, target=target, prefix=prefix)

@@ -1,0 +1,225 @@
+"""What the files of a repository hold: small, made here, the same in every process, and with the names and formats of the real ones.
+
+A safetensors file has a valid header, and tensors whose shapes, offsets and bytes agree with it. Only the sizes are not the real ones.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from localcloud.hub.repositories import CONFIG, INDEX, WEIGHTS, Repository, architecture
+from localcloud.vllm.models import find_model
+
+NOTE: Final = "simulated by the local cloud: content is made here, tensors are shrunk"
+_LFS_NAMES: Final = ("tokenizer.json",)
+_WIDTH: Final = 32
+"""Rows and columns of a shrunk tensor."""
+_DRAFTER_BYTES: Final = {
+    "E2B": 157_565_344,
+    "E4B": 157_000_000,
+    "12B": 845_719_296,
+    "26B-A4B": 840_000_000,
+    "31B": 939_042_560,
+}
+"""Sizes of drafters: E2B, 12B and 31B as stated for one of their repositories, the others of the same order."""
+_IGNORED: Final = ["lm_head", "re:.*embed_tokens.*", "re:.*vision.*", "re:.*audio.*"]
+_PARTS: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubFile:
+    """One file at the head of a repository."""
+
+    name: str
+    content: bytes
+    real_bytes: int
+    """Size of the real file; 0 where nobody states it and nothing depends on it."""
+    is_stated: bool
+    """Whether a source states the real size."""
+
+    @property
+    def is_lfs(self) -> bool:
+        """Return whether the repository holds a pointer, and the hub's storage the content."""
+        return self.name.endswith(WEIGHTS) or self.name in _LFS_NAMES
+
+    @property
+    def sha256(self) -> str:
+        """Return the hash of the content."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def git_id(self) -> str:
+        """Return Git's id of what the repository holds."""
+        held = self.pointer if self.is_lfs else self.content
+        return hashlib.sha1(b"blob %d\0" % len(held) + held, usedforsecurity=False).hexdigest()
+
+    @property
+    def pointer(self) -> bytes:
+        """Return the pointer of Git LFS (git-lfs, docs/spec.md)."""
+        return (
+            f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {len(self.content)}\n".encode()
+        )
+
+
+@lru_cache(maxsize=64)
+def files_of(repository: Repository) -> Mapping[str, HubFile]:
+    """Return all files of a repository by name."""
+    shards = dict(_shards(repository))
+    whole = _weights_bytes(repository)
+    contents = {name: _safetensors(tensors) for name, tensors in shards.items()}
+    for name in repository.names:
+        if name not in contents:
+            contents[name] = _other(repository, name, shards, whole)
+    return {
+        name: HubFile(
+            name=name,
+            content=contents[name],
+            real_bytes=repository.real_bytes(name, whole),
+            is_stated=repository.states_size_of(name),
+        )
+        for name in repository.names
+    }
+
+
+def _weights_bytes(repository: Repository) -> int:
+    """Return the size of all real weights, where no source states it: that of the simulator's own model."""
+    if repository.drafter:
+        return _DRAFTER_BYTES[repository.size]
+    model = find_model(repository.id)
+    return model.disk_bytes if model is not None else 0
+
+
+def _shards(repository: Repository) -> Iterator[tuple[str, Sequence[tuple[str, str, int]]]]:
+    """Yield each weights file with its tensors: name, type, bytes of an element. Layers are divided among the files in order."""
+    layers = 4 if repository.drafter else int(architecture(repository.size)["text"]["num_hidden_layers"])
+    prefix = "model." if repository.drafter else "model.language_model."
+    count = len(repository.weights)
+    for position, name in enumerate(repository.weights):
+        tensors = [(f"{prefix}embed_tokens.weight", "BF16", 2)] if position == 0 else []
+        for layer in range(position * layers // count, (position + 1) * layers // count):
+            for part in _PARTS:
+                tensors += _linear(repository, f"{prefix}layers.{layer}.{part}")
+        if position == count - 1:
+            tensors.append((f"{prefix}norm.weight", "BF16", 2))
+        yield name, tensors
+
+
+def _linear(repository: Repository, name: str) -> list[tuple[str, str, int]]:
+    """Return the tensors of a linear layer, with the names of each format."""
+    if repository.form == "w4a16":
+        return [(f"{name}.weight_packed", "I32", 4), (f"{name}.weight_scale", "BF16", 2)]
+    if repository.form == "fp8":
+        return [(f"{name}.weight", "F8_E4M3", 1), (f"{name}.weight_scale", "BF16", 2)]
+    if repository.form.startswith("nvfp4"):
+        return [(f"{name}.weight_packed", "U8", 1), (f"{name}.weight_scale", "F8_E4M3", 1)]
+    return [(f"{name}.weight", "BF16", 2)]
+
+
+def _safetensors(tensors: Sequence[tuple[str, str, int]]) -> bytes:
+    """Return a safetensors file: 8 bytes with the length of the header, the header, the tensors."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", "simulated": NOTE}}
+    body = bytearray()
+    for name, kind, width in tensors:
+        start = len(body)
+        # Bytes that depend on the name: two tensors are not alike, and every process makes the same.
+        body += hashlib.shake_128(name.encode()).digest(_WIDTH * _WIDTH * width)
+        header[name] = {"dtype": kind, "shape": [_WIDTH, _WIDTH], "data_offsets": [start, len(body)]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + bytes(body)
+
+
+def _other(
+    repository: Repository, name: str, shards: Mapping[str, Sequence[tuple[str, str, int]]], whole: int
+) -> bytes:
+    """Return a file that holds no tensors."""
+    if name == CONFIG:
+        return _json(_config(repository))
+    if name == INDEX:
+        real = sum(repository.real_bytes(one, whole) for one in repository.weights)
+        small = sum(_WIDTH * _WIDTH * width for tensors in shards.values() for _, _, width in tensors)
+        placed = {tensor: shard for shard, tensors in shards.items() for tensor, _, _ in tensors}
+        # Planners read the size of the checkpoint here, so that it is the real one.
+        metadata = {"total_size": real, "simulated": NOTE, "simulated_total_size": small}
+        return _json({"metadata": metadata, "weight_map": placed})
+    if name.endswith(".json"):
+        return _json({"simulated": NOTE})
+    return f"{NOTE}\n".encode()
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def _config(repository: Repository) -> dict[str, Any]:
+    """Return config.json. The dimensions are the real ones."""
+    size = architecture(repository.size)
+    kind, text = str(size["model_type"]), dict(size["text"])
+    period = int(size["period"])
+    common: dict[str, Any] = {
+        "model_type": f"{kind}_text",
+        "vocab_size": 262_144,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "sliding_window": text["sliding_window"],
+        "max_position_embeddings": text["max_position_embeddings"],
+    }
+    if repository.drafter:
+        own = dict(size["drafter"])
+        centroids = own.pop("num_centroids", None)
+        layers = ["sliding_attention"] * 3 + ["full_attention"]
+        drafter: dict[str, Any] = {
+            "architectures": ["Gemma4AssistantForCausalLM"],
+            "model_type": f"{kind}_assistant",
+            "backbone_hidden_size": text["hidden_size"],
+            "tie_word_embeddings": True,
+            "text_config": {
+                **common,
+                **own,
+                "num_hidden_layers": 4,
+                "num_key_value_heads": text["num_key_value_heads"],
+                "num_kv_shared_layers": 4,
+                "layer_types": layers,
+            },
+            "simulated": NOTE,
+        }
+        return drafter if centroids is None else {**drafter, "num_centroids": centroids, "use_ordered_embeddings": True}
+    kinds = [
+        "full_attention" if (layer + 1) % period == 0 else "sliding_attention"
+        for layer in range(int(text["num_hidden_layers"]))
+    ]
+    name = "Gemma4UnifiedForConditionalGeneration" if "unified" in kind else "Gemma4ForConditionalGeneration"
+    config: dict[str, Any] = {
+        "architectures": [name],
+        "model_type": kind,
+        "tie_word_embeddings": True,
+        "text_config": {**common, **text, "layer_types": kinds},
+        "vision_config": dict(size["vision"]),
+        "simulated": NOTE,
+    }
+    if "audio" in size:
+        config["audio_config"] = dict(size["audio"])
+    quantization = _quantization(repository)
+    return {**config, "quantization_config": quantization} if quantization else config
+
+
+def _quantization(repository: Repository) -> dict[str, Any]:
+    """Return the quantization_config of a form; an empty one for bf16."""
+    if repository.form == "nvfp4-modelopt":
+        return {
+            "quant_method": "modelopt",
+            "quant_algo": "NVFP4",
+            "ignore": ["lm_head", "model.language_model.layers.*.self_attn*"],
+        }
+    weights: dict[str, dict[str, Any]] = {
+        "w4a16": {"num_bits": 4, "type": "int", "group_size": 32, "strategy": "group", "symmetric": True},
+        "fp8": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
+        "nvfp4": {"num_bits": 4, "type": "float", "group_size": 16, "strategy": "tensor_group", "symmetric": True},
+    }
+    if repository.form not in weights:
+        return {}
+    group = {"targets": ["Linear"], "weights": weights[repository.form]}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": _IGNORED}

@@ -1,0 +1,106 @@
+"""The repositories that the hub has. `data/repositories.toml` lists them, with a source for each."""
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+State = Literal["public", "gated", "private", "absent"]
+"""`private`: only accounts that may read it see it. The data has none; a scenario may make one."""
+CONFIG: Final = "config.json"
+INDEX: Final = "model.safetensors.index.json"
+WEIGHTS: Final = ".safetensors"
+_USUAL: Final = (
+    ".gitattributes",
+    "README.md",
+    "chat_template.jinja",
+    CONFIG,
+    "generation_config.json",
+    "processor_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+"""Files of every checkpoint beside the weights: https://huggingface.co/google/gemma-4-31B-it, commit 419b2ef."""
+_USUAL_BYTES: Final = 32_230_000
+"""What those take together, where no source states it: 32,169,626 of it is tokenizer.json."""
+
+
+class Repository(BaseModel):
+    """One repository; data/repositories.toml explains the fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    state: State
+    source: str = Field(min_length=1)
+    size: str = ""
+    form: Literal["bf16", "w4a16", "fp8", "nvfp4", "nvfp4-modelopt"] = "bf16"
+    drafter: bool = False
+    commit: str = Field(default="", pattern=r"^([0-9a-f]{40})?$")
+    sizes_source: str = ""
+    total_bytes: int = 0
+    stated_files: int = 0
+    outside: str = ""
+    """Why the planner's catalog does not have it; empty if it does."""
+    weights: tuple[str, ...] = ("model.safetensors",)
+    bytes: Mapping[str, int] = Field(default_factory=dict[str, int])
+
+    def __hash__(self) -> int:
+        """Return a hash for caches: fields that are mappings have none."""
+        return hash(self.id)
+
+    @property
+    def head(self) -> str:
+        """Return the commit of `main`."""
+        return self.commit or hashlib.sha1(f"made here: {self.id}".encode(), usedforsecurity=False).hexdigest()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all files."""
+        index = (INDEX,) if len(self.weights) > 1 else ()
+        return tuple(sorted({*_USUAL, *self.weights, *index, *self.bytes}))
+
+    def real_bytes(self, name: str, otherwise: int) -> int:
+        """Return the size of the real file; where no source states it, one that is made here: `otherwise` is that of all weights."""
+        if name in self.bytes:
+            return self.bytes[name]
+        if name in self.weights:
+            unstated = [one for one in self.weights if one not in self.bytes]
+            whole = max(self.total_bytes - _USUAL_BYTES, 0) or otherwise
+            share = (whole - sum(self.bytes.get(one, 0) for one in self.weights)) // len(unstated)
+            return max(share, 0)
+        return 0
+
+    def states_size_of(self, name: str) -> bool:
+        """Return whether a source states the size of the real file."""
+        return name in self.bytes
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return tomllib.loads((files("localcloud.hub") / "data" / "repositories.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def repositories() -> Mapping[str, Repository]:
+    """Return all repositories by id."""
+    found = (Repository.model_validate(row) for row in _document()["repository"])
+    return {one.id: one for one in found}
+
+
+def architecture(size: str) -> Mapping[str, Any]:
+    """Return the dimensions of a size, for its config.json."""
+    return _document()["architecture"][size]
+
+
+def find(name: str, changed: Mapping[str, State]) -> Repository:
+    """Return a repository, in the state that `changed` (a scenario) gives it. One that nothing lists is absent."""
+    known = repositories().get(name)
+    state = changed.get(name) or (known.state if known is not None else "absent")
+    if known is not None and known.size:
+        return known.model_copy(update={"state": state})
+    return Repository(id=name, state=state, source="made here: a scenario lists it", size="E2B")

@@ -1,0 +1,89 @@
+"""A simulated server that downloads from the hub gets the hub's answers, in the words that a real one prints."""
+
+import pytest
+
+from localcloud.vllm import hub_download, startup
+from localcloud.vllm.arguments import parse
+from localcloud.vllm.settings import read
+from localcloud.world.scenario import Fault, Hub
+
+EXISTS, ABSENT = "google/gemma-4-E2B-it", "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
+GATED, PRIVATE = "google/gemma-3-4b-it", "org/gemma-4-E2B-it"
+NOT_FOUND = "RepositoryNotFoundError: 404 Client Error"
+DOWN = (Fault(method="hub.*", action="reset", count=1000),)
+CASES = {
+    "absent": (ABSENT, "hf_x", {}, NOT_FOUND, f"Error: Model '{ABSENT}' not found."),
+    "absent without a token": (
+        ABSENT,
+        "",
+        {},
+        "RepositoryNotFoundError: 401 Client",
+        f"Error: Model '{ABSENT}' not found.",
+    ),
+    "not listed anywhere": ("someone/gemma-4-E2B-it", "hf_x", {}, NOT_FOUND, "not found."),
+    "private": (PRIVATE, "hf_x", {}, NOT_FOUND, f"Error: Model '{PRIVATE}' not found."),
+    "gated": (GATED, "hf_x", {}, "GatedRepoError: 403", f"Access denied. Model '{GATED}' requires approval."),
+    "gated without a token": (GATED, "", {}, "GatedRepoError: 401", f"Access denied. Model '{GATED}' requires"),
+    "expired": (
+        EXISTS,
+        "hf_old",
+        {},
+        "401 Client Error: Unauthorized for url: https://huggingface.co/api",
+        "Unauthorized",
+    ),
+    "down": (
+        EXISTS,
+        "hf_x",
+        {"faults": DOWN},
+        "We couldn't connect to 'https://huggingface.co'",
+        "couldn't connect to",
+    ),
+}
+
+
+@pytest.fixture
+def served(shared_cloud):
+    """A function that returns the environment of a server in a scenario of the hub."""
+    before = shared_cloud.cloud.scenario
+
+    def environment(token, **changes):
+        hub = Hub(repositories={PRIVATE: "private"}, expired_tokens=("hf_old",))
+        shared_cloud.cloud.scenario = before.model_copy(update={"hub": hub, **changes})
+        return read({"VLLM_SIM_HUB": f"{shared_cloud.base_url}/hub", "HF_TOKEN": token, "VLLM_SIM_CLOCK_SPEED": "1e6"})
+
+    yield environment
+    shared_cloud.cloud.scenario = before
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_server_ends_in_the_words_of_the_hub_s_client(served, capsys, case):
+    model, token, scenario, said, printed = CASES[case]
+    start = startup.plan(parse(["vllm", "serve", model]), served(token, **scenario))
+    assert said in str(start.steps[-1].error)
+    assert hub_download.main([model], served(token, **scenario)) == 1
+    assert printed in capsys.readouterr().err
+
+
+def test_a_server_starts_with_a_model_that_exists(served, capsys):
+    assert startup.plan(parse(["vllm", "serve", EXISTS]), served("")).capacity is not None
+    assert hub_download.main([EXISTS, "--dry-run"], served("")) == 0
+    assert "totalling 10.2G" in capsys.readouterr().out
+    assert hub_download.main([EXISTS, "--revision", "none"], served("")) == 1
+    assert f"Error: Revision not found in model '{EXISTS}'." in capsys.readouterr().err
+
+
+def test_a_cached_model_needs_no_hub(served, tmp_path):
+    environment = served("hf_old")
+    cached = read(
+        {
+            "VLLM_SIM_HUB": environment.hub,
+            "HF_TOKEN": "hf_old",
+            "HF_HOME": "/c",
+            "VLLM_SIM_PATHS": f'{{"/c": "{tmp_path}"}}',
+        }
+    )
+    kept = startup.hub_cache_file(EXISTS, cached)
+    assert startup.plan(parse(["vllm", "serve", EXISTS]), cached).capacity is None
+    kept.parent.mkdir(parents=True)
+    kept.write_text("")
+    assert startup.plan(parse(["vllm", "serve", EXISTS]), cached).capacity is not None
