@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+SHARED_QUOTA_HEADER: Final = "X-Localcloud-Shared-Quota"
+"""Header of the stand-in for gcloud, whose own calls count for a project of Google's with these APIs enabled
+(cloud.google.com/docs/quotas/set-quota-project, 2026-11: "the gcloud CLI shared project is sometimes used as the quota project")."""
+
 _ALLOWED_SITES: Final = ("", "none")
 """Values of Sec-Fetch-Site without a web page behind them: the header is absent, or a person typed the address."""
 _LOOPBACK_NAMES: Final = ("localhost", "[::1]")

@@ -19,12 +19,14 @@ from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
 from localcloud.trials.command import TryRefusedError, add_parser, try_entries
+from localcloud.world.oauth import login_file
 from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, ScenarioError
 from localcloud.world.scenario import load as load_scenario
 from localcloud.world.state import PRIVATE_UMASK, StateError, StateLock, describe, description
 
 EXIT_REFUSED = 2
 _INTERRUPTED = 130
+_LOGIN_LIFE_S = 365 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,19 +195,25 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
                 f"Cannot listen on port {options.port} of 127.0.0.1 ({error.strerror}); choose another port with --port."
             ) from None
         try:
-            token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=365 * 24 * 3600)
+            token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=_LOGIN_LIFE_S)
             # People's `gcloud` is the owner's, whoever the credentials of the shell belong to.
             commands = install(state / "bin", environment={OPERATOR_TOKEN: token})
             # A default provider without gcp:project takes its project from here, not from the shell that started the cloud.
             known = {**os.environ, "GOOGLE_PROJECT": project, "GOOGLE_CLOUD_PROJECT": project}
-            async with serve_providers(cloud.base_url, token=token, environment=known, speed=options.speed) as ports:
+            login, credentials = token, cloud.credentials
+            if scenario.iam.login_is_person:
+                tokens, person = cloud.cloud.tokens, cloud.cloud.login
+                login = tokens.issue_access_token(person, lifetime_s=_LOGIN_LIFE_S)
+                credentials = login_file(state / "login.json", tokens.issue_refresh_token(person))
+            async with serve_providers(cloud.base_url, token=login, environment=known, speed=options.speed) as ports:
                 found = environment.variables(
                     base_url=cloud.base_url,
                     state=state,
                     project=project,
                     speed=options.speed,
-                    access_token=token,
-                    credentials=cloud.credentials,
+                    access_token=login,
+                    operator_token=token,
+                    credentials=credentials,
                     commands=commands,
                     debug_providers=ports.debug_providers if options.providers == "standin" else None,
                 )

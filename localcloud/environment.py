@@ -14,6 +14,7 @@ API_OVERRIDES = {
     "ARTIFACTREGISTRY": "artifactregistry/",
     "COMPUTE": "compute/compute/v1/",
     "IAM": "iam/",
+    "CLOUDBILLING": "cloudbilling/",
     "CLOUDRESOURCEMANAGER": "cloudresourcemanager/",
     "SERVICEUSAGE": "serviceusage/",
     "MONITORING": "monitoring/",
@@ -47,6 +48,7 @@ REAL_PLUGIN_ENDPOINTS = {
     "GOOGLE_STORAGE_CUSTOM_ENDPOINT": "storage/storage/v1/",
     "GOOGLE_SECRET_MANAGER_CUSTOM_ENDPOINT": "secretmanager/v1/",
     "GOOGLE_ARTIFACT_REGISTRY_CUSTOM_ENDPOINT": "artifactregistry/v1/",
+    "GOOGLE_CLOUD_BILLING_CUSTOM_ENDPOINT": "cloudbilling/v1/",
     "GOOGLE_COMPUTE_CUSTOM_ENDPOINT": "compute/compute/beta/",
     "GOOGLE_MONITORING_CUSTOM_ENDPOINT": "monitoring/",
     "GOOGLE_LOGGING_CUSTOM_ENDPOINT": "logging/v2/",
@@ -74,12 +76,16 @@ def variables(
     project: str,
     speed: float,
     access_token: str,
+    operator_token: str,
     credentials: Path,
     commands: Path,
     debug_providers: str | None,
     inherited: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the variables to set. `debug_providers` None means the real plugins; `commands` is the folder with the gcloud stand-in."""
+    """Return the variables to set. `access_token` and `credentials` are those of Google's clients; the local cloud itself takes the operator's.
+
+    `debug_providers` None means the real plugins; `commands` is the folder with the gcloud stand-in.
+    """
     given = os.environ if inherited is None else inherited
     found = {
         "PULUMI_BACKEND_URL": f"file://{state / 'pulumi'}",
@@ -91,7 +97,7 @@ def variables(
         "GOOGLE_PROJECT": project,
         "LOCALCLOUD_URL": base_url,
         "LOCALCLOUD_SPEED": f"{speed:g}",
-        "LOCALCLOUD_TOKEN": access_token,
+        "LOCALCLOUD_TOKEN": operator_token,
         "CLOUD_CLOCK_SPEED": f"{speed:g}",
         "HF_ENDPOINT": f"{base_url}/hub",
         "HF_TOKEN": HUB_TOKEN,

@@ -328,7 +328,8 @@ def _capacity(stack: str) -> tuple[str, str]:
     """Return the names and creation times of the queued resource and its node."""
     from scripts.cloud import google_api
 
-    api, settings = google_api.connect(), stack_settings(stack)
+    settings = stack_settings(stack)
+    api = google_api.connect(settings.project)
     made: list[str] = []
     for zone in settings.tpu.zones if settings.tpu else ():
         for kind in ("queuedResources", "nodes"):

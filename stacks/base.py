@@ -25,7 +25,7 @@ from planning.vllm_args import VllmOptions, vllm_arguments
 from stacks.apis import apis_of
 from stacks.bucket_in_the_way import watch_for_bucket
 from stacks.naming import Names
-from stacks.propagation import require_resource_manager, wait_for_google
+from stacks.propagation import NewGrants, require_resource_manager, wait_for_google
 from stacks.secrets import KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
 
@@ -110,6 +110,8 @@ class Foundation:
 
     ready: Sequence[pulumi.Resource]
     """Resources that must exist before the server starts."""
+    new_grants: NewGrants
+    """Grants of this run, which may take minutes to take effect."""
 
 
 def lay_foundation(context: Context, *, region: str, project_roles: Sequence[str]) -> Foundation:
@@ -121,10 +123,12 @@ def lay_foundation(context: Context, *, region: str, project_roles: Sequence[str
         project_roles: roles of the server's account on the project.
     """
     settings, names = context.settings, context.names
-    provider = gcp.Provider("gcp", project=settings.project, region=region)
+    # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google refuses most calls of a person without one.
+    provider = gcp.Provider(
+        "gcp", project=settings.project, region=region, billing_project=settings.project, user_project_override=True
+    )
     require_resource_manager(settings.project, provider)
-    # The agent of a TPU machine reads its image, token and weights again until it may.
-    wait_for_google(project=settings.project, grants=settings.target == "cloud-run")
+    new_grants = wait_for_google(project=settings.project)
     enabled = _enable(settings.project, apis_of(settings), provider)
     options = pulumi.ResourceOptions(providers={"gcp": provider}, depends_on=enabled)
     identity = RuntimeIdentity(
@@ -168,6 +172,7 @@ def lay_foundation(context: Context, *, region: str, project_roles: Sequence[str
         bucket=bucket,
         secrets=secrets,
         ready=[grant for part in granted for grant in part.grants],
+        new_grants=new_grants,
     )
 
 

@@ -50,7 +50,7 @@ def deploy(context: Context) -> None:
         raise ValueError("settings without cloudRun reached the Cloud Run stack")
     foundation = lay_foundation(context, region=run.region, project_roles=())
     network = _network(context, run, foundation) if run.direct_vpc else None
-    explain_failures(context, run, startup_probe(context.plan))
+    explain_failures(context, run, startup_probe(context.plan), foundation.new_grants)
     require_staged_weights(context)
     if run.rollout is not None and run.rollout.traffic is None:
         tell_next_step(context.names.stack)

@@ -12,12 +12,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from stacks.google_session import open_session
+
 if TYPE_CHECKING:  # slow to load, and few runs need it
     import requests
 
 T = TypeVar("T")
-
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 class GoogleCallError(Exception):
@@ -49,7 +49,7 @@ async def call(
 ) -> Mapping[str, object]:
     """Return the answer of a GET, or of a POST if there is a body, or of another verb. Raises GoogleCallError, also after `limit_s` seconds.
 
-    A user's login calls on behalf of the project, so that its quota and its enabled APIs count.
+    The call counts for the project: its quota and its enabled APIs.
     """
     try:
         return await _within(limit_s, partial(_ask, endpoint(api) + path, project, body, limit_s, verb))
@@ -84,8 +84,9 @@ def _ask(
     import requests  # noqa: PLC0415 - as above
 
     try:
-        session = _session(project)
-        answer = session.request(verb or ("GET" if body is None else "POST"), url, json=body, timeout=limit_s)
+        answer = open_session(project).request(
+            verb or ("GET" if body is None else "POST"), url, json=body, timeout=limit_s
+        )
     except google.auth.exceptions.GoogleAuthError as error:
         raise GoogleCallError(0, f"the credentials do not work: {str(error).splitlines()[0]}") from None
     except requests.RequestException as error:
@@ -96,21 +97,6 @@ def _ask(
         return cast("Mapping[str, object]", answer.json())
     except ValueError:
         raise GoogleCallError(answer.status_code, "an answer that is not JSON") from None
-
-
-def _session(project: str) -> "requests.Session":
-    """Return a session with the user's credentials; GOOGLE_OAUTH_ACCESS_TOKEN comes first, as in the provider."""
-    import google.auth  # noqa: PLC0415 - slow to load, and few runs need it
-    from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - as above
-    from google.oauth2.credentials import Credentials  # noqa: PLC0415 - as above
-
-    token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
-    if token:
-        return AuthorizedSession(Credentials(token=token))
-    found = cast("tuple[object, object]", google.auth.default(scopes=_SCOPES))[0]  # pyright: ignore[reportUnknownMemberType] - the library is untyped
-    if isinstance(found, Credentials) and getattr(found, "refresh_token", None):
-        found = found.with_quota_project(project)  # pyright: ignore[reportUnknownMemberType] - the library is untyped
-    return AuthorizedSession(cast("Credentials", found))
 
 
 def _refusal(answer: "requests.Response") -> GoogleCallError:

@@ -2,7 +2,8 @@
 
 The provider `gcp` retries none of them (google/transport/error_retry_predicates.go of hashicorp/terraform-provider-google, 2026-11: 429, 500,
 502, 503 and a few texts; its guide "Newly activated service errors" advises a pause). So hooks of the Pulumi engine do it: a resource that
-could not be created is created again, and a grant counts as made when it works. What exists already is named with the command that helps.
+could not be created is created again. What exists already is named with the command that helps. Grants of this run are noted: what reads by them
+tries again itself (`stacks.late_grants`, the agent of a TPU machine).
 """
 
 import asyncio
@@ -23,10 +24,7 @@ from stacks.planned import doctor_hint
 LIMIT_S: Final = 300.0
 """How long one resource may wait. Google's error text says "a few minutes" for an API, and 60 s is usual for an account."""
 GRANT_S: Final = 420.0
-"""How long a grant may take (cloud.google.com/iam/docs/access-change-propagation, 2026-11: "Typically 2 minutes, potentially 7 minutes").
-
-A revision that starts before fails for good, and nobody can ask whether a grant of somebody else works already.
-"""
+"""How long a grant may take (cloud.google.com/iam/docs/access-change-propagation, 2026-11: "Typically 2 minutes, potentially 7 minutes")."""
 SPEED_VARIABLE: Final = "CLOUD_CLOCK_SPEED"
 """How many seconds pass at the cloud in one second here: 1 unless a simulation sets more. No other variable of a simulation is known here."""
 ACCOUNT_S: Final = 120.0
@@ -46,7 +44,8 @@ _NO_UPSTREAM: Final = re.compile(r"(?P<what>service-\d+@gcp-sa-artifactregistry\
 """Artifact Registry's service agent does not exist yet, or may not read the token of Docker Hub's account yet."""
 _UPSTREAM: Final = re.compile(r"[Uu]pstream|gcp-sa-artifactregistry|Secret version|Secret \[?projects/")
 _NO_IMAGE: Final = re.compile(r"Image '[^']*-docker\.pkg\.dev/[^']*' not found")
-_GRANT_TYPE: Final = re.compile(r"gcp:\w+/\w*(?i:iammember):\w+")
+_GRANT_TYPE: Final = re.compile(r"gcp:(?!cloudrunv2)\w+/\w*(?i:iammember):\w+")
+"""Grants, but for those on a service: nothing of a stack calls it."""
 
 
 class ProjectNotReadyError(ValueError):
@@ -108,6 +107,8 @@ def exists_hint(message: str, stack: str) -> str | None:
 
 def patience_s(message: str) -> float:
     """Return how long to wait for what an error waits for: less if a permission may be missing, which waiting does not mend."""
+    if _NO_UPSTREAM.search(message):
+        return GRANT_S
     return ACCOUNT_S if _lacked(message) else LIMIT_S
 
 
@@ -196,28 +197,38 @@ class _Waits:
                 pulumi.log.warn(hint)
 
 
-async def _until_granted(_args: pulumi.ResourceHookArgs) -> None:
-    await asyncio.sleep(real_s(GRANT_S))
+@dataclass(slots=True)
+class NewGrants:
+    """The grants that this run has made: what reads by them may be refused for GRANT_S after the newest."""
+
+    newest_s: float | None = None
+    """When it was made, on the clock of `monotonic`; None if this run made none."""
+
+    async def note(self, _args: pulumi.ResourceHookArgs) -> None:
+        """Note that a grant was made."""
+        await asyncio.sleep(0)
+        self.newest_s = monotonic()
 
 
-def wait_for_google(*, project: str, grants: bool) -> None:
-    """Let every resource of `gcp` that is declared from now on wait as this module says.
+def wait_for_google(*, project: str) -> NewGrants:
+    """Let every resource of `gcp` that is declared from now on wait as this module says. Return the grants that are made.
 
     Args:
         project: whose resources they are.
-        grants: whether a grant counts as made only when it works; False where the reader of what is granted tries again itself.
     """
     real_s(0)  # refuses a wrong speed before any resource is declared
+    grants = NewGrants()
     again = pulumi.ErrorHook("wait-for-google", _Waits(project).again)
-    granted = pulumi.ResourceHook("wait-for-grant", _until_granted)
+    noted = pulumi.ResourceHook("note-grant", grants.note)
     retried = pulumi.ResourceHookBinding(on_error=[again])
-    settled = pulumi.ResourceHookBinding(on_error=[again], after_create=[granted])
+    granted = pulumi.ResourceHookBinding(on_error=[again], after_create=[noted])
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         if not args.type_.startswith("gcp:"):
             return None
-        hooks = settled if grants and _GRANT_TYPE.fullmatch(args.type_) else retried
+        hooks = granted if _GRANT_TYPE.fullmatch(args.type_) else retried
         opts = pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
         return pulumi.ResourceTransformationResult(props=args.props, opts=opts)
 
     pulumi.runtime.register_stack_transformation(transform)
+    return grants

@@ -18,7 +18,9 @@ from stacks.base import Context
 from stacks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
 from stacks.failure_hints import Cause, FailedStart, cause_of
 from stacks.google_calls import GoogleCallError
+from stacks.late_grants import LateGrants, denied_secret, denies_bucket
 from stacks.masking import masked
+from stacks.propagation import NewGrants
 from stacks.settings import CloudRunSettings
 from stacks.units import format_memory
 
@@ -34,8 +36,8 @@ _REVISION: Final = re.compile(r"revision_name%3D%22(?P<linked>[\w-]+)%22|Revisio
 _CLOCK_SKEW: Final = timedelta(minutes=2)
 
 
-def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProbe) -> None:
-    """Let a service that is declared from now on explain why its revision did not start."""
+def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProbe, grants: NewGrants) -> None:
+    """Let a service that is declared from now on explain why its revision did not start, and try again where a grant of this run is too new."""
     start = FailedStart(
         stack=context.names.stack,
         settings=context.settings,
@@ -45,7 +47,10 @@ def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProb
         bucket=context.settings.bucket.existing or context.names.bucket,
         account=f"{context.names.account_id}@{context.settings.project}.iam.gserviceaccount.com",
     )
-    report = FailureReport(start=start, service=context.names.base, secrets=_secret_values())
+    late = LateGrants(
+        project=context.settings.project, ownership=context.ownership, account=start.account, grants=grants
+    )
+    report = FailureReport(start=start, service=context.names.base, secrets=_secret_values(), late=late)
     hook = pulumi.ErrorHook("explain-failed-revision", report.tell)
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
@@ -67,10 +72,14 @@ class FailureReport:
     service: str
     secrets: Sequence[str]
     """Values that are never shown."""
+    late: LateGrants
 
     async def tell(self, args: pulumi.ErrorHookArgs) -> bool:
-        """Log why the revision did not start. Return False: the operation is not tried again."""
+        """Log why the revision did not start. Return whether to try again: only if a grant of this run may be too new."""
         message = args.errors[0] if args.errors else ""
+        denied = await self._denied(message)
+        if denied is not None and await self.late.again(args, denied):
+            return True
         if _OVER_QUOTA.search(message):
             pulumi.log.error(self._over_quota())
         elif _NOT_STARTED.search(message):
@@ -79,6 +88,17 @@ class FailureReport:
             except Exception as error:  # noqa: BLE001 - an error of the hook would take the place of Google's
                 pulumi.log.warn(f"The revision's log could not be explained ({type(error).__name__}).")
         return False
+
+    async def _denied(self, message: str) -> str | None:
+        """Return what the revision's account may not read, by the error or by its log; None if neither says so. The log is read after a grant only."""
+        secret = denied_secret(message)
+        if secret is not None or self.late.grants.newest_s is None or not _NOT_STARTED.search(message):
+            return secret
+        try:
+            lines = await last_lines(self._log(message))
+        except GoogleCallError:
+            return None
+        return f"gs://{self.start.bucket}" if any(denies_bucket(line.text) for line in lines) else None
 
     async def text(self, message: str) -> str:
         """Return what is known about a failure of which Cloud Run says `message`."""

@@ -26,12 +26,13 @@ from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unkn
 
 VERSION: Final = "10.2.0"
 
-_HONOURED: Final = frozenset({"project", "region", "defaultLabels", "addPulumiAttributionLabel"})
+_HONOURED: Final = frozenset(
+    {"project", "region", "defaultLabels", "addPulumiAttributionLabel", "userProjectOverride", "billingProject"}
+)
 _WITHOUT_EFFECT: Final = frozenset(
     {
         "accessToken",
         "batching",
-        "billingProject",
         "credentials",
         "disableGlobalProjectWarning",
         "impersonateServiceAccount",
@@ -39,7 +40,6 @@ _WITHOUT_EFFECT: Final = frozenset(
         "requestReason",
         "requestTimeout",
         "scopes",
-        "userProjectOverride",
         "version",
         "zone",
     }
@@ -91,7 +91,10 @@ class GcpProvider:
             else {},
             attribution=_parsed(configuration.get("addPulumiAttributionLabel")) is not False,
         )
-        return GcpSession(context=OperationContext(rest=self.rest, settings=settings, locks=self._locks))
+        # Without both the real provider names a project for few resources, and none that the login may have: hashicorp/terraform-provider-google#20459.
+        overrides = _parsed(configuration.get("userProjectOverride")) is True
+        rest = self.rest.counted_for(text_of(configuration, "billingProject")) if overrides else self.rest
+        return GcpSession(context=OperationContext(rest=rest, settings=settings, locks=self._locks))
 
     def _first(self, *names: str) -> str:
         return next((value for name in names if (value := self._environment.get(name))), "")

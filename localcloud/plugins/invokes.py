@@ -7,13 +7,16 @@ from typing import Final, TypeAlias
 from localcloud.plugins.coding import decode_body
 from localcloud.plugins.lifecycle import OperationContext
 from localcloud.plugins.overlay import resource_type
-from localcloud.plugins.rest import PluginError
+from localcloud.plugins.rest import PluginError, RestError
 from localcloud.plugins.schema import PropertySpecs, last_segment, relative
 from localcloud.plugins.values import Properties, text_of
 
 Function: TypeAlias = Callable[[OperationContext, Properties], Awaitable[Properties]]
 
 _COMPUTE: Final = "compute/compute/beta"
+_FORBIDDEN: Final = 403
+_NOT_USED: Final = "has not been used in project"
+"""What Google says of an API that is off."""
 
 
 def _refuse_others(function: str, arguments: Properties, *known: str) -> None:
@@ -40,12 +43,22 @@ async def _project(context: OperationContext, arguments: Properties) -> Properti
     _refuse_others("gcp:organizations/getProject:getProject", arguments, "projectId")
     project = text_of(arguments, "projectId") or context.settings.project
     body = await context.rest.get(f"cloudresourcemanager/v1/projects/{project}")
+    await _read_billing(context, project)
     found = {
         "projectId": str(body.get("projectId", project)),
         "number": str(body.get("projectNumber", "")),
         "name": str(body.get("name", "")),
     }
     return {**found, "id": f"projects/{found['projectId']}"}
+
+
+async def _read_billing(context: OperationContext, project: str) -> None:
+    """Ask who pays for a project, as the real provider does after it has read it; an API that is off is tolerated."""
+    try:
+        await context.rest.get(f"cloudbilling/v1/projects/{project}/billingInfo")
+    except RestError as error:
+        if error.status != _FORBIDDEN or _NOT_USED not in str(error):
+            raise
 
 
 async def _network(context: OperationContext, arguments: Properties) -> Properties:

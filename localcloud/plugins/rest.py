@@ -129,6 +129,14 @@ class Rest:
         self._identity = bearer(token)
         self._speed = speed
 
+    def counted_for(self, project: str) -> "Rest":
+        """Return a client on the same transport whose calls name a project for quota; without a project, this one."""
+        if not project:
+            return self
+        counted = Rest(self._transport, token=self._token, speed=self._speed)
+        counted._identity = {**self._identity, "X-Goog-User-Project": project}
+        return counted
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -23,6 +23,15 @@ def _error(code: int, status: str, reason: str) -> Callable[[str], "CloudError"]
     return lambda message: CloudError(code, status, message, reason=reason)
 
 
+def _error_info(reason: str, service: str, consumer: str) -> JsonObject:
+    return {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": reason,
+        "domain": "googleapis.com",
+        "metadata": {"service": service, "consumer": consumer},
+    }
+
+
 class CloudError(Exception):
     """An error response of the local cloud.
 
@@ -72,14 +81,41 @@ class CloudError(Exception):
             f"{title} has not been used in project {number} before or it is disabled. Enable it by visiting {url} then retry. "
             "If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry.",
             reason="accessNotConfigured",
-            details=[
-                {
-                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                    "reason": "SERVICE_DISABLED",
-                    "domain": "googleapis.com",
-                    "metadata": {"service": service, "consumer": f"projects/{number}"},
-                }
-            ],
+            details=[_error_info("SERVICE_DISABLED", service, f"projects/{number}")],
+        )
+
+    @classmethod
+    def without_quota_project(cls, api: str, consumer: str) -> "CloudError":
+        """Return 403 for a person's call that names no project for quota; `consumer` is the project of Google's that the login belongs to.
+
+        Text, reason and metadata as in pulumi/pulumi-gcp#2896 and golang/oauth2#702.
+        """
+        service = f"{api}.googleapis.com"
+        return cls(
+            403,
+            "PERMISSION_DENIED",
+            f"Your application is authenticating by using local Application Default Credentials. The {service} API requires a quota project, "
+            "which is not set by default. To learn how to set your quota project, see "
+            "https://cloud.google.com/docs/authentication/adc-troubleshooting/user-creds .",
+            reason="accessNotConfigured",
+            details=[_error_info("SERVICE_DISABLED", service, f"projects/{consumer}")],
+        )
+
+    @classmethod
+    def user_project_denied(cls, api: str, project: str) -> "CloudError":
+        """Return 403 for a quota project that does not exist, or on which the caller lacks serviceusage.services.use.
+
+        Text as in google-github-actions/auth#250 and google-github-actions/get-gke-credentials#191.
+        """
+        return cls(
+            403,
+            "PERMISSION_DENIED",
+            f"Caller does not have required permission to use project {project}. Grant the caller the roles/serviceusage.serviceUsageConsumer role, "
+            "or a custom role with the serviceusage.services.use permission, by visiting "
+            f"https://console.developers.google.com/iam-admin/iam/project?project={project} and then retry. "
+            "Propagation of the new permission may take a few minutes.",
+            reason="forbidden",
+            details=[_error_info("USER_PROJECT_DENIED", f"{api}.googleapis.com", f"projects/{project}")],
         )
 
     required = staticmethod(_error(400, "INVALID_ARGUMENT", "required"))

@@ -162,7 +162,7 @@ class Admin:
     async def tokens(self, request: web.Request) -> web.Response:
         """Issue an access token for `{"email": E}`, or an ID token if there is an `audience`, for any identity."""
         given = await _body(request)
-        email = str(given.get("email") or (self._cloud.owner if given.get("owner") else self._cloud.operator))
+        email = str(given.get("email") or (self._cloud.owner if given.get("owner") else self._cloud.login))
         if given.get("audience"):
             return web.json_response({"idToken": self._cloud.tokens.issue_id_token(email, str(given["audience"]))})
         return web.json_response({"email": email, "accessToken": self._cloud.tokens.issue_access_token(email)})

@@ -1,7 +1,7 @@
 """The local cloud as a running server in the current event loop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,15 +127,18 @@ def _token_endpoint(cloud: Cloud) -> Callable[[web.Request], Awaitable[web.Respo
     async def token(request: web.Request) -> web.Response:
         form = await request.post()
         try:
-            return web.json_response(_grant(cloud, str(form.get("grant_type", "")), str(form.get("assertion", ""))))
+            return web.json_response(_grant(cloud, {name: str(value) for name, value in form.items()}))
         except oauth.TokenError as error:
             return web.json_response({"error": error.error, "error_description": error.description}, status=400)
 
     return token
 
 
-def _grant(cloud: Cloud, grant_type: str, assertion: str) -> JsonObject:
-    """Return a token for a signed assertion of a known service account."""
+def _grant(cloud: Cloud, form: Mapping[str, str]) -> JsonObject:
+    """Return a token for a signed assertion of a known service account, or for a person's refresh token."""
+    grant_type, assertion = form.get("grant_type", ""), form.get("assertion", "")
+    if grant_type == oauth.REFRESH:
+        return cloud.tokens.refresh(form.get("refresh_token", ""))
     if grant_type != oauth.JWT_BEARER:
         raise oauth.TokenError("unsupported_grant_type", f"Invalid grant_type: {grant_type}")
     key = cloud.store.get("oauth.keys", oauth.assertion_issuer(assertion))

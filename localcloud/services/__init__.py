@@ -3,6 +3,7 @@
 from localcloud.rest.call import Handler
 from localcloud.services import (
     artifactregistry,
+    billing,
     compute,
     compute_instances,
     iam,
@@ -26,6 +27,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     found: dict[str, Handler] = {}
     for module in (
         artifactregistry,
+        billing,
         compute,
         compute_instances,
         iam,

@@ -38,6 +38,9 @@ REGIONS: dict[str, str] = {
 }
 """The regions, with the letters of their zones (Compute Engine's page of regions and zones)."""
 
+_OWNER = "owner@example.com"
+"""The person who owns new projects where the operator does not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtimes:
@@ -121,11 +124,17 @@ class Cloud:
     @property
     def owner(self) -> str:
         """Return the e-mail address of the owner of new projects: the operator, or a person."""
-        return self.operator if self.scenario.iam.login_is_owner else "owner@example.com"
+        iam = self.scenario.iam
+        return self.operator if iam.login_is_owner and not iam.login_is_person else _OWNER
+
+    @property
+    def login(self) -> str:
+        """Return the e-mail address that the credentials of the environment belong to."""
+        return _OWNER if self.scenario.iam.login_is_person else self.operator
 
     def may_do_everything(self, email: str) -> bool:
         """Tell whether a caller is the operator, and the operator is the owner of all projects."""
-        return email == self.operator and self.scenario.iam.login_is_owner
+        return email == self.operator == self.owner
 
     def attach(self, runtimes: Runtimes) -> None:
         """Set the runtimes; once, before the first request."""

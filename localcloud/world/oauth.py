@@ -24,6 +24,8 @@ from localcloud.json_values import JsonObject
 ACCESS_TOKEN_LIFETIME_S = 3600
 ID_TOKEN_LIFETIME_S = 3600
 _PREFIX = "ya29.local."
+_REFRESH_PREFIX = "1//local."
+REFRESH = "refresh_token"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -56,6 +58,11 @@ class Tokens:
         """Return a new access token of a service account or user."""
         claims = _encode(json.dumps([email, int(time.time() + lifetime_s)]).encode())
         return f"{_PREFIX}{claims}.{self._mac(claims)}"
+
+    def issue_refresh_token(self, email: str) -> str:
+        """Return a new refresh token of a person. It does not expire."""
+        claims = _encode(json.dumps([email]).encode())
+        return f"{_REFRESH_PREFIX}{claims}.{self._mac(claims)}"
 
     def issue_id_token(self, email: str, audience: str) -> str:
         """Return a new ID token for a service's URL, valid for an hour unless the scenario says less."""
@@ -108,6 +115,19 @@ class Tokens:
         email = str(claims["iss"])
         if "target_audience" in claims:
             return {"id_token": self.issue_id_token(email, str(claims["target_audience"]))}
+        return {
+            "access_token": self.issue_access_token(email),
+            "expires_in": ACCESS_TOKEN_LIFETIME_S,
+            "token_type": "Bearer",
+        }
+
+    def refresh(self, token: str) -> JsonObject:
+        """Return a new access token for a person's refresh token. Raises TokenError."""
+        claims, _, mac = token.removeprefix(_REFRESH_PREFIX).partition(".")
+        issued = token.isascii() and token.startswith(_REFRESH_PREFIX)
+        if not issued or not hmac.compare_digest(mac, self._mac(claims)):
+            raise TokenError("invalid_grant", "Bad Request")
+        (email,) = cast("list[str]", json.loads(_decode(claims)))
         return {
             "access_token": self.issue_access_token(email),
             "expires_in": ACCESS_TOKEN_LIFETIME_S,
@@ -173,6 +193,20 @@ def credentials_file(path: Path, *, email: str, project: str, token_uri: str) ->
     }
     _write_private(path, json.dumps(document, indent=1))
     return public_key(private)
+
+
+def login_file(path: Path, refresh_token: str) -> Path:
+    """Write the file that `gcloud auth application-default login` leaves, without a quota project, and return its path."""
+    document = {
+        "account": "",
+        "client_id": "764086051850-local.apps.googleusercontent.com",
+        "client_secret": "local",
+        "refresh_token": refresh_token,
+        "type": "authorized_user",
+        "universe_domain": "googleapis.com",
+    }
+    _write_private(path, json.dumps(document, indent=1))
+    return path
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -27,6 +27,7 @@ def grants(role: str, permission: str) -> bool:
 
 
 _PERMISSIONS = {
+    "cloudbilling.projects.getBillingInfo": "resourcemanager.projects.get",
     "cloudresourcemanager.projects.getEffectiveOrgPolicy": "orgpolicy.policy.get",
     "cloudresourcemanager.projects.getOrgPolicy": "orgpolicy.policy.get",
     "cloudresourcemanager.projects.listOrgPolicies": "orgpolicy.policies.list",

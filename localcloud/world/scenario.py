@@ -212,6 +212,8 @@ class Iam(_Part):
     """Real seconds for which an ID token is valid. Google's live an hour; a short life shows whether a client renews them."""
     login_is_owner: bool = True
     """False: the credentials of the environment have no role in a new project until its owner grants one; gcloud is the owner's."""
+    login_is_person: bool = False
+    """True: the credentials of the environment are a person's, the owner's, whose calls need a project for quota."""
 
 
 _VLLM_OPENAI = "docker.io/vllm/vllm-openai"

@@ -18,7 +18,6 @@ import aiohttp
 import google.auth
 import google.auth.exceptions
 import google.auth.transport.requests
-import google.oauth2.credentials
 import tenacity
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError, TpuProviderError
@@ -134,13 +133,15 @@ class Credentials:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def headers(self, project: str) -> dict[str, str]:
-        """Return the authorization headers of a call about a project. Raises TpuProviderError if there are no credentials."""
+        """Return the headers of a call about a project, for which it counts. Raises TpuProviderError if there are no credentials."""
+        # Of a login without a quota project, or with another one, Google refuses the call, or counts it for that other project.
+        counted = {"x-goog-user-project": project} if project else {}
         given = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
         if given:
-            return {"Authorization": f"Bearer {given}"}
+            return {"Authorization": f"Bearer {given}", **counted}
         async with self._lock:
             try:
-                return await asyncio.to_thread(self._adc_headers, project)
+                return {"Authorization": f"Bearer {await asyncio.to_thread(self._adc_token)}", **counted}
             except google.auth.exceptions.GoogleAuthError as error:
                 text = str(error).splitlines()[0].rstrip(".")
                 raise TpuProviderError(
@@ -148,16 +149,12 @@ class Credentials:
                     "or set GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_OAUTH_ACCESS_TOKEN."
                 ) from None
 
-    def _adc_headers(self, project: str) -> dict[str, str]:
+    def _adc_token(self) -> str:
         if self._adc is None:
             self._adc, _ = cast("tuple[Any, Any]", google.auth.default(scopes=[SCOPE]))  # pyright: ignore[reportUnknownMemberType] - google-auth leaves `default` partly untyped
         if not self._adc.valid:
             self._adc.refresh(google.auth.transport.requests.Request())
-        quota_project = getattr(self._adc, "quota_project_id", None)
-        if project and _is_user(self._adc):
-            quota_project = project  # else a login for another project is refused because of that one's APIs and quota
-        extra = {"x-goog-user-project": str(quota_project)} if quota_project else {}
-        return {"Authorization": f"Bearer {self._adc.token}", **extra}
+        return str(self._adc.token)
 
 
 @dataclass
@@ -247,11 +244,6 @@ class HttpTpuTransport:
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 raise google_error(answer.status, text, answer.headers.get("Retry-After"), project)
         return _json_object(text)
-
-
-def _is_user(credentials: object) -> bool:
-    """Return whether a person has logged in. A service account's calls count for the project that they are about."""
-    return isinstance(credentials, google.oauth2.credentials.Credentials)
 
 
 def _project(path: str) -> str:

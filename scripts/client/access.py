@@ -294,7 +294,7 @@ def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAcc
             f"the capacity is not there yet: its request in {outputs.location} was {outputs.state} at the end of the last `pulumi up`; "
             "run `pulumi up` again, which looks whether it has come."
         )
-    api_key = _stack_api_key(outputs.api_key_secret) if outputs.api_key_secret else _api_key()
+    api_key = _stack_api_key(outputs.api_key_secret, outputs.project) if outputs.api_key_secret else _api_key()
     return open_access(
         endpoint=outputs.endpoint,
         auth=outputs.auth,
@@ -309,12 +309,12 @@ def open_url_access(url: str) -> AbstractContextManager[ServerAccess]:
     return open_access(endpoint=server_root(url), auth="none", api_key=_api_key())
 
 
-def _stack_api_key(version: str) -> str:
+def _stack_api_key(version: str, project: str) -> str:
     """Return the key that Secret Manager holds; the environment's if the caller may not read it."""
     from scripts.cloud.secret_values import read_secret  # noqa: PLC0415 - most servers have no key
 
     try:
-        return read_secret(version)
+        return read_secret(version, project=project)
     except ScriptError as error:
         given = _api_key()
         if given is None:

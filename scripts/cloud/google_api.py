@@ -1,6 +1,6 @@
 """Call Google's REST APIs with Application Default Credentials. Endpoints come from the environment as gcloud's do."""
 
-import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -8,23 +8,21 @@ from typing import cast
 import google.auth
 import google.auth.exceptions
 import requests
-from google.auth.credentials import Credentials as BaseCredentials
-from google.auth.transport.requests import AuthorizedSession
-from google.oauth2.credentials import Credentials
-from requests.adapters import HTTPAdapter
+from google.auth.credentials import Credentials
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from scripts.errors import CommandRefusedError, ScriptError
+from stacks import google_session
 from stacks.google_calls import endpoint
 
 __all__ = ["CALL_LIMIT_S", "GoogleApi", "GoogleListError", "connect", "credentials", "endpoint"]
 
 CALL_LIMIT_S = 60.0
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 4
 CONNECTIONS = 32
 """Connections to one API at a time."""
+_PROJECT = re.compile(r"(?:/projects/|[?&]project=)([^/:?&]+)")
 
 
 _Details = list[Mapping[str, object]]
@@ -48,6 +46,8 @@ class GoogleApi:
     """One authorised session for all APIs."""
 
     session: requests.Session
+    projects: tuple[str, ...]
+    """Projects that calls count for: the one of them that a call is about, else the first."""
 
     def pages(self, api: str, path: str) -> Iterator[Mapping[str, object]]:
         """Yield the pages of a list method. Raises GoogleListError, or ScriptError if the API cannot be reached."""
@@ -93,6 +93,13 @@ class GoogleApi:
                 f"Google refused the credentials ({str(error).splitlines()[0]}); run `gcloud auth application-default login`."
             ) from None
 
+    def _counted(self, url: str) -> "google_session.Counted | None":
+        if not self.projects:
+            return None
+        named = _PROJECT.search(url)
+        about = named[1] if named is not None else ""
+        return google_session.counted_for(about if about in self.projects else self.projects[0])
+
     @retry(
         retry=retry_if_exception_type(_TransientError),
         stop=stop_after_attempt(_ATTEMPTS),
@@ -103,7 +110,9 @@ class GoogleApi:
         self, verb: str, url: str, parameters: Mapping[str, str], body: Mapping[str, object] | None
     ) -> Mapping[str, object]:
         try:
-            answer = self.session.request(verb, url, params=dict(parameters), json=body, timeout=CALL_LIMIT_S)
+            answer = self.session.request(
+                verb, url, params=dict(parameters), json=body, timeout=CALL_LIMIT_S, auth=self._counted(url)
+            )
         except (requests.ConnectionError, requests.Timeout) as error:
             raise _TransientError(type(error).__name__) from None
         if answer.status_code in _RETRIED:
@@ -113,26 +122,23 @@ class GoogleApi:
         return cast("Mapping[str, object]", answer.json() if answer.content else {})
 
 
-def connect() -> GoogleApi:
-    """Return a session with the user's credentials. Raises CommandRefusedError if there are none."""
-    session = AuthorizedSession(credentials())
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
-    return GoogleApi(session)
+def connect(*projects: str, given: Credentials | None = None, connections: int = CONNECTIONS) -> GoogleApi:
+    """Return a session with the user's credentials, or those `given`, whose calls count for these projects: the stack's, or all that are searched.
+
+    Without a project only Cloud Storage answers a person's login. Raises CommandRefusedError if there are no credentials.
+    """
+    session = google_session.open_session(None, given=given or credentials(), connections=connections)
+    return GoogleApi(session, projects)
 
 
-def credentials() -> BaseCredentials:
-    """Return the user's credentials; GOOGLE_OAUTH_ACCESS_TOKEN comes first, as in Pulumi. Raises CommandRefusedError if there are none."""
-    token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
-    if token:
-        return Credentials(token=token)
+def credentials() -> Credentials:
+    """Return the user's credentials. Raises CommandRefusedError if there are none."""
     try:
-        found = cast("tuple[object, object]", google.auth.default(scopes=_SCOPES))  # pyright: ignore[reportUnknownMemberType] - the library is untyped
+        return google_session.credentials()
     except google.auth.exceptions.DefaultCredentialsError:
         raise CommandRefusedError(
             "There are no Google credentials; run `gcloud auth application-default login`."
         ) from None
-    return cast("BaseCredentials", found[0])
 
 
 def _error(answer: requests.Response) -> GoogleListError:

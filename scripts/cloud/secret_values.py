@@ -13,16 +13,19 @@ from scripts.errors import ScriptError
 _API: Final = "secretmanager"
 
 
-def read_secret(version: str, api: GoogleApi | None = None) -> str:
-    """Return the value of `projects/P/secrets/S/versions/N`. Raises ScriptError with the command that lets the caller read it."""
+def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> str:
+    """Return the value of `projects/P/secrets/S/versions/N`; the call counts for `project`, the stack's.
+
+    Raises ScriptError with the command that lets the caller read it.
+    """
     try:
-        answer = (api or google_api.connect()).get(_API, f"v1/{version}:access")
+        answer = (api or google_api.connect(project)).get(_API, f"v1/{version}:access")
         payload = cast("Mapping[str, object]", answer.get("payload") or {})
         return base64.b64decode(str(payload.get("data") or ""), validate=True).decode()
     except GoogleListError as error:
-        _, project, _, secret, *_ = version.split("/")
+        _, owner, _, secret, *_ = version.split("/")
         mend = (
-            f" The command that allows it: gcloud secrets add-iam-policy-binding {secret} --project={project} "
+            f" The command that allows it: gcloud secrets add-iam-policy-binding {secret} --project={owner} "
             '--member="user:$(gcloud config get account)" --role=roles/secretmanager.secretAccessor'
             if error.status == HTTPStatus.FORBIDDEN
             else ""
@@ -37,7 +40,7 @@ def store_secret(project: str, secret: str, value: str, api: GoogleApi | None = 
 
     Raises ScriptError if Google refuses; its message does not hold the value.
     """
-    google = api or google_api.connect()
+    google = api or google_api.connect(project)
     name = f"projects/{project}/secrets/{secret}"
     body = {"payload": {"data": base64.b64encode(value.encode()).decode()}}
     try:

@@ -57,7 +57,8 @@ def _asked(base_url: str, key: str) -> tuple[ReadyServer | None, str]:
         return None, f"no answer ({type(error).__name__})."
     if answer.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         raise NotReadyError(
-            f"the server answers {answer.status_code}: {_message(answer)} On Cloud Run your account needs roles/run.invoker (`cloudRun.invokers`)."
+            f"the server answers {answer.status_code}: {_message(answer)} On Cloud Run your account needs roles/run.invoker (`cloudRun.invokers`); "
+            "a grant of the last minutes works after two minutes as a rule, and after seven at most."
         )
     if answer.status_code != HTTPStatus.OK:
         return None, f"HTTP {answer.status_code}, {_message(answer)}"

@@ -165,7 +165,7 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
         return None, ""
     version = settings.secret_version(HF_TOKEN.key)
     if version is not None:
-        return read_secret(version, checkup.google), version
+        return read_secret(version, project=checkup.project, api=checkup.google), version
     answer = engine.run("config", "get", HF_TOKEN.key, "--stack", checkup.stack or "")
     if answer.returncode != 0:
         raise ScriptError(

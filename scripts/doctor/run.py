@@ -3,26 +3,29 @@
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import google.auth.exceptions
 import google.auth.transport.requests
 from google.auth.credentials import Credentials
-from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import credentials as user
-from requests.adapters import HTTPAdapter
 
 from scripts.cloud import google_api
 from scripts.doctor import capacity, machine, model, project
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
-from scripts.errors import CommandRefusedError
+from scripts.errors import CommandRefusedError, ScriptError
 from stacks.settings import Settings
 
 LIMIT_S: Final = 30.0
 """Longest wait for all checks together. One that is not done by then cannot be told."""
 CONNECTIONS: Final = 64
 """Connections to one API at a time: as many as there can be checks."""
+QUOTA_PROJECT: Final = "quota project"
+USE_PROJECT: Final = "serviceusage.services.use"
+CONSUMER: Final = "roles/serviceusage.serviceUsageConsumer"
+NOT_USABLE: Final = "USER_PROJECT_DENIED"
+"""Google's reason for a project that the caller may not use for quota."""
 
 
 def examine(project_id: str, stack: str | None, settings: Settings | None) -> Sequence[Diagnosis]:
@@ -33,12 +36,23 @@ def examine(project_id: str, stack: str | None, settings: Settings | None) -> Se
         mend = "gcloud auth application-default login"
         line = Diagnosis(check="credentials", state="missing", detail=str(error), mend=mend)
         return (line,)
-    lines = _credentials(credentials, project_id)
+    lines = _credentials(credentials)
     if any(line.state != "ok" and line.check == "credentials" for line in lines):
         return lines
     checkup = _checkup(credentials, project_id, stack, settings)
-    checks = [check for room in (project, capacity, machine, model) for check in room.checks(checkup)]
-    return [*lines, *concurrently(checks)]
+    found = concurrently([*_checks(checkup), Check(name=QUOTA_PROJECT, run=lambda: _quota_project(checkup))])
+    refused = [line for line in found if line.check == QUOTA_PROJECT and line.state == "missing"]
+    if not refused:
+        return [*lines, *found]
+    if isinstance(credentials, user.Credentials):
+        return [*lines, *refused]
+    # A service account's calls count for its own project without the header, so that everything that is missing can be said at once.
+    own = replace(checkup, google=google_api.connect(given=credentials, connections=CONNECTIONS))
+    return [*lines, *refused, *concurrently(_checks(own))]
+
+
+def _checks(checkup: Checkup) -> Sequence[Check]:
+    return [check for room in (project, capacity, machine, model) for check in room.checks(checkup)]
 
 
 def checkup_of(project_id: str, stack: str | None, settings: Settings | None) -> Checkup:
@@ -51,7 +65,7 @@ def _checkup(credentials: Credentials, project_id: str, stack: str | None, setti
         project=project_id,
         stack=stack,
         settings=settings,
-        google=_session(credentials, project_id),
+        google=google_api.connect(project_id, given=credentials, connections=CONNECTIONS),
         member=_member(credentials),
     )
 
@@ -90,8 +104,8 @@ class _Task:
         return (Diagnosis(check=self.check.name, state="cannot be told", detail=reason, required=required),)
 
 
-def _credentials(credentials: Credentials, project_id: str) -> Sequence[Diagnosis]:
-    """Return whether the credentials are valid, and whether calls count against the project."""
+def _credentials(credentials: Credentials) -> Sequence[Diagnosis]:
+    """Return whether the credentials are valid."""
     login = "gcloud auth application-default login"
     try:
         if getattr(credentials, "refresh_token", None) or not isinstance(credentials, user.Credentials):
@@ -102,34 +116,30 @@ def _credentials(credentials: Credentials, project_id: str) -> Sequence[Diagnosi
     except google.auth.exceptions.TransportError as error:
         detail = f"Google cannot be reached: {type(error).__name__}"
         return (Diagnosis(check="credentials", state="cannot be told", detail=detail),)
-    if not _is_login(credentials):
-        kind = "an access token" if isinstance(credentials, user.Credentials) else _member(credentials)
-        return (Diagnosis(check="credentials", state="ok", detail=kind),)
-    found = Diagnosis(check="credentials", state="ok", detail="a person's login")
-    quota_project: object = getattr(credentials, "quota_project_id", None)
-    if quota_project == project_id:
-        return (found, Diagnosis(check="quota project", state="ok", detail=project_id))
-    detail = f"calls count against {quota_project or 'no project'}"
-    mend = f"gcloud auth application-default set-quota-project {project_id}"
-    return (found, Diagnosis(check="quota project", state="missing", detail=detail, mend=mend))
+    person = isinstance(credentials, user.Credentials) and bool(getattr(credentials, "refresh_token", None))
+    kind = "an access token" if isinstance(credentials, user.Credentials) else _member(credentials)
+    return (Diagnosis(check="credentials", state="ok", detail="a person's login" if person else kind),)
 
 
-def _is_login(credentials: Credentials) -> bool:
-    """Whether the credentials are a person's login, whose calls need a quota project."""
-    return isinstance(credentials, user.Credentials) and bool(getattr(credentials, "refresh_token", None))
+def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
+    """Return a line if calls may not count for the project: Google refuses every call of this product until they may.
+
+    Testing permissions needs none, so that a refusal of it for want of one is about the project for quota.
+    """
+    try:
+        checkup.google.post(
+            "cloudresourcemanager", f"v1/projects/{checkup.project}:testIamPermissions", {"permissions": [USE_PROJECT]}
+        )
+    except google_api.GoogleListError as error:
+        if error.reason == NOT_USABLE:
+            mend = checkup.grant(CONSUMER)
+            return (Diagnosis(check=QUOTA_PROJECT, state="missing", detail=str(error), mend=mend),)
+    except ScriptError:
+        pass  # the other checks say so, each for its API
+    return ()
 
 
 def _member(credentials: Credentials) -> str:
     """Return the caller as IAM writes members; a person's address is known to gcloud only."""
     email: object = getattr(credentials, "service_account_email", None)
     return f"serviceAccount:{email}" if email else '"user:$(gcloud config get account)"'
-
-
-def _session(credentials: Credentials, project_id: str) -> google_api.GoogleApi:
-    """Return a session with enough connections, whose calls count against the project."""
-    if _is_login(credentials) and isinstance(credentials, user.Credentials):
-        credentials = credentials.with_quota_project(project_id)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] - the library is untyped
-    session = AuthorizedSession(credentials)
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
-    return google_api.GoogleApi(session)

@@ -60,7 +60,7 @@ def _logs(options: LogsOptions) -> ExitCode:
     from scripts.pulumi import state as states
 
     log = server_log(states.read(options.stack))
-    mask, api = _mask(log), google_api.connect()
+    mask, api = _mask(log), google_api.connect(log.project)
     seconds = options.since_s if options.since_s is not None else parse_duration_s(DEFAULT_SINCE)
     since = datetime.now(UTC) - timedelta(seconds=seconds)
     show = Printer(log=log, zone=UTC if options.utc else None, as_json=options.as_json, follows=options.follow)
@@ -104,7 +104,7 @@ def _mask(log: "ServerLog") -> Callable[[str], str]:
     secrets: list[str] = []
     if log.api_key_secret:
         try:
-            secrets.append(read_secret(log.api_key_secret))
+            secrets.append(read_secret(log.api_key_secret, project=log.project))
         except ScriptError:
             _say("the stack's API key cannot be read, so a line that shows it bare would not be masked.")
     return lambda text: masked(text, secrets)

@@ -76,8 +76,10 @@ def from_bucket(bucket: str, folder: str, *, name: str | None) -> Fetched:
     )
     from scripts.cloud import google_api  # noqa: PLC0415 - slow to load
     from scripts.errors import ScriptError  # noqa: PLC0415 - only with a bucket
+    from stacks.loading import project_from_environment  # noqa: PLC0415 - only with a bucket
 
-    google = google_api.connect()
+    project = project_from_environment()
+    google = google_api.connect(*([project] if project else []))
 
     def read(file: str) -> Mapping[str, object]:
         return google.get("storage", f"storage/v1/b/{bucket}/o/{quote(object_name(folder, file), safe='')}?alt=media")

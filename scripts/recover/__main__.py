@@ -33,10 +33,12 @@ class RecoverOptions:
 
 def _recover(options: RecoverOptions) -> ExitCode:
     from scripts.cloud import google_api
+    from scripts.pulumi.settings import stack_settings
     from scripts.recover import run
 
     started_s = time.monotonic()
-    stack, api = options.stack, google_api.connect()
+    stack = options.stack
+    api = google_api.connect(stack_settings(stack).project)
     if options.dry_run:
         return _show_findings(options, run.look(stack, api))
 

@@ -73,7 +73,9 @@ def _of_stack(stack: str) -> "Rollout":
         )
     tell = partial(say, "rollout")
     service = ServiceAtGoogle(
-        api=connect(), name=outputs.rollout.service, limit_s=outputs.smoke.startup_budget_s + IMAGE_PULL_S
+        api=connect(outputs.project),
+        name=outputs.rollout.service,
+        limit_s=outputs.smoke.startup_budget_s + IMAGE_PULL_S,
     )
     urns = [resource.urn for resource in resources if resource.type == SERVICE_TYPE and not resource.delete]
     targets = [word for urn in urns for word in ("--target", urn)]

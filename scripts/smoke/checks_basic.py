@@ -17,7 +17,10 @@ from scripts.smoke.results import Outcome, failed, judged, passed, unknown
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
-"""IAM changes take effect within one or two minutes. A refusal may last this long, and so may a lost network."""
+"""How long a refusal or a lost network may last: most changes of IAM take effect within two minutes."""
+FORBIDDEN_GRACE_S: Final = 420.0
+"""The same for 403: nothing waits for a grant of roles/run.invoker when a stack comes up, and Google documents seven minutes at most
+(cloud.google.com/iam/docs/access-change-propagation, 2026-11)."""
 FAILURE_PERIOD_S: Final = 10.0
 """Time between two questions whether the server has failed for good."""
 HEALTH_PROBES: Final = 8
@@ -35,7 +38,8 @@ MIN_EVENTS: Final = 2
 async def ready(context: CheckContext) -> Outcome:
     """Wait until /health answers 200, within the start-up budget. A server that has failed for good is not waited for.
 
-    The result is unknown if the server could not be reached for ACCESS_GRACE_S, or at the end: that is not a fault of the server.
+    The result is unknown if the server could not be reached for ACCESS_GRACE_S (refused with 403: FORBIDDEN_GRACE_S), or at the end: that is
+    not a fault of the server.
     """
     budget_s = context.target.thresholds.startup_budget_s
     wanted = f"ready <= {budget_s:.0f} s"
@@ -54,7 +58,7 @@ async def ready(context: CheckContext) -> Outcome:
         last, unreached = _met(context, answer)
         unreached_since_s = (unreached_since_s or now_s) if unreached else None
         if unreached_since_s is not None and (
-            now_s - unreached_since_s > ACCESS_GRACE_S or not context.access.is_open()
+            now_s - unreached_since_s > _grace_s(answer) or not context.access.is_open()
         ):
             return unknown(unreached, wanted=wanted)
         if now_s - asked_s >= FAILURE_PERIOD_S:
@@ -67,6 +71,11 @@ async def ready(context: CheckContext) -> Outcome:
             next_line_s = time.monotonic() + 5
         await asyncio.sleep(min(pause_s, max(left_s, 0)))
         pause_s = min(pause_s * 1.5, 3.0)
+
+
+def _grace_s(answer: ServerAnswer | UnreachableError) -> float:
+    forbidden = isinstance(answer, ServerAnswer) and answer.status == HTTPStatus.FORBIDDEN
+    return FORBIDDEN_GRACE_S if forbidden else ACCESS_GRACE_S
 
 
 async def _probed(context: CheckContext, limit_s: float) -> ServerAnswer | UnreachableError:

@@ -23,7 +23,8 @@ class ServerFailure:
             self._found = self._found or serving(states.read(self._stack))
             if self._found is None or self._found.kind not in CAPACITY:
                 return None
-            facts = cloud_facts(google_api.connect(), self._found, stack=self._stack, now=datetime.now(UTC))
+            api = google_api.connect(self._found.project)
+            facts = cloud_facts(api, self._found, stack=self._stack, now=datetime.now(UTC))
         except ScriptError:
             return None
         # A machine that has just got a new document still says how the one before ended.

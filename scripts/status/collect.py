@@ -9,7 +9,6 @@ from typing import Final, cast
 
 from contracts.outputs import StackOutputs
 from scripts.cloud import google_api
-from scripts.cloud.google_api import GoogleApi
 from scripts.cloud.parallel import each, each_within
 from scripts.cloud.simulated import is_simulated
 from scripts.errors import CommandRefusedError, ScriptError
@@ -135,11 +134,7 @@ def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], o
 
 
 def _ask_google(found: DeployedServer, stack: str) -> CloudFacts:
-    return cloud_facts(_api(), found, stack=stack, now=datetime.now(UTC))
-
-
-def _api() -> GoogleApi:
-    return google_api.connect()
+    return cloud_facts(google_api.connect(found.project), found, stack=stack, now=datetime.now(UTC))
 
 
 def _why(error: BaseException) -> str:

@@ -55,8 +55,9 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     if options.over_limit:
         from scripts.teardown.guard import guard
 
-        return guard(request, google_api.connect(), talk, as_json=options.as_json)
-    teardown = Teardown(request=request, known=known(request, talk.say), api=google_api.connect(), talk=talk)
+        return guard(request, talk, as_json=options.as_json)
+    found = known(request, talk.say)
+    teardown = Teardown(request=request, known=found, api=google_api.connect(*found.projects), talk=talk)
     try:
         teardown.run()
     except BaseException:

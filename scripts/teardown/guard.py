@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from contracts.exit_codes import ExitCode
-from scripts.cloud.google_api import GoogleApi
+from scripts.cloud.google_api import GoogleApi, connect
 from scripts.cloud.simulated import is_simulated
 from scripts.cloud.spending import StackSpending, spending
 from scripts.teardown.receipt import Receipt
@@ -53,9 +53,9 @@ class GuardReport:
         }
 
 
-def guard(request: TeardownRequest, api: GoogleApi, talk: Talk, *, as_json: bool) -> ExitCode:
+def guard(request: TeardownRequest, talk: Talk, *, as_json: bool) -> ExitCode:
     """Search, compare with the limits, take down what exceeds them, and print what was done. Raises ScriptError."""
-    report = _guarded(request, api, talk)
+    report = _guarded(request, talk)
     if as_json:
         print(json.dumps(report.to_json()))
     else:
@@ -64,8 +64,10 @@ def guard(request: TeardownRequest, api: GoogleApi, talk: Talk, *, as_json: bool
     return ExitCode.DONE if report.clean else ExitCode.FAILED
 
 
-def _guarded(request: TeardownRequest, api: GoogleApi, talk: Talk) -> GuardReport:
-    looking = Teardown(request=replace(request, dry_run=True), known=known(request, talk.say), api=api, talk=talk)
+def _guarded(request: TeardownRequest, talk: Talk) -> GuardReport:
+    found = known(request, talk.say)
+    api = connect(*found.projects)
+    looking = Teardown(request=replace(request, dry_run=True), known=found, api=api, talk=talk)
     looking.look()
     seen = looking.searches[-1]
     stacks = spending(api, seen.found, datetime.now(UTC))

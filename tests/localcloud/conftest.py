@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import requests
 
+from localcloud.callers import SHARED_QUOTA_HEADER
 from localcloud.world.scenario import Images, OperationDurations, Scenario
 from tests.localcloud import idle_cloud
 
@@ -34,9 +35,10 @@ class Client:
     base_url: str
     token: str
     session: requests.Session = field(default_factory=requests.Session)
+    headers: dict[str, str] = field(default_factory=dict[str, str])
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> tuple[int, dict[str, Any]]:
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        headers = self.headers | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
         response = self.session.request(
             method, self.base_url + path, json=body, params=query, headers=headers, timeout=30
         )
@@ -51,6 +53,11 @@ class Client:
         status, answer = self.call(method, path, body, **query)
         assert status >= 400, answer
         return status, answer["error"]["message"]
+
+
+def gcloud_itself() -> dict[str, str]:
+    """Return what the stand-in for gcloud sends, whose calls need no project for quota."""
+    return {SHARED_QUOTA_HEADER: "gcloud"}
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,7 @@ def test_the_page_names_every_variable():
         project="p",
         speed=200,
         access_token="t",
+        operator_token="t",
         credentials=Path("/c"),
         commands=Path("/b"),
         debug_providers="gcp:1",

@@ -137,7 +137,7 @@ def test_a_bucket_s_manifest_is_enough(run, monkeypatch, repeats_config, place):
     files = [{"name": "model.safetensors", "size_bytes": 16_060_522_496}]
     manifest = {"schema": 1, "files": files, **({"config": CONFIG} if repeats_config else {})}
     stored = {MANIFEST.partition(".")[0]: manifest, **({} if repeats_config else {"config": CONFIG})}
-    monkeypatch.setattr(google_api, "connect", lambda: Storage(**stored))
+    monkeypatch.setattr(google_api, "connect", lambda *_: Storage(**stored))
     code, out, _ = run("--model", "org/other-8b", "--config", place, "--accelerator", "L4", "--json")
     assert code == 0
     local = json.loads(run("--model", "org/other-8b", "--config", FOLDER, "--accelerator", "L4", "--json")[1])
@@ -145,7 +145,7 @@ def test_a_bucket_s_manifest_is_enough(run, monkeypatch, repeats_config, place):
 
 
 def test_a_bucket_without_a_manifest_says_so(run, monkeypatch):
-    monkeypatch.setattr(google_api, "connect", Storage)
+    monkeypatch.setattr(google_api, "connect", lambda *_: Storage())
     code, out, err = run("--config", "gs://b/models/other", "--accelerator", "L4")
     assert (code, out) == (2, "")
     assert "gs://b/models/other has no gemma-serving-manifest.json: nothing is staged there" in err
@@ -153,7 +153,7 @@ def test_a_bucket_without_a_manifest_says_so(run, monkeypatch):
 
 def test_a_stack_is_planned_from_its_bucket(run, monkeypatch):
     manifest = {"schema": 1, "config": CONFIG, "files": []}
-    monkeypatch.setattr(google_api, "connect", lambda: Storage(**{MANIFEST.partition(".")[0]: manifest}))
+    monkeypatch.setattr(google_api, "connect", lambda *_: Storage(**{MANIFEST.partition(".")[0]: manifest}))
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
     monkeypatch.setattr(
         Storage, "get", lambda self, _api, path: manifest if "gemma-26b" in path or "-models" in path else {}

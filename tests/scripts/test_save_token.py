@@ -125,7 +125,7 @@ def test_a_value_in_secret_manager_never_passes_through_pulumi(monkeypatch, caps
             (("config", "set", "--plaintext", "hfTokenSecret", place, "--stack", "tpu-v6e4"), None),
             (("config", "rm", "hfToken", "--stack", "tpu-v6e4"), None),
         ]
-        assert read_secret(place) == TOKEN
+        assert read_secret(place, project=PROJECT) == TOKEN
     # A teardown finds what carries the stack's labels, and this secret belongs to its owner.
     found = requests.get(
         f"{cloud.base_url}/secretmanager/v1/projects/{PROJECT}/secrets/their-token",
@@ -136,7 +136,7 @@ def test_a_value_in_secret_manager_never_passes_through_pulumi(monkeypatch, caps
 
 
 def google(cloud):
-    return google_api.GoogleApi(AuthorizedSession(Credentials(cloud.token)))
+    return google_api.GoogleApi(AuthorizedSession(Credentials(cloud.token)), (PROJECT,))
 
 
 def put_key(cloud):
@@ -154,7 +154,7 @@ def test_the_stacks_own_key_is_sent_and_not_the_one_of_the_environment(monkeypat
 
 
 def outputs_with_key(version):
-    return from_json(StackOutputs, sample_outputs(auth="none", apiKeySecret=version))
+    return from_json(StackOutputs, sample_outputs(auth="none", apiKeySecret=version, project=PROJECT))
 
 
 def test_a_key_that_may_not_be_read_names_the_grant_and_the_variable(monkeypatch, cloud):

@@ -118,7 +118,7 @@ def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch,
 def test_a_clock_speed_that_is_no_number_above_0_is_refused_before_anything_is_declared(monkeypatch, text):
     monkeypatch.setenv(propagation.SPEED_VARIABLE, text)
     with pytest.raises(ProjectNotReadyError, match="must be a number above 0"):
-        propagation.wait_for_google(project="my-project", grants=True)
+        propagation.wait_for_google(project="my-project")
 
 
 def test_a_simulated_cloud_is_waited_for_at_its_speed(monkeypatch):
@@ -149,22 +149,22 @@ def test_a_refused_first_call_is_one_sentence_with_the_command(monkeypatch, text
 
 
 @pytest.mark.parametrize(
-    ("type_name", "grants", "hooks"),
+    ("type_name", "hooks"),
     [
-        ("gcp:compute/network:Network", True, (1, 0)),
-        ("gcp:secretmanager/secretIamMember:SecretIamMember", True, (1, 1)),
-        ("gcp:storage/bucketIAMMember:BucketIAMMember", True, (1, 1)),
-        ("gcp:projects/iAMMember:IAMMember", True, (1, 1)),
-        ("gcp:projects/iAMMember:IAMMember", False, (1, 0)),
-        ("gcp-tpu:index:QueuedResource", True, None),
+        ("gcp:compute/network:Network", (1, 0)),
+        ("gcp:secretmanager/secretIamMember:SecretIamMember", (1, 1)),
+        ("gcp:storage/bucketIAMMember:BucketIAMMember", (1, 1)),
+        ("gcp:projects/iAMMember:IAMMember", (1, 1)),
+        ("gcp:cloudrunv2/serviceIamMember:ServiceIamMember", (1, 0)),
+        ("gcp-tpu:index:QueuedResource", None),
     ],
 )
-def test_resources_of_the_provider_are_hooked_and_grants_only_where_nobody_tries_again(
-    monkeypatch, declare, type_name, grants, hooks
+def test_resources_of_the_provider_are_hooked_and_grants_are_noted_but_for_those_on_a_service(
+    monkeypatch, declare, type_name, hooks
 ):
     transforms = []
     monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
-    declare(lambda: propagation.wait_for_google(project="my-project", grants=grants))
+    declare(lambda: propagation.wait_for_google(project="my-project") and None)
     given = pulumi.ResourceTransformationArgs(None, type_name, "n", {}, pulumi.ResourceOptions(protect=True))
     changed = transforms[0](given)
     if hooks is None:

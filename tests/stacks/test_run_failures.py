@@ -7,14 +7,17 @@ import threading
 import pulumi
 import pytest
 
+from contracts.labels import Ownership
 from localcloud.world import run_words
 from localcloud.world.run_words import LogLine
 from localcloud.world.scenario import Logging, OperationDurations, Scenario, Services
 from stacks import container_logs, run_failures
+from stacks.late_grants import LateGrants
 from stacks.masking import MASK
-from stacks.propagation import SPEED_VARIABLE
+from stacks.propagation import SPEED_VARIABLE, NewGrants
 from stacks.run_failures import FailureReport
 from tests.localcloud import idle_cloud
+from tests.localcloud.conftest import Client
 from tests.stacks.failed_start import PROJECT, failed_start
 
 CANARY = "hf_canary0123456789"
@@ -38,7 +41,14 @@ TRACEBACK = ["Traceback (most recent call last):", *(f"  frame {number}" for num
 
 @pytest.fixture
 def report():
-    return FailureReport(start=failed_start(), service=SERVICE, secrets=["stack-secret-canary"])
+    start = failed_start()
+    late = LateGrants(
+        project=PROJECT,
+        ownership=Ownership(project="gemma-serving", stack=start.stack),
+        account=start.account,
+        grants=NewGrants(),
+    )
+    return FailureReport(start=start, service=SERVICE, secrets=["stack-secret-canary"], late=late)
 
 
 @pytest.fixture
@@ -138,9 +148,12 @@ def test_a_log_without_lines_is_said(project, report):
 
 
 def test_who_may_not_read_the_log_gets_the_grant_and_the_command(project, report, monkeypatch):
-    monkeypatch.setenv(
-        "GOOGLE_OAUTH_ACCESS_TOKEN", project.cloud.tokens.issue_access_token("x@y.iam.gserviceaccount.com")
-    )
+    account = "x@y.iam.gserviceaccount.com"
+    path, owner = f"/cloudresourcemanager/v1/projects/{PROJECT}", Client(project.base_url, project.token)
+    policy = owner.ok("POST", f"{path}:getIamPolicy")
+    role = {"role": "roles/serviceusage.serviceUsageConsumer", "members": [f"serviceAccount:{account}"]}
+    owner.ok("POST", f"{path}:setIamPolicy", {"policy": {**policy, "bindings": [*policy["bindings"], role]}})
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", project.cloud.tokens.issue_access_token(account))
     text = explained(report)
     assert "Google says: Permission denied for all log views. You need logging.logEntries.list" in text
     assert "--role=roles/logging.viewer" in text

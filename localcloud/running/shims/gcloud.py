@@ -29,6 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from localcloud.callers import SHARED_QUOTA_HEADER
 from localcloud.running.shims import OPERATOR_TOKEN, gcloud_deletes, gcloud_login, gcloud_project
 from localcloud.running.shims.gcloud_login import Login, LoginError
 
@@ -105,7 +106,9 @@ def _base_url() -> str:
 def _ask(
     path: str, *, body: dict[str, Any] | None = None, token: str | None = None, verb: str | None = None
 ) -> dict[str, Any]:
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    headers = {"Content-Type": "application/json", SHARED_QUOTA_HEADER: "gcloud"} | (
+        {"Authorization": f"Bearer {token}"} if token else {}
+    )
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(_base_url() + path, data=data, headers=headers, method=verb)  # noqa: S310 - the local cloud
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

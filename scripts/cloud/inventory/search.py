@@ -24,6 +24,8 @@ NOT_ENABLED: Final = "API not enabled"
 NO_SUCH_PLACE: Final = "no such place"
 _SERVICE_DISABLED: Final = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
 """Reasons of a disabled API; the second is that of Cloud Storage and Compute Engine."""
+_NO_QUOTA_PROJECT: Final = "requires a quota project"
+"""Google's words, with the reason of a disabled API, for a call that names no project for quota: it proves nothing about the API."""
 _DENIED, _MISSING = 403, 404
 _HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
 """Codes of warnings of Compute Engine that leave nothing out (discovery: compute.v1 RoutersScopedList.warning.code)."""
@@ -246,7 +248,7 @@ def _unread(page: Item) -> Iterator[str]:
 def _outcome(error: GoogleListError | ScriptError, *, listed: bool) -> str:
     """Return what an error means: a disabled API and a place that does not exist hold no resources."""
     if isinstance(error, GoogleListError):
-        if error.reason in _SERVICE_DISABLED:
+        if error.reason in _SERVICE_DISABLED and _NO_QUOTA_PROJECT not in str(error):
             return NOT_ENABLED
         if error.status == _MISSING or (error.status == _DENIED and not listed):
             return NO_SUCH_PLACE

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from scripts.cloud import google_api
 from scripts.errors import ScriptError
+from stacks.google_session import open_session
 
 MOST_SOURCES: Final = 32
 """Objects that one compose joins (Cloud Storage, Composite objects)."""
@@ -44,14 +45,10 @@ class WeightsBucket:
 
     def __init__(self, name: str, project: str) -> None:
         """Remember the bucket; nothing is asked yet. Raises CommandRefusedError if there are no credentials."""
-        from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - slow to load
         from google.cloud import storage  # noqa: PLC0415 - slow to load
-        from requests.adapters import HTTPAdapter  # noqa: PLC0415 - slow to load
 
         credentials = google_api.credentials()
-        session = AuthorizedSession(credentials)
-        for scheme in ("https://", "http://"):
-            session.mount(scheme, HTTPAdapter(pool_maxsize=MOST_CALLS))
+        session = open_session(project, given=credentials, connections=MOST_CALLS)
         options = {"api_endpoint": google_api.endpoint("storage").rstrip("/")}
         self._client: Any = storage.Client(
             project=project, credentials=credentials, client_options=options, _http=session

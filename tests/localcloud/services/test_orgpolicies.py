@@ -88,7 +88,9 @@ def test_nothing_is_created_where_locations_are_restricted(own_client, rule, all
 
 
 def test_testing_permissions_needs_none(own_cloud):
-    stranger = Client(own_cloud.base_url, token=own_cloud.cloud.tokens.issue_access_token("nobody@example.com"))
+    stranger = Client(
+        own_cloud.base_url, token=own_cloud.cloud.tokens.issue_access_token("nobody@other.iam.gserviceaccount.com")
+    )
     path = f"{RESOURCE_MANAGER}:testIamPermissions"
     assert stranger.ok("POST", path, {"permissions": ["run.services.create"]}) == {"permissions": []}
     status, message = stranger.error("POST", path, {"permissions": ["run.*"]})
@@ -96,5 +98,7 @@ def test_testing_permissions_needs_none(own_cloud):
 
 
 def test_a_bucket_that_does_not_exist_is_not_found_for_everybody(own_cloud):
-    stranger = Client(own_cloud.base_url, token=own_cloud.cloud.tokens.issue_access_token("nobody@example.com"))
+    stranger = Client(
+        own_cloud.base_url, token=own_cloud.cloud.tokens.issue_access_token("nobody@other.iam.gserviceaccount.com")
+    )
     assert stranger.error("GET", "/storage/storage/v1/b/nobody-has-this/o")[0] == 404

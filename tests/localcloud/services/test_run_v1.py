@@ -92,7 +92,7 @@ def test_namespaces_have_no_global_endpoint_and_services_are_made_in_version_2(d
 
 
 def test_the_permission_is_that_of_version_2(deployed: Client):
-    token = deployed.ok("POST", "/admin/tokens", {"email": "alice@example.com"})["accessToken"]
+    token = deployed.ok("POST", "/admin/tokens", {"email": "alice@other.iam.gserviceaccount.com"})["accessToken"]
     answer = regional(Client(deployed.base_url, token=token), "DELETE", "services/svc")
     assert answer.status_code == 403
     assert "run.services.delete" in answer.json()["error"]["message"]

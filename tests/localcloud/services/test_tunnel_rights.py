@@ -8,6 +8,7 @@ from localcloud.running.shims import gcloud
 from localcloud.running.shims.gcloud import CommandError
 from localcloud.running.shims.gcloud_login import Login
 from stacks import tpu
+from tests.localcloud.conftest import gcloud_itself
 
 PROJECT = "projects/local-project"
 ZONE = f"{PROJECT}/locations/us-east5-a"
@@ -115,6 +116,6 @@ def test_without_os_login_a_key_in_the_metadata_is_enough_and_with_it_is_not(nod
 
 def test_nobody_reads_the_login_profile_of_another(node):
     token = node.ok("POST", "/admin/tokens", {"email": "bob@example.com"})["accessToken"]
-    bob = type(node)(node.base_url, token=token)
+    bob = type(node)(node.base_url, token=token, headers=gcloud_itself())
     assert bob.error("GET", f"/oslogin/v1/users/{ALICE}/loginProfile")[0] == 403
     assert bob.ok("GET", "/oslogin/v1/users/bob@example.com/loginProfile") == {"name": "bob@example.com"}

@@ -14,7 +14,7 @@ from localcloud.world.scenario import (
     load,
 )
 from tests.localcloud import idle_cloud
-from tests.localcloud.conftest import Client
+from tests.localcloud.conftest import Client, gcloud_itself
 
 P = "projects/local-project"
 PROJECT = f"/cloudresourcemanager/v1/{P}"
@@ -46,7 +46,8 @@ def grant(cloud, role, member):
 
 
 def as_caller(cloud, email):
-    return Client(cloud.base_url, token=cloud.ok("POST", "/admin/tokens", {"email": email})["accessToken"])
+    token = cloud.ok("POST", "/admin/tokens", {"email": email})["accessToken"]
+    return Client(cloud.base_url, token=token, headers=gcloud_itself())
 
 
 def test_service_usage_answers_and_cloud_resource_manager_does_not(cloud):
@@ -169,7 +170,7 @@ def test_in_an_empty_project_the_login_has_no_role_and_gclouds_login_is_the_owne
         assert (status, message.startswith("Permission 'serviceusage.services.get' denied")) == (403, True)
         known = own.ok("POST", "/admin/tokens", {"owner": True})
         assert known["email"] == "owner@example.com"
-        owner = Client(started.base_url, token=known["accessToken"])
+        owner = Client(started.base_url, token=known["accessToken"], headers=gcloud_itself())
         assert owner.ok("POST", f"{services}:enable", {})["done"]
         pass_time(own, 120)
         operator = f"serviceAccount:local-operator@{P.rpartition('/')[2]}.iam.gserviceaccount.com"

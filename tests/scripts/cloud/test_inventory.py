@@ -7,6 +7,7 @@ from google.auth.transport.requests import AuthorizedSession
 
 from contracts.labels import owner_of
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
+from scripts.cloud import google_api
 from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.inventory import search as searching
 from scripts.cloud.inventory.found import Inventory
@@ -130,6 +131,32 @@ def test_an_api_that_is_off_holds_nothing():
         found = search(world.api, scope(places={"tpu": ["us-east5-a"]}))
     assert (found.found, found.untold) == ((), ())
     assert {call.outcome for call in found.calls if call.api == "tpu"} == {NOT_ENABLED}
+
+
+def test_a_login_without_a_project_for_quota_proves_nothing(monkeypatch):
+    """Google refuses it with the reason of an API that is off."""
+    with open_world() as world:
+        person = world.cloud.cloud.tokens.issue_access_token("ann@example.com")
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", person)
+        found = search(google_api.connect(), Scope(projects=[PROJECT], stack=None))
+        assert any("requires a quota project" in sentence for sentence in found.untold)
+        assert NOT_ENABLED not in {call.outcome for call in found.calls}
+
+
+def test_each_call_of_a_search_counts_for_the_project_that_it_is_about(monkeypatch):
+    """An API that is off in one project says nothing about another."""
+    with open_world() as world:
+        ensure = {"projectId": "second-one"}
+        world.api.session.post(f"{world.cloud.base_url}/admin/projects", json=ensure, timeout=30).raise_for_status()
+        off = "v1/projects/local-project/services/{}.googleapis.com:disable"
+        for api in ("storage", "secretmanager"):
+            world.call("POST", "serviceusage", off.format(api), {})
+        found = search(google_api.connect(PROJECT, "second-one"), Scope(projects=[PROJECT, "second-one"], stack=None))
+        off_in = {call.path for call in found.calls if call.outcome == NOT_ENABLED}
+        assert off_in
+        assert not any("second-one" in path for path in off_in)
+        read = [call.outcome for call in found.calls if call.kind == "bucket"]
+        assert sorted(read) == [NOT_ENABLED, "read"]
 
 
 def test_what_cannot_be_read_is_not_called_gone():

@@ -59,6 +59,7 @@ def deploy(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("scripts.smoke.keep.SmokeRecorder.keep", lambda *_: None)
     monkeypatch.setattr("scripts.smoke.failure.ServerFailure.__call__", lambda _: None)
     monkeypatch.setattr(checks_basic, "ACCESS_GRACE_S", 0.2)
+    monkeypatch.setattr(checks_basic, "FORBIDDEN_GRACE_S", 0.2)
 
     def script(_name, *arguments):
         code = run_command(smoke.COMMAND, list(arguments))

@@ -17,12 +17,10 @@ import pytest
 import requests
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
-from google.oauth2.credentials import Credentials
 
 from localcloud.world import oauth
 from localcloud.world.scenario import Images, OperationDurations, Run, Scenario, Tpu
 from scripts.cli.command import run_command
-from scripts.cloud import google_api
 from scripts.cloud.staging.bucket import WeightsBucket
 from scripts.cloud.staging.copying import CopyPlan, stage
 from scripts.cloud.staging.sources import FolderSource
@@ -586,14 +584,27 @@ def test_credentials_cannot_be_told_when_google_cannot_be_reached(world):
     assert world.state("credentials") == "cannot be told"
 
 
-@pytest.mark.parametrize(("given", "state"), [(PROJECT, "ok"), ("another", "missing"), (None, "missing")])
-def test_a_persons_login_counts_its_calls_against_the_project(world, monkeypatch, given, state):
-    login = Credentials(token="operator", refresh_token="r", quota_project_id=given)
-    monkeypatch.setattr(Credentials, "refresh", lambda _self, _request: None)
-    monkeypatch.setattr(google_api, "credentials", lambda: login)
-    line = world.line("quota project")
-    assert line["state"] == state
-    assert line["mend"] in {"", f"gcloud auth application-default set-quota-project {PROJECT}"}
+def test_a_person_without_the_right_to_use_the_project_gets_the_one_command_that_unlocks_the_rest(world):
+    person = "ann@example.com"
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.cloud.tokens.issue_access_token(person))
+    _, report = world.doctor()
+    (credentials, line) = report["checks"]
+    assert (credentials["check"], line["check"], line["state"]) == ("credentials", "quota project", "missing")
+    assert "--role=roles/serviceusage.serviceUsageConsumer" in line["mend"]
+    grant(world, person, "roles/serviceusage.serviceUsageConsumer")
+    _, report = world.doctor()
+    checks = {line["check"]: line["state"] for line in report["checks"]}
+    assert "quota project" not in checks
+    assert checks["permissions of iam.serviceAccountUser"] == "missing"
+    grant(world, person, "roles/owner")
+    assert world.doctor()[0] == 0
+
+
+def grant(world, person, role):
+    path = f"/cloudresourcemanager/v1/projects/{PROJECT}"
+    policy = world.admin("POST", f"{path}:getIamPolicy")
+    policy["bindings"].append({"role": role, "members": [f"user:{person}"]})
+    world.admin("POST", f"{path}:setIamPolicy", {"policy": policy})
 
 
 def test_backend_and_passphrase(world):

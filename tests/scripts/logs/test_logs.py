@@ -243,7 +243,10 @@ class TestTheCommand:
     def test_an_api_key_that_a_line_shows_bare_is_masked(self, deployed, capsys, monkeypatch):
         deployed.secret("key", {})
         version = f"projects/{PROJECT}/secrets/key/versions/1"
-        monkeypatch.setattr("scripts.cloud.secret_values.read_secret", lambda asked: {version: "swordfish"}[asked])
+        monkeypatch.setattr(
+            "scripts.cloud.secret_values.read_secret",
+            lambda asked, project: {(version, PROJECT): "swordfish"}[asked, project],
+        )
         kept = state(stack_resource(apiKeySecret=version))
         monkeypatch.setattr("scripts.pulumi.state.read", lambda _: kept)
         log = ServerLog(stack="x", project=PROJECT, target="cloud-run", location="us-east4")

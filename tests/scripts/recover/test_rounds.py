@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +44,7 @@ class World:
         monkeypatch.setattr(engine, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
         monkeypatch.setattr(engine, "query", lambda arguments, **_: self.query(arguments))
         monkeypatch.setattr(engine, "project_folder", lambda: tmp_path)
+        monkeypatch.setattr("scripts.pulumi.settings.stack_settings", lambda _stack: SimpleNamespace(project="p"))
 
     def read(self):
         if isinstance(self.state, Exception):
@@ -237,7 +239,7 @@ def test_an_unknown_type_is_left_to_a_person(world):
 
 @pytest.mark.parametrize(("owner", "code"), [(Owner.OURS, 0), (Owner.FOREIGN, 1)])
 def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
-    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda: None)
+    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     world.owners["vllm"] = owner
     assert run_command(command.COMMAND, ["--stack", STACK, "--yes", "--json"]) == code
@@ -253,7 +255,7 @@ def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
 
 
 def test_without_yes_and_without_a_terminal_nothing_is_changed(world, monkeypatch, capsys):
-    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda: None)
+    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK]) == 2
     assert "pass --yes" in capsys.readouterr().err
@@ -261,7 +263,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_changed(world, monkeypatc
 
 
 def test_a_dry_run_changes_nothing(world, monkeypatch, capsys):
-    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda: None)
+    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
     assert "would be taken over: Cloud Run service vllm" in capsys.readouterr().out

@@ -141,6 +141,7 @@ def no_token():
 
 def test_a_caller_that_google_refuses_is_unknown_and_one_that_may_call_is_waited_for(monkeypatch):
     monkeypatch.setattr(checks_basic, "ACCESS_GRACE_S", 0.2)
+    monkeypatch.setattr(checks_basic, "FORBIDDEN_GRACE_S", 0.2)
     report, checks = asyncio.run(answered_with(403))
     assert (checks["ready"].verdict, report.exit_code) == ("unknown", 2)
     assert "refused with 403: grant its account roles/run.invoker" in checks["ready"].detail

@@ -106,7 +106,7 @@ def test_smoke_waits_in_vain_only_for_a_machine_that_gave_up_this_document(world
     )
     found = state(stack_resource(), queued(zone="us-east5-a", name=f"{ZONE}/queuedResources/{NAME}"))
     monkeypatch.setattr("scripts.smoke.failure.states.read", lambda _stack: found)
-    monkeypatch.setattr("scripts.smoke.failure.google_api.connect", lambda: world.api)
+    monkeypatch.setattr("scripts.smoke.failure.google_api.connect", lambda _project: world.api)
     said = ServerFailure("x")()
     assert (said is not None) is failed
     if failed:

@@ -1,0 +1,55 @@
+"""The project whose quota a call counts against: `x-goog-user-project`, which a person's login needs and Google checks.
+
+A service account's calls count for its own project. A person's login belongs to a project of Google's that has no API enabled, so that its calls
+need the header, apart from those of APIs that count for the project of the resource
+(cloud.google.com/docs/quotas/quota-project and cloud.google.com/docs/authentication/troubleshoot-adc, 2026-11).
+"""
+
+from typing import Final
+
+from aiohttp import web
+
+from localcloud.callers import SHARED_QUOTA_HEADER
+from localcloud.rest.call import Caller
+from localcloud.rest.discovery import DiscoveryDocument
+from localcloud.rest.errors import CloudError
+from localcloud.services import serviceusage
+from localcloud.world.cloud import Cloud, project_policy
+
+HEADER: Final = "x-goog-user-project"
+USE: Final = "serviceusage.services.use"
+_LIBRARY_PROJECT: Final = "764086051850"
+"""The project of Google's that `gcloud auth application-default login` belongs to, as Google's error names it."""
+_BY_RESOURCE: Final = frozenset({"compute", "storage"})
+"""APIs that count for the project of the resource: Compute Engine is the example of Google's page; the calls of Cloud Storage's own clients have worked
+without a quota project since before there were any. Google lists no others, so the rest is refused."""
+_ACCOUNT: Final = ".gserviceaccount.com"
+
+
+def given(request: web.Request) -> str | None:
+    """Return the project that a request names, or `gcloud` for a call of its stand-in; None if it names none."""
+    return request.headers.get(HEADER) or request.headers.get(SHARED_QUOTA_HEADER)
+
+
+def check(cloud: Cloud, request: web.Request, document: DiscoveryDocument, caller: Caller) -> None:
+    """Raise 403 for a person's call without a quota project, and for a quota project that the caller may not use or that lacks the API."""
+    named = request.headers.get(HEADER)
+    if named:
+        _check_named(cloud, document, caller, named)
+    elif _is_person(caller) and document.api not in _BY_RESOURCE and given(request) is None:
+        raise CloudError.without_quota_project(document.api, _LIBRARY_PROJECT)
+
+
+def _check_named(cloud: Cloud, document: DiscoveryDocument, caller: Caller, named: str) -> None:
+    project = cloud.project_id(named)
+    allowed = project is not None and (
+        caller.operator or cloud.policies.allows(caller.email, USE, [project_policy(project)])
+    )
+    if project is None or not allowed:
+        raise CloudError.user_project_denied(document.api, named)
+    if not serviceusage.answers(cloud, project, document.api):
+        raise CloudError.service_disabled(document.title, document.api, cloud.project_number(project))
+
+
+def _is_person(caller: Caller) -> bool:
+    return not caller.email.endswith(_ACCOUNT)

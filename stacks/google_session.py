@@ -1,0 +1,70 @@
+"""The session of every call to Google's REST APIs, in the program and in the scripts: the user's credentials and the project that calls count for.
+
+Loading Google's libraries takes half a second, and few runs of the program need them: they are imported when a session is opened.
+"""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+if TYPE_CHECKING:
+    import requests
+    from google.auth.credentials import Credentials
+
+Counted: TypeAlias = "Callable[[requests.PreparedRequest], requests.PreparedRequest]"
+
+TOKEN_VARIABLE: Final = "GOOGLE_OAUTH_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
+"""An access token in this variable is used before all other credentials, as the providers do."""
+QUOTA_HEADER: Final = "x-goog-user-project"
+"""Names the project whose quota and enabled APIs a call counts against. The caller needs serviceusage.services.use on it."""
+_SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
+_CONNECTIONS: Final = 32
+
+
+def credentials() -> "Credentials":
+    """Return the user's credentials. Raises google.auth.exceptions.DefaultCredentialsError if there are none."""
+    import google.auth  # noqa: PLC0415 - slow to load
+    from google.oauth2.credentials import Credentials  # noqa: PLC0415 - as above
+
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token:
+        return Credentials(token=token)
+    return cast("tuple[Credentials, object]", google.auth.default(scopes=_SCOPES))[0]  # pyright: ignore[reportUnknownMemberType] - the library is untyped
+
+
+def open_session(
+    project: str | None, *, given: "Credentials | None" = None, connections: int = _CONNECTIONS
+) -> "requests.Session":
+    """Return a session with the user's credentials, whose calls count for a project.
+
+    Args:
+        project: the project of the stack. None only for Cloud Storage without a stack: its calls count for the project of the bucket.
+        given: credentials in place of the user's.
+        connections: how many connections to one API are kept.
+
+    Raises:
+        google.auth.exceptions.DefaultCredentialsError: if there are no credentials.
+    """
+    from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - slow to load
+    from requests.adapters import HTTPAdapter  # noqa: PLC0415 - as above
+
+    session = AuthorizedSession(given or credentials())
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=connections))
+    if project is not None:
+        session.auth = counted_for(project)
+    return session
+
+
+def counted_for(project: str) -> Counted:
+    """Return what makes a request count for a project, whoever the caller is and whatever quota project the login has.
+
+    Google refuses most calls of a person's login without one. The header is set on the request, not on the credentials: there it would go to the
+    exchange of tokens too, where a federated identity may not use the project (google-github-actions/auth#250).
+    """
+
+    def add(request: "requests.PreparedRequest") -> "requests.PreparedRequest":
+        request.headers[QUOTA_HEADER] = project
+        return request
+
+    return add

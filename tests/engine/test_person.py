@@ -1,0 +1,81 @@
+"""A person who has logged in with `gcloud auth application-default login`, and set no quota project: every call names the project of the stack.
+
+Google refuses most calls of such a login without one, and the local cloud does too.
+"""
+
+import pytest
+
+from scripts.docs import all_commands
+from tests.engine.conftest import open_workspace
+
+PERSON, PROJECT = "owner@example.com", "local-project"
+CLOUD_RUN, TPU = "l4-12b-qat", "tpu-v6e1-e4b"
+DRIVEN = {
+    "capacity": ("--stack", TPU),
+    "doctor": ("--stack", CLOUD_RUN),
+    "status": (),
+    "logs": ("--stack", CLOUD_RUN),
+    "recover": ("--stack", CLOUD_RUN, "--dry-run"),
+    "smoke": ("--stack", CLOUD_RUN),
+    "save_token": ("apiKey", "--stack", CLOUD_RUN, "--generate", "--secret", "own-key"),
+    "drift": ("--stack", CLOUD_RUN),
+    "stage_model": (),
+    "rollout": (),
+    "teardown": (),
+}
+"""Commands that this module runs; those without arguments are run by the test itself."""
+WITHOUT_CALLS = {
+    "agent": "its tools run the other commands",
+    "bench": "asks the server only",
+    "connect": "asks the server only, and its key as smoke does",
+    "demo": "starts a local cloud of its own",
+    "deploy": "runs pulumi and the other commands",
+    "docs": "writes pages",
+    "new": "writes settings",
+    "plan": "asks Cloud Storage only, which counts for the project of the bucket",
+    "preview": "runs pulumi and the planner",
+}
+pytestmark = pytest.mark.engine
+
+
+def test_every_command_is_driven_here_or_calls_no_google():
+    assert {command.name for command in all_commands()} == {*DRIVEN, *WITHOUT_CALLS}
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("person")
+    scenario = folder / "person.yaml"
+    scenario.write_text("iam: {login_is_person: true}\n")
+    with open_workspace(folder, "--scenario", str(scenario)) as workspace:
+        for stack in (CLOUD_RUN, TPU):
+            workspace.pulumi("stack", "init", stack)
+        yield workspace
+
+
+def uncounted(workspace):
+    """Return the person's calls that named no project, or another one, and how many there were."""
+    calls = [call for call in workspace.admin("requests")["requests"] if call.get("caller") == PERSON]
+    wrong = {(call["id"], call["quota_project"]) for call in calls if call["quota_project"] not in {PROJECT, "gcloud"}}
+    return wrong, len(calls)
+
+
+def test_every_call_of_up_of_each_command_and_of_the_teardown_counts_for_the_project(person):
+    roll_outs = person.folder / "project" / f"Pulumi.{CLOUD_RUN}.yaml"
+    roll_outs.write_text(roll_outs.read_text().replace("cloudRun:\n", "cloudRun:\n    rollout: {steps: [100]}\n", 1))
+    person.stage_nothing(CLOUD_RUN)
+    for stack in (CLOUD_RUN, TPU):
+        person.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+    ended = {}
+    for name, arguments in DRIVEN.items():
+        if arguments or name == "status":
+            ended[name] = person.script(name, *arguments, expect=None)
+    person.script("rollout", "--stack", CLOUD_RUN, expect=None)
+    for stack in (CLOUD_RUN, TPU):
+        person.script("teardown", "--stack", stack, "--yes")
+    wrong, calls = uncounted(person)
+    assert wrong == set()
+    assert calls > 300
+    refused = {name: answer.text for name, answer in ended.items() if "quota project" in answer.text}
+    assert refused == {}
+    assert {name: answer.text[-500:] for name, answer in ended.items() if answer.code != 0} == {}
