@@ -6,10 +6,12 @@ vLLM's image has Python and nothing of ours. So the program travels as an argume
 from functools import cache
 from typing import Final
 
+from components.packed_program import packed
 from components.startup_script import joined_program
 
-ARGUMENT_LIMIT_BYTES: Final = 128 * 1024
-"""Longest single argument of a Linux process (MAX_ARG_STRLEN, 32 pages of 4 KiB; execve(2)). Cloud Run states no limit of its own."""
+ARGUMENT_LIMIT_BYTES: Final = 32 * 1024
+"""Longest argument that is sent. Cloud Run states no limit for one; this is its limit for the value of an environment variable, and is
+assumed for arguments (localcloud/ledger/sizes.toml). Linux would take 128 KiB (MAX_ARG_STRLEN, execve(2))."""
 
 STARTER_SECTIONS: Final = (
     "contracts.guest_attributes",
@@ -31,9 +33,18 @@ It copies the weights into memory and restores compiled graphs, as its first arg
 Needs Python 3.10. Nothing secret is logged or put on a command line.
 """
 '''
+_PACKED_HEADER: Final = (
+    "# Starter of a Cloud Run container, compressed: components/container_starter.py joins its text.\n"
+)
 
 
 @cache
 def container_command() -> tuple[str, ...]:
     """Return the container's command: the starter. Its arguments are a `ContainerStart` as text and the server's command line."""
-    return ("python3", "-c", joined_program(_HEADER, STARTER_SECTIONS))
+    return ("python3", "-c", packed(_PACKED_HEADER, starter_program()))
+
+
+@cache
+def starter_program() -> str:
+    """Return the starter in plain text."""
+    return joined_program(_HEADER, STARTER_SECTIONS)

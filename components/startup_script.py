@@ -1,15 +1,18 @@
-"""The start-up script of the TPU machine: the modules of `vm_agent` and four of `contracts`, joined to one program."""
+"""The start-up script of the TPU machine: the modules of `vm_agent` and five of `contracts`, joined to one program and compressed."""
 
 import ast
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
+from components.packed_program import PlainFile, packed
 from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
 from contracts.serving_document import DOCUMENT_METADATA_KEY
 
 METADATA_VALUE_LIMIT_BYTES = 256 * 1024
 """Largest metadata value that Compute Engine accepts (256 KiB; Compute Engine, "About VM metadata", limitations)."""
+PLAIN_FILE = PlainFile(name="agent.py", folder="/var/lib/gemma-serving", variable="GEMMA_SERVING_STATE")
+"""The program in plain text, in the agent's state folder (vm_agent.kept)."""
 
 SECTIONS = (
     "contracts.guest_attributes",
@@ -45,12 +48,26 @@ Needs Python 3.10 and systemd, and docker or apt-get. Nothing secret is logged, 
 '''
 
 
+_PACKED_HEADER = f'''#!/usr/bin/env python3
+"""Start-up script of a TPU virtual machine that serves one model with vLLM, compressed: the same for every deployment.
+
+It writes the program in plain text to {PLAIN_FILE.folder}/{PLAIN_FILE.name} and runs it.
+"""
+'''
+
+
 @cache
 def startup_script() -> str:
     """Return the text for the metadata key `startup-script`: a Python 3.10 program with a shebang, always the same.
 
     What differs between deployments is the serving document, which the program follows.
     """
+    return packed(_PACKED_HEADER, agent_program(), PLAIN_FILE)
+
+
+@cache
+def agent_program() -> str:
+    """Return the program that the start-up script runs, in plain text."""
     return joined_program(HEADER, SECTIONS)
 
 

@@ -87,6 +87,8 @@ class TpuQueuedResourceArgs:
     """Seconds after which Google deletes the nodes; flex-start requires it. A change replaces the capacity."""
     reservation_name: str | None = None
     """With `reservation`: its name."""
+    os_login: bool = True
+    """Whether OS Login decides who may log in to the machine. If not, each SSH key in the metadata of the machine or the project is root."""
     boot_disk_size_gb: int | None = None
     """Size of the boot disk in GB; None takes Google's 100. A change replaces the capacity."""
     runtime_version: str | None = None
@@ -164,7 +166,8 @@ class TpuQueuedResource(pulumi.ComponentResource):
                     "enable-guest-attributes": "TRUE",
                     # Without OS Login every SSH key of the project's metadata is root on the machine. `block-project-ssh-keys` would shut those
                     # out too, but gcloud adds no key to a machine if the user's key is in the project's metadata: that user would never get in.
-                    "enable-oslogin": "TRUE",
+                    # FALSE in words: without the key the project's metadata decides.
+                    "enable-oslogin": "TRUE" if args.os_login else "FALSE",
                     DOCUMENT_METADATA_KEY: args.document,
                     ROLLOUT_METADATA_KEY: rollout_limits(args).text(),
                     **_repositories(args.image_repositories),

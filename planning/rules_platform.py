@@ -464,6 +464,26 @@ def public(subject: Subject) -> RuleResult | None:
 
 
 @rule(
+    "SEC03",
+    "warn",
+    source='Compute Engine, "Choose an access method"; gcloud 528, command_lib/compute/ssh_utils.py',
+    what="a machine that SSH keys in metadata open",
+)
+def metadata_keys(subject: Subject) -> RuleResult | None:
+    """Find a TPU machine without OS Login."""
+    if not subject.resolved.is_tpu or subject.resolved.deployment.tpu.ssh == "os-login":
+        return None
+    return RuleResult(
+        message=(
+            "`tpu.ssh` is metadata-key, and OS Login is off: whoever has an SSH key in the metadata of the project or of the machine is root on it, "
+            "and can read the stack's secrets and the token of its service account."
+        ),
+        remedies=(change("tpu.ssh", "os-login"),),
+        advice="Or keep it where a policy or an account outside the organization rules out OS Login.",
+    )
+
+
+@rule(
     "FUS01",
     "block",
     source="Cloud Storage FUSE mount options (uid, gid)",

@@ -33,6 +33,7 @@ GraphCacheMode = Literal["off", "bucket"]
 """Whether a Cloud Run service keeps the graphs that torch.compile made in its bucket, for its next start."""
 ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]
 CapacityApiName = Literal["cloud-tpu", "compute-engine"]
+SshAccess = Literal["os-login", "metadata-key"]
 WeightsMode = Literal["hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image"]
 """Where the server finds its weights when it starts.
 
@@ -109,6 +110,8 @@ class TpuOptions:
     """Of a subnet that exists already: whether it has Private Google Access; None if the stack makes the network."""
     boot_disk_size_gb: int | None = None
     """Size of the boot disk; None for Google's 100 GB."""
+    ssh: SshAccess = "os-login"
+    """Who may log in to the machine: whom IAM lets in, or who has an SSH key in the metadata of the machine or the project."""
     renew_before_s: int | None = None
     """A second machine is requested this long before the end of a run and takes over; None never does. Shorter than the run."""
 

@@ -140,6 +140,7 @@ def _tpu_options(tpu: TpuSettings) -> TpuOptions:
         compile_cache=tpu.compile_cache,
         boot_disk_size_gb=tpu.boot_disk_size_gb,
         renew_before_s=tpu.renew_before_s,
+        ssh=tpu.ssh,
         private_google_access=tpu.existing_network.private_google_access if tpu.existing_network else None,
     )
 

@@ -30,7 +30,7 @@ from planning.errors import PlanningError
 from planning.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
 from planning.images import DEFAULT_IMAGES, IMAGES, Image, image_of
 from planning.rules import check_accepted
-from planning.types import CapacityApiName, GraphCacheMode, ProvisioningModel
+from planning.types import CapacityApiName, GraphCacheMode, ProvisioningModel, SshAccess
 from planning.vllm_args import STREAMER, VllmOptions
 from planning.wording import FieldWording, worded
 from planning.workload import Workload, check_workload
@@ -245,6 +245,9 @@ class TpuSettings(_Frozen):
     too, so that a new machine starts with them. memory is an older word for machine."""
     allow_replace_active: bool = False
     """Allow a change that gives up running capacity. Without it such a change is refused."""
+    ssh: SshAccess = "os-login"
+    """How a tunnel logs in to the machine. metadata-key is for projects or people that may not use OS Login: each SSH key in the metadata of
+    the project or the machine is then root on the machine."""
     tunnel_members: Annotated[list[Member], Field(default_factory=list)]
     """Who may open a tunnel to the server through Identity-Aware Proxy; each gets all roles that the tunnel needs. Project owners need no entry."""
 

@@ -14,7 +14,7 @@ from contracts.outputs import Tunnel
 from contracts.serving_document import BucketWeights, ServingDocument
 from contracts.staged_weights import folder_uri
 from planning.server_flags import flag_table
-from planning.types import CapacityApiName
+from planning.types import CapacityApiName, SshAccess
 from stacks.base import PORT, Context, Foundation, lay_foundation
 from stacks.next_steps import next_steps
 from stacks.outputs import export, known_after_up, stack_outputs
@@ -26,22 +26,24 @@ _SHM_SIZE_GIB = 16
 """Shared memory of the container: vLLM's workers exchange tensors there."""
 DRAIN_S = 30
 """Seconds that running requests get before their server is stopped: the share of its guides that llm-d gives vLLM for this (2026-06)."""
-TUNNEL_ROLES: Mapping[str, str] = {
-    "roles/iap.tunnelResourceAccessor": "destination.port == 22",
-    "roles/compute.osLogin": ALWAYS,
-    "roles/tpu.admin": ALWAYS,
+_TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
+"""Opens tunnels of Identity-Aware Proxy, with the condition to SSH ports only."""
+_OS_LOGIN_ROLE = "roles/compute.osLogin"
+_INSTANCE_ROLES: Mapping[SshAccess, Sequence[str]] = {
+    "os-login": (_OS_LOGIN_ROLE,),
+    "metadata-key": ("roles/compute.instanceAdmin.v1",),
 }
-"""What a member of `tpu.tunnelMembers` needs on the project, with the condition of each role.
-
-The first opens IAP's tunnel, to SSH ports only. The second is the login without root rights, and lets gcloud read the project. With the third gcloud
-reads the node and writes the SSH key into its metadata, which it does on the first connection with OS Login too; no narrower predefined role has
-`tpu.nodes.update` (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11; gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py).
-"""
-COMPUTE_TUNNEL_ROLES: Mapping[str, str] = {
-    role: expression for role, expression in TUNNEL_ROLES.items() if role != "roles/tpu.admin"
+"""What a member needs for an instance of Compute Engine, beside the tunnel. With OS Login gcloud keeps the key in the user's own profile and
+changes nothing at the instance, otherwise it writes the key into the instance's metadata (gcloud 528, command_lib/compute/ssh_utils.py);
+no narrower predefined role has `compute.instances.setMetadata`. Both roles read the instance and the project."""
+_NODE_ROLES: Mapping[SshAccess, Sequence[str]] = {
+    "os-login": (_OS_LOGIN_ROLE, "roles/tpu.admin"),
+    "metadata-key": ("roles/compute.viewer", "roles/tpu.admin"),
 }
-"""The same for an instance of Compute Engine: with OS Login gcloud keeps the key in the user's own profile and changes nothing at the instance
-(gcloud 528, command_lib/compute/ssh_utils.py). roles/compute.osLogin reads the instance and the project."""
+"""The same for a machine of Cloud TPU. `roles/compute.osLogin` is the login without root rights, and reads the project; without OS Login another
+role has to read it. With `roles/tpu.admin` gcloud reads the node and writes the SSH key into its metadata, which it does on the first
+connection with OS Login too; no narrower predefined role has `tpu.nodes.update` (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11;
+gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py)."""
 TUNNEL_ACCOUNT_ROLE = "roles/iam.serviceAccountUser"
 """What a member needs on the machine's service account: logins to a machine, and changes of its metadata, act as its account."""
 
@@ -107,6 +109,12 @@ def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cl
     return Tunnel(argv=(*ssh, *place, "--", "-N", "-L", f"{PORT}:127.0.0.1:{PORT}"), local_port=PORT)
 
 
+def tunnel_roles(api: CapacityApiName, ssh: SshAccess) -> Mapping[str, str]:
+    """Return what a member of `tpu.tunnelMembers` needs on the project, with the condition of each role."""
+    roles = (_INSTANCE_ROLES if api == "compute-engine" else _NODE_ROLES)[ssh]
+    return {_TUNNEL_ROLE: "destination.port == 22", **dict.fromkeys(roles, ALWAYS)}
+
+
 def _existing_network(given: ExistingNetworkSettings) -> _Network:
     return _Network(network=given.network, subnetwork=given.subnetwork, ready=())
 
@@ -136,9 +144,9 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
     A grant's name holds its role, so that a grant of an earlier release stays until those of this one exist.
     """
     for member in tpu.tunnel_members:
-        for role, expression in (COMPUTE_TUNNEL_ROLES if tpu.api == "compute-engine" else TUNNEL_ROLES).items():
+        for role, expression in tunnel_roles(tpu.api, tpu.ssh).items():
             gcp.projects.IAMMember(
-                f"tunnel-{role.rpartition('.')[2]}-{member}",
+                f"tunnel-{role.removesuffix('.v1').rpartition('.')[2]}-{member}",
                 project=context.settings.project,
                 role=role,
                 member=member,
@@ -173,6 +181,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         drain_s=DRAIN_S,
         shutdown_flag=_drains_by_itself(settings),
         boot_disk_size_gb=tpu.boot_disk_size_gb,
+        os_login=tpu.ssh == "os-login",
         runtime_version=tpu.runtime_version,
         document=_document(context, foundation),
         image_repositories=foundation.serving.image_repositories,

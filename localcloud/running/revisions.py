@@ -199,7 +199,11 @@ class SimulatedRevisions:
                 {"/": str(folder / "nothing"), **{name: name for name in volumes.by_folder()}}
             ),
             "VLLM_SIM_LIFELINE": "stdin",
-            **({} if self._google is None else {"VLLM_SIM_HUB": f"{self._google.base_url}/hub"}),
+            **(
+                {}
+                if self._google is None or not self._google.base_url
+                else {"VLLM_SIM_HUB": f"{self._google.base_url}/hub"}
+            ),
         }
         return _Instance(
             spec=revision,

@@ -10,6 +10,8 @@ from localcloud.world.cloud import Cloud, project_policy
 
 _SSH_PORT = 22
 _OS_LOGIN = "enable-oslogin"
+_SSH_KEYS = "ssh-keys"
+_SERVICE_ACCOUNTS = ".gserviceaccount.com"
 
 
 def check_login(cloud: Cloud, node: str, email: str) -> None:
@@ -17,7 +19,9 @@ def check_login(cloud: Cloud, node: str, email: str) -> None:
 
     IAP provides `destination.port` and `destination.ip` to conditions (cloud.google.com/iap/docs/using-tcp-forwarding, 2026-11). With OS Login
     a login needs `compute.instances.osLogin`, actAs on the machine's account and a key in the user's profile
-    (cloud.google.com/compute/docs/oslogin/set-up-oslogin, 2026-11). That project-level conditions see no attribute of the machine is assumed:
+    (cloud.google.com/compute/docs/oslogin/set-up-oslogin, 2026-11), and of a person outside the organization
+    `roles/compute.osLoginExternalUser` on it ("Manage OS Login in an organization"). Without OS Login a key in the machine's metadata is
+    enough; those of the project's metadata are not modelled. That project-level conditions see no attribute of the machine is assumed:
     Google runs it in a project of its own.
     """
     document = cloud.store.get(NODES, node) or cloud.store.get(INSTANCES, node)
@@ -38,8 +42,20 @@ def check_login(cloud: Cloud, node: str, email: str) -> None:
         raise CloudError.denied("Error while connecting [4033: 'not authorized'].")
     metadata = compute_instances.metadata_of(document) if is_instance else metadata_of(document)
     if metadata.get(_OS_LOGIN, "").upper() != "TRUE":
+        if not metadata.get(_SSH_KEYS, "").strip():
+            raise CloudError.denied("Permission denied (publickey).")
         return
     account = str(document["_request"]["account"]) if is_instance else tpu_requests.account_of(cloud, project, document)
     allowed = cloud.policies.allows(email, "compute.instances.osLogin", [policy])
+    if _is_outside(cloud, email):
+        raise CloudError.denied("Permission denied (publickey).")
     if not (allowed and may_act_as(cloud, email, account, project) and oslogin.has_key(cloud, email)):
         raise CloudError.denied("Permission denied (publickey).")
+
+
+def _is_outside(cloud: Cloud, email: str) -> bool:
+    """Return whether OS Login refuses a person: of another organization, and without the role for such people."""
+    domain, own = email.rpartition("@")[2], cloud.scenario.iam.organization_domain
+    if not own or domain == own or domain.endswith(_SERVICE_ACCOUNTS):
+        return False
+    return email not in cloud.scenario.iam.external_logins

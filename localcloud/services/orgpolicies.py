@@ -1,9 +1,13 @@
 """Cloud Resource Manager v1: organisation policies of a project, and the requests that they refuse.
 
-A policy that nobody set has its constraint's default: everything is allowed. The local cloud enforces three constraints:
+A policy that was not set has its constraint's default: everything is allowed. The local cloud enforces six constraints:
 `iam.disableServiceAccountCreation` and its message: IAM's page on creating service accounts (Troubleshooting).
-`iam.allowedPolicyMemberDomains` and `gcp.resourceLocations`: messages of Google's in public logs.
+`iam.allowedPolicyMemberDomains`, `gcp.resourceLocations`, `compute.disableGuestAttributesAccess`, `compute.requireOsLogin` and
+`compute.vmExternalIpAccess`: messages of Google's in public logs (localcloud/ledger/org_policies.toml). Cloud TPU's words for the last three
+are assumed to be Compute Engine's, with the status of its own API.
 """
+
+from collections.abc import Callable, Iterator, Mapping
 
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.call import Call, Handler
@@ -12,7 +16,10 @@ from localcloud.services.service import ApiService, method
 from localcloud.world.cloud import Cloud
 
 _KIND = "orgpolicies"
-_BOOLEAN = {"constraints/iam.disableServiceAccountCreation"}
+_GUEST_ATTRIBUTES = "constraints/compute.disableGuestAttributesAccess"
+_OS_LOGIN = "constraints/compute.requireOsLogin"
+_EXTERNAL_IP = "constraints/compute.vmExternalIpAccess"
+_BOOLEAN = {"constraints/iam.disableServiceAccountCreation", _GUEST_ATTRIBUTES, _OS_LOGIN}
 _EVERYBODY = {"allUsers", "allAuthenticatedUsers"}
 
 
@@ -23,6 +30,11 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 def enforce(cloud: Cloud, call: Call, project: str) -> None:
     """Raise 400 or 412 if an organisation policy of the project refuses the call."""
+    violated = next((name for name, violates in _MACHINE_RULES.items() if violates(cloud, call, project)), None)
+    if violated is not None:
+        text = f"Constraint {violated} violated for project {cloud.project_number(project)}."
+        is_compute = call.document.api == "compute"
+        raise CloudError.condition_not_met(text) if is_compute else CloudError.precondition(text)
     if call.method.id == "iam.projects.serviceAccounts.create":
         _check_account_creation(cloud, project)
     elif call.method.id.endswith(".setIamPolicy"):
@@ -78,6 +90,64 @@ def _project(call: Call) -> str:
 def _effective(cloud: Cloud, project: str, constraint: str) -> JsonObject:
     default: JsonObject = {"booleanPolicy": {}} if constraint in _BOOLEAN else {"listPolicy": {"allValues": "ALLOW"}}
     return cloud.store.get(_KIND, f"{project}/{constraint}") or {"constraint": constraint, **default}
+
+
+def _hides_guest_attributes(cloud: Cloud, call: Call, project: str) -> bool:
+    return call.method.id.endswith(".getGuestAttributes") and _enforced(cloud, project, _GUEST_ATTRIBUTES)
+
+
+def _forbids_metadata_keys(cloud: Cloud, call: Call, project: str) -> bool:
+    """Return whether a request sets `enable-oslogin` to false, which the policy rejects (Compute Engine, "Manage OS Login in an organization")."""
+    if call.method.id not in _WITH_METADATA or not _enforced(cloud, project, _OS_LOGIN):
+        return False
+    return any(found.get("enable-oslogin", "").upper() == "FALSE" for found in _metadata(call.body))
+
+
+def _forbids_external_ip(cloud: Cloud, call: Call, project: str) -> bool:
+    if call.method.id not in {*_WITH_METADATA, "compute.instances.addAccessConfig"}:
+        return False
+    policy = part(_effective(cloud, project, _EXTERNAL_IP), "listPolicy")
+    if policy.get("allValues") == "ALLOW":
+        return False
+    node = any(part(each, "networkConfig").get("enableExternalIps") for each in _nodes(call.body))
+    interfaces: list[JsonObject] = parts(call.body, "networkInterfaces")
+    instance = any(each.get("accessConfigs") for each in interfaces)
+    return bool(node or instance or call.method.id == "compute.instances.addAccessConfig")
+
+
+_WITH_METADATA = frozenset(
+    {
+        "tpu.projects.locations.queuedResources.create",
+        "tpu.projects.locations.nodes.create",
+        "tpu.projects.locations.nodes.patch",
+        "compute.instances.insert",
+        "compute.instances.setMetadata",
+    }
+)
+"""Methods whose bodies can hold a machine's metadata or its external address."""
+_MACHINE_RULES: Mapping[str, Callable[[Cloud, Call, str], bool]] = {
+    _GUEST_ATTRIBUTES: _hides_guest_attributes,
+    _OS_LOGIN: _forbids_metadata_keys,
+    _EXTERNAL_IP: _forbids_external_ip,
+}
+
+
+def _enforced(cloud: Cloud, project: str, constraint: str) -> bool:
+    return bool(part(_effective(cloud, project, constraint), "booleanPolicy").get("enforced"))
+
+
+def _nodes(body: JsonObject) -> list[JsonObject]:
+    """Return the nodes of a body: that of a queued resource, or a node itself."""
+    return [body, *(part(spec, "node") for spec in parts(part(body, "tpu"), "nodeSpec"))]
+
+
+def _metadata(body: JsonObject) -> Iterator[Mapping[str, str]]:
+    """Yield the metadata in a body: a map of nodes, a list of items of instances and of `setMetadata`."""
+    for node in _nodes(body):
+        given = part(node, "metadata")
+        items: list[JsonObject] = [*parts(node, "items"), *parts(given, "items")]
+        yield {str(item.get("key")): str(item.get("value") or "") for item in items}
+        yield {key: value for key, value in given.items() if isinstance(value, str)}
 
 
 def _check_account_creation(cloud: Cloud, project: str) -> None:

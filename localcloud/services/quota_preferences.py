@@ -34,6 +34,7 @@ def prefer(cloud: Cloud, body: JsonObject) -> JsonObject:
     dimensions = {str(key): str(place) for key, place in part(body, "dimensions").items()}
     world = cloud.scenario
     tpu = _tpu(world.tpu, quota_id, dimensions, value) if service == "tpu.googleapis.com" else None
+    tpu = _compute(world.tpu, quota_id, dimensions, value) if service == "compute.googleapis.com" else tpu
     run = _run(world.run, quota_id, dimensions, value) if service == "run.googleapis.com" else None
     if tpu is None and run is None:
         raise CloudError.not_found(f"Quota '{quota_id}' of service '{service}' was not found for {dimensions}.")
@@ -49,6 +50,20 @@ def _tpu(world: Tpu, quota_id: str, dimensions: Mapping[str, str], value: int) -
         return None
     key = "preemptible_quota_chips" if found["preemptible"] else "quota_chips"
     return world.model_copy(update={"zones": {**world.zones, zone: world.zones[zone].model_copy(update={key: value})}})
+
+
+def _compute(world: Tpu, quota_id: str, dimensions: Mapping[str, str], value: int) -> Tpu | None:
+    """Return the world with a quota of chips of instances; None if there is no such quota. That of the family is the same in all regions here."""
+    region, facts = dimensions.get("region", ""), world.compute
+    if all(zone.rpartition("-")[0] != region for zone in world.zones):
+        return None
+    if quota_id == "PREEMPTIBLE-TPU-V6E-per-project-region":
+        changed: JsonObject = {"preemptible_quota_overrides": {**facts.preemptible_quota_overrides, region: value}}
+    elif quota_id == "TPUS-PER-TPU-FAMILY-per-project-region" and dimensions.get("tpu_family") == "CT6E":
+        changed = {"family_quota_chips": value}
+    else:
+        return None
+    return world.model_copy(update={"compute": facts.model_copy(update=changed)})
 
 
 def _run(world: Run, quota_id: str, dimensions: Mapping[str, str], value: int) -> Run | None:

@@ -2,6 +2,7 @@
 
 Names and shape, seen in public programs that read them (2026-11): `tpu.googleapis.com/tpu-v6e-preemptible` per zone in chips,
 `run.googleapis.com/nvidia_l4_gpu_allocation_no_zonal_redundancy` per region in GPUs, those of an RTX PRO 6000 in thousandths of a GPU,
+`compute.googleapis.com/preemptible_tpu_v6e` per region and `tpus_per_tpu_family` per region and family in chips,
 `run.googleapis.com/mem_allocation` in bytes and `run.googleapis.com/cpu_allocation` in thousandths of a vCPU. A limit of 0 is left out of
 the answer, as protocol-buffer JSON does.
 """
@@ -23,6 +24,9 @@ _GPU_METRICS = {
 }
 """GPU type -> metric, and units for one GPU."""
 _GIB = 1024**3
+_FAMILY_METRIC = "tpus_per_tpu_family"
+_FAMILY = {"tpu_family": "CT6E"}
+"""The dimension of that metric beside the region."""
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -62,6 +66,8 @@ def _limits(service: str, scenario: Scenario) -> Mapping[str, tuple[str, Mapping
     """Return the metrics of a service: what a limit is for (`zone` or `region`), and the limit of each place."""
     if service == "tpu.googleapis.com":
         return _tpu_limits(scenario)
+    if service == "compute.googleapis.com":
+        return _compute_limits(scenario)
     return _run_limits(scenario) if service == "run.googleapis.com" else {}
 
 
@@ -77,6 +83,17 @@ def _tpu_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]
             chips = {zone: scenario.tpu.chips_of(facts, preemptible=preemptible) for zone, facts in zones.items()}
             found[name + suffix] = ("zone", chips)
     return found
+
+
+def _compute_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]]]:
+    """Return the quotas of v6e chips in instances: preemptible ones, and those of the family CT6E."""
+    facts = scenario.tpu.compute
+    regions = sorted({zone.rpartition("-")[0] for zone in scenario.tpu.zones})
+    own = {region: facts.preemptible_quota_overrides.get(region, facts.preemptible_quota_chips) for region in regions}
+    return {
+        "preemptible_tpu_v6e": ("region", own),
+        _FAMILY_METRIC: ("region", dict.fromkeys(regions, facts.family_quota_chips)),
+    }
 
 
 def _run_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]]]:
@@ -99,22 +116,27 @@ def _run_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]
 
 def _metric(parent: str, metric: str, dimension: str, limits: Mapping[str, int]) -> JsonObject:
     name = f"{parent}/consumerQuotaMetrics/{quote(metric, safe='')}"
+    more = _FAMILY if metric.endswith(f"/{_FAMILY_METRIC}") else {}
+    unit = "".join(f"/{{{key}}}" for key in ("project", dimension, *more))
     return {
         "name": name,
         "metric": metric,
         "unit": "1",
         "consumerQuotaLimits": [
             {
-                "name": f"{name}/limits/%2Fproject%2F{dimension}",
+                "name": f"{name}/limits/{quote(unit.translate({ord('{'): None, ord('}'): None}), safe='')}",
                 "metric": metric,
-                "unit": "1/{project}/{" + dimension + "}",
+                "unit": f"1{unit}",
                 "supportedLocations": sorted(limits),
-                "quotaBuckets": [{}, *(_bucket(dimension, place, limit) for place, limit in sorted(limits.items()))],
+                "quotaBuckets": [
+                    {},
+                    *(_bucket({dimension: place, **more}, limit) for place, limit in sorted(limits.items())),
+                ],
             }
         ],
     }
 
 
-def _bucket(dimension: str, place: str, limit: int) -> JsonObject:
+def _bucket(dimensions: Mapping[str, str], limit: int) -> JsonObject:
     known = {"effectiveLimit": str(limit), "defaultLimit": str(limit)} if limit else {}
-    return {"dimensions": {dimension: place}, **known}
+    return {"dimensions": dict(dimensions), **known}

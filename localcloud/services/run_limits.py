@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from localcloud.json_values import JsonObject, part, parts
+from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.world.scenario import Run
 from localcloud.world.timeline import seconds
@@ -25,6 +25,8 @@ MAX_REQUEST_TIMEOUT_S = 3600
 MAX_CONCURRENCY = 1000
 DEFAULT_MAX_INSTANCES = 100
 GPU_LIMIT = "nvidia.com/gpu"
+MAX_ARGUMENT_BYTES = 32 * 1024
+"""Assumed, the unkind case: the documented limit of an environment variable's value counts for each word of `command` and `args` too."""
 DISALLOWED_MOUNTS = ("/dev", "/proc", "/sys")
 """Cloud Run's pages on in-memory and Cloud Storage volume mounts, "Disallowed paths", read in 2026-11: "Cloud Run does not allow you to mount a
 volume at /dev, /proc, or /sys, or on their subdirectories." The place of that sentence in the answer is assumed."""
@@ -180,6 +182,7 @@ class _TemplateCheck:
             raise _violation(
                 f"{path}.image", "expected a container image path of form [hostname/]repo-path[:tag and/or @digest]."
             )
+        self._words(container, path)
         self._environment(container, path)
         self._mounts(container, path)
         gpu = gpu_of(self.template) is not None
@@ -191,6 +194,14 @@ class _TemplateCheck:
             _readiness_probe(container["readinessProbe"], f"{path}.readiness_probe")
         self._resources(container, path)
 
+    def _words(self, container: JsonObject, path: str) -> None:
+        for key in ("command", "args"):
+            for index, word in enumerate(strings(container, key)):
+                if (size := len(word.encode())) > MAX_ARGUMENT_BYTES:
+                    raise _violation(
+                        f"{path}.{key}[{index}]", f"must not exceed {MAX_ARGUMENT_BYTES} bytes; given {size}."
+                    )
+
     def _environment(self, container: JsonObject, path: str) -> None:
         seen: set[str] = set()
         for index, env in enumerate(parts(container, "env")):
@@ -200,6 +211,8 @@ class _TemplateCheck:
                 raise _violation(
                     f"{path}.env[{index}].name", f"the name '{env['name']}' is reserved; it is set by Cloud Run."
                 )
+            if len(str(env.get("value") or "").encode()) > MAX_ARGUMENT_BYTES:
+                raise _violation(f"{path}.env[{index}].value", f"must not exceed {MAX_ARGUMENT_BYTES} bytes.")
             if env.get("value") and env.get("valueSource"):
                 raise _violation(f"{path}.env[{index}]", "value and value_source cannot both be given.")
             seen.add(env["name"])

@@ -210,6 +210,10 @@ class Iam(_Part):
     """At least so many uses of a new service account are refused, however late they come: a slow machine lets simulated time pass."""
     id_token_life_s: float = Field(default=ID_TOKEN_LIFETIME_S, gt=0)
     """Real seconds for which an ID token is valid. Google's live an hour; a short life shows whether a client renews them."""
+    organization_domain: str = ""
+    """Domain of the project's organization. People of another domain are outside it. Empty: everyone belongs to it."""
+    external_logins: tuple[str, ...] = ()
+    """People outside the organization who have roles/compute.osLoginExternalUser on it."""
     login_is_owner: bool = True
     """False: the credentials of the environment have no role in a new project until its owner grants one; gcloud is the owner's."""
     login_is_person: bool = False

@@ -202,14 +202,20 @@ async def _find_within(operation: ResourceOperation, name: str, limit_s: float) 
 
 async def _ask(operation: ResourceOperation, zone: str) -> Asked | Refused:
     """Make the request in a zone, or adopt the one that an interrupted operation made."""
-    name, request_id = operation.desired.name(zone), str(uuid4())
     try:
-        existing = await operation.api.find_queued_resource(name)
+        existing = await operation.api.find_queued_resource(operation.desired.name(zone))
     except GoogleError as error:
         _require_zonal(error)
         return Refused(zone, str(error))
     if existing is not None and await _adopt(operation, existing):
         return Asked(None)
+    without_quota = await operation.api.quota_refusal(operation.desired.inputs, zone)
+    return Refused(zone, without_quota) if without_quota else await _request(operation, zone)
+
+
+async def _request(operation: ResourceOperation, zone: str) -> Asked | Refused:
+    """Make the request in a zone."""
+    name, request_id = operation.desired.name(zone), str(uuid4())
     operation.record = ResourceRecord(zone=zone, name=name)  # from here on something may exist
     operation.tried[zone] = None
     try:

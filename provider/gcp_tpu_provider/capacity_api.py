@@ -25,6 +25,10 @@ class CapacityApi(Protocol):
         """Return every zone in which a request with this id can exist."""
         ...
 
+    async def quota_refusal(self, inputs: Mapping[str, Any], zone: str) -> str:
+        """Return why no request for these inputs can succeed in a zone, where Google would not say so itself. Empty if one can, or if that is not known."""
+        ...
+
     async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
         """Ask for capacity under this full name. Sending the same request id again has no further effect."""
         ...

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
 
+from gcp_tpu_provider.compute_quota import ComputeQuotas
 from gcp_tpu_provider.compute_request import MACHINE_TYPES, REQUEST_KEY, access_config
-from gcp_tpu_provider.errors import CannotWaitError, GoogleError, TpuProviderError
+from gcp_tpu_provider.errors import CannotWaitError, GoogleError, ProjectError, TpuProviderError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.tpu_api import (
@@ -24,6 +25,7 @@ from gcp_tpu_provider.tpu_api import (
     NodeInfo,
     NodeRequest,
     QueuedResourceInfo,
+    require_readable,
 )
 from gcp_tpu_provider.transport import TpuTransport
 
@@ -78,6 +80,7 @@ class ComputeApi:
     lost: ClassVar[str] = "Google preempted it, its run duration ended, or someone else deleted it."
 
     transport: TpuTransport
+    _quotas: ComputeQuotas | None = None
     _seen: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Instances as they were read last. A change is one of what was read, and keeps what others changed since."""
 
@@ -93,6 +96,12 @@ class ComputeApi:
             token = text_of(page, "nextPageToken")
             if not token:
                 return tuple(zones)
+
+    async def quota_refusal(self, inputs: Mapping[str, Any], zone: str) -> str:
+        """Return why no instance can ever come in a zone: a flex-start request without quota stays PENDING without a word."""
+        if self._quotas is None:
+            self._quotas = ComputeQuotas(self.transport)
+        return await self._quotas.refusal(inputs, zone)
 
     async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
         """Request an instance of this full name. Sending the same request id again has no further effect."""
@@ -145,6 +154,7 @@ class ComputeApi:
             query = {"queryPath": f"{namespace}/"}
             raw = await self.transport.call("GET", f"{_ROOT}{node}/getGuestAttributes", query=query)
         except GoogleError as error:
+            require_readable(error, node)
             if error.status in NOT_PUBLISHED:
                 return None
             raise
@@ -185,7 +195,8 @@ class ComputeApi:
                 if _FINGERPRINT_IS_OLD not in ended.error:
                     return ended
             except GoogleError as error:
-                if error.status != HTTPStatus.PRECONDITION_FAILED:
+                # An organization policy answers 412 too, and another attempt gets the same answer.
+                if error.status != HTTPStatus.PRECONDITION_FAILED or isinstance(error, ProjectError):
                     raise
             value = await self._merged(name, what, value)
         raise TpuProviderError(f"Somebody else changes {what} of {name} all the time. Run `pulumi up` again.")

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 from gcp_tpu_provider import capacity, renewal, serving, wire
 from gcp_tpu_provider.compute_request import COMPUTE_ENGINE, is_instance
 from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState
-from gcp_tpu_provider.errors import TpuProviderError
+from gcp_tpu_provider.errors import CannotWaitError, TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.properties import INPUT_BY_NAME, MIN_BOOT_DISK_GB
 from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord, owner_labels
@@ -162,9 +163,10 @@ async def read(
     fresh.observed["ownerLabels"] = own if inputs else own or None  # the next update adds what an import lacks
     desired = DesiredState.of(operation.desired.urn, current)
     if desired.inputs.get("ready") and node is not None and desired.ready_check is not None:
-        report = await operation.api.find_guest_report(names[0], desired.ready_check.namespace)
-        if report:
-            fresh.observe_guest_report(report)
+        with suppress(CannotWaitError):  # a policy hides the report; a refresh and a teardown do without
+            report = await operation.api.find_guest_report(names[0], desired.ready_check.namespace)
+            if report:
+                fresh.observe_guest_report(report)
     return ReadResult(resource_id=desired.resource_id, inputs=current, outputs=fresh.outputs(current))
 
 

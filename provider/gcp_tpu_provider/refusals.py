@@ -16,13 +16,24 @@ RATE_LIMITED = "rateLimitExceeded"
 _ACCOUNT = re.compile(r"[\w.-]+@[\w.-]+\.iam\.gserviceaccount\.com")
 _BIND = "gcloud projects add-iam-policy-binding {project} --member=user:YOUR_EMAIL --role={role}"
 
+_CONSTRAINT = re.compile(r"Constraint constraints/([\w.]+) violated")
+_POLICIES: Mapping[str, tuple[str, str]] = {
+    "compute.requireOsLogin": (
+        "forbids SSH keys in metadata: set the metadata key `enable-oslogin` to TRUE (in this project: `tpu.ssh: os-login`)",
+        "disable-enforce",
+    ),
+    "compute.vmExternalIpAccess": ("forbids external addresses: set `enableExternalIps` to false", "delete"),
+}
+"""Constraint -> what it forbids and how to do without, and gcloud's verb that lifts it."""
 QUOTA = "quota"
 NOT_OFFERED = "not offered here"
 NO_STOCK = "no stock"
 NOT_TRIED = "not tried"
 _WORDS: Mapping[str, re.Pattern[str]] = {
     NOT_TRIED: re.compile(r"ended before this zone was asked"),
-    QUOTA: re.compile(r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)|quota exceeded", re.IGNORECASE),
+    QUOTA: re.compile(
+        r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)|quota exceeded|quota allows", re.IGNORECASE
+    ),
     NOT_OFFERED: re.compile(
         r"zonal accelerator configurations|requested zone \S+ is not supported|provisioning model is not supported"
         r"|Permission denied on 'locations/|not allowed to use the machine type|Machine type with name \S+ does not exist in zone"
@@ -36,7 +47,8 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
 """Google's words for each, from public logs of 2021 to 2026:
 
 - quota: "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone Z."; in a failed queued
-  resource also "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region R";
+  resource also "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region R", and the provider's own sentence
+  about a quota that it has read;
 - not offered: "The requested accelerator configuration ... could not be found in the zonal accelerator configurations for "Z".",
   "The requested zone "Z" is not supported.", "FLEX_START provisioning model is not supported for accelerator type ...",
   "Permission denied on 'locations/Z' (or it may not exist).";
@@ -64,10 +76,24 @@ def passes_in_a_moment(error: GoogleError) -> bool:
 
 def about_the_project(error: GoogleError, project: str, metadata: Mapping[str, str]) -> GoogleError:
     """Return a ProjectError for a refusal that every zone would repeat, or the error itself."""
-    sentence = _sentence(error, project, metadata) if error.status == 403 else ""  # noqa: PLR2004 - HTTP 403
+    sentence = _policy(error, project)
+    if not sentence and error.status == 403:  # noqa: PLR2004 - HTTP 403
+        sentence = _sentence(error, project, metadata)
     if not sentence:
         return error
     return ProjectError(error.status, error.code, error.message, error.reason, error.retry_after_s, sentence=sentence)
+
+
+def _policy(error: GoogleError, project: str) -> str:
+    """Return one sentence if an organization policy refuses what machines of the project are to have; empty if none does."""
+    found = _CONSTRAINT.search(error.message)
+    if found is None or found[1] not in _POLICIES:
+        return ""
+    command = f"gcloud resource-manager org-policies {_POLICIES[found[1]][1]} {found[1]} --project={project}"
+    return (
+        f"Organization policy {found[1]} of project {project} {_POLICIES[found[1]][0]}, "
+        f"or have an organization policy administrator run `{command}`"
+    )
 
 
 def _sentence(error: GoogleError, project: str, metadata: Mapping[str, str]) -> str:

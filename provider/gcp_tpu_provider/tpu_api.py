@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 from gcp_tpu_provider import durations
-from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.errors import CannotWaitError, GoogleError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.transport import TpuTransport
 
@@ -38,6 +38,23 @@ PROVISIONING_MODELS = {
     "standard": "STANDARD",
     "reservation": "RESERVATION_BOUND",
 }
+GUEST_ATTRIBUTES_POLICY = "compute.disableGuestAttributesAccess"
+
+
+def require_readable(error: GoogleError, node: str) -> None:
+    """Raise CannotWaitError if an organization policy hides what machines publish: no wait ever sees that the server is ready.
+
+    Cloud TPU may answer 400 for it, as for a machine that has published nothing yet. The words of the constraint tell the two apart.
+    """
+    if GUEST_ATTRIBUTES_POLICY not in error.message:
+        return
+    project = node.split("/")[1]
+    raise CannotWaitError(
+        f"Organization policy {GUEST_ATTRIBUTES_POLICY} hides what the machine of project {project} reports: no `pulumi up` can see "
+        "whether the server is ready, and gcloud opens no tunnel. The capacity is kept and costs money. Ask an organization policy "
+        f"administrator to run `gcloud resource-manager org-policies disable-enforce {GUEST_ATTRIBUTES_POLICY} --project={project}`, "
+        "then run `pulumi up` again; or run `pulumi destroy`."
+    ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +172,10 @@ class TpuApi:
             if not token:
                 return tuple(zone for zone in zones if zone)
 
+    async def quota_refusal(self, inputs: Mapping[str, Any], zone: str) -> str:  # noqa: ARG002 - the seam's
+        """Return nothing: Cloud TPU refuses a request without quota itself."""
+        return ""
+
     async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
         """Request a queued resource of this full name. Sending the same request id again has no further effect."""
         parent, _, identifier = name.rpartition("/queuedResources/")
@@ -189,6 +210,7 @@ class TpuApi:
         try:
             raw = await self.transport.call("POST", path, body=body)
         except GoogleError as error:
+            require_readable(error, node)
             if error.status in NOT_PUBLISHED:
                 return None
             raise

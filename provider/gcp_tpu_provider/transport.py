@@ -88,12 +88,17 @@ OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
 COMPUTE_OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
 """The same of Compute Engine. Its value ends in the version, compute/v1/, as gcloud has it."""
 COMPUTE_PATH = "compute/"
-"""How the paths of Compute Engine begin; all others are those of the Cloud TPU API."""
+"""How the paths of Compute Engine begin."""
+USAGE_OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE"
+USAGE_PATH = "v1beta1/"
+"""How the paths of Service Usage begin; all others are those of the Cloud TPU API."""
 OVERRIDE_ANSWER_S = 3.0
 
 
 def _variable(path: str) -> str:
-    return COMPUTE_OVERRIDE if path.startswith(COMPUTE_PATH) else OVERRIDE
+    if path.startswith(COMPUTE_PATH):
+        return COMPUTE_OVERRIDE
+    return USAGE_OVERRIDE if path.startswith(USAGE_PATH) else OVERRIDE
 
 
 def endpoint(path: str = "") -> str:
@@ -102,7 +107,8 @@ def endpoint(path: str = "") -> str:
     if path.startswith(COMPUTE_PATH):
         base = (override or "https://compute.googleapis.com").rstrip("/")
         return base.removesuffix("/compute/v1") + "/"
-    return (override or "https://tpu.googleapis.com").rstrip("/") + "/"
+    google = "https://serviceusage.googleapis.com" if path.startswith(USAGE_PATH) else "https://tpu.googleapis.com"
+    return (override or google).rstrip("/") + "/"
 
 
 async def unreachable_override(path: str = "") -> str | None:

@@ -40,6 +40,7 @@ TUNNEL_OPEN_LIMIT_S: Final = 180.0
 The first time it also creates an SSH key, writes it into the node's metadata, and tries to log in ten times with 5 s between the attempts.
 """
 TUNNEL_CLOSE_LIMIT_S: Final = 5.0
+_REFUSED_LOGIN: Final = "Permission denied (publickey)"
 _TAIL_LINES: Final = 6
 """gcloud's refusal of a flag has five lines; the middle one says what to do."""
 TOKEN_LIMIT_S: Final = 30
@@ -373,11 +374,24 @@ def _await_port(process: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> 
     deadline_s = time.monotonic() + TUNNEL_OPEN_LIMIT_S
     while time.monotonic() < deadline_s:
         if process.poll() is not None:
-            raise AccessError(f"the tunnel ended with exit code {process.returncode} before it opened: {_tail(log)}")
+            said = _tail(log)
+            raise AccessError(
+                f"the tunnel ended with exit code {process.returncode} before it opened: {said}{_login_hint(said)}"
+            )
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         time.sleep(0.1)
     raise AccessError(f"the tunnel did not open within {TUNNEL_OPEN_LIMIT_S:.0f} s: {_tail(log)}")
+
+
+def _login_hint(said: str) -> str:
+    """Return what to do if the machine refused the login; empty if it did not."""
+    if _REFUSED_LOGIN not in said:
+        return ""
+    return (
+        ". The machine refused the login: an account outside the project's organization needs roles/compute.osLoginExternalUser on it; "
+        "where nobody grants that, set gemma-serving:tpu.ssh to metadata-key and run pulumi up (docs/tpu.md)"
+    )
 
 
 def _tail(log: IO[bytes]) -> str:

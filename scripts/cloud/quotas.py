@@ -31,12 +31,18 @@ _GPU_METRICS: Final = {
 class Quota:
     """A quota: `divisor` units of the metric are one of `unit`."""
 
-    service: Literal["tpu", "run"]
+    service: Literal["tpu", "run", "compute"]
     metric: str
     quota_id: str
     dimension: Literal["zone", "region"]
     unit: str
     divisor: int = 1
+    also: tuple[tuple[str, str], ...] = ()
+    """Further dimensions of the quota, with their values."""
+
+    def dimensions(self, place: str) -> Mapping[str, str]:
+        """Return the dimensions of the quota in a place."""
+        return {self.dimension: place, **dict(self.also)}
 
 
 CPU: Final = Quota(
@@ -55,6 +61,25 @@ MEMORY: Final = Quota(
     unit="GiB",
     divisor=1024**3,
 )
+
+
+INSTANCE_CHIPS: Final = Quota(
+    service="compute",
+    metric="preemptible_tpu_v6e",
+    quota_id="PREEMPTIBLE-TPU-V6E-per-project-region",
+    dimension="region",
+    unit="chips",
+)
+"""Chips of instances of Compute Engine, for flex-start and spot."""
+INSTANCE_FAMILY_CHIPS: Final = Quota(
+    service="compute",
+    metric="tpus_per_tpu_family",
+    quota_id="TPUS-PER-TPU-FAMILY-per-project-region",
+    dimension="region",
+    unit="chips",
+    also=(("tpu_family", "CT6E"),),
+)
+"""The same for on-demand, and for flex-start and spot where preemptible quota does not suffice."""
 
 
 def tpu_quota(accelerator_type: str, provisioning: str) -> Quota | None:
@@ -102,18 +127,18 @@ def read_limits(google: GoogleApi, project: str, quota: Quota) -> Sequence[Mappi
 
 def limit_in(limits: Sequence[Mapping[str, object]], quota: Quota, place: str) -> float | None:
     """Return the least limit in a place, in the quota's unit; math.inf if nothing limits it, None if no limit is named."""
-    found = [limit for limit in (_limit(limit, quota.dimension, place) for limit in limits) if limit is not None]
+    found = [limit for limit in (_limit(limit, quota, place) for limit in limits) if limit is not None]
     if not found:
         return None
     return min((limit / quota.divisor for limit in found if limit != _UNLIMITED), default=math.inf)
 
 
-def _limit(limit: Mapping[str, object], dimension: str, place: str) -> int | None:
+def _limit(limit: Mapping[str, object], quota: Quota, place: str) -> int | None:
     """Return a limit's value for a place, the nearest bucket first; None if the limit is about something else. An absent value is 0."""
-    if f"{{{dimension}}}" not in str(limit.get("unit")):
+    if f"{{{quota.dimension}}}" not in str(limit.get("unit")):
         return None
     buckets = cast("list[Mapping[str, object]]", limit.get("quotaBuckets") or [])
-    own = [b for b in buckets if cast("Mapping[str, str]", b.get("dimensions") or {}) == {dimension: place}]
+    own = [b for b in buckets if cast("Mapping[str, str]", b.get("dimensions") or {}) == quota.dimensions(place)]
     general = [b for b in buckets if not b.get("dimensions")]
     chosen = (own or general or [None])[0]
     return None if chosen is None else int(str(chosen.get("effectiveLimit") or 0))

@@ -1,7 +1,8 @@
 """Prove that a project is ready for a stack, before the first resource. Reads only, and changes nothing.
 
-Each line says ok, missing or cannot be told, with the command that mends it. Exit code 0: all is ok. Exit code 1: something is missing, or
-Google did not let it be told. A hub or a registry that this machine cannot reach does not count: the server reaches them from Google's network.
+Each check is ok, missing or unknown, with the command that fixes it. Checks of one cause are one entry; --json has them all. Exit code 0: all is
+ok. Exit code 1: something is missing or unknown. A hub or a registry that this machine cannot reach does not count: the server reaches them from
+Google's network.
 """
 
 import json
@@ -54,25 +55,23 @@ def _doctor(options: DoctorOptions) -> ExitCode:
 
 
 def _report(project: str, stack: str | None, lines: "Sequence[Diagnosis]", *, ready: bool) -> dict[str, object]:
-    checks = [{key: value for key, value in asdict(line).items() if key != "required"} for line in lines]
+    from scripts.doctor.rendering import WORDS
+
+    # `state` and `mend` are the words of earlier releases, for whoever reads them; `status` and `fix` say the same as the report does.
+    checks = [
+        {key: value for key, value in asdict(line).items() if key != "required"}
+        | {"status": WORDS[line.state], "fix": line.mend}
+        for line in lines
+    ]
     return {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}
 
 
 def _show(project: str, stack: str | None, lines: "Sequence[Diagnosis]") -> None:
-    from scripts.cli.tables import console, table
+    from scripts.doctor.rendering import report, width_of
 
     where = " (local cloud, simulated)" if is_simulated() else ""
     title = f"Project {project}, {f'stack {stack}' if stack else 'without a stack'}{where}"
-    shown = table(title, ("check", "state", "found"), whole=("state",))
-    for line in lines:
-        shown.add_row(line.check, line.state, line.detail)
-    console(sys.stdout).print(shown)
-    mends = list(dict.fromkeys(line.mend for line in lines if line.state != "ok" and line.mend))
-    if mends:
-        print("\nTo mend, in this order:")
-        print("".join(f"  {mend}\n" for mend in mends), end="")
-    states = [line.state for line in lines]
-    print(f"doctor: {', '.join(f'{states.count(state)} {state}' for state in ('ok', 'missing', 'cannot be told'))}.")
+    print(report(title, lines, width=width_of(sys.stdout)))
 
 
 COMMAND: Final = Command(name="doctor", help=__doc__, options=DoctorOptions, run=_doctor)

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final
 
 from planning.hardware import (
-    COMPUTE_QUOTAS,
     MACHINE_TYPES,
     NEW_PROJECT_MEMORY_GIB,
     NEW_PROJECT_VCPU,
@@ -62,18 +61,50 @@ def checks(checkup: Checkup) -> Iterator[Check]:
 
 def _instance_checks(checkup: Checkup, tpu: TpuSettings) -> Iterator[Check]:
     """Yield the checks of a TPU instance of Compute Engine, whose quota is not that of the Cloud TPU API."""
-    quota = COMPUTE_QUOTAS[tpu.provisioning]
-    yield Check(name=f"quota {quota}", run=partial(_instance_quota, checkup, quota))
+    needed = int(tpu.accelerator_type.rpartition("-")[2])
+    yield Check(name="quota of chips", run=partial(_instance_quota, checkup, tpu, needed))
     for zone in tpu.zones:
         kind = MACHINE_TYPES[tpu.accelerator_type]
         yield Check(name=f"{kind} in {zone}", run=partial(_machine_type, checkup, kind, zone))
 
 
-def _instance_quota(checkup: Checkup, quota: str) -> Sequence[Diagnosis]:
-    """Return that the quota is not read, with the command that shows it: Service Usage names no metric that is known for it."""
-    command = f"gcloud alpha quotas info describe {quota} --service=compute.googleapis.com --project={checkup.project}"
-    detail = f"the doctor does not read {quota} of Compute Engine; the quota of the Cloud TPU API does not count for it: {command}"
-    return (Diagnosis(check="quota of chips", state="cannot be told", detail=detail),)
+def _instance_quota(checkup: Checkup, tpu: TpuSettings, needed: int) -> Sequence[Diagnosis]:
+    """Return a line for each region. Preemptible requests take what the first quota lacks from the second one."""
+    usable = (quotas.INSTANCE_CHIPS, quotas.INSTANCE_FAMILY_CHIPS)[tpu.provisioning == "standard" :]
+    try:
+        limits = {quota: quotas.read_limits(checkup.google, checkup.project, quota) for quota in usable}
+    except GoogleListError as error:
+        return (checkup.refused("quota of chips", "serviceusage", quotas.VIEWER, error),)
+    return [_in_region(checkup, needed, region, limits) for region in tpu.regions]
+
+
+def _in_region(
+    checkup: Checkup, needed: int, region: str, limits: Mapping[Quota, Sequence[Mapping[str, object]]]
+) -> Diagnosis:
+    found = {quota: quotas.limit_in(read, quota, region) for quota, read in limits.items()}
+    check = f"quota of chips in {region}"
+    if None in found.values() and all(limit is None or limit < needed for limit in found.values()):
+        named = ", ".join(quota.quota_id for quota, limit in found.items() if limit is None)
+        return Diagnosis(check=check, state="cannot be told", detail=f"Service Usage names no limit of {named}")
+    known = {quota: limit for quota, limit in found.items() if limit is not None}
+    most = max(known.values())
+    said = " and ".join(f"{limit:g} of {quota.quota_id}" for quota, limit in known.items())
+    detail = f"{said}, {needed} needed"
+    values: Mapping[str, float] = {"needed": needed} if math.isinf(most) else {"limit": most, "needed": needed}
+    if most >= needed:
+        return Diagnosis(check=check, state="ok", detail=detail, values=values)
+    mend = _more_of(checkup, next(iter(known)), region, needed)
+    return Diagnosis(check=check, state="missing", detail=detail, mend=mend, values=values)
+
+
+def _more_of(checkup: Checkup, quota: Quota, place: str, needed: float) -> str:
+    """Return the command that asks for a quota."""
+    dimensions = ",".join(f"{key}={value}" for key, value in quota.dimensions(place).items())
+    return (
+        f"{checkup.enable('cloudquotas')} && gcloud beta quotas preferences create --project={checkup.project} --service={quota.service}.googleapis.com "
+        f"--quota-id={quota.quota_id} --dimensions={dimensions} --preferred-value={math.ceil(needed * quota.divisor)} "
+        '--email="$(gcloud config get account)"'
+    )
 
 
 def _machine_type(checkup: Checkup, kind: str, zone: str) -> Sequence[Diagnosis]:
@@ -117,17 +148,12 @@ def _in_place(checkup: Checkup, need: _Need, place: str, limits: Sequence[Mappin
         return Diagnosis(check=check, state="ok", detail=f"no limit, {needed:g} needed", values={"needed": needed})
     values = {"limit": limit, "needed": needed}
     detail = f"{limit:g} {quota.unit}, {needed:g} needed"
-    request = (
-        f"{checkup.enable('cloudquotas')} && gcloud beta quotas preferences create --project={checkup.project} --service={quota.service}.googleapis.com "
-        f"--quota-id={quota.quota_id} --dimensions={quota.dimension}={place} --preferred-value={math.ceil(max(needed, need.for_update) * quota.divisor)} "
-        '--email="$(gcloud config get account)"'
-    )
     if limit < needed:
-        return Diagnosis(check=check, state="missing", detail=detail, mend=request, values=values)
+        mend = _more_of(checkup, quota, place, max(needed, need.for_update))
+        return Diagnosis(check=check, state="missing", detail=detail, mend=mend, values=values)
     if limit < need.for_update:
-        detail += (
-            f"; an update needs {need.for_update:g}, because the old and the new revision count together: {request}"
-        )
+        more = _more_of(checkup, quota, place, need.for_update)
+        detail += f"; an update needs {need.for_update:g}, because the old and the new revision count together: {more}"
     return Diagnosis(check=check, state="ok", detail=detail + _typed(checkup, quota, int(limit)), values=values)
 
 

@@ -39,6 +39,11 @@ class Checkup:
     member: str
     """The caller as IAM writes members, for the commands that grant a role."""
 
+    @property
+    def is_service_account(self) -> bool:
+        """Whether the caller is a service account, which has identity tokens of its own."""
+        return self.member.startswith("serviceAccount:")
+
     def enable(self, *apis: str) -> str:
         """Return the command that enables APIs."""
         return f"gcloud services enable {' '.join(f'{api}.googleapis.com' for api in apis)} --project={self.project}"
@@ -49,12 +54,12 @@ class Checkup:
 
     def refused(self, check: str, api: str, role: str, error: GoogleListError) -> Diagnosis:
         """Return the line of a check whose call Google refused: the API is off, or the caller may not read it."""
-        mend = ""
+        mend, detail = "", str(error)
         if error.reason == _NOT_ENABLED:
-            mend = self.enable(api)
+            mend, detail = self.enable(api), f"API {api} is off in project {self.project}"
         elif error.status == 403:  # noqa: PLR2004 - HTTP's own number
             mend = self.grant(role)
-        return Diagnosis(check=check, state="cannot be told", detail=str(error), mend=mend)
+        return Diagnosis(check=check, state="cannot be told", detail=detail, mend=mend)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

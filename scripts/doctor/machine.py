@@ -21,21 +21,69 @@ _PASSPHRASE: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE
 def checks(checkup: Checkup) -> Iterator[Check]:
     """Yield the checks of this machine. None of them calls Google."""
     yield Check(name="Pulumi", run=partial(_pulumi, checkup))
-    if checkup.settings is not None and checkup.settings.tpu is not None:
-        yield Check(name="gcloud", run=_gcloud)
+    purpose = _gcloud_purpose(checkup)
+    if purpose:
+        yield Check(name="gcloud", run=partial(_gcloud, checkup, purpose))
+        yield Check(name="gcloud login", run=partial(_gcloud_login, purpose))
     yield from image_build.checks(checkup)
 
 
-def _gcloud() -> Sequence[Diagnosis]:
+def _gcloud_purpose(checkup: Checkup) -> str:
+    """Return what needs gcloud: a tunnel, or identity tokens of a person, whose Application Default Credentials give none. Empty if nothing does."""
+    settings = checkup.settings
+    if settings is None:
+        return ""
+    if settings.tpu is not None:
+        return "the tunnel to the server"
+    needs_token = settings.cloud_run is not None and not settings.cloud_run.public
+    return "an identity token of a person" if needs_token and not checkup.is_service_account else ""
+
+
+def _gcloud_login(purpose: str) -> Sequence[Diagnosis]:
+    """Return whether gcloud has a login that gives a token. The token is not kept. Nothing without gcloud, which is a line of its own."""
     path = shutil.which("gcloud")
     if path is None:
-        detail, mend = "not on PATH; the tunnel to the server needs it", "https://cloud.google.com/sdk/docs/install"
+        return ()
+    answer = _said(path, "auth", "print-access-token")
+    if answer is None:
+        detail = "`gcloud auth print-access-token` did not answer"
+        return (Diagnosis(check="gcloud login", state="cannot be told", detail=detail),)
+    if answer.returncode != 0:
+        reason = next((line for line in answer.stderr.splitlines() if line.startswith("ERROR")), "no reason given")
+        detail = f"gcloud has no login that works, and {purpose} needs one ({reason.removeprefix('ERROR: ')})"
+        return (Diagnosis(check="gcloud login", state="missing", detail=detail, mend="gcloud auth login"),)
+    account = _said(path, "config", "get", "account")
+    name = account.stdout.strip() if account is not None and account.returncode == 0 else ""
+    return (Diagnosis(check="gcloud login", state="ok", detail=name or "a token was given"),)
+
+
+def _said(path: str, *words: str) -> subprocess.CompletedProcess[str] | None:
+    """Return what a gcloud command ended with; None if it did not end in time."""
+    try:
+        return subprocess.run(
+            [path, *words],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_LIMIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _gcloud(checkup: Checkup, purpose: str) -> Sequence[Diagnosis]:
+    path = shutil.which("gcloud")
+    if path is None:
+        detail, mend = f"not on PATH; {purpose} needs it", "https://cloud.google.com/sdk/docs/install"
         return (Diagnosis(check="gcloud", state="missing", detail=detail, mend=mend),)
     components = _components(path)
     if components is None:
         detail = "`gcloud version --format=json` did not answer"
         return (Diagnosis(check="gcloud", state="cannot be told", detail=detail),)
     found = Diagnosis(check="gcloud", state="ok", detail=f"version {components.get('Google Cloud SDK', 'unknown')}")
+    if checkup.settings is None or checkup.settings.tpu is None or checkup.settings.tpu.api == "compute-engine":
+        return (found,)
     if "alpha" in components:
         return (found, Diagnosis(check="gcloud alpha", state="ok", detail="installed"))
     detail = "not installed; tunnels to TPU machines exist in the alpha track only"
@@ -45,17 +93,10 @@ def _gcloud() -> Sequence[Diagnosis]:
 
 def _components(path: str) -> dict[str, str] | None:
     """Return gcloud's components with their versions; None if it does not say."""
+    answer = _said(path, "version", "--format=json")
     try:
-        answer = subprocess.run(
-            [path, "version", "--format=json"],
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_LIMIT_S,
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
-        return json.loads(answer.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
+        return json.loads(answer.stdout) if answer is not None and answer.returncode == 0 else None
+    except ValueError:
         return None
 
 

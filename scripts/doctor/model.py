@@ -9,7 +9,7 @@ from urllib.parse import quote
 import requests
 
 from contracts.staged_weights import MANIFEST, folder_uri, object_name
-from planning.checkpoints import near_ids
+from planning.checkpoints import find_checkpoint, near_ids
 from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.secret_values import read_secret
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
@@ -133,7 +133,7 @@ def _hub(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
         detail = f"the token of {origin} may not read {model}: its owner has not accepted the terms"
         return (Diagnosis(check=check, state="missing", detail=detail, mend=f"https://huggingface.co/{model}"),)
     except HfHubHTTPError as error:
-        return (_hub_error(error, token, origin, model, login),)
+        return (_hub_error(error, token, origin, model, login, checkup.stack or ""),)
     except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
         detail = f"the hub cannot be reached from here ({type(error).__name__})"
         return (Diagnosis(check=check, state="cannot be told", detail=detail, required=False),)
@@ -141,14 +141,18 @@ def _hub(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
     return (Diagnosis(check=check, state="ok", detail=f"{model} can be read ({by})"),)
 
 
-def _hub_error(error: OSError, token: str | None, origin: str, model: str, login: str) -> Diagnosis:
+def _hub_error(error: OSError, token: str | None, origin: str, model: str, login: str, stack: str) -> Diagnosis:  # noqa: PLR0917 - what is known
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status == _UNAUTHORIZED and token:
         return Diagnosis(check="hub", state="missing", detail=f"the token of {origin} is not valid", mend=login)
     if status in {_UNAUTHORIZED, _NOT_FOUND}:
-        near = ", ".join(near_ids(model))
-        detail = f"the hub has no {model}, or it is private{near and f'; the nearest that exist: {near}'}"
-        return Diagnosis(check="hub", state="missing", detail=detail, mend=f"https://huggingface.co/{model}")
+        near = near_ids(model)
+        known = f"; the nearest that exist: {', '.join(near)}" if near else ""
+        detail = f"the hub has no {model}, or it is private{known}"
+        # Another checkpoint of the catalog is a choice; an id that differs in its spelling is a mistake with one way out.
+        is_misspelt = bool(near) and find_checkpoint(model) is None
+        mend = f"pulumi config set --stack {stack} gemma-serving:model {near[0]}" if is_misspelt else ""
+        return Diagnosis(check="hub", state="missing", detail=detail, mend=mend or f"https://huggingface.co/{model}")
     return Diagnosis(check="hub", state="cannot be told", detail=f"the hub answered HTTP {status}", required=False)
 
 

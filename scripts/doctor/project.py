@@ -10,6 +10,7 @@ from scripts.cloud.google_api import GoogleListError
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.doctor.permissions import RolePermissions, permissions_of
 from stacks.apis import COMMON_APIS, LOG_APIS, apis_of
+from stacks.settings import TpuSettings
 
 FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
 """APIs that must be on before the stack can enable any other: the provider's first calls go to them."""
@@ -77,10 +78,12 @@ class _Constraint:
 def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
     yield _Constraint(
         name="iam.disableServiceAccountCreation",
-        refusal=_refuses_accounts,
+        refusal=partial(_refuses, "no service account can be created, and the server needs one"),
         mend="gcloud resource-manager org-policies disable-enforce iam.disableServiceAccountCreation --project={p}",
     )
     settings = checkup.settings
+    if settings and settings.tpu:
+        yield from _machine_constraints(checkup, settings.tpu)
     for region in settings.regions if settings else ():
         yield _Constraint(
             name=f"gcp.resourceLocations for {region}",
@@ -93,6 +96,19 @@ def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
             refusal=_refuses_everybody,
             mend="gcloud resource-manager org-policies delete iam.allowedPolicyMemberDomains --project={p}",
         )
+
+
+def _machine_constraints(checkup: Checkup, tpu: TpuSettings) -> Iterator[_Constraint]:
+    """Yield the constraints on a TPU machine. It has no external address, so `compute.vmExternalIpAccess` refuses nothing."""
+    yield _Constraint(
+        name="compute.disableGuestAttributesAccess",
+        refusal=partial(_refuses, "`pulumi up` could not see that the server is ready, and gcloud opens no tunnel"),
+        mend="gcloud resource-manager org-policies disable-enforce compute.disableGuestAttributesAccess --project={p}",
+    )
+    if tpu.ssh == "metadata-key":
+        setting = f"pulumi config set --stack {checkup.stack} --path gemma-serving:tpu.ssh os-login"
+        refusal = partial(_refuses, "SSH keys in metadata are forbidden, and tpu.ssh is metadata-key")
+        yield _Constraint(name="compute.requireOsLogin", refusal=refusal, mend=setting)
 
 
 def _policy(checkup: Checkup, constraint: _Constraint) -> Sequence[Diagnosis]:
@@ -110,9 +126,9 @@ def _policy(checkup: Checkup, constraint: _Constraint) -> Sequence[Diagnosis]:
     return (Diagnosis(check=check, state="missing", detail=refusal, mend=mend),)
 
 
-def _refuses_accounts(policy: Mapping[str, object]) -> str:
+def _refuses(consequence: str, policy: Mapping[str, object]) -> str:
     enforced = cast("Mapping[str, object]", policy.get("booleanPolicy") or {}).get("enforced")
-    return "no service account can be created, and the server needs one" if enforced else ""
+    return consequence if enforced else ""
 
 
 def _refuses_everybody(policy: Mapping[str, object]) -> str:

@@ -12,6 +12,7 @@ import requests
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from tests.engine.conftest import HF_CANARY, KEY_CANARY, assert_golden_urns, assert_nowhere_in_clear
+from tests.vm_agent.packed import unpacked
 
 STACK = "tpu-v6e4"
 CANARIES = (HF_CANARY, KEY_CANARY)
@@ -158,7 +159,7 @@ def test_a_changed_start_up_script_reaches_the_machine_and_leaves_the_server_run
     node = next(item for name, item in capacity(workspace).items() if "/nodes/" in name)
     assert changes["update"] == 1
     assert set(changes) == {"same", "update"}
-    assert "NEXT_RELEASE = True" in node["metadata"]["startup-script"]
+    assert "NEXT_RELEASE = True" in unpacked(node["metadata"]["startup-script"])
     assert running_container(workspace) == before
 
 

@@ -92,6 +92,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "ARG01": Incident("l4-qat", {"vllm.extraArgs": ["--max_num_seqs", "8", "--grpc"]}, "block", r"1 argument.*maxNumSeqs: 8, vllm\.extraArgs: \[--grpc\]"),
     "ARG02": Incident("l4-qat", {"vllm.extraArgs": ["--disable-log-requests"]}, "block", r"no flag of vLLM 0\.28\.0 .*Set vllm\.extraArgs: \[\]"),
     "HST01": Incident("l4-qat", {"cloudRun.memory": "64Gi"}, "block", r"64 GiB, .* 16 to 32 GiB beside L4\. Set cloudRun\.memory: 32Gi"),
+    "SEC03": Incident("tpu-v6e1", {"tpu.ssh": "metadata-key"}, "warn", r"OS Login is off.*is root on it.*tpu\.ssh: os-login"),
     "SEC02": Incident("l4-qat", {"cloudRun.public": True}, "block", r"up to \$974 .*cloudRun\.public: false"),
     "WRK01": Incident("tpu-v6e1", {"workload": {"ratePerS": 40.0}}, "warn", r"workload\.ratePerS is 40, .* grows by .* [sS]et workload\.ratePerS: \d"),
     "WRK02": Incident("l4-qat", {"workload": {"users": 64}}, "warn", r"workload\.users is 64, .*48 of them wait.*[sS]et workload\.users: 16"),

@@ -205,6 +205,7 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         replace(MEASURED["qat-26b-l4"], host_memory_gib=32, vcpu=8),
     ),
     "SEC02": (replace(MEASURED["qat-26b-l4"], public=True), "block", MEASURED["qat-26b-l4"]),
+    "SEC03": (on_tpu(ssh="metadata-key"), "warn", on_tpu()),
     "FUS01": (
         on_cloud_run(image_uid=2_000, image_gid=2_000, mount_uid=0, mount_gid=0),
         "block",

@@ -115,6 +115,8 @@ class FakeTpu:
             raise NoAnswerError(what, "timeout", sent=True)
         if fault == "503":
             raise GoogleError(503, "UNAVAILABLE", "try later")
+        if "/consumerQuotaMetrics/" in path:
+            raise GoogleError(403, "PERMISSION_DENIED", "the caller may not read quotas")
         google_request(method, f"{self.service}/{path}", body or {})
         answer = self.handle(method, path, dict(query or {}), deepcopy(dict(body or {})))
         google_answer(method, f"{self.service}/{path}", answer)

@@ -13,7 +13,7 @@ import requests
 from gcp_tpu_provider.compute_api import ComputeApi
 from gcp_tpu_provider.compute_request import REQUEST_KEY
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError
-from gcp_tpu_provider.transport import COMPUTE_OVERRIDE, HttpTpuTransport, endpoint
+from gcp_tpu_provider.transport import COMPUTE_OVERRIDE, USAGE_OVERRIDE, HttpTpuTransport, endpoint
 
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.runtime import MachineSpec
@@ -89,6 +89,12 @@ class Place:
     def __post_init__(self) -> None:
         self.engine = FakeEngine(self.transport)  # type: ignore[arg-type] - a transport too
 
+    def have(self, **quotas: Any) -> None:
+        """Give the project other quotas of Compute Engine."""
+        world = self.cloud.cloud.scenario
+        compute = world.tpu.compute.model_copy(update=quotas)
+        self.cloud.cloud.scenario = world.model_copy(update={"tpu": world.tpu.model_copy(update={"compute": compute})})
+
     def instance(self, zone: str = FIRST, name: str = "serve") -> dict[str, Any] | None:
         answer = self.ask("GET", f"zones/{zone}/instances/{name}")
         return answer.json() if answer.ok else None
@@ -125,6 +131,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     scenario = Scenario(operations=OperationDurations(instant=True), tpu=tpu)
     with idle_cloud.start(scenario=scenario, runtimes=runtimes, speed=speed) as cloud:
         monkeypatch.setenv(COMPUTE_OVERRIDE, f"{cloud.base_url}/compute/compute/v1/")
+        monkeypatch.setenv(USAGE_OVERRIDE, f"{cloud.base_url}/serviceusage/")
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
         yield Place(cloud)
 
@@ -178,6 +185,24 @@ class TestLife:
         )
         engine.destroy()
         assert place.left() == []
+
+    def test_a_policy_that_hides_the_report_is_said_and_a_policy_against_metadata_keys_refuses(self, place: Place):
+        def enforce(constraint: str, *, enforced: bool) -> None:
+            url = f"{place.cloud.base_url}/cloudresourcemanager/v1/projects/{PROJECT}:setOrgPolicy"
+            policy = {"constraint": f"constraints/{constraint}", "booleanPolicy": {"enforced": enforced}}
+            headers = {"Authorization": f"Bearer {place.cloud.token}"}
+            assert requests.post(url, json={"policy": policy}, headers=headers, timeout=30).ok
+
+        enforce("compute.disableGuestAttributesAccess", enforced=True)
+        with pytest.raises(Aborted, match=r"disable-enforce compute\.disableGuestAttributesAccess"):
+            place.engine.up(serving())
+        enforce("compute.disableGuestAttributesAccess", enforced=False)
+        assert place.engine.up(serving()) == "update"
+        enforce("compute.requireOsLogin", enforced=True)
+        metadata = {"enable-guest-attributes": "TRUE", "document": "one", "enable-oslogin": "FALSE"}
+        with pytest.raises(Aborted, match=r"requireOsLogin of project local-project forbids SSH keys in metadata"):
+            place.engine.up(serving(metadata=metadata))
+        assert place.engine.up(serving(metadata={**metadata, "enable-oslogin": "TRUE"})) == "update"
 
     def test_what_others_add_stays(self, place: Place):
         place.engine.up(serving())
@@ -270,6 +295,43 @@ class TestCapacity:
             place.engine.up(serving(provisioningModel="standard", maxRunDurationS=None))
         assert "TPUS_PER_TPU_FAMILY" in caught.value.message
         assert "quota: " in caught.value.message
+
+    @pytest.mark.parametrize(
+        ("quotas", "served", "posts"),
+        [
+            ({"preemptible_quota_overrides": {"us-east5": 0}}, SECOND, 0),
+            ({"preemptible_quota_overrides": {"us-east5": 3}}, SECOND, 0),
+            ({"preemptible_quota_overrides": {"us-east5": 0}, "family_quota_chips": 4}, FIRST, 1),
+            ({"preemptible_quota_overrides": {"us-east5": 4}}, FIRST, 1),
+        ],
+    )
+    def test_a_zone_whose_quota_can_never_suffice_is_not_requested(
+        self, place: Place, quotas: dict[str, Any], served: str, posts: int
+    ):
+        """Without quota a flex-start request stays PENDING until its end, and nothing says why."""
+        place.have(**quotas)
+        place.engine.up(serving(waitPerZoneS=1))
+        assert place.engine.state
+        assert place.engine.state.outputs["zone"] == served
+        assert len(place.transport.made(f"POST compute/v1/projects/{PROJECT}/zones/{FIRST}/instances")) == posts
+
+    def test_without_quota_in_every_zone_the_table_names_both_quotas_at_once(self, place: Place):
+        place.have(preemptible_quota_chips=0)
+        with pytest.raises(Aborted) as caught:
+            place.engine.up(serving())
+        for region in ("us-east5", "europe-west4"):
+            assert (
+                "quota: Compute Engine's quota allows 0 of PREEMPTIBLE-TPU-V6E-per-project-region and "
+                f"0 of TPUS-PER-TPU-FAMILY-per-project-region in {region}, and 4 chips are needed."
+                in caught.value.message
+            )
+        assert place.transport.made("POST") == []
+
+    def test_a_quota_that_is_not_known_skips_no_zone(self, place: Place, monkeypatch: pytest.MonkeyPatch):
+        place.have(preemptible_quota_overrides={"us-east5": 0})
+        monkeypatch.setenv(USAGE_OVERRIDE, f"{place.cloud.base_url}/nothing/")
+        place.engine.up(serving(waitPerZoneS=1))
+        assert len(place.transport.made(f"POST compute/v1/projects/{PROJECT}/zones/{FIRST}/instances")) == 1
 
     @pytest.mark.parametrize("place", [zones(us_east5_a=0, europe_west4_a=0)], indirect=True)
     def test_a_wait_that_is_broken_off_is_in_the_state_and_goes_on(self, place: Place):

@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 from gcp_tpu_provider.deadline import deadline_warning
@@ -367,6 +367,25 @@ class TestReady:
         with pytest.raises(Aborted, match="published no guest attributes in gemma-serving/") as ended:
             engine.up({**serving(), "ready": {**GUEST, "timeoutS": 1}})
         assert ended.value.partial
+
+    @pytest.mark.parametrize("status", [400, 412])
+    def test_a_policy_that_hides_the_report_is_said_at_once(
+        self, engine: FakeEngine, cloud: FakeTpu, monkeypatch: pytest.MonkeyPatch, status: int
+    ):
+        """400 also means that nothing is published yet: the wait would be silent for an hour."""
+        words = "Constraint constraints/compute.disableGuestAttributesAccess violated for project 1."
+
+        def refuse(*_: str) -> NoReturn:
+            raise GoogleError(status, "FAILED_PRECONDITION", words)
+
+        monkeypatch.setattr(cloud, "guest", refuse)
+        with pytest.raises(Aborted) as ended:
+            engine.up(serving())
+        assert "disable-enforce compute.disableGuestAttributesAccess --project=my-project" in ended.value.message
+        assert ended.value.partial, "the capacity stays in the state"
+        engine.refresh()
+        engine.destroy()
+        assert cloud.queued == {}
 
     def test_capacity_that_is_taken_away_during_the_wait_is_said(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = ("ACTIVE", "SUSPENDED")

@@ -86,7 +86,7 @@ def test_a_member_of_the_tunnel_gets_all_that_it_needs_under_conditions(configur
         for grant in alice
         if grant.type == "gcp:projects/iAMMember:IAMMember"
     }
-    assert on_project == tpu.TUNNEL_ROLES
+    assert on_project == tpu.tunnel_roles("cloud-tpu", "os-login")
     (on_account,) = (grant for grant in alice if grant.type == "gcp:serviceaccount/iAMMember:IAMMember")
     assert on_account.inputs["role"] == "roles/iam.serviceAccountUser"
     # A grant of an earlier release had this name: another one would be deleted before it is made again.
@@ -259,10 +259,21 @@ def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_ove
     assert recorder.all("routerNat:RouterNat")
     assert all("tpu.googleapis.com" not in str(service.inputs) for service in recorder.all("projects/service:Service"))
     roles = {grant.inputs["role"] for grant in recorder.all("AMMember") if "alice" in grant.inputs["member"]}
-    assert roles == {*tpu.COMPUTE_TUNNEL_ROLES, "roles/iam.serviceAccountUser"}
+    assert roles == {*tpu.tunnel_roles("compute-engine", "os-login"), "roles/iam.serviceAccountUser"}
     assert "roles/tpu.admin" not in roles
     argv = tpu.ssh_tunnel(node="projects/p/zones/z/instances/n", zone="z", project="p", api="compute-engine").argv
     assert argv[:4] == ("gcloud", "compute", "ssh", "n")
+
+
+@pytest.mark.parametrize("api", ["cloud-tpu", "compute-engine"])
+def test_with_keys_in_the_metadata_no_one_logs_in_through_os_login(configured, declare, api):
+    configured("tpu-v6e1", **TUNNEL, tpu__api=api, tpu__ssh="metadata-key")
+    recorder, _ = declare(run)
+    metadata = recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]
+    assert metadata["enable-oslogin"] == "FALSE", "in words: the project's metadata may say TRUE"
+    roles = {grant.inputs["role"] for grant in recorder.all("projects/iAMMember") if "alice" in grant.inputs["member"]}
+    assert roles == set(tpu.tunnel_roles(api, "metadata-key"))
+    assert "roles/compute.osLogin" not in roles
 
 
 def test_a_queued_resource_names_no_api_as_in_earlier_releases(configured, declare):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from scripts.doctor import permissions
-from stacks.tpu import TUNNEL_ROLES
+from stacks.tpu import tunnel_roles
 from tests.localcloud import gcloud_commands
 from tests.tools.ci_page import GITHUB, PAGE, ROOT, WORKFLOWS, account_roles, page_commands
 
@@ -184,7 +184,10 @@ def test_the_account_that_deploys_has_the_roles_that_the_doctor_asks_for_and_tho
     assert instances in (ROOT / "docs" / "ci.md").read_text()
     groups = [value for name, value in vars(permissions).items() if isinstance(value, permissions.RolePermissions)]
     needed = {group.role for group in (*groups, *permissions.COMMON)}
-    assert account_roles("ci-deploy") == (needed | {*TUNNEL_ROLES}) - {"roles/storage.objectViewer", instances}
+    assert account_roles("ci-deploy") == (needed | {*tunnel_roles("cloud-tpu", "os-login")}) - {
+        "roles/storage.objectViewer",
+        instances,
+    }
 
 
 def test_the_account_that_previews_can_change_nothing_and_the_one_that_deletes_cannot_act_as_a_server():

@@ -221,16 +221,25 @@ def log_in(node: str, login: Login) -> None:
 
 
 def _log_in_to_instance(node: str, login: Login, token: str) -> None:
-    """Make the calls of `gcloud compute ssh`: the instance, the project, and with OS Login the user's profile (SDK 528: ssh_utils.py)."""
+    """Make the calls of `gcloud compute ssh`: the instance, the project, and with OS Login the user's profile (SDK 528: ssh_utils.py).
+
+    Without OS Login gcloud writes the key into the project's metadata, or into the instance's where it may not. Here: the instance's.
+    """
     found: dict[str, Any] = _ask(f"/compute/compute/v1/{node}", token=token).get("metadata") or {}
     metadata = {str(item["key"]): str(item.get("value") or "") for item in found.get("items") or ()}
-    project = node.split("/")[1]
+    project, public_key = node.split("/")[1], f"ssh-rsa simulated-key-of-{getpass.getuser()}"
     _ask(f"/compute/compute/v1/projects/{project}", token=token)
-    if metadata.get(_OS_LOGIN, "").upper() != "TRUE":
-        raise CommandError("the stand-in logs in to instances with OS Login only (metadata enable-oslogin).", 2)
-    if login.third_party:
-        raise CrashError(gcloud_login.NOT_IN_GA)
-    _os_login(login.account, project, f"ssh-rsa simulated-key-of-{getpass.getuser()}", token)
+    if metadata.get(_OS_LOGIN, "").upper() == "TRUE":
+        if login.third_party:
+            raise CrashError(gcloud_login.NOT_IN_GA)
+        _os_login(login.account, project, public_key, token)
+    elif public_key not in metadata.get(_SSH_KEYS, ""):
+        key = f"{getpass.getuser()}:{public_key} {getpass.getuser()}@localcloud"
+        keys = {**metadata, _SSH_KEYS: f"{metadata.get(_SSH_KEYS, '')}\n{key}".strip()}
+        items = [{"key": name, "value": value} for name, value in keys.items()]
+        print("Updating instance ssh metadata...", file=sys.stderr)
+        path, body = f"/compute/compute/v1/{node}", {"fingerprint": found.get("fingerprint"), "items": items}
+        _ask(f"{path}/setMetadata", body=body, token=token)
     _ask_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': login.account})}")
 
 

@@ -77,14 +77,14 @@ def add_binding(api: Api, words: Words) -> None:
 
 
 def prefer_quota(api: Api, words: Words) -> None:
-    """`beta quotas preferences create --service= --quota-id= --dimensions=KEY=VALUE --preferred-value= --email=`: ask for quota."""
+    """`beta quotas preferences create --service= --quota-id= --dimensions=KEY=VALUE[,KEY=VALUE] --preferred-value= --email=`: ask for quota."""
     options = words.options
-    key, _, place = options["dimensions"].partition("=")
+    dimensions = dict(part.split("=", 1) for part in options["dimensions"].split(","))
     preference = {
         "project": options["project"],
         "service": options["service"],
         "quotaId": options["quota-id"],
-        "dimensions": {key: place},
+        "dimensions": dimensions,
         "preferredValue": options["preferred-value"],
         **({"contactEmail": options["email"]} if options.get("email") else {}),
     }

@@ -102,3 +102,43 @@ def test_a_bucket_that_does_not_exist_is_not_found_for_everybody(own_cloud):
         own_cloud.base_url, token=own_cloud.cloud.tokens.issue_access_token("nobody@other.iam.gserviceaccount.com")
     )
     assert stranger.error("GET", "/storage/storage/v1/b/nobody-has-this/o")[0] == 404
+
+
+NODE_PARENT = f"projects/{PROJECT}/locations/us-east5-a"
+
+
+def _queued(client, **node):
+    spec = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e", **node}
+    body = {"tpu": {"nodeSpec": [{"parent": NODE_PARENT, "nodeId": "n1", "node": spec}]}, "spot": {}}
+    return client.call("POST", f"/tpu/v2alpha1/{NODE_PARENT}/queuedResources", body, queuedResourceId="q1")
+
+
+def test_policies_of_machines_refuse_in_the_words_of_public_logs(own_client):
+    """Compute Engine answers 412; that Cloud TPU answers its own 400 with the same words is assumed, the unkind case for a wait."""
+    for constraint, rule, node in (
+        ("requireOsLogin", {"booleanPolicy": {"enforced": True}}, {"metadata": {"enable-oslogin": "false"}}),
+        ("vmExternalIpAccess", {"listPolicy": {"allValues": "DENY"}}, {"networkConfig": {"enableExternalIps": True}}),
+    ):
+        name = f"constraints/compute.{constraint}"
+        put(own_client, name, **rule)
+        status, answer = _queued(own_client, **node)
+        assert (status, answer["error"]["message"].startswith(f"Constraint {name} violated for project ")) == (
+            400,
+            True,
+        )
+        own_client.ok("POST", f"{RESOURCE_MANAGER}:clearOrgPolicy", {"constraint": name})
+    put(own_client, "constraints/compute.requireOsLogin", booleanPolicy={"enforced": True})
+    assert _queued(own_client, metadata={"enable-oslogin": "TRUE"})[0] == 200
+    body = {"items": [{"key": "enable-oslogin", "value": "FALSE"}]}
+    path = f"/compute/compute/v1/projects/{PROJECT}/zones/us-east5-a/instances/x/setMetadata"
+    status, message = own_client.error("POST", path, body)
+    assert (status, "Constraint constraints/compute.requireOsLogin violated" in message) == (412, True)
+
+
+def test_under_the_policy_no_one_reads_what_a_machine_publishes(own_client):
+    assert _queued(own_client, metadata={"enable-guest-attributes": "TRUE"})[0] == 200
+    put(own_client, "constraints/compute.disableGuestAttributesAccess", booleanPolicy={"enforced": True})
+    path = f"/tpu/v2alpha1/{NODE_PARENT}/nodes/n1:getGuestAttributes"
+    status, message = own_client.error("POST", path, {})
+    assert status == 400
+    assert message.startswith("Constraint constraints/compute.disableGuestAttributesAccess violated for project ")

@@ -123,3 +123,29 @@ def test_a_preference_needs_the_api_cloud_quotas(own_client):
     own_client.ok("POST", f"/serviceusage/v1/projects/{PROJECT}/services/cloudquotas.googleapis.com:disable", {})
     status, message = own_client.error("POST", "/admin/quota", preference("tpu")[2])
     assert (status, message.startswith("Cloud Quotas API has not been used in project")) == (403, True)
+
+
+def test_chips_of_instances_are_counted_in_each_region(own_client):
+    compute = {"preemptible_quota_overrides": {"us-east5": 0}, "family_quota_chips": 8}
+    own_client.ok("PUT", "/admin/scenario", {"tpu": {"compute": compute}}, merge="true")
+    assert limits(own_client, "compute", "preemptible_tpu_v6e")["us-east5"] is None
+    assert limits(own_client, "compute", "preemptible_tpu_v6e")["europe-west4"] == "1536"
+    path = f"{SERVICES}/compute.googleapis.com/consumerQuotaMetrics/compute.googleapis.com%2Ftpus_per_tpu_family"
+    (limit,) = own_client.ok("GET", path, view="FULL")["consumerQuotaLimits"]
+    assert limit["unit"] == "1/{project}/{region}/{tpu_family}"
+    assert {"region": "us-east5", "tpu_family": "CT6E"} in [
+        bucket.get("dimensions") for bucket in limit["quotaBuckets"]
+    ]
+
+
+def test_quota_of_instances_can_be_asked_for(own_client):
+    body = {"project": PROJECT, "service": "compute.googleapis.com", "preferredValue": "4", "contactEmail": "a@b.c"}
+    region = {"region": "us-east5"}
+    own_client.ok("PUT", "/admin/scenario", {"tpu": {"compute": {"preemptible_quota_chips": 0}}}, merge="true")
+    preemptible = {"quotaId": "PREEMPTIBLE-TPU-V6E-per-project-region", "dimensions": region}
+    own_client.ok("POST", "/admin/quota", {**body, **preemptible})
+    assert limits(own_client, "compute", "preemptible_tpu_v6e")["us-east5"] == "4"
+    family = {"quotaId": "TPUS-PER-TPU-FAMILY-per-project-region", "dimensions": {**region, "tpu_family": "CT6E"}}
+    own_client.ok("POST", "/admin/quota", {**body, **family})
+    assert limits(own_client, "compute", "tpus_per_tpu_family")["us-east5"] == "4"
+    assert own_client.error("POST", "/admin/quota", {**body, **family, "dimensions": region})[0] == 404

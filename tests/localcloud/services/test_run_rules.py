@@ -130,6 +130,9 @@ CONTAINER = "template.containers.0"
         (f"{CONTAINER}.volumeMounts", [{"name": "nothing", "mountPath": "/x"}], "no volume is named 'nothing'"),
         ("template.volumes", [{"name": "v"}], "exactly one source must be given"),
         (f"{CONTAINER}.image", None, "expected a container image path"),
+        (f"{CONTAINER}.args", ["x", "x" * 32_769], "containers[0].args[1]: must not exceed 32768 bytes; given 32769"),
+        (f"{CONTAINER}.command", ["é" * 16_385], "command[0]: must not exceed 32768 bytes; given 32770"),
+        (f"{CONTAINER}.env", [{"name": "X", "value": "x" * 32_769}], "env[0].value: must not exceed 32768 bytes"),
         (
             "traffic",
             [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 50}],

@@ -1,6 +1,7 @@
 """What a person needs to open a tunnel to a TPU machine: each missing permission is refused at the step that needs it."""
 
 import getpass
+import time
 
 import pytest
 
@@ -9,11 +10,13 @@ from localcloud.running.shims.gcloud import CommandError
 from localcloud.running.shims.gcloud_login import Login
 from stacks import tpu
 from tests.localcloud.conftest import gcloud_itself
+from tests.localcloud.services.test_instances import body_of
 
 PROJECT = "projects/local-project"
 ZONE = f"{PROJECT}/locations/us-east5-a"
 NODE = f"{ZONE}/nodes/n1"
 ALICE = "alice@example.com"
+ROLES = tpu.tunnel_roles("cloud-tpu", "os-login")
 SERVER = "server@local-project.iam.gserviceaccount.com"
 PROJECT_POLICY = f"/cloudresourcemanager/v1/{PROJECT}"
 SERVER_POLICY = f"/iam/v1/{PROJECT}/serviceAccounts/{SERVER}"
@@ -78,7 +81,7 @@ def test_each_missing_grant_is_refused_at_its_own_step(node):
 
 
 def test_the_roles_and_conditions_of_a_stack_are_enough(node):
-    for role, expression in tpu.TUNNEL_ROLES.items():
+    for role, expression in ROLES.items():
         grant(node, PROJECT_POLICY, role, expression)
     grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
     gcloud.log_in(NODE, Login(account=ALICE))
@@ -95,7 +98,7 @@ def test_the_roles_and_conditions_of_a_stack_are_enough(node):
     ],
 )
 def test_a_condition_that_the_service_does_not_fulfil_gives_nothing(node, role, expression, says):
-    for each, own in tpu.TUNNEL_ROLES.items():
+    for each, own in ROLES.items():
         if each != role or expression:
             grant(node, PROJECT_POLICY, each, expression if each == role else own)
     grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
@@ -109,9 +112,59 @@ def test_without_os_login_a_key_in_the_metadata_is_enough_and_with_it_is_not(nod
     grant(node, SERVER_POLICY, "roles/iam.serviceAccountUser")
     assert refused() == "403 Permission denied (publickey)."
     metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
-    del metadata["enable-oslogin"]
+    metadata["enable-oslogin"] = "FALSE"
     node.ok("PATCH", f"/tpu/v2alpha1/{NODE}", {"metadata": metadata}, updateMask="metadata")
     gcloud.log_in(NODE, Login(account=ALICE))
+
+
+def test_people_outside_the_organization_need_a_role_on_it_or_keys_in_the_metadata(node):
+    for role in (*ROLES, "roles/compute.viewer"):
+        grant(node, PROJECT_POLICY, role)
+    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+    node.ok("PUT", "/admin/scenario", {"iam": {"organization_domain": "corp.example"}}, merge="true")
+    assert refused() == "403 Permission denied (publickey)."
+    node.ok("PUT", "/admin/scenario", {"iam": {"external_logins": [ALICE]}}, merge="true")
+    gcloud.log_in(NODE, Login(account=ALICE))
+    node.ok("PUT", "/admin/scenario", {"iam": {"external_logins": []}}, merge="true")
+    metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
+    node.ok(
+        "PATCH", f"/tpu/v2alpha1/{NODE}", {"metadata": {**metadata, "enable-oslogin": "FALSE"}}, updateMask="metadata"
+    )
+    gcloud.log_in(NODE, Login(account=ALICE))
+
+
+def test_the_roles_of_keys_in_the_metadata_are_enough_and_open_nothing_with_os_login(node):
+    metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
+    for role, expression in tpu.tunnel_roles("cloud-tpu", "metadata-key").items():
+        grant(node, PROJECT_POLICY, role, expression)
+    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+    assert refused() == "403 Permission denied (publickey)."
+    node.ok(
+        "PATCH", f"/tpu/v2alpha1/{NODE}", {"metadata": {**metadata, "enable-oslogin": "FALSE"}}, updateMask="metadata"
+    )
+    gcloud.log_in(NODE, Login(account=ALICE))
+
+
+def test_a_tunnel_to_an_instance_without_os_login_writes_the_key_into_its_metadata(node):
+    zone = f"/compute/compute/v1/{PROJECT}/zones/us-east5-a/instances"
+    metadata = {"items": [{"key": "enable-oslogin", "value": "FALSE"}]}
+    node.ok("POST", zone, body_of("serve", account=SERVER, metadata=metadata))
+    end = time.monotonic() + 60
+    while node.ok("GET", f"{zone}/serve")["status"] != "RUNNING":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    instance = f"{PROJECT}/zones/us-east5-a/instances/serve"
+    for role in ("roles/iap.tunnelResourceAccessor", "roles/compute.viewer"):
+        grant(node, PROJECT_POLICY, role)
+    with pytest.raises(CommandError, match=r"compute\.instances\.setMetadata"):
+        gcloud.log_in(instance, Login(account=ALICE))
+    for role, expression in tpu.tunnel_roles("compute-engine", "metadata-key").items():
+        grant(node, PROJECT_POLICY, role, expression)
+    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+    gcloud.log_in(instance, Login(account=ALICE))
+    items = {item["key"]: item["value"] for item in node.ok("GET", f"{zone}/serve")["metadata"]["items"]}
+    assert items["ssh-keys"].startswith(f"{getpass.getuser()}:ssh-rsa simulated-key-of-")
+    assert items["enable-oslogin"] == "FALSE"
 
 
 def test_nobody_reads_the_login_profile_of_another(node):

@@ -99,8 +99,14 @@ def open_tunnel(tunnel):
 
 def test_a_tunnel_that_dies_says_its_own_words():
     argv = [sys.executable, "-c", "import sys; sys.exit('permission denied for you')", "-L", "8000:127.0.0.1:8000"]
-    with pytest.raises(AccessError, match="ended with exit code 1 before it opened: permission denied for you"):
+    with pytest.raises(AccessError, match=r"ended with exit code 1 before it opened: permission denied for you$"):
         open_tunnel(Tunnel(argv))
+
+
+def test_a_machine_that_refuses_the_login_names_both_ways_out():
+    words = "import sys; sys.exit('me@vm: Permission denied (publickey).')"
+    with pytest.raises(AccessError, match=r"osLoginExternalUser.*gemma-serving:tpu\.ssh to metadata-key"):
+        open_tunnel(Tunnel([sys.executable, "-c", words, "-L", "8000:127.0.0.1:8000"]))
 
 
 def test_a_tunnel_that_never_opens_ends_at_its_limit(monkeypatch):

@@ -19,7 +19,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 
 from localcloud.world import oauth
-from localcloud.world.scenario import Images, OperationDurations, Run, Scenario, Tpu
+from localcloud.world.scenario import ComputeTpu, Images, OperationDurations, Run, Scenario, Tpu
 from scripts.cli.command import run_command
 from scripts.cloud.staging.bucket import WeightsBucket
 from scripts.cloud.staging.copying import CopyPlan, stage
@@ -42,6 +42,18 @@ APIS = ("iam", "artifactregistry", "secretmanager", "storage", "tpu", "compute",
 NO_CHIPS = {
     name: zone.model_copy(update={"preemptible_quota_chips": 0, "quota_chips": 0}) for name, zone in Tpu().zones.items()
 }
+
+
+GCLOUD = """#!/bin/sh
+case "$1 $2" in
+  "version --format=json") echo '{versions}' ;;
+  "auth print-access-token")
+    [ -n "{account}" ] && echo ya29.secret && exit 0
+    echo "ERROR: (gcloud.auth.print-access-token) You do not currently have an active account selected." >&2
+    exit 1 ;;
+  "config get") echo "{account}" ;;
+esac
+"""
 
 
 class Internet:
@@ -121,6 +133,9 @@ class World:
         self.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
         self.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
 
+    account = "me@example.com"
+    """Who is logged in to gcloud; empty for nobody."""
+
     def gcloud(self, *components):
         """Put a gcloud with these components on PATH; none at all if there are none."""
         path = self.folder / "bin" / "gcloud"
@@ -128,7 +143,7 @@ class World:
         path.unlink(missing_ok=True)
         if components:
             versions = json.dumps(dict.fromkeys(("Google Cloud SDK", *components), "528.0.0"))
-            path.write_text(f"#!/bin/sh\necho '{versions}'\n")
+            path.write_text(GCLOUD.format(versions=versions, account=self.account))
             path.chmod(0o755)
         self.environment.setenv("PATH", f"{path.parent}:/usr/sbin")
 
@@ -218,6 +233,9 @@ class World:
                 self.policy(constraint, booleanPolicy={"enforced": False})
             case ["gcloud", "resource-manager", "org-policies", "allow", constraint, value, _]:
                 self.policy(constraint, listPolicy={"allowedValues": [value]})
+            case ["gcloud", "auth", "login"]:
+                self.account = "me@example.com"
+                self.gcloud("core", "alpha")
             case ["gcloud", "components", "install", "alpha"]:
                 self.gcloud("core", "alpha")
             case ["pulumi", "login"]:
@@ -302,11 +320,50 @@ def test_people_get_a_table_and_the_commands_in_order(world, capsys):
     world.disable("artifactregistry")
     assert run_command(COMMAND, ["--project", PROJECT, "--stack", "l4-qat"]) == 1
     printed = capsys.readouterr().out
-    commands = printed.partition("To mend, in this order:\n")[2].splitlines()
-    assert commands[:2] == [
-        f"  gcloud services enable {api}.googleapis.com --project={PROJECT}" for api in ("artifactregistry", "run")
+    commands = printed.partition("To fix, in this order:\n")[2].splitlines()
+    assert (
+        commands[0]
+        == f"  gcloud services enable artifactregistry.googleapis.com run.googleapis.com --project={PROJECT}"
+    )
+    assert "missing  not enabled; 2 checks: API artifactregistry, run\n" in printed
+    assert printed.startswith(f"Project {PROJECT}, stack l4-qat: ")
+
+
+def test_checks_of_one_cause_are_one_entry_that_names_each_of_them_and_fits_80_columns(world, capsys):
+    """An empty project: one API is off, and most checks wait for it."""
+    for api in ("cloudresourcemanager", *APIS):
+        world.disable(api)
+    _, report = world.doctor("tpu-v6e4")
+    waiting = [
+        line for line in report["checks"] if "cloudresourcemanager" in line["mend"] and line["state"] != "missing"
     ]
-    assert re.search(r"API run +│ missing +│ not enabled", printed)
+    assert len(waiting) > 12
+    assert run_command(COMMAND, ["--project", PROJECT, "--stack", "tpu-v6e4"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("API cloudresourcemanager is off in project") == 1
+    shown, _, rest = printed.partition("To fix, in this order:\n")
+    assert max(map(len, shown.splitlines())) <= 80
+    flat = " ".join(shown.split())
+    for line in report["checks"]:
+        if line["state"] != "ok":
+            name = line["check"].removeprefix("permissions of ").removeprefix("policy ").removeprefix("API ")
+            assert name in flat, line["check"]
+    first = rest.splitlines()[0]
+    assert "cloudresourcemanager.googleapis.com" in first
+    assert rest.count("gcloud services enable") == 1
+    assert "checks wait for an API that is off" in " ".join(rest.split())
+
+
+def test_the_words_of_earlier_releases_stay_in_the_json(world):
+    world.disable("tpu")
+    _, report = world.doctor("tpu-v6e4")
+    by_name = {line["check"]: line for line in report["checks"]}
+    assert {(line["state"], line["status"]) for line in report["checks"]} == {
+        ("ok", "ok"),
+        ("missing", "missing"),
+        ("cannot be told", "unknown"),
+    }
+    assert by_name["API tpu"]["fix"] == by_name["API tpu"]["mend"] != ""
 
 
 # --- the project ---------------------------------------------------------------------------------------------------------------
@@ -377,6 +434,27 @@ def test_a_policy_that_would_refuse_the_stack_is_missing(world, constraint, rule
     line = world.line(f"policy {constraint}{check}", "l4-qat")
     assert line["state"] == "missing"
     assert line["mend"].startswith(f"gcloud resource-manager org-policies {command} {constraint}")
+
+
+def test_policies_that_end_the_way_to_a_machine_are_missing(world):
+    name = "policy compute.disableGuestAttributesAccess"
+    assert world.state(name, "tpu-v6e4") == "ok"
+    world.policy("compute.disableGuestAttributesAccess", booleanPolicy={"enforced": True})
+    line = world.line(name, "tpu-v6e4")
+    assert (line["state"], "gcloud opens no tunnel" in line["detail"]) == ("missing", True)
+    world.follow(line["mend"], "tpu-v6e4")
+    assert world.state(name, "tpu-v6e4") == "ok"
+    assert name not in {line["check"] for line in world.doctor("l4-qat")[1]["checks"]}
+
+
+def test_os_login_as_a_duty_rules_out_keys_in_the_metadata(world):
+    world.policy("compute.requireOsLogin", booleanPolicy={"enforced": True})
+    checks = {line["check"] for line in world.doctor("tpu-v6e4")[1]["checks"]}
+    assert "policy compute.requireOsLogin" not in checks, "with OS Login the policy refuses nothing"
+    world.write("tpu-v6e4", ("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    ssh: metadata-key\n"))
+    line = world.line("policy compute.requireOsLogin", "tpu-v6e4")
+    assert line["state"] == "missing"
+    assert line["mend"] == "pulumi config set --stack tpu-v6e4 --path gemma-serving:tpu.ssh os-login"
 
 
 def test_policies_that_the_caller_may_not_read_cannot_be_told(world):
@@ -463,6 +541,24 @@ def test_a_quota_that_google_does_not_name_cannot_be_told(world):
     assert world.state("quota of chips", "tpu-v6e4") == "cannot be told"
 
 
+def test_the_quota_of_instances_is_that_of_compute_engine(world):
+    world.write("tpu-v6e4", ("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    api: compute-engine\n"))
+    line = world.line("quota of chips in us-east5", "tpu-v6e4")
+    assert (line["state"], line["values"]) == ("ok", {"limit": 1536.0, "needed": 4.0})
+    world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides={"us-east5": 0})))
+    line = world.line("quota of chips in us-east5", "tpu-v6e4")
+    assert (line["state"], line["values"]) == ("missing", {"limit": 0.0, "needed": 4.0})
+    assert (
+        "--quota-id=PREEMPTIBLE-TPU-V6E-per-project-region --dimensions=region=us-east5 --preferred-value=4"
+        in line["mend"]
+    )
+    assert world.state("quota of chips in europe-west4", "tpu-v6e4") == "ok"
+    world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides={"us-east5": 0}, family_quota_chips=4)))
+    assert world.state("quota of chips in us-east5", "tpu-v6e4") == "ok"
+    world.scenario(faults=[{"method": "serviceusage.services.consumerQuotaMetrics.get", "count": 999, "status": 403}])
+    assert world.state("quota of chips", "tpu-v6e4") == "cannot be told"
+
+
 def test_a_zone_that_does_not_offer_the_type_is_missing(world):
     zones = Tpu().zones
     world.scenario(tpu=Tpu(zones={**zones, "us-east5-a": zones["us-west4-a"]}))
@@ -485,6 +581,26 @@ def test_gcloud_and_its_alpha_component(world):
     world.gcloud("core")
     (world.folder / "bin" / "gcloud").write_text("#!/bin/sh\nexit 1\n")
     assert world.state("gcloud", "tpu-v6e4") == "cannot be told"
+
+
+def test_gcloud_needs_a_login_where_something_needs_gcloud(world):
+    """A person's Application Default Credentials give no identity token, so Cloud Run needs gcloud too; a service account has its own."""
+    world.account = ""
+    world.gcloud("core", "alpha")
+    for stack, purpose in (("tpu-v6e4", "the tunnel"), ("l4-qat", "an identity token of a person")):
+        line = world.line("gcloud login", stack)
+        assert (line["state"], line["mend"]) == ("missing", "gcloud auth login")
+        assert purpose in line["detail"]
+        assert "You do not currently have an active account" in line["detail"]
+    world.follow("gcloud auth login", "l4-qat")
+    line = world.line("gcloud login", "l4-qat")
+    assert (line["state"], line["detail"]) == ("ok", "me@example.com")
+    assert "ya29" not in json.dumps(world.doctor("tpu-v6e4")[1])
+    world.gcloud()
+    assert world.state("gcloud", "l4-qat") == "missing"
+    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
+    world.log_in_as(f"deployer@{PROJECT}.iam.gserviceaccount.com")
+    assert "gcloud" not in {line["check"] for line in world.doctor("l4-qat")[1]["checks"]}
 
 
 def test_docker_and_its_daemon_for_a_stack_whose_image_is_built(world):
@@ -679,6 +795,22 @@ def test_the_hub_is_asked_with_the_token_that_the_server_will_have(world):
     world.internet.status["hub"] = (200, "")
     assert world.state("hub", "tpu-v6e4") == "ok"
     assert world.internet.seen_tokens[-1] == f"Bearer {CANARY}"
+
+
+def test_an_id_that_the_hub_does_not_have_comes_with_the_nearest_ones(world):
+    world.write("tpu-v6e4", ("model: google/gemma-4-E2B-it\n", "model: google/gemma-4-E2B-itt\n"))
+    world.internet.status["hub"] = (404, "RepoNotFound")
+    line = world.line("hub", "tpu-v6e4")
+    assert (line["state"], line["detail"].split(";")[0]) == (
+        "missing",
+        "the hub has no google/gemma-4-E2B-itt, or it is private",
+    )
+    assert "the nearest that exist: google/gemma-4-E2B-it," in line["detail"]
+    assert line["mend"] == "pulumi config set --stack tpu-v6e4 gemma-serving:model google/gemma-4-E2B-it"
+    world.write("tpu-v6e4")
+    assert world.line("hub", "tpu-v6e4")["mend"] == "https://huggingface.co/google/gemma-4-E2B-it", (
+        "another is a choice"
+    )
 
 
 def test_a_secret_by_reference_is_looked_up_and_the_hub_is_asked_with_its_value(world):

@@ -1,0 +1,122 @@
+"""The report for people: a summary, one entry for each cause, and the commands that fix what is missing. Readable at 80 columns."""
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from scripts.doctor.diagnosis import Diagnosis, State
+
+WIDTH: Final = 80
+"""Columns where no terminal says how many it has."""
+WORDS: Final[Mapping[State, str]] = {"ok": "ok", "missing": "missing", "cannot be told": "unknown"}
+"""State in the code and in the JSON's `state` -> word for people."""
+_ORDER: Final[tuple[State, ...]] = ("missing", "cannot be told", "ok")
+_INDENT: Final = max(len(word) for word in WORDS.values()) + 2
+_ENABLE: Final = re.compile(r"gcloud services enable (?P<apis>\S+) --project=(?P<project>\S+)")
+_SHARED: Final = ("API ", "permissions of ", "policy ")
+"""Beginnings of checks whose lines say nothing more than their name if they are ok."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """The checks of one state that have one cause."""
+
+    state: State
+    lines: Sequence[Diagnosis]
+
+
+def width_of(stream: TextIO) -> int:
+    """Return the columns of a stream."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns if stream.isatty() else WIDTH
+
+
+def report(title: str, lines: Sequence[Diagnosis], *, width: int) -> str:
+    """Return the report. Commands are never broken, so that they can be pasted."""
+    blocks = [textwrap.fill(f"{title}: {counted(lines)}.", width)]
+    blocks += ["\n".join(_text(entry, width) for entry in found) for found in _by_state(lines) if found]
+    fixes = commands(lines)
+    if fixes:
+        blocks.append("\n".join(["To fix, in this order:", *(f"  {fix}" for fix in fixes)]))
+    waiting = [line for line in lines if _ENABLE.fullmatch(line.mend) and line.state == "cannot be told"]
+    if waiting:
+        plural = "check waits" if len(waiting) == 1 else "checks wait"
+        blocks.append(
+            textwrap.fill(f"{len(waiting)} {plural} for an API that is off: run the doctor again afterwards.", width)
+        )
+    return "\n\n".join(blocks)
+
+
+def counted(lines: Sequence[Diagnosis]) -> str:
+    """Return how many checks are in each state."""
+    states = [line.state for line in lines]
+    return ", ".join(f"{states.count(state)} {word}" for state, word in WORDS.items())
+
+
+def commands(lines: Sequence[Diagnosis]) -> Sequence[str]:
+    """Return what to run or to change, each once. All APIs are enabled by one command, in the place of the first one."""
+    mends = list(dict.fromkeys(line.mend for line in lines if line.state != "ok" and line.mend))
+    enabling = [found for found in map(_ENABLE.fullmatch, mends) if found]
+    if not enabling:
+        return mends
+    apis = " ".join(found["apis"] for found in enabling)
+    together = f"gcloud services enable {apis} --project={enabling[0]['project']}"
+    # First: a grant needs the API of projects, and most checks need some API.
+    return [together, *(mend for mend in mends if not _ENABLE.fullmatch(mend))]
+
+
+def _by_state(lines: Sequence[Diagnosis]) -> Iterator[Sequence[_Entry]]:
+    for state in _ORDER:
+        causes: dict[str, list[Diagnosis]] = {}
+        for line in lines:
+            if line.state == state:
+                causes.setdefault(_cause(line), []).append(line)
+        yield [_Entry(state=state, lines=found) for found in causes.values()]
+
+
+def _cause(line: Diagnosis) -> str:
+    """Return what lines of one cause have in common."""
+    if line.state == "ok":
+        return next((start for start in _SHARED if line.check.startswith(start)), line.check)
+    if line.state == "cannot be told" and line.mend:
+        return line.mend
+    return f"{line.detail} {_ENABLE.sub('', line.mend)}"
+
+
+def _text(entry: _Entry, width: int) -> str:
+    word, first = WORDS[entry.state], entry.lines[0]
+    names = [line.check for line in entry.lines]
+    if len(names) == 1:
+        said = f"{names[0]}: {first.detail}"
+    elif entry.state == "ok":
+        said = f"{len(names)} {_noun(names)}"
+    else:
+        said = f"{first.detail.rstrip('.')}; {len(names)} checks: {_joined(names)}"
+    return textwrap.fill(
+        said,
+        width,
+        initial_indent=f"{word:<{_INDENT}}",
+        subsequent_indent=" " * _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return names with what they begin with said once."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        start = next((start for start in _SHARED if name.startswith(start)), "")
+        groups.setdefault(start, []).append(name.removeprefix(start))
+    return "; ".join(f"{start}{', '.join(found)}" for start, found in groups.items())
+
+
+def _noun(names: Sequence[str]) -> str:
+    start = next(start for start in _SHARED if names[0].startswith(start))
+    return {
+        "API ": "APIs are enabled",
+        "permissions of ": "roles: all their permissions are held",
+        "policy ": "organization policies refuse nothing that the stack needs",
+    }[start]
