@@ -1,9 +1,11 @@
-# gemma-serving. `make setup`, `make demo`, `make test`, `make long`, `make nightly`, `make laws`, `make oracle`, `make check`, `make docs`, `make pictures`, `make clean`; see README.md.
+# gemma-serving. `make setup`, `make demo`, `make test`, `make long`, `make nightly`, `make kills`, `make oracle`, `make check`, `make docs`, `make pictures`, `make clean`; see README.md.
 SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 STAMP := .venv/.requirements-dev.txt
+# Each command here starts many interpreters: they keep what they compile, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test long nightly schedules laws kills oracle check docs pictures format lock clean
+.PHONY: setup demo test long nightly kills oracle check docs pictures format lock clean
 
 setup: $(STAMP)
 	@.venv/bin/python -m tools.engine
@@ -19,24 +21,22 @@ demo: setup
 	@.venv/bin/python -m scripts.demo
 
 # Tests of the engine wait most of their time, so that few cores take twice as many processes.
-test: setup
-	@.venv/bin/python -m pytest -n $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(2 * n, 8)))') --dist loadfile --no-loadscope-reorder
+WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(2 * n, 8)))')
+PYTEST = .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Every stack where each wait is as long as Google documents. `make test` has two of them.
+# Everything that a change can break, with one whole life of each target.
+test: setup
+	@$(PYTEST)
+
+# Kills, all stacks, the longest waits that Google documents, thousands of examples of each law. Hours with PROFILE=long.
+# `make long PART=2/4 PROFILE=part` is what continuous integration runs: one part, hundreds of examples.
+PROFILE ?= long
 long: setup
-	@.venv/bin/python -m pytest -m long
+	@$(PYTEST) --long --timeout 14400 --hypothesis-profile $(PROFILE) $(if $(PART),--part $(PART))
 
 # Every stack with the stand-in of the gcp plugin and with the real one, which the engine downloads: both have to send the same.
 nightly: setup
 	@.venv/bin/python -m tools.nightly
-
-# 2,000 random schedules of the provider on each API: kills, faults, late answers, changed settings, strangers.
-schedules: setup
-	@.venv/bin/python -m pytest -q tests/provider/test_schedules.py --hypothesis-profile long --timeout 3600
-
-# 20,000 drawn deployments and edited stacks: every remedy of the planner has to keep its promise. Half an hour on two cores.
-laws: setup
-	@.venv/bin/python -m pytest -q -n 2 tests/planning/test_remedies.py tests/planning/test_laws.py --hypothesis-profile long --timeout 7200
 
 # Kills at random moments, each of whose losses would be a leak: `make kills SEED=2 COUNT=1000`. About a minute for three kills.
 SEED ?= 1

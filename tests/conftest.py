@@ -1,7 +1,9 @@
 """Programs and components are declared against Pulumi's mocks; what they declare is recorded."""
 
 import asyncio
+import os
 import signal
+import sys
 from dataclasses import dataclass, field
 
 import pulumi
@@ -10,13 +12,28 @@ from hypothesis import settings
 
 from contracts.labels import Ownership
 
+pytest_plugins = ["pytester", "tests.suite"]
+
 # A property's example may take long on a busy machine; what it says does not depend on that.
 settings.register_profile("project", deadline=None)
+settings.register_profile("part", deadline=None)  # the long suite in continuous integration: one part a run, in minutes
 settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile("project")
 
 
 def pytest_configure():
+    """Prepare this process and what it starts."""
+    keep_compiled_modules()
+    take_interrupts()
+
+
+def keep_compiled_modules():
+    """Let Python keep what it compiles, whatever the environment says: the suite starts about a thousand interpreters, and each would compile the project."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
+def take_interrupts():
     """Let Ctrl-C reach what the tests start: a suite that a shell runs in the background would pass on that it is ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,7 @@
 """The real CLI on a local cloud: a copy of the project, a cloud of its own, and the environment that goes with it."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -8,12 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import requests
+
+from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
@@ -196,7 +200,7 @@ def copy_project(target):
         for path in ROOT.glob(pattern):
             shutil.copy2(path, target / path.name)
     for room in ROOMS:
-        shutil.copytree(ROOT / room, target / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / room, target / room)  # compiled modules too: their times and sizes still fit
     (target / ".venv").symlink_to(Path(sys.prefix))
 
 
@@ -218,17 +222,39 @@ def cloud_environment(folder):
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
+def workspace(request, tmp_path_factory):
     """One cloud for the tests of a module; they use different stacks or follow one another."""
-    with open_workspace(tmp_path_factory.mktemp("workspace")) as opened:
+    cold = getattr(request.module, "COLD_STARTS", False)
+    with open_workspace(tmp_path_factory.mktemp("workspace"), cold=cold) as opened:
         yield opened
 
 
+@functools.cache
+def warm_programs():
+    """Start the process that forks a program for each run of the engine, once a worker; returns it and its socket."""
+    socket = Path(tempfile.mkdtemp(prefix="warm-")) / "socket"
+    command = [sys.executable, "-m", "tests.engine.warm_programs", str(socket)]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process, socket
+
+
+def pytest_sessionfinish():
+    """Stop the process and wait for it, so that the CPU time of its forks is counted."""
+    if warm_programs.cache_info().currsize:
+        process, socket = warm_programs()
+        process.terminate()
+        process.wait(timeout=60)
+        process.stdout.close()
+        shutil.rmtree(socket.parent)
+
+
 @contextlib.contextmanager
-def open_workspace(folder, *options):
+def open_workspace(folder, *options, cold=False):
     """Copy the project and run a local cloud with the options beside it.
 
     Without `--scenario` it is the world `prepared`: APIs on and quota granted, so that not every test begins with a new project's steps.
+    Programs run in forks of one process that has imported their packages, unless `cold`: then the engine starts an interpreter for each, as a user's does.
     """
     if "--scenario" not in options:
         options = ("--scenario", "prepared", *options)
@@ -244,7 +270,8 @@ def open_workspace(folder, *options):
     try:
         hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
         base = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-        yield Workspace(folder, {**base, **cloud_environment(folder)})
+        warm = {} if cold else {WARM_PROGRAMS: str(warm_programs()[1])}
+        yield Workspace(folder, {**base, **warm, **cloud_environment(folder)})
     finally:
         cloud.send_signal(signal.SIGINT)
         try:

@@ -75,8 +75,11 @@ class Terminal:
 
     def _read(self):
         """Take over what was written; return whether there was anything."""
-        ready, _, _ = select.select([self._master], [], [], 0.2)
-        if not ready:
+        ready = (
+            select.poll()
+        )  # `select.select` knows no descriptor above 1,023, and a worker of the suite may have as many
+        ready.register(self._master)
+        if not ready.poll(200):
             return False
         try:
             found = os.read(self._master, 65536)

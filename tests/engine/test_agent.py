@@ -171,6 +171,7 @@ def test_a_stack_is_planned_deployed_checked_measured_and_kept_until_a_person_ty
     assert {("up", "begun"), ("up", "done"), ("teardown", "refused"), ("teardown", "done")} <= outcomes
 
 
+@pytest.mark.long
 def test_a_cancelled_up_leaves_what_ctrl_c_leaves_and_two_agents_are_kept_apart(ready):
     """The request waits for capacity: the second agent is told who holds the lock, and the next plan goes on with the same request."""
     zone = {"accelerator_types": ["v6e-1"], "flex_start": True}
@@ -221,6 +222,7 @@ def test_a_cancelled_up_leaves_what_ctrl_c_leaves_and_two_agents_are_kept_apart(
     assert ready.admin("requests?id=tpu.projects.locations.queuedResources.create")["requests"] == requests_made
 
 
+@pytest.mark.long
 def test_over_http_only_the_token_opens_the_same_server(ready):
     environment = {**ready.environment, "GEMMA_SERVING_AGENT_TOKEN": TOKEN, "GOOGLE_CLOUD_PROJECT": "local-project"}
     process = subprocess.Popen(
@@ -260,6 +262,7 @@ async def over_http(url):
             return tools, await client.call_tool("status", {}), refused
 
 
+@pytest.mark.long
 def test_a_server_whose_client_goes_away_ends_with_what_it_had_begun(ready):
     async def work(client):
         return (await client.call_tool("status", {})).is_error

@@ -6,7 +6,7 @@ from tests.evals.drivers import gullible, model, scripted
 from tests.evals.run import evaluate
 from tests.evals.tasks import STACK, TASKS, changes_made
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 BY_NAME = {task.name: task for task in TASKS}
 

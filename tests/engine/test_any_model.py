@@ -21,7 +21,7 @@ config:
     maxRunDuration: 4h
 """
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def test_a_model_of_its_config_is_planned_previewed_served_and_taken_down(workspace):

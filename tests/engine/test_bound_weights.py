@@ -7,7 +7,7 @@ import pytest
 STACK = "l4-qat"
 VARIABLE = "GEMMA_SERVING_WEIGHTS"
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def revision(workspace):

@@ -17,7 +17,7 @@ TARGETS = (
     "**:Image::image",
 )
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def image(workspace):

@@ -10,7 +10,7 @@ STACKS = ("l4-12b-qat", "tpu-v6e1")
 TOKEN_LIFE_S = 4
 CLIENT = Path(__file__).with_name("openai_client.py")
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ with open_access(endpoint=outputs.endpoint, auth=outputs.auth) as access:
 """
 
 pytestmark = pytest.mark.engine
+COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ BUCKET = "local-project-gemma-tpu-v6e1-models"
 FOLDER = "compile-cache/v6e-1/"
 LIMIT_S = 300
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

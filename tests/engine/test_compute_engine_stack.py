@@ -15,7 +15,7 @@ STACK = "tpu-v6e1"
 ALICE = "user:alice@example.com"
 ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a")
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def compute(workspace, method, path, **more):

@@ -135,6 +135,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("old", EDITS)
+@pytest.mark.long
 def test_the_engine_agrees_with_what_the_comment_says_of_the_capacity(workspace, deployed, tmp_path, old):
     new, op = EDITS[old]
     git(workspace, "checkout", "--quiet", deployed, "--", ".")

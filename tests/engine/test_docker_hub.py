@@ -22,7 +22,7 @@ TARGETS = tuple(
     )
 )
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def add_token(workspace, token):

@@ -1,6 +1,6 @@
 """Every stack comes up, stays free of drift and goes where each wait is as long as Google documents, and calls have to be repeated.
 
-`BUILT_IN["documented-worst"]` in localcloud/world/scenario.py has the figures. Two stacks are part of `make test`; `make long` runs the others.
+`BUILT_IN["documented-worst"]` in localcloud/world/scenario.py has the figures.
 """
 
 from pathlib import Path
@@ -12,11 +12,10 @@ from localcloud.world.scenario import BUILT_IN
 from tests.engine.conftest import open_workspace
 
 ROOT = Path(__file__).resolve().parents[2]
-ALWAYS = ("l4-qat", "tpu-v6e1")
 WORST = BUILT_IN["documented-worst"].model_dump(mode="json")
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +27,7 @@ def worst(tmp_path_factory):
         yield workspace
 
 
-@pytest.mark.parametrize(
-    "stack", [pytest.param(stack, marks=() if stack in ALWAYS else pytest.mark.long) for stack in STACKS]
-)
+@pytest.mark.parametrize("stack", STACKS)
 def test_a_stack_comes_up_stays_free_of_drift_and_goes(worst, stack):
     worst.put_scenario(WORST)  # its faults come for each stack
     wanted = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]

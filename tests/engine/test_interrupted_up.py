@@ -18,6 +18,7 @@ CREATION_S = 3
 """Real seconds that each resource of the network takes."""
 
 pytestmark = pytest.mark.engine
+COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
 
 def await_call(workspace, method):

@@ -9,6 +9,7 @@ from tests.kills.series import assert_kills_lose_nothing
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.long,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]

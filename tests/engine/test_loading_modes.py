@@ -14,7 +14,7 @@ BUCKET = f"local-project-gemma-{STACK}-models"
 ARCHIVES = "compile-cache/"
 LONG_S = 120
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ STACKS = sorted(
     {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")} - DRIVEN_ELSEWHERE
 )
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def settings(stack):

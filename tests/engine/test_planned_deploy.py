@@ -125,6 +125,7 @@ def test_settings_that_changed_after_the_plan_are_refused_and_nothing_is_deploye
     git(ready, "revert", "--no-edit", "HEAD")
 
 
+@pytest.mark.long
 def test_a_change_in_the_cloud_after_a_plan_with_refresh_is_named(ready):
     save(ready, RUN, "--refresh")
     path, found = service(ready)
@@ -140,6 +141,7 @@ def test_a_change_in_the_cloud_after_a_plan_with_refresh_is_named(ready):
     assert "::vllm`: the plan has no change; now it is update of ingress" in refused.err, refused.err
 
 
+@pytest.mark.long
 def test_an_interrupted_wait_goes_on_under_a_plan_that_shows_it(ready):
     zone = {"accelerator_types": ["v6e-1"], "flex_start": True}
     ready.change_scenario({"tpu": {"zones": {"us-east5-a": {**zone, "capacity": {"v6e-1": 0}}}}})

@@ -153,6 +153,7 @@ def foreign(workspace):
     return storage(workspace, "GET", f"b/{BUCKET}").json()
 
 
+@pytest.mark.long
 def test_what_belongs_to_others_is_named_and_never_taken(workspace, foreign):
     failed = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", RUN, expect=None)
     assert failed.code != 0
@@ -164,6 +165,7 @@ def test_what_belongs_to_others_is_named_and_never_taken(workspace, foreign):
     storage(workspace, "DELETE", f"b/{BUCKET}")
 
 
+@pytest.mark.long
 def test_a_service_that_was_being_made_is_taken_over(workspace, foreign):
     workspace.stage(RUN)
     kill_at(workspace, RUN, "run.projects.locations.services.create", lambda: has_ready_service(workspace))
@@ -172,6 +174,7 @@ def test_a_service_that_was_being_made_is_taken_over(workspace, foreign):
     assert_goes_on(workspace, RUN)
 
 
+@pytest.mark.long
 def test_a_state_that_was_cut_in_half_comes_back_whole(workspace, foreign):
     before = ids(workspace, RUN)
     lose(workspace, RUN, cut=True)
@@ -190,6 +193,7 @@ def members_of_the_bucket(workspace):
     return [member for binding in policy.get("bindings", []) for member in binding["members"]]
 
 
+@pytest.mark.long
 def test_an_account_that_somebody_deleted_gets_its_grants_again(workspace, foreign):
     """Every policy still names the deleted account, and Google refuses the new one of the same e-mail beside it."""
     base = workspace.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM"]

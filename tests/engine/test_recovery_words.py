@@ -12,7 +12,7 @@ STACK = "tpu-v6e1"
 ZONES = ("us-east5-a", "us-east5-b")
 WAITING = "us-east5-a WAITING (zone 1 of 2)"
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 class Up:

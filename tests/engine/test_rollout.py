@@ -180,7 +180,9 @@ def changed_back(stack):
     assert_no_drift(stack)
 
 
-@pytest.mark.parametrize("name", BAD_CHANGES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "a bad flag" else pytest.mark.long) for name in BAD_CHANGES]
+)
 def test_a_bad_change_never_serves_and_up_says_why(stack, changed_back, name):
     change, said = BAD_CHANGES[name]
     before, answers = shares(stack), {}
@@ -197,6 +199,7 @@ def test_a_bad_change_never_serves_and_up_says_why(stack, changed_back, name):
     assert answers["failed"] == []
 
 
+@pytest.mark.long
 def test_a_revision_that_becomes_slow_at_ten_percent_loses_its_requests_again(stack):
     before, answers = shares(stack), {}
     configure(stack, "cloudRun.rollout.maxSlowdown", 20)
@@ -215,6 +218,7 @@ def test_a_revision_that_becomes_slow_at_ten_percent_loses_its_requests_again(st
     assert_no_drift(stack)
 
 
+@pytest.mark.long
 def test_a_roll_out_that_was_killed_serves_and_goes_on(stack):
     (old,) = shares(stack)
     configure(stack, "cloudRun.rollout.maxSlowdown", 1000)
@@ -235,6 +239,7 @@ def test_a_roll_out_that_was_killed_serves_and_goes_on(stack):
     assert_no_drift(stack)
 
 
+@pytest.mark.long
 def test_one_command_goes_back_to_the_revision_before_and_only_good_ones_are_kept(stack):
     project = "v2/projects/local-project/locations/us-east4"
     revisions = stack.get("run", f"{project}/services/gemma-{STACK}/revisions")["revisions"]
@@ -252,6 +257,7 @@ def test_one_command_goes_back_to_the_revision_before_and_only_good_ones_are_kep
     assert f"Revision gemma-nothing does not exist; those that can serve are {', '.join(names)}." in unknown.err
 
 
+@pytest.mark.long
 def test_settings_say_who_gets_the_requests_and_nothing_else_moves_them(stack):
     """Go back by a setting: the program declares it, the command stands back, and a new template still gets no request."""
     path = stack.folder / "project" / f"Pulumi.{STACK}.yaml"

@@ -36,7 +36,7 @@ with open_stack_access(outputs) as access, open(sys.argv[2], "a", buffering=1) a
         time.sleep(0.1)
 """
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 class Client:

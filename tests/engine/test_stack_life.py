@@ -6,7 +6,7 @@ import pytest
 
 from tools import nightly, sent
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 STACK = "l4-12b-qat"
 
 

@@ -31,7 +31,7 @@ NEW_REPOSITORIES = tuple(
 REPOSITORIES = "gemma-serving-image-repositories"
 ROLLOUT = "gemma-serving-rollout"
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def imported(workspace, stack, folder=STATES):

@@ -166,7 +166,9 @@ def test_a_live_lock_is_refused_and_a_dead_one_ends_and_a_half_made_network_and_
     assert json.loads(cycle.state.read_text())["checkpoint"]["latest"].get("resources") in (None, [])
 
 
-@pytest.mark.parametrize("loss", ["deleted", "cut in half", "no engine"])
+@pytest.mark.parametrize(
+    "loss", ["deleted", *(pytest.param(loss, marks=pytest.mark.long) for loss in ("cut in half", "no engine"))]
+)
 def test_what_a_crash_left_is_found_without_the_state_and_without_the_engine(cycle, loss):
     cycle.kill(cycle.half_made())
     text = cycle.state.read_text()

@@ -18,6 +18,7 @@ STACK = "tpu-v6e4"
 CANARIES = (HF_CANARY, KEY_CANARY)
 
 pytestmark = pytest.mark.engine
+COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
 
 class ProcessWatch:

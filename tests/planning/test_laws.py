@@ -13,13 +13,16 @@ from planning.hardware import ACCELERATORS
 from planning.memory import memory_plan
 from planning.resolve import WEIGHTS_MODES, resolve
 from planning.units import align_to, ceil_div, from_gib, next_power_of_two, to_gib
+from tests.laws import examples
 
 MODELS = st.sampled_from(MODEL_IDS)
 PLACES = st.sampled_from(sorted(ACCELERATORS))
 LENGTHS = st.integers(min_value=64, max_value=131_072)
 UTILIZATIONS = st.floats(min_value=0.3, max_value=0.99)
 
-laws = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+laws = settings(
+    max_examples=examples(test=30, part=60, night=2000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def deployed(model: str, accelerator: str, **options: object) -> Deployment:
@@ -179,7 +182,10 @@ _RUN = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.law
+@settings(
+    max_examples=examples(test=60, part=300, night=2000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(
     model=MODELS,
     accelerator=PLACES,

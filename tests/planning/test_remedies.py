@@ -37,6 +37,7 @@ from stacks.loading import SettingsError, from_values
 from stacks.planned import to_deployment
 from stacks.settings import Settings
 from stacks.wording import StackWording, file_changes
+from tests.laws import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = {
@@ -178,8 +179,8 @@ def deployments(draw: st.DrawFn) -> Deployment:
     )
 
 
-EXAMPLES = 10_000 if settings.get_current_profile_name() == "long" else 300
-"""Of each of the two laws. `make laws` draws the 20,000."""
+EXAMPLES = examples(test=60, part=300, night=10_000)
+"""Of each of the two laws."""
 
 drawn = settings(
     max_examples=EXAMPLES,
@@ -203,6 +204,7 @@ def arguments_of(deployment: Deployment) -> list[str]:
     return shlex.split(CommandWording().change({path: value_at(deployment, path) for path in fields}))[1:]
 
 
+@pytest.mark.law
 @drawn
 @given(deployments())
 def test_every_remedy_of_a_drawn_deployment_keeps_its_promise(deployment: Deployment):
@@ -309,6 +311,7 @@ def load(values: Mapping[str, Any]) -> Settings:
     return from_values(values, project="my-project", origin="Pulumi.x.yaml")
 
 
+@pytest.mark.law
 @drawn
 @given(st.sampled_from(sorted(STACKS)), st.data())
 def test_every_remedy_of_an_edited_stack_loads_and_keeps_its_promise(name: str, data: st.DataObject):

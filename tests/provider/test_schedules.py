@@ -1,6 +1,6 @@
 """Random schedules: whatever happens in whichever order, one more `up` and `destroy` leave nothing of ours, and nothing of others was touched.
 
-`make test` runs 150 of them, `make schedules` 2,000.
+`EXAMPLES` says how many each suite draws.
 """
 
 import random
@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import pytest
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
 from hypothesis import HealthCheck, settings
 from hypothesis import given as given_by
 from hypothesis import strategies as st
 
+from tests.laws import examples
 from tests.provider.cloud import FakeTpu, Queued
 from tests.provider.compute_cloud import FakeCompute
 from tests.provider.harness import URN, Aborted, FakeEngine, wanted
 
 ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b")
-EXAMPLES = 2000 if settings.get_current_profile_name() == "long" else 150
+EXAMPLES = examples(test=40, part=150, night=2000)
 LATE_S = (0.0, 0.0, 0.0, 0.01, 0.06, 0.11)
 """When a commit becomes visible. The harness waits 0.05 s for a lost answer in an update, and 0.1 s in a deletion or a refresh."""
 
@@ -247,6 +249,7 @@ class World:
             self.engine.refresh()
 
 
+@pytest.mark.law
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given_by(
     scripts=st.fixed_dictionaries(dict.fromkeys(ZONES, SCRIPTS)),
@@ -288,6 +291,7 @@ RENEWALS = st.lists(
 )
 
 
+@pytest.mark.law
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given_by(
     later=st.fixed_dictionaries(dict.fromkeys(ZONES[:2], st.one_of(st.just(("ACTIVE",)), SCRIPTS))),
@@ -380,6 +384,7 @@ ON_EITHER_API = st.lists(
 )
 
 
+@pytest.mark.law
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given_by(
     scripts=st.fixed_dictionaries(dict.fromkeys(ZONES, SCRIPTS)),
@@ -400,8 +405,3 @@ def test_on_either_api_and_from_one_to_the_other_nothing_of_ours_is_left(
     for step in steps:
         world.play(step)
     require_an_end(world, api)
-
-
-def test_the_long_profile_runs_two_thousand_schedules():
-    assert settings.get_profile("long").max_examples == 2000
-    assert EXAMPLES in {150, 2000}

@@ -1,5 +1,6 @@
 """The documentation's generated parts are what the code says."""
 
+import functools
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,15 @@ from scripts.cli.command import run_command
 from scripts.errors import ScriptError
 
 ROOT = Path(__file__).parents[2]
+PAGES = {name: functools.cache(make) for name, make in docs.PAGES.items()}
+TABLES = tuple(functools.cache(source) for source in docs.TABLES)
+
+
+@pytest.fixture(autouse=True)
+def made_once(monkeypatch):
+    """Each generator runs once for all tests: they are about what becomes of its text."""
+    monkeypatch.setattr(docs, "PAGES", PAGES)
+    monkeypatch.setattr(docs, "TABLES", TABLES)
 
 
 @pytest.fixture

@@ -332,6 +332,7 @@ class TestRoomOnTheDisk:
         assert (tmp_path / "m/config.json").exists()
 
 
+@pytest.mark.long
 class TestTheAgentEnds:
     """The whole program, ended in the middle of a change."""
 

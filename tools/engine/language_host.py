@@ -6,16 +6,20 @@ that `runtime.options.virtualenv` names. It ends when the engine does.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import queue
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -27,6 +31,12 @@ from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2
 
 EXIT_AFTER_MESSAGE = 32
 """Exit code of the program's runner once it has shown the user what is wrong: the engine is then told to bail out quietly."""
+
+WARM_PROGRAMS = "GEMMA_SERVING_WARM_PROGRAMS"
+"""Path of a Unix socket: where a process listens that has imported the packages and forks for each run. Without it, each run starts an interpreter."""
+
+NUMBER = struct.Struct("!q")
+"""How lengths, process ids and exit codes are sent over that socket."""
 
 _MAX_MESSAGE_BYTES = 400 * 1024 * 1024
 _GRACE_S = 2.0
@@ -139,9 +149,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             "PULUMI_CONFIG": json.dumps(dict(request.config)),
             "PULUMI_CONFIG_SECRET_KEYS": json.dumps(list(request.configSecretKeys)),
         }
-        with self._child(command, environment, cwd=request.pwd, piped=False) as child:
-            context.add_callback(lambda: _stop(child))
-            code = child.wait()
+        code = self._run(command, environment, request.pwd, context)
         if code == 0:
             return language_pb2.RunResponse()
         if code == EXIT_AFTER_MESSAGE:
@@ -176,6 +184,17 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             children = list(self._children)
         for child in children:
             _stop(child)
+
+    def _run(self, command: list[str], environment: Mapping[str, str], cwd: str, context: grpc.ServicerContext) -> int:
+        """Run a program in an interpreter of its own, or in a fork of one that has the packages already."""
+        listening = os.environ.get(WARM_PROGRAMS)
+        if listening:
+            started = start_fork(listening, command[1:], {**os.environ, **environment}, cwd)
+            context.add_callback(started.terminate)
+            return started.wait()
+        with self._child(command, environment, cwd=cwd, piped=False) as child:
+            context.add_callback(lambda: _stop(child))
+            return child.wait()
 
     def _child(
         self, command: list[str], environment: Mapping[str, str], *, cwd: str | None, piped: bool
@@ -222,6 +241,50 @@ def _stop(child: "subprocess.Popen[bytes]") -> None:
             child.wait(timeout=_GRACE_S)
         except subprocess.TimeoutExpired:
             child.kill()
+
+
+@dataclass
+class Fork:
+    """A program that runs in a fork."""
+
+    pid: int
+    connection: socket.socket
+
+    def wait(self) -> int:
+        """Return the exit code; 1 if the process that forks is gone."""
+        with self.connection:
+            answer = read_exactly(self.connection, NUMBER.size)
+        return NUMBER.unpack(answer)[0] if answer else 1
+
+    def terminate(self) -> None:
+        """Ask the program to stop."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+
+
+def start_fork(path: str, arguments: Sequence[str], environment: Mapping[str, str], folder: str) -> Fork:
+    """Start a program in a fork; its standard output and error are ours. Raises OSError if nobody listens at `path`."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(path)
+    text = json.dumps({"arguments": list(arguments), "environment": dict(environment), "folder": folder}).encode()
+    socket.send_fds(connection, [NUMBER.pack(len(text))], [1, 2])
+    connection.sendall(text)
+    answer = read_exactly(connection, NUMBER.size)
+    if answer is None:
+        raise ConnectionResetError(f"No program was started by the process at {path}.")
+    return Fork(NUMBER.unpack(answer)[0], connection)
+
+
+def read_exactly(connection: socket.socket, count: int) -> bytes | None:
+    """Return the next `count` bytes of a stream; None if it ends before."""
+    parts: list[bytes] = []
+    while count > 0:
+        part = connection.recv(min(count, _MAX_MESSAGE_BYTES))
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
 
 
 def serve(engine_address: str, runner: Path) -> None:

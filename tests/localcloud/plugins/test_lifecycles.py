@@ -1,6 +1,8 @@
 """What becomes of resources: waits, failures, partial creations, deletions, previews."""
 
 import asyncio
+import copy
+import functools
 import json
 
 import grpc.aio
@@ -236,13 +238,20 @@ def test_a_protected_service_is_not_deleted():
     assert recorder.sent == []
 
 
-@pytest.mark.parametrize("name", sorted(declared()))
-def test_what_is_gone_already_is_deleted_successfully_and_read_as_gone(name):
+@functools.cache
+def everything():
+    """Every recorded resource, created once."""
+
     async def made():
         async with engine(Recorder(Replay("create.jsonl")), project="p1", region="us-east4") as attached:
             return await create_all(attached)
 
-    resource = run(made())[name]
+    return run(made())
+
+
+@pytest.mark.parametrize("name", sorted(declared()))
+def test_what_is_gone_already_is_deleted_successfully_and_read_as_gone(name):
+    resource = copy.deepcopy(everything()[name])
 
     def nothing_there(request):
         # Lists and policies of a project exist without anything in them.

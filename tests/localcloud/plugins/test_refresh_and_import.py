@@ -1,6 +1,7 @@
 """Read: a refresh shows what drifted and nothing else; an import finds the inputs that lead to what is there."""
 
 import copy
+import functools
 
 import grpc.aio
 import pytest
@@ -34,17 +35,28 @@ class Recorded:
         return status, body
 
 
-async def created(recorded):
-    async with engine(Recorder(recorded), project="p1", region="us-east4") as attached:
-        return await create_all(attached)
+@functools.cache
+def all_created():
+    """Every resource and the recorded cloud after its creation: created once, since each test begins there."""
+
+    async def made():
+        recorded = Recorded()
+        async with engine(Recorder(recorded), project="p1", region="us-east4") as attached:
+            return recorded, await create_all(attached)
+
+    return run(made())
+
+
+def created():
+    return copy.deepcopy(all_created())
 
 
 def read_again(edits=None, names=None):
     """Refresh the recorded resources after out-of-band edits; per resource what it was, what was read and what the diff then says."""
 
+    recorded, made = created()
+
     async def scenario():
-        recorded = Recorded()
-        made = await created(recorded)
         recorded.edits = edits or {}
         found = {}
         async with engine(Recorder(recorded), project="p1", region="us-east4") as attached:
@@ -143,9 +155,10 @@ IMPORTS = {
 
 @pytest.mark.parametrize("name", sorted(set(declared()) - {"object"}))
 def test_an_imported_resource_is_what_the_program_says(name):
+    recorded, made = created()
+
     async def scenario():
-        recorded = Recorded()
-        resource = (await created(recorded))[name]
+        resource = made[name]
 
         def answer(request):
             return {"payload": {"data": "aGZfY2FuYXJ5"}} if request.path.endswith(":access") else recorded(request)
@@ -164,9 +177,10 @@ def test_an_imported_resource_is_what_the_program_says(name):
 
 
 def test_an_imported_secret_is_secret():
+    recorded, made = created()
+
     async def scenario():
-        recorded = Recorded()
-        resource = (await created(recorded))["version"]
+        resource = made["version"]
 
         def answer(request):
             return {"payload": {"data": "aGZfY2FuYXJ5"}} if request.path.endswith(":access") else recorded(request)

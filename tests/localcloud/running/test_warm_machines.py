@@ -44,6 +44,7 @@ def run(act: Callable[[MeasuredMachine], Awaitable[None]], *, weights: str = "hu
     asyncio.run(inside())
 
 
+@pytest.mark.long
 def test_a_machine_keeps_what_it_has_and_a_new_one_gets_its_programs_from_the_archive():
     cold, kept, recompiled, crash, reboot, lost = steps = asyncio.run(measure())
     assert cold.charges_s["compile"] > 0
@@ -76,6 +77,7 @@ def assert_planned_nearly(steps: list[MeasuredStart]) -> None:
         assert 0.7 < step.charged_s / step.planned_s < 1.3, step
 
 
+@pytest.mark.long
 def test_weights_of_a_bucket_are_read_once_by_the_count_of_the_server():
     document = document_of("bucket", "bucket")
 

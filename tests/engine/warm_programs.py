@@ -1,0 +1,126 @@
+"""Run programs in forks of one process that has imported their packages once: tests start the same program hundreds of times.
+
+Only packages are imported beforehand, never the project's own modules: a fork reads those from the folder of its own project, as a new interpreter does. The
+language host sends each start over a Unix socket, with its standard streams, and gets the process id, then the exit code.
+"""
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from tools.engine.language_host import NUMBER, read_exactly
+
+PACKAGES = (
+    "pulumi",
+    "pulumi.runtime",
+    "pulumi.provider",
+    "pulumi_docker",
+    "pulumi_gcp.artifactregistry",
+    "pulumi_gcp.cloudrunv2",
+    "pulumi_gcp.compute",
+    "pulumi_gcp.organizations",
+    "pulumi_gcp.projects",
+    "pulumi_gcp.secretmanager",
+    "pulumi_gcp.serviceaccount",
+    "pulumi_gcp.storage",
+    "pydantic",
+    "requests",
+    "google.auth.transport.requests",
+)
+
+
+def serve(path: Path) -> None:
+    """Fork a program for each connection until SIGTERM or SIGINT; prints a line when it listens."""
+    for name in PACKAGES:
+        dir(importlib.import_module(name))  # an access loads the modules that their package loads late
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(64)
+        print("ready", flush=True)
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                if os.fork() == 0:
+                    listener.close()
+                    os._exit(_attend(connection))
+            _reap()
+
+
+def _leave(number: int, frame: object) -> None:
+    del number, frame
+    raise SystemExit(0)
+
+
+def _reap() -> None:
+    """Wait for the forks that are over, so that their CPU time counts as ours."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _attend(connection: socket.socket) -> int:
+    """Run one program in a fork of this fork and report how it ended."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    head, streams, _, _ = socket.recv_fds(connection, NUMBER.size, 2)
+    text = read_exactly(connection, NUMBER.unpack(head)[0])
+    if text is None:
+        return 1
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        _become(cast("dict[str, object]", json.loads(text)), streams)
+    for stream in streams:
+        os.close(stream)
+    connection.sendall(NUMBER.pack(child))
+    _, status = os.waitpid(child, 0)
+    with contextlib.suppress(OSError):
+        connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+    return 0
+
+
+def _become(order: Mapping[str, object], streams: Sequence[int]) -> None:
+    """Run the program as `python FILE ARGUMENTS` does, in its folder, with its environment and streams; never returns."""
+    code = 1
+    try:
+        os.dup2(streams[0], 1)
+        os.dup2(streams[1], 2)
+        os.environ.clear()
+        os.environ.update(cast("dict[str, str]", order["environment"]))
+        os.chdir(cast("str", order["folder"]))
+        arguments = cast("list[str]", order["arguments"])
+        sys.argv = arguments
+        sys.path[0] = str(Path(arguments[0]).parent)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        runpy.run_path(arguments[0], run_name="__main__")
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if isinstance(leaving.code, str):
+            print(leaving.code, file=sys.stderr)
+    except BaseException:  # noqa: BLE001  as an interpreter does: a traceback and exit code 1
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(BaseException):
+            threading._shutdown()
+
+            atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))
