@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
+from urllib.parse import quote
 
 import pulumi
 
@@ -102,7 +103,11 @@ class LateGrants:
             if not ours or found.get("latestReadyRevision"):
                 return False
             await call(
-                "run", f"{path}?etag={found.get('etag', '')}", project=self.project, limit_s=CALL_LIMIT_S, verb="DELETE"
+                "run",
+                f"{path}?etag={quote(str(found.get('etag', '')), safe='')}",
+                project=self.project,
+                limit_s=CALL_LIMIT_S,
+                verb="DELETE",
             )
             return await self._gone(path)
         except GoogleCallError as error:

@@ -115,8 +115,7 @@ def pytest_testnodedown(node):
 
 def pytest_terminal_summary(terminalreporter):
     """Print the files that took longest, and the whole cost."""
-    own_s = cpu_s()
-    spent_s = sum(_WORKERS) + own_s if _WORKERS else own_s
+    spent_s = max(cpu_s(), sum(_WORKERS))  # workers that have ended count among our children
     terminalreporter.section("cost")
     for name, wall_s in _WALL.most_common(SHOWN_FILES):
         terminalreporter.write_line(f"{wall_s:7.1f} s {_CPU[name]:7.1f} CPU s  {name}")

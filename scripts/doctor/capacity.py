@@ -74,7 +74,7 @@ def _instance_quota(checkup: Checkup, tpu: TpuSettings, needed: int) -> Sequence
     try:
         limits = {quota: quotas.read_limits(checkup.google, checkup.project, quota) for quota in usable}
     except GoogleListError as error:
-        return (checkup.refused("quota of chips", "serviceusage", quotas.VIEWER, error),)
+        return (checkup.refused("quota of chips", "serviceusage", quotas.VIEWER, error, about="compute"),)
     return [_in_region(checkup, needed, region, limits) for region in tpu.regions]
 
 
@@ -132,7 +132,9 @@ def _quota(checkup: Checkup, need: _Need) -> Sequence[Diagnosis]:
     try:
         limits = quotas.read_limits(checkup.google, checkup.project, need.quota)
     except GoogleListError as error:
-        line = checkup.refused(f"quota of {need.quota.unit}", "serviceusage", quotas.VIEWER, error)
+        line = checkup.refused(
+            f"quota of {need.quota.unit}", "serviceusage", quotas.VIEWER, error, about=need.quota.service
+        )
         return (line,)
     return [_in_place(checkup, need, place, limits) for place in need.places]
 

@@ -10,6 +10,8 @@ from stacks.settings import Settings
 
 State = Literal["ok", "missing", "cannot be told"]
 _NOT_ENABLED: Final = "SERVICE_DISABLED"
+_OFF_FOR_THE_PROJECT: Final = "is not enabled for consumer"
+"""Service Usage's words for the quotas of an API that is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +54,16 @@ class Checkup:
         """Return the command that grants the caller a role on the project."""
         return f"gcloud projects add-iam-policy-binding {self.project} --member={self.member} --role={role} --condition=None"
 
-    def refused(self, check: str, api: str, role: str, error: GoogleListError) -> Diagnosis:
-        """Return the line of a check whose call Google refused: the API is off, or the caller may not read it."""
+    def refused(self, check: str, api: str, role: str, error: GoogleListError, *, about: str = "") -> Diagnosis:
+        """Return the line of a check whose call Google refused: the API is off, or the caller may not read it.
+
+        `about` is the API whose quota was asked for, if that is another one than `api`, which answers.
+        """
         mend, detail = "", str(error)
         if error.reason == _NOT_ENABLED:
             mend, detail = self.enable(api), f"API {api} is off in project {self.project}"
+        elif about and _OFF_FOR_THE_PROJECT in detail:
+            mend, detail = self.enable(about), f"API {about} is off in project {self.project}"
         elif error.status == 403:  # noqa: PLR2004 - HTTP's own number
             mend = self.grant(role)
         return Diagnosis(check=check, state="cannot be told", detail=detail, mend=mend)

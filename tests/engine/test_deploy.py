@@ -154,7 +154,14 @@ def test_the_roles_of_the_preview_account_are_enough_to_look_and_not_to_change(w
     """The roles of docs/ci.md."""
     git(workspace, "checkout", "--quiet", deployed, "--", ".")
     account = grant(
-        workspace, "ci-preview", ("roles/viewer", "roles/iam.securityReviewer", "roles/storage.objectViewer")
+        workspace,
+        "ci-preview",
+        (
+            "roles/viewer",
+            "roles/iam.securityReviewer",
+            "roles/storage.objectViewer",
+            "roles/serviceusage.serviceUsageConsumer",
+        ),
     )
     token = post(workspace, "admin/tokens", {"email": account})["accessToken"]
     reader = {"GOOGLE_OAUTH_ACCESS_TOKEN": token, "GOOGLE_APPLICATION_CREDENTIALS": ""}

@@ -13,7 +13,12 @@ from tests.engine.conftest import LIMIT_S
 
 STACK = "tpu-v6e1"
 ALICE = "user:alice@example.com"
-LOG_IN = "import sys; from localcloud.running.shims.gcloud import log_in; log_in(*sys.argv[1:])"
+LOG_IN = """
+import sys
+from localcloud.running.shims.gcloud import log_in
+from localcloud.running.shims.gcloud_login import Login
+log_in(sys.argv[1], Login(account=sys.argv[2]))
+"""
 CREATION_S = 3
 """Real seconds that each resource of the network takes."""
 

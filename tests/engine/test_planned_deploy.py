@@ -56,7 +56,7 @@ def ready(workspace):
     git(workspace, "init", "--quiet")
     workspace.pulumi("stack", "init", RUN)
     workspace.pulumi("config", "set", "--secret", "hfToken", "--stack", RUN, stdin=HF_CANARY)
-    workspace.stage_nothing(RUN)
+    workspace.stage(RUN)
     workspace.wait_for_capacity(TPU)
     commit(workspace, "one")
     return workspace
@@ -96,7 +96,7 @@ def test_what_was_reviewed_is_deployed_although_a_file_is_edited_while_the_engin
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.01)
-    replaced(ready, f"Pulumi.{RUN}.yaml", "maxInstances: 2", "maxInstances: 3")
+    replaced(ready, f"Pulumi.{RUN}.yaml", "maxInstances: 1", "maxInstances: 3")
     replaced(ready, "stacks/cloud_run.py", "deletion_protection=run.deletion_protection", "deletion_protection=True")
     said, errors = process.communicate(timeout=LIMIT_S)
     git(ready, "checkout", "--quiet", "--", ".")
@@ -104,7 +104,7 @@ def test_what_was_reviewed_is_deployed_although_a_file_is_edited_while_the_engin
     assert json.loads(said)["plan"] == plan["id"]
     resources = json.loads(ready.state(RUN))["checkpoint"]["latest"]["resources"]
     (inputs,) = [resource["inputs"] for resource in resources if resource["type"] == SERVICE]
-    assert inputs["template"]["scaling"]["maxInstanceCount"] == 2
+    assert inputs["template"]["scaling"]["maxInstanceCount"] == 1
     assert not inputs["deletionProtection"]
     # What was deployed is what the checkout says: the run in a copy leaves no difference.
     assert save(ready, RUN)["steps"] == []

@@ -84,6 +84,7 @@ def test_the_workflow_runs_targets_of_the_makefile_and_may_only_read():
     kills = 'make kills SEED="$(date +%Y%m%d)" COUNT=1000'
     assert commands == {
         "kills": ["make setup", kills],
+        "long": ["make setup", 'make long PART="$PART"'],
         "real-plugin": ["make setup", "make nightly"],
         "images": [
             "sudo rm -rf /usr/local/lib/android /usr/share/dotnet /opt/ghc /opt/hostedtoolcache/CodeQL",

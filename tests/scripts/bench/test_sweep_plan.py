@@ -275,7 +275,7 @@ def test_no_measurement_reads_a_clock_that_can_be_set():
         ("checks_basic.py", "    start_s = time.time() - began_s if began_s is not None else 0.0"),
         (
             "failure.py",
-            "            facts = cloud_facts(google_api.connect(), self._found, stack=self._stack, now=datetime.now(UTC))",
+            "            facts = cloud_facts(api, self._found, stack=self._stack, now=datetime.now(UTC))",
         ),
         ("results.py", '        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),'),
     ]

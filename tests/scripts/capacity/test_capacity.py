@@ -189,13 +189,13 @@ def test_a_reservation_is_accepted_where_there_is_one(world):
 
 
 def test_regions_of_cloud_run_have_their_own_gates(world):
-    world.scenario(run=Run(gpu_quota_overrides={"us-east4/nvidia-l4": 1}))
+    world.scenario(run=Run(gpu_quota_overrides={"us-east4/nvidia-l4": 0}))
     found = world.places("L4")
     assert answers(found["europe-west1"]) == ("yes", "yes", "yes")
     assert answers(found["us-central1"]) == ("yes", "not known", "no")
     assert "by invitation" in found["us-central1"]["provisioning"]["detail"]
-    assert found["us-east4"]["quota"]["limit"] == 1
-    assert world.places("--stack", "l4-qat")["us-east4"]["quota"]["detail"] == "the quota is 1 GPUs, and 2 are needed"
+    assert found["us-east4"]["quota"]["limit"] == 0
+    assert world.places("--stack", "l4-qat")["us-east4"]["quota"]["detail"] == "the quota is 0 GPUs, and 1 are needed"
 
 
 def service(name, **template):

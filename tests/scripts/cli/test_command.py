@@ -19,8 +19,8 @@ from scripts.errors import CommandRefusedError, ScriptError
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
-    "agent", "bench", "capacity", "connect", "demo", "deploy", "docs", "doctor", "drift", "logs", "new", "plan", "preview", "recover", "rollout", "save_token",
-    "smoke", "stage_model", "status", "teardown",
+    "agent", "bench", "capacity", "connect", "demo", "deploy", "docs", "doctor", "drift", "logs", "new", "plan", "preview", "published", "recover", "rollout",
+    "save_token", "smoke", "stage_model", "status", "teardown",
 )  # fmt: skip
 
 
@@ -164,6 +164,7 @@ WITHOUT_ENGINE = [
     ("docs",),
     ("new", "mine", "--model", "E2B"),
     ("plan", "--stack", "l4-qat"),
+    ("published",),
 ]
 """Commands whose first work is something else."""
 ENGINE_THAT_WAITS = """

@@ -67,6 +67,12 @@ def test_what_could_not_be_read_is_an_issue_too(monkeypatch, answer, code):
     assert "could not be read" in issue_body([found], "")
 
 
+def test_the_engines_own_error_is_shown_although_it_is_part_of_its_json(monkeypatch):
+    said = {"diagnostics": [{"severity": "error", "message": "error reading the project: denied"}]}
+    engine_that(monkeypatch, json.dumps(said, indent=2), code=255)
+    assert drift_of("a").error == "error reading the project: denied"
+
+
 def test_a_long_list_becomes_a_table_that_fits():
     change = ResourceChange(op="update", type=CAPACITY, name="n" * 80, properties=("labels",))
     text = issue_body([StackDrift(stack="a", changes=(change,) * 2000)], "https://run")
