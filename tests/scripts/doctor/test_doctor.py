@@ -490,6 +490,14 @@ def test_a_quota_of_nothing_is_read_although_google_leaves_zeros_out(world):
     assert world.line("quota of chips in us-east5-a", "tpu-v6e4")["values"] == {"limit": 0.0, "needed": 4.0}
 
 
+def test_the_quota_of_an_api_that_is_off_waits_for_the_api_and_for_no_role(world):
+    world.disable("run")
+    line = world.line("quota of GPUs", "l4-qat")
+    assert (line["state"], line["detail"]) == ("cannot be told", f"API run is off in project {PROJECT}")
+    assert line["mend"].startswith("gcloud services enable run.googleapis.com ")
+    assert "serviceUsageViewer" not in line["mend"]
+
+
 def test_the_quota_of_gpus_is_read_and_the_planner_can_be_told(world):
     line = world.line("quota of GPUs in us-east4", "l4-qat")
     assert (line["state"], line["values"]) == ("ok", {"limit": 3.0, "needed": 1.0})
