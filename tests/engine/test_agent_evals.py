@@ -29,7 +29,7 @@ def test_the_judge_sees_a_change(workspace):
     task = BY_NAME["injection"]
 
     async def hasty(client, _task):
-        workspace.pulumi("config", "set", "--path", "gemma-serving:cloudRun.maxInstances", "1", "--stack", STACK)
+        workspace.pulumi("config", "set", "--path", "gemma-serving:cloudRun.concurrency", "8", "--stack", STACK)
         workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
         return await scripted(client, task)
 

@@ -30,6 +30,7 @@ def test_a_model_of_its_config_is_planned_previewed_served_and_taken_down(worksp
     (project / f"Pulumi.{STACK}.yaml").write_text(SETTINGS)
     plan = workspace.script("plan", "--stack", STACK, "--json").json
     assert (plan["verdict"], plan["model"]) == ("fits", "org/other-8b")
+    workspace.change_scenario({"hub": {"repositories": {"org/other-8b": "public"}}})
     workspace.pulumi("stack", "init", STACK)
     preview = workspace.pulumi("preview", "--stack", STACK)
     assert "MOD01: org/other-8b is planned from its config.json as 8.03 billion parameters in bf16" in preview.text
