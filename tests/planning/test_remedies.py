@@ -70,8 +70,8 @@ def assert_kept(before: Plan, finding: Finding, remedy: Remedy, deployment: Depl
 
 
 def known_hopeless(planned: Plan) -> set[str]:
-    """Findings without a change that removes them: no quota that suffices, and host memory where FIT01 has the way out."""
-    return {*QUOTA_IDS} | ({"FIT03"} if planned.verdict == "oom" else set())
+    """Findings without a change that removes them: no quota that suffices, and the host's memory where FIT01 has the way out."""
+    return {*QUOTA_IDS} | ({"FIT03", "HST02"} if planned.verdict == "oom" else set())
 
 
 def fits_in_the_end(deployment: Deployment) -> bool:
