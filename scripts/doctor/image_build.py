@@ -3,17 +3,17 @@
 import json
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from planning.overheads import IMAGE_ON_DISK_GIB
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+from scripts.doctor.programs import answer_of
+from scripts.pulumi.deployment import as_mapping
 from stacks.settings import Settings
 
-_ANSWER_LIMIT_S: Final = 20.0
 _GIB: Final = 2**30
 
 
@@ -37,28 +37,13 @@ def _docker() -> Sequence[Diagnosis]:
     if shutil.which("docker") is None:
         detail, mend = "not on PATH; `pulumi up` builds the image with it", "https://docs.docker.com/engine/install/"
         return (Diagnosis(check="Docker", state="missing", detail=detail, mend=mend),)
-    answer = _ask("version", "--format={{.Server.Version}}")
+    answer = answer_of("docker", "version", "--format={{.Server.Version}}")
     if answer is None:
         return (Diagnosis(check="Docker", state="cannot be told", detail="`docker version` did not answer"),)
     if answer.returncode != 0:
         detail = f"its daemon does not answer: {answer.stderr.strip() or 'no reason given'}"
         return (Diagnosis(check="Docker", state="missing", detail=detail, mend="sudo systemctl start docker"),)
     return (Diagnosis(check="Docker", state="ok", detail=f"version {answer.stdout.strip()}"),)
-
-
-def _ask(*words: str) -> subprocess.CompletedProcess[str] | None:
-    """Return how a docker command ended; None if it did not answer."""
-    try:
-        return subprocess.run(
-            ["docker", *words],
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def _login(host: str) -> Sequence[Diagnosis]:
@@ -73,11 +58,11 @@ def _login(host: str) -> Sequence[Diagnosis]:
     except (OSError, ValueError) as error:
         detail = f"{path} cannot be read: {error}"
         return (Diagnosis(check=check, state="cannot be told", detail=detail, mend=login),)
-    config = _mapping(found)
-    helper = _mapping(config.get("credHelpers")).get(host)
+    config = as_mapping(found)
+    helper = as_mapping(config.get("credHelpers")).get(host)
     if helper is not None:
         return (_helper(host, f"docker-credential-{helper}"),)
-    if {host, f"https://{host}"} & set(_mapping(config.get("auths"))):
+    if {host, f"https://{host}"} & set(as_mapping(config.get("auths"))):
         return (Diagnosis(check=check, state="ok", detail=f"{path} has a login for {host}"),)
     store = config.get("credsStore")
     if store:
@@ -95,15 +80,11 @@ def _helper(host: str, program: str) -> Diagnosis:
     return Diagnosis(check="registry login", state="missing", detail=detail, mend=mend)
 
 
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
-
-
 def _room() -> Sequence[Diagnosis]:
     """Return whether the disk of Docker's images has room for the base and its layers. Layers that are there already need none."""
     check = "disk for the image"
     least, enough = IMAGE_ON_DISK_GIB
-    answer = _ask("info", "--format={{.DockerRootDir}}")
+    answer = answer_of("docker", "info", "--format={{.DockerRootDir}}")
     root = (
         Path(answer.stdout.strip()) if answer is not None and answer.returncode == 0 and answer.stdout.strip() else None
     )

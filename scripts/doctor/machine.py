@@ -4,17 +4,16 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from scripts.doctor import image_build
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+from scripts.doctor.programs import answer_of
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
 
-_ANSWER_LIMIT_S: Final = 20.0
 _PASSPHRASE: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 
 
@@ -44,7 +43,7 @@ def _gcloud_login(purpose: str) -> Sequence[Diagnosis]:
     path = shutil.which("gcloud")
     if path is None:
         return ()
-    answer = _said(path, "auth", "print-access-token")
+    answer = answer_of(path, "auth", "print-access-token")
     if answer is None:
         detail = "`gcloud auth print-access-token` did not answer"
         return (Diagnosis(check="gcloud login", state="cannot be told", detail=detail),)
@@ -52,24 +51,9 @@ def _gcloud_login(purpose: str) -> Sequence[Diagnosis]:
         reason = next((line for line in answer.stderr.splitlines() if line.startswith("ERROR")), "no reason given")
         detail = f"gcloud has no login that works, and {purpose} needs one ({reason.removeprefix('ERROR: ')})"
         return (Diagnosis(check="gcloud login", state="missing", detail=detail, mend="gcloud auth login"),)
-    account = _said(path, "config", "get", "account")
+    account = answer_of(path, "config", "get", "account")
     name = account.stdout.strip() if account is not None and account.returncode == 0 else ""
     return (Diagnosis(check="gcloud login", state="ok", detail=name or "a token was given"),)
-
-
-def _said(path: str, *words: str) -> subprocess.CompletedProcess[str] | None:
-    """Return what a gcloud command ended with; None if it did not end in time."""
-    try:
-        return subprocess.run(
-            [path, *words],
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def _gcloud(checkup: Checkup, purpose: str) -> Sequence[Diagnosis]:
@@ -93,7 +77,7 @@ def _gcloud(checkup: Checkup, purpose: str) -> Sequence[Diagnosis]:
 
 def _components(path: str) -> dict[str, str] | None:
     """Return gcloud's components with their versions; None if it does not say."""
-    answer = _said(path, "version", "--format=json")
+    answer = answer_of(path, "version", "--format=json")
     try:
         return json.loads(answer.stdout) if answer is not None and answer.returncode == 0 else None
     except ValueError:

@@ -1,9 +1,8 @@
 """Ask the engine what changed in the cloud since the last deployment. Nothing is changed, not even the state."""
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -13,8 +12,7 @@ from scripts.preview.markdown import code, fenced, row
 from scripts.preview.plans import stacks_in
 from scripts.preview.report import EnginePreview, ResourceChange, from_engine
 from scripts.pulumi import engine
-from scripts.pulumi.deployment import as_mapping
-from scripts.pulumi.previewed import preview_errors
+from scripts.pulumi.previewed import parse_preview, preview_errors
 from stacks.masking import masked
 
 MARKER: Final = "<!-- gemma-serving: drift -->"
@@ -88,15 +86,6 @@ def _line(change: ResourceChange) -> str:
     return f"- {code(change.name)} ({code(change.type)}) is {_WORDS.get(change.op, change.op)}{what}"
 
 
-def _error(answer: "subprocess.CompletedProcess[str]") -> str:
-    """Return why the engine failed: with `--json` its errors are part of what it prints."""
-    try:
-        said = preview_errors(as_mapping(cast("object", json.loads(answer.stdout))))
-    except ValueError:
-        said = ()
-    return next(iter(said), "") or engine.error_of(answer)
-
-
 def _refreshed(stack: str) -> tuple[ResourceChange, ...]:
     answer = engine.run("refresh", "--preview-only", "--json", "--stack", stack, limit_s=_LIMIT_S)
     try:
@@ -104,5 +93,6 @@ def _refreshed(stack: str) -> tuple[ResourceChange, ...]:
     except ValidationError:
         parsed = None
     if answer.returncode != 0 or parsed is None:
-        raise ScriptError(_error(answer))
+        said = preview_errors(parse_preview(answer.stdout))  # with `--json` the errors are part of it
+        raise ScriptError(next(iter(said), "") or engine.error_of(answer))
     return from_engine(parsed)[0]

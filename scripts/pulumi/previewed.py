@@ -36,10 +36,7 @@ def previewed(stack: str, *options: str) -> Mapping[str, object]:
     Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
     """
     answer = engine.run("preview", "--json", *options, "--stack", stack, limit_s=PREVIEW_LIMIT_S)
-    try:
-        parsed = as_mapping(cast("object", json.loads(answer.stdout)))
-    except ValueError:
-        parsed = as_mapping(None)
+    parsed = parse_preview(answer.stdout)
     if answer.returncode != 0 or not parsed:
         error = next(iter(preview_errors(parsed)), "") or engine.first_error(answer.stderr, answer.returncode)
         if is_passphrase_error(error):
@@ -53,6 +50,14 @@ def to_create(preview: Mapping[str, object]) -> Mapping[str, ResourceState]:
     steps = [as_mapping(step) for step in as_sequence(preview.get("steps"))]
     states = [ResourceState(as_mapping(step.get("newState"))) for step in steps if step.get("op") == "create"]
     return {state.urn: state for state in states if state.urn}
+
+
+def parse_preview(text: str) -> Mapping[str, object]:
+    """Return what the engine printed with `--json`; empty if that is no JSON object."""
+    try:
+        return as_mapping(cast("object", json.loads(text)))
+    except ValueError:
+        return {}
 
 
 def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
