@@ -162,12 +162,16 @@ def _require_expendable(desired: DesiredState, found: QueuedResourceInfo, zones:
         )
 
 
-async def remove_elsewhere(operation: ResourceOperation, zones: Iterable[str]) -> None:
-    """Delete queued resources of ours in these zones, other than the one in `operation.record`: answers that came too late."""
+async def remove_elsewhere(operation: ResourceOperation, zones: Iterable[str], *, everywhere: bool = False) -> None:
+    """Delete queued resources of ours in these zones, other than the one in `operation.record`: answers that came too late.
+
+    With `everywhere`, also in every zone that the API lists: a replacement that was killed left no zone in the state.
+    """
     kept = operation.record
-    others = [zone for zone in zones if kept is None or zone != kept.zone]
     try:
-        for found in await _ours_in(operation, others):
+        for found in await find_all(operation, zones, everywhere=everywhere):
+            if kept is not None and found.zone == kept.zone:
+                continue
             operation.record = ResourceRecord(zone=found.zone, name=found.name)
             await remove(operation)
     finally:

@@ -111,7 +111,7 @@ def _keys(values: Mapping[str, Any], name: str) -> list[str]:
 
 
 async def delete(operation: ResourceOperation, resource_id: str, state: Mapping[str, Any]) -> None:
-    """Delete what the state names, in every zone that was ever asked. What does not exist counts as deleted."""
+    """Delete what the state names, and what is ours under its id in any zone. What does not exist counts as deleted."""
     record = ResourceRecord.of_state(state)
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
@@ -122,7 +122,8 @@ async def delete(operation: ResourceOperation, resource_id: str, state: Mapping[
     lost = record is not None and record.state == UNOBSERVED
     await capacity.delete(operation, name, created, late_s=operation.pacing.late_s if lost else 0.0)
     if record is not None:
-        await capacity.remove_elsewhere(operation, {**operation.tried, **dict.fromkeys(operation.desired.zones)})
+        known = {**operation.tried, **dict.fromkeys(operation.desired.zones)}
+        await capacity.remove_elsewhere(operation, known, everywhere=True)
         await renewal.remove_other(operation, state)
 
 

@@ -256,15 +256,19 @@ class World:
     strangers=st.sets(st.sampled_from(ZONES), max_size=2),
     refused=st.sets(st.sampled_from(ZONES), max_size=1),
     steps=STEPS,
+    last=st.sampled_from(["up", "destroy"]),
 )
 def test_one_more_up_and_destroy_leave_nothing_of_ours_and_everything_of_others(
-    scripts: dict[str, tuple[str, ...]], strangers: set[str], refused: set[str], steps: list[dict[str, Any]]
+    scripts: dict[str, tuple[str, ...]], strangers: set[str], refused: set[str], steps: list[dict[str, Any]], last: str
 ):
     random.seed(0)
     world = World(scripts, strangers, refused)
     for step in steps:
         world.play(step)
-    require_an_end(world)
+    if last == "destroy" and world.engine.state is not None:
+        require_destroyed(world)
+    else:
+        require_an_end(world)
 
 
 RENEWALS = st.lists(
@@ -313,9 +317,8 @@ def test_no_end_of_a_renewal_leaves_more_than_one_that_serves(
     require_an_end(world)
 
 
-def require_an_end(world: World, api: str = "cloud-tpu") -> None:
-    """One more `up` has one queued resource, and `destroy` none; what is of others is as it was."""
-    engine = world.engine
+def calm(world: World) -> None:
+    """Let the clouds do from here on what they are asked for."""
     world.settle()
     for cloud in world.clouds:
         cloud.hidden_s = 0
@@ -325,6 +328,20 @@ def require_an_end(world: World, api: str = "cloud-tpu") -> None:
             if queued.state != "DELETING":
                 queued.steps.append(cloud.serving)
     world.compute.rivals = {}
+
+
+def require_destroyed(world: World) -> None:
+    """One `destroy`, without an `up` before it, leaves none of ours, whatever the state names; what is of others is as it was."""
+    calm(world)
+    world.engine.destroy()
+    assert world.ours() == [], "nothing is left"
+    assert world.others() == world.strangers
+
+
+def require_an_end(world: World, api: str = "cloud-tpu") -> None:
+    """One more `up` has one queued resource, and `destroy` none; what is of others is as it was."""
+    engine = world.engine
+    calm(world)
     last = wish_of({"zones": ["us-east5-a"], "allowReplaceActive": True, "api": world.known_api(api)})
     # It was ACTIVE and is gone, and the message says to refresh; or an answer came late, and what came then had failed.
     for _ in range(2):
@@ -405,3 +422,18 @@ def test_on_either_api_and_from_one_to_the_other_nothing_of_ours_is_left(
     for step in steps:
         world.play(step)
     require_an_end(world, api)
+
+
+@pytest.mark.parametrize("api", ["cloud-tpu", "compute-engine"])
+def test_what_a_killed_replacement_left_in_a_zone_that_no_state_names_goes_with_the_next_deletion(api: str):
+    world = World({"us-east5-b": ("CREATING", "WAITING_FOR_RESOURCES")}, set(), set())
+    for zone, end in (("us-east5-b", None), ("us-east5-a", ("kill after", 0))):
+        wish = {"api": "cloud-tpu", "zones": [zone], "waitFor": "active"}
+        world.play({"do": "up", "wish": wish, "faults": [], "end": end, "late_s": 0.0, "hours": 0.0})
+    assert [name.split("/")[3] for name in world.ours()] == ["us-east5-a"], "made, and in no state"
+    assert world.engine.state is not None
+    assert world.engine.state.outputs["zone"] == "us-east5-b"
+    if api == "cloud-tpu":
+        require_destroyed(world)
+    else:
+        require_an_end(world, api)
