@@ -10,11 +10,16 @@ unexport PYTHONDONTWRITEBYTECODE
 setup: $(STAMP)
 	@.venv/bin/python -m tools.engine
 
-$(STAMP): requirements.txt requirements-dev.txt
+# uv installs the packages of the lock in a seventh of pip's time. It does not read pip's settings, so that pip is tried where it fails.
+$(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11, 3.12 or 3.13 with venv was found; install one, or name it: make setup PYTHON=/path/to/python3"; exit 1; }
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	@echo "setup: installing the pinned packages into .venv (about two minutes the first time)"
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@echo "setup: fetching the installer of the packages (uv) into .venv"
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/installer.txt || true
+	@echo "setup: installing $$(grep -c '==' requirements-dev.txt) pinned packages into .venv (about 20 seconds the first time)"
+	@.venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --compile-bytecode -r requirements-dev.txt || { \
+		echo "setup: uv did not install them; trying pip, which reads its own settings of index and proxy (about two minutes)"; \
+		.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt; }
 	@cp requirements-dev.txt $@
 
 demo: setup
@@ -75,7 +80,7 @@ lock:
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements-dev.in -o requirements-dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt provider/pyproject.toml -o provider/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override tools/oracle/overrides.txt tools/oracle/requirements.in -o tools/oracle/requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/oracle/installer.in -o tools/oracle/installer.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/installer.in -o tools/installer.txt
 
 clean:
 	rm -rf .venv .localcloud .work .oracle .pytest_cache .ruff_cache .hypothesis build

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tools.engine import model, release, setup
+from tools.engine import build, model, release, setup
 from tools.engine.__main__ import main
 from tools.engine.model import LANGUAGE_EXEC, LANGUAGE_HOST, VERSION, EngineError, Source
 
@@ -135,6 +135,20 @@ def test_a_build_that_does_not_compile_leaves_nothing_and_shows_the_compilers_wo
     assert not (model.cache_root() / VERSION / "build").exists()
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "fetching modules, 0 fetched"),
+        (["go: downloading a v1", "go: downloading b v2"], "fetching modules, 2 fetched"),
+        (["go: downloading a v1", "errors", "internal/abi"], f"compiling, 2 of about {build._PACKAGES} packages"),
+    ],
+)
+def test_a_build_says_how_far_it_is(tmp_path, lines, said):
+    log = tmp_path / "build.log"
+    log.write_text("".join(f"{line}\n" for line in lines))
+    assert build._progress(log) == said
+
+
 def test_a_result_that_says_another_version_is_removed(bare, monkeypatch):
     def wrong(folder):
         executable(folder / LANGUAGE_EXEC, "exit 0")
@@ -144,6 +158,14 @@ def test_a_result_that_says_another_version_is_removed(bare, monkeypatch):
     with pytest.raises(EngineError, match="does not say that it is"):
         setup.ensure([Source.BUILD])
     assert not (model.cache_root() / VERSION / "build").exists()
+
+
+def test_set_up_says_which_engine_it_took(bare, capsys):
+    taken = complete(bare / "bin")
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert "Pulumi 3.300.0, found on PATH" in said
+    assert str(taken) in said
 
 
 def test_the_json_report_is_one_object(bare, capsys):

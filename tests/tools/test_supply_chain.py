@@ -10,8 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKED = sorted(
     [*ROOT.glob("requirements*.txt"), *(ROOT / name / "requirements.txt" for name in ("localcloud", "provider"))]
 )
-APART = [ROOT / "tools" / "oracle" / name for name in ("installer.txt", "requirements.txt")]
-"""Locks of the oracle's environment, which shares nothing with the project's."""
+APART = [ROOT / "tools" / "installer.txt", ROOT / "tools" / "oracle" / "requirements.txt"]
+"""Locks of the installer, and of the oracle's environment, which share nothing with the project's."""
+OVERRIDES = ROOT / "tools" / "oracle" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -51,12 +52,12 @@ def test_every_pin_has_hashes_and_no_file_names_a_registry(path):
 
 
 @pytest.mark.parametrize("path", APART, ids=lambda path: path.name)
-def test_the_locks_of_the_oracle_have_hashes_and_name_no_registry(path):
+def test_the_locks_apart_have_hashes_and_name_no_registry(path):
     found = hashes(path)
     assert [pin for pin, known in found.items() if not known] == []
     asked = path.with_suffix(".in").read_text().split()
     assert set(asked) <= set(found)
-    for pinned in re.findall(r"^[\w.-]+==\S+$", (path.parent / "overrides.txt").read_text(), re.MULTILINE):
+    for pinned in re.findall(r"^[\w.-]+==\S+$", OVERRIDES.read_text(), re.MULTILINE):
         assert pinned in hashes(APART[1])
 
 

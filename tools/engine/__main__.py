@@ -8,6 +8,13 @@ import time
 from tools.engine.model import EngineError, Source
 from tools.engine.setup import ensure, link
 
+_TAKEN = {
+    Source.PATH: "found on PATH",
+    Source.RELEASE: "the official release",
+    Source.BUILD: "built from source",
+}
+"""Which of the ways gave the engine, for a person."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run set-up; exit code 0 done, 1 no engine, 130 interrupted."""
@@ -44,7 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(facts))
     else:
         done = "ready" if changed else "nothing to do"
-        print(f"engine: {done}: Pulumi {engine.version} from {engine.source.value}, with {host} ({elapsed_s:.1f} s)")
+        print(f"engine: {done}: Pulumi {engine.version}, {_TAKEN[engine.source]}, with {host} ({elapsed_s:.1f} s)")
+        if changed:
+            print(f"engine: .venv/bin/pulumi starts {engine.executable}")
     return 0
 
 

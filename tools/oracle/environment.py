@@ -85,7 +85,7 @@ def prepare(home: OracleHome, say: OracleSay) -> bool:
 def fingerprint() -> str:
     """Return a text that changes when the environment or the model has to be made anew."""
     digest = hashlib.sha256(sys.version.encode())
-    for file in (HERE / "requirements.txt", HERE / "installer.txt", HERE / "checkpoint.py"):
+    for file in (HERE / "requirements.txt", HERE.parent / "installer.txt", HERE / "checkpoint.py"):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -119,7 +119,7 @@ def _install(home: OracleHome, say: OracleSay) -> None:
         "install.log",
         [
             *(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-            *("--require-hashes", "-r", str(HERE / "installer.txt")),
+            *("--require-hashes", "-r", str(HERE.parent / "installer.txt")),
         ],
     )
     # The cache lies beside the environment, so that files are linked and not copied.
