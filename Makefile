@@ -29,9 +29,10 @@ demo: setup
 WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(2 * n, 8)))')
 PYTEST = .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Everything that a change can break, with one whole life of each target.
+# Everything that a change can break, with one whole life of each target. TESTS=tests/planning runs less; tools.suites says what a change needs.
+TESTS ?=
 test: setup
-	@$(PYTEST)
+	@$(PYTEST) $(TESTS)
 
 # Kills, all stacks, the longest waits that Google documents, thousands of examples of each law. Hours with PROFILE=long.
 # `make long PART=2/4 PROFILE=part` is what continuous integration runs: one part, hundreds of examples.
