@@ -17,7 +17,17 @@ BELOW: Final = {
     "tools": (),
     "components": ("planning", "contracts", "vm_agent"),
     "stacks": ("components", "planning", "contracts", "vm_agent"),
-    "scripts": ("stacks", "components", "planning", "contracts", "vm_agent", "provider", "localcloud", "tools", "benchmarks"),
+    "scripts": (
+        "stacks",
+        "components",
+        "planning",
+        "contracts",
+        "vm_agent",
+        "provider",
+        "localcloud",
+        "tools",
+        "benchmarks",
+    ),
     "benchmarks": ("scripts", "stacks", "components", "planning", "contracts", "vm_agent", "provider", "localcloud"),
 }
 """What each room needs: what it imports, starts, or reads as text."""
