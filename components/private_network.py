@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pulumi
-import pulumi_gcp as gcp
 
+from components.compute_resource import ComputeResource
 from contracts.labels import Ownership
 
 IAP_RANGE = "35.235.240.0/20"
@@ -58,13 +58,16 @@ class PrivateNetwork(pulumi.ComponentResource):
     def __init__(self, name: str, args: PrivateNetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gemma-serving:index:PrivateNetwork", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
-        network = gcp.compute.Network(
+        network = ComputeResource(
+            "network:Network",
             name,
-            name=args.name,
-            project=args.project,
-            auto_create_subnetworks=False,
-            description=args.ownership.description,
-            opts=child,
+            {
+                "name": args.name,
+                "project": args.project,
+                "autoCreateSubnetworks": False,
+                "description": args.ownership.description,
+            },
+            child,
         )
         self.network = network.id
         self.subnetwork_name = args.name
@@ -77,61 +80,51 @@ class PrivateNetwork(pulumi.ComponentResource):
 
     @staticmethod
     def _subnet(
-        name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, region: str, child: pulumi.ResourceOptions
+        name: str, args: PrivateNetworkArgs, network: ComputeResource, region: str, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
-        return gcp.compute.Subnetwork(
-            f"{name}-{region}",
-            name=args.name,
-            project=args.project,
-            region=region,
-            network=network.id,
-            ip_cidr_range=subnet_range(region),
+        properties = {
+            "name": args.name,
+            "project": args.project,
+            "region": region,
+            "network": network.id,
+            "ipCidrRange": subnet_range(region),
             # Without it a machine without an external address can pull neither image nor weights.
-            private_ip_google_access=True,
-            description=args.ownership.description,
-            # Earlier releases gave 10.64.N.0/24 to the region at position N. A subnet keeps its range: another would replace it.
-            opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["ipCidrRange"])),
-        )
+            "privateIpGoogleAccess": True,
+            "description": args.ownership.description,
+        }
+        # Earlier releases gave 10.64.N.0/24 to the region at position N. A subnet keeps its range: another would replace it.
+        keeps_range = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["ipCidrRange"]))
+        return ComputeResource("subnetwork:Subnetwork", f"{name}-{region}", properties, keeps_range)
 
     @staticmethod
     def _tunnel_rule(
-        name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, child: pulumi.ResourceOptions
+        name: str, args: PrivateNetworkArgs, network: ComputeResource, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
-        return gcp.compute.Firewall(
-            f"{name}-iap",
-            name=f"{args.name}-iap",
-            project=args.project,
-            network=network.id,
-            direction="INGRESS",
-            priority=1000,
+        properties = {
+            "name": f"{args.name}-iap",
+            "project": args.project,
+            "network": network.id,
+            "direction": "INGRESS",
+            "priority": 1000,
             # SSH only: the tunnel ends at the machine's loopback address, where the server listens.
-            allows=[gcp.compute.FirewallAllowArgs(protocol="tcp", ports=[SSH_PORT])],
-            source_ranges=[IAP_RANGE],
-            target_tags=[args.target_tag],
-            description=args.ownership.description,
-            opts=child,
-        )
+            "allows": [{"protocol": "tcp", "ports": [SSH_PORT]}],
+            "sourceRanges": [IAP_RANGE],
+            "targetTags": [args.target_tag],
+            "description": args.ownership.description,
+        }
+        return ComputeResource("firewall:Firewall", f"{name}-iap", properties, child)
 
     @staticmethod
     def _nat(
-        name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, region: str, child: pulumi.ResourceOptions
+        name: str, args: PrivateNetworkArgs, network: ComputeResource, region: str, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
-        router = gcp.compute.Router(
-            f"{name}-{region}",
-            name=args.name,
-            project=args.project,
-            region=region,
-            network=network.id,
-            description=args.ownership.description,
-            opts=child,
-        )
-        return gcp.compute.RouterNat(
-            f"{name}-{region}",
-            name=args.name,
-            project=args.project,
-            region=region,
-            router=router.name,
-            nat_ip_allocate_option="AUTO_ONLY",
-            source_subnetwork_ip_ranges_to_nat="ALL_SUBNETWORKS_ALL_IP_RANGES",
-            opts=child,
-        )
+        where = {"name": args.name, "project": args.project, "region": region}
+        described = {"network": network.id, "description": args.ownership.description}
+        router = ComputeResource("router:Router", f"{name}-{region}", {**where, **described}, child)
+        properties = {
+            **where,
+            "router": router.name,
+            "natIpAllocateOption": "AUTO_ONLY",
+            "sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES",
+        }
+        return ComputeResource("routerNat:RouterNat", f"{name}-{region}", properties, child)

@@ -1,9 +1,11 @@
 """The small components: identity, token, bucket, network, image."""
 
 import ipaddress
+import re
 from dataclasses import replace
 
 import pulumi
+import pulumi_gcp as gcp
 import pytest
 
 from components.errors import ComponentError
@@ -266,3 +268,19 @@ def test_what_has_no_labels_says_whose_it_is_in_its_description(declare, ownersh
     recorder, _ = declare(lambda: PrivateNetwork("network", network_args(ownership, internet_egress=True)).network)
     for resource in recorder.all(f"gcp:compute/{kind}"):
         assert resource.inputs["description"] == ownership.description
+
+
+def test_a_thin_compute_resource_sends_what_the_generated_class_sends(declare, ownership):
+    """The generated class refuses a property that it does not have, and translates the names back."""
+    thin, _ = declare(lambda: PrivateNetwork("network", network_args(ownership, internet_egress=True)).network)
+    sent = {(each.type, each.name): each.inputs for each in thin.all("gcp:compute/")}
+
+    def generated():
+        for (type_, name), inputs in sent.items():
+            properties = {re.sub("([A-Z])", r"_\1", key).lower(): value for key, value in inputs.items()}
+            getattr(gcp.compute, type_.rpartition(":")[2])(name, **properties)
+
+    recorder, _ = declare(generated)
+    assert {(each.type, each.name): each.inputs for each in recorder.all("gcp:compute/")} == sent
+    kinds = {type_.rpartition(":")[2] for type_, _ in sent}
+    assert kinds == {"Network", "Subnetwork", "Firewall", "Router", "RouterNat"}
