@@ -51,8 +51,8 @@ WORLD: Final = {
 _CHIPS: Final = 4
 _QUOTA: Final = "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"
 
-_WAIT_PER_ZONE = "3s"
-"""The provider waits in real time: three seconds are ten minutes of the demo's cloud."""
+_WAIT_PER_ZONE = "2s"
+"""The provider waits in real time: two seconds are nearly seven minutes of the demo's cloud."""
 _INSIDE = "GEMMA_SERVING_DEMO_FOLDER"
 _STEP_LIMIT_S = 300.0
 _CALL_LIMIT_S = 30.0
@@ -290,7 +290,7 @@ def _smoke(output: str) -> str:
 def _sweep(demo: Demo) -> str:
     """Run a short closed-loop sweep with its report; `scripts.bench --preset quick` is the long form."""
     out = demo.folder / "bench" / demo.stack
-    sweep = ("--concurrency", "1,16,64", "--input-tokens", "128", "--output-tokens", "32", "--duration", "2")
+    sweep = ("--concurrency", "1,16,64", "--input-tokens", "128", "--output-tokens", "32", "--duration", "1")
     _script(demo, "bench", "--stack", demo.stack, *sweep, "--out", str(out))
     points = [json.loads(line) for line in (out / "results.jsonl").read_text(encoding="utf-8").splitlines()]
     rates = [float(point["output_throughput"]) for point in points if "output_throughput" in point]
