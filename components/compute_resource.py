@@ -9,7 +9,7 @@ from importlib.metadata import version
 import pulumi
 
 
-class ComputeResource(pulumi.CustomResource):
+class GoogleComputeResource(pulumi.CustomResource):
     """One resource of the gcp provider's `compute` module."""
 
     name: pulumi.Output[str]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pulumi
 
-from components.compute_resource import ComputeResource
+from components.compute_resource import GoogleComputeResource
 from contracts.labels import Ownership
 
 IAP_RANGE = "35.235.240.0/20"
@@ -58,7 +58,7 @@ class PrivateNetwork(pulumi.ComponentResource):
     def __init__(self, name: str, args: PrivateNetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gemma-serving:index:PrivateNetwork", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
-        network = ComputeResource(
+        network = GoogleComputeResource(
             "network:Network",
             name,
             {
@@ -80,7 +80,7 @@ class PrivateNetwork(pulumi.ComponentResource):
 
     @staticmethod
     def _subnet(
-        name: str, args: PrivateNetworkArgs, network: ComputeResource, region: str, child: pulumi.ResourceOptions
+        name: str, args: PrivateNetworkArgs, network: GoogleComputeResource, region: str, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
         properties = {
             "name": args.name,
@@ -94,11 +94,11 @@ class PrivateNetwork(pulumi.ComponentResource):
         }
         # Earlier releases gave 10.64.N.0/24 to the region at position N. A subnet keeps its range: another would replace it.
         keeps_range = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["ipCidrRange"]))
-        return ComputeResource("subnetwork:Subnetwork", f"{name}-{region}", properties, keeps_range)
+        return GoogleComputeResource("subnetwork:Subnetwork", f"{name}-{region}", properties, keeps_range)
 
     @staticmethod
     def _tunnel_rule(
-        name: str, args: PrivateNetworkArgs, network: ComputeResource, child: pulumi.ResourceOptions
+        name: str, args: PrivateNetworkArgs, network: GoogleComputeResource, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
         properties = {
             "name": f"{args.name}-iap",
@@ -112,19 +112,19 @@ class PrivateNetwork(pulumi.ComponentResource):
             "targetTags": [args.target_tag],
             "description": args.ownership.description,
         }
-        return ComputeResource("firewall:Firewall", f"{name}-iap", properties, child)
+        return GoogleComputeResource("firewall:Firewall", f"{name}-iap", properties, child)
 
     @staticmethod
     def _nat(
-        name: str, args: PrivateNetworkArgs, network: ComputeResource, region: str, child: pulumi.ResourceOptions
+        name: str, args: PrivateNetworkArgs, network: GoogleComputeResource, region: str, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
         where = {"name": args.name, "project": args.project, "region": region}
         described = {"network": network.id, "description": args.ownership.description}
-        router = ComputeResource("router:Router", f"{name}-{region}", {**where, **described}, child)
+        router = GoogleComputeResource("router:Router", f"{name}-{region}", {**where, **described}, child)
         properties = {
             **where,
             "router": router.name,
             "natIpAllocateOption": "AUTO_ONLY",
             "sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES",
         }
-        return ComputeResource("routerNat:RouterNat", f"{name}-{region}", properties, child)
+        return GoogleComputeResource("routerNat:RouterNat", f"{name}-{region}", properties, child)
