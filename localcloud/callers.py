@@ -3,6 +3,8 @@
 import ipaddress
 import os
 import re
+import socket
+import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +20,15 @@ _LOOPBACK_NAMES: Final = ("localhost", "[::1]")
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED: Final = "01"
 _ROOT: Final = 0
+_SOCK_DIAG: Final = 4
+"""The kernel's protocol for queries about sockets, NETLINK_SOCK_DIAG; numbers and layouts are those of sock_diag(7)."""
+_BY_FAMILY: Final = 20
+_REQUEST: Final = 1
+_OPEN: Final = 1
+_QUERY: Final = struct.Struct("=IHHII BBBBI 4s16s16sI8s")
+"""A netlink header and `inet_diag_req_v2`: the connection by its ports and addresses, of any interface, without a cookie."""
+_ANSWER: Final = struct.Struct("=IHHII BBBB 4s32sI8s IIII")
+"""A netlink header and the start of `inet_diag_msg`; the last number is the user."""
 _REGION: Final = re.compile(r"^[a-z]+-[a-z]+[0-9]+-(?=[0-9])")
 
 
@@ -48,17 +59,48 @@ def web_page_header(headers: Mapping[str, str]) -> str | None:
 def other_user(client: tuple[str, int], server: tuple[str, int]) -> bool:
     """Tell if another user of this machine holds the client's end of a connection. Root is no other user.
 
-    Linux lists every connection with its user. Other systems have no such list; there nobody counts as another user.
-    Only a connection that is open at both ends counts: the list shows root for a connection that its user has closed.
+    Linux knows the user of every connection. Other systems do not report it; there no user counts as another one.
+    Only a connection that is open at both ends counts: root is reported for a connection that its user has closed.
+    The list of all connections takes milliseconds to read, so the kernel is queried for this one first.
     """
     if not _TABLES[0].exists():
         return False
+    user = _user_of(client, server)
+    return _listed_other_user(client, server) if user is None else _is_other(user)
+
+
+def _is_other(user: int) -> bool:
+    return user not in {_ROOT, os.geteuid()}
+
+
+def _user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
+    """Return the user of the client's end of an open connection; None if the kernel does not find it, or does not support such queries."""
+    ends = [ipaddress.ip_address(address) for address, _ in (client, server)]
+    ports = struct.pack("!HH", client[1], server[1])
+    addresses = [end.packed.ljust(16, b"\0") for end in ends]
+    family = socket.AF_INET if ends[0].version == 4 else socket.AF_INET6  # noqa: PLR2004 - IPv4
+    header = (_QUERY.size, _BY_FAMILY, _REQUEST, 0, 0)
+    wanted = (family, socket.IPPROTO_TCP, 0, 0, 1 << _OPEN, ports, *addresses, 0, b"\xff" * 8)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+            kernel.settimeout(1.0)
+            kernel.send(_QUERY.pack(*header, *wanted))
+            answer = kernel.recv(4096)
+    except OSError:
+        return None
+    if len(answer) < _ANSWER.size:
+        return None
+    _, kind, _, _, _, _, state, _, _, found, *_, user = _ANSWER.unpack_from(answer)
+    return user if (kind, state, found) == (_BY_FAMILY, _OPEN, ports) else None
+
+
+def _listed_other_user(client: tuple[str, int], server: tuple[str, int]) -> bool:
     ends = {f"{left} {right}" for left, right in zip(_ends(client), _ends(server), strict=True)}
     for table in _TABLES:
         for line in _lines(table):
             number, local, remote, state, *rest = line.split()
             if number.endswith(":") and state == _ESTABLISHED and f"{local} {remote}" in ends:
-                return int(rest[3]) not in {_ROOT, os.geteuid()}
+                return _is_other(int(rest[3]))
     return True
 
 

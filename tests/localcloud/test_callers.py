@@ -77,6 +77,28 @@ def test_a_connection_of_this_process_is_no_other_users():
             assert not other_user(client, server.getsockname())
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel of Linux")
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_the_kernel_names_the_user_of_an_open_connection_only(family, host):
+    with socket.create_server((host, 0), family=family) as server:
+        at = server.getsockname()[:2]
+        with socket.create_connection(at) as calling:
+            accepted, client = server.accept()
+            assert callers._user_of(client[:2], at) in {ME, None}  # None: a kernel without the diagnosis of sockets
+            assert callers._user_of(client[:2], (host, client[1])) is None
+        accepted.recv(1)
+        assert callers._user_of(client[:2], at) is None, "closed by its user: the kernel would name root"
+        accepted.close()
+    assert calling.fileno() == -1
+
+
+@pytest.mark.parametrize(("user", "other"), [(ME, False), (0, False), (ME + 1, True)])
+def test_what_the_kernel_says_counts_before_its_list(table, monkeypatch, user, other):
+    table(row(ME) if other else row(ME + 1))
+    monkeypatch.setattr(callers, "_user_of", lambda *_: user)
+    assert other_user(CLIENT, SERVER) is other
+
+
 @pytest.mark.parametrize(
     ("host", "foreign"),
     [

@@ -8,11 +8,13 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import requests
 
+from localcloud.cli import main
 from localcloud.environment import in_shell
 from localcloud.world.scenario import Images, OperationDurations, Scenario
 from localcloud.world.state import StateError, StateLock, describe, description
@@ -37,20 +39,26 @@ def call(cloud, method, path, body=None, **query):
     return answer.json() if answer.content else {}
 
 
-def localcloud(*arguments, **options):
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith(("GOOGLE_", "PULUMI_", "CLOUDSDK_"))
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "localcloud", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-        env=environment,
-        **options,
-    )
+@dataclass
+class CommandLine:
+    """The command line in this process: only what a signal, a kill or a shell has to meet is a process of its own."""
+
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments):
+        self.capture.readouterr()
+        try:
+            code = main(arguments)
+        except SystemExit as refused:
+            code = refused.code
+        return subprocess.CompletedProcess(arguments, code, *self.capture.readouterr())
+
+
+@pytest.fixture
+def localcloud(capfd, monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("GOOGLE_", "PULUMI_", "CLOUDSDK_"))]:
+        monkeypatch.delenv(name)
+    return CommandLine(capfd)
 
 
 class TestSurvival:
@@ -182,7 +190,7 @@ class TestPrivacy:
         assert state.stat().st_mode & 0o777 == 0o700
         assert tmp_path.stat().st_mode & 0o777 == 0o755
 
-    def test_a_running_cloud_writes_for_its_owner_alone_and_leaves_the_commands_umask(self, tmp_path):
+    def test_a_running_cloud_writes_for_its_owner_alone_and_leaves_the_commands_umask(self, tmp_path, localcloud):
         state = tmp_path / "open"
         state.mkdir(mode=0o755)
         script = f"""
@@ -261,40 +269,6 @@ class TestDescription:
         with pytest.raises(StateError, match="No local cloud runs on the state folder"):
             description(tmp_path)
 
-    def test_env_after_a_kill_and_a_restart_names_the_new_plugins(self, tmp_path):
-        state = str(tmp_path / "state")
-        with (tmp_path / "log").open("w") as log:
-            command = [sys.executable, "-m", "localcloud", "serve", "--state", state]
-
-            def answered():
-                end = time.monotonic() + LIMIT_S
-                while time.monotonic() < end:
-                    found = localcloud("env", "--state", state, "--json")
-                    if found.returncode == 0:
-                        return json.loads(found.stdout)
-                    assert found.returncode == 2, found.stderr
-                raise AssertionError("no cloud came up")
-
-            first = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-            try:
-                before = answered()
-            finally:
-                first.kill()
-                first.wait(timeout=LIMIT_S)
-            second = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-            try:
-                after = answered()
-                assert after["PULUMI_DEBUG_PROVIDERS"] != before["PULUMI_DEBUG_PROVIDERS"]
-                for plugin in after["PULUMI_DEBUG_PROVIDERS"].split(","):
-                    socket.create_connection(("127.0.0.1", int(plugin.rpartition(":")[2])), 10).close()
-                twice = 'eval "$ENV"; one=$PATH:$NO_PROXY; eval "$($ASK)"; test "$one" = "$PATH:$NO_PROXY"'
-                ask = f"{sys.executable} -m localcloud env --state {state}"
-                shell = {**os.environ, "ENV": localcloud("env", "--state", state).stdout, "ASK": ask}
-                subprocess.run(["sh", "-c", twice], cwd=ROOT, env=shell, timeout=LIMIT_S, check=True)
-            finally:
-                second.send_signal(signal.SIGINT)
-                assert second.wait(timeout=LIMIT_S) == 0
-
 
 def test_lists_of_the_shell_do_not_grow_when_the_environment_is_asked_for_again(tmp_path):
     shell = {"PATH": "/usr/bin:/bin", "NO_PROXY": "example.com"}
@@ -307,13 +281,13 @@ def test_lists_of_the_shell_do_not_grow_when_the_environment_is_asked_for_again(
 
 
 class TestRun:
-    def test_the_exit_code_of_the_command_is_passed_on(self):
+    def test_the_exit_code_of_the_command_is_passed_on(self, localcloud):
         done = localcloud("run", "--", sys.executable, "-c", "raise SystemExit(7)")
         assert done.returncode == 7
         assert done.stderr.count("\n") == 1
         assert "SIMULATED" in done.stderr
 
-    def test_the_command_finds_the_cloud_by_its_environment(self):
+    def test_the_command_finds_the_cloud_by_its_environment(self, localcloud):
         script = "import json, os, urllib.request as u; print(json.dumps([dict(os.environ), json.load(u.urlopen(os.environ['LOCALCLOUD_URL'] + '/admin/'))]))"
         environment, overview = json.loads(
             localcloud("run", "--project", "my-project", "--", sys.executable, "-c", script).stdout
@@ -331,27 +305,20 @@ class TestRun:
             "GOOGLE_COMPUTE_CUSTOM_ENDPOINT" in environment,
         ) == (True, False)
 
-    def test_the_real_plugin_gets_endpoints_instead_of_stand_ins(self):
+    def test_the_real_plugin_gets_endpoints_instead_of_stand_ins(self, localcloud):
         script = "import json, os; print(json.dumps(dict(os.environ)))"
         environment = json.loads(localcloud("run", "--providers", "real", "--", sys.executable, "-c", script).stdout)
         assert "PULUMI_DEBUG_PROVIDERS" not in environment
         assert environment["GOOGLE_COMPUTE_CUSTOM_ENDPOINT"] == environment["LOCALCLOUD_URL"] + "/compute/compute/beta/"
         assert environment["GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT"] == environment["LOCALCLOUD_URL"] + "/run/v2/"
 
-    def test_real_credentials_do_not_reach_the_command(self):
+    def test_real_credentials_do_not_reach_the_command(self, localcloud, monkeypatch):
+        for name in ("GOOGLE_CREDENTIALS", "GOOGLE_OAUTH_ACCESS_TOKEN"):
+            monkeypatch.setenv(name, "real")
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/real")
+        monkeypatch.setenv("HTTP_PROXY", "http://proxy")
         script = "import json, os; print(json.dumps(dict(os.environ)))"
-        surroundings = {
-            **os.environ,
-            "GOOGLE_CREDENTIALS": "real",
-            "GOOGLE_APPLICATION_CREDENTIALS": "/real",
-            "GOOGLE_OAUTH_ACCESS_TOKEN": "real",
-            "HTTP_PROXY": "http://proxy",
-        }
-        command = [sys.executable, "-m", "localcloud", "run", "--", sys.executable, "-c", script]
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=True, env=surroundings
-        )
-        environment = json.loads(done.stdout)
+        environment = json.loads(localcloud("run", "--", sys.executable, "-c", script).stdout)
         assert "GOOGLE_CREDENTIALS" not in environment
         assert "real" not in environment["GOOGLE_APPLICATION_CREDENTIALS"] + environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
         assert "127.0.0.1" in environment["NO_PROXY"]
@@ -371,48 +338,77 @@ class TestRun:
         assert process.returncode == 42
         assert errors.count(b"\n") == 1
 
-    @pytest.mark.parametrize(
-        ("arguments", "code", "message"),
-        [
+    def test_refusals_are_one_sentence(self, localcloud):
+        absent = "the command 'no-such-command-anywhere' was not found on PATH."
+        refusals = (
             (["run"], 2, "No command to run"),
-            (
-                ["run", "--", "no-such-command-anywhere"],
-                127,
-                "the command 'no-such-command-anywhere' was not found on PATH.",
-            ),
+            (["run", "--", "no-such-command-anywhere"], 127, absent),
             (["run", "--scenario", "none.yaml", "--", "true"], 2, "none.yaml: cannot be read"),
             (["run", "--speed", "0", "--", "true"], 2, "0 is not above 0"),
             (["env", "--state", "/nonexistent/state"], 2, "No local cloud runs on the state folder /nonexistent/state"),
             (["run", "--state", "/proc/nothing", "--", "true"], 2, "The state folder /proc/nothing cannot be used"),
-        ],
-    )
-    def test_refusals_are_one_sentence(self, arguments, code, message):
-        done = localcloud(*arguments)
-        assert done.returncode == code
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
-
-
-def test_serve_prints_how_to_use_it_and_env_finds_it(tmp_path):
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "localcloud", "serve", "--state", str(tmp_path / "state")],
-            cwd=ROOT,
-            stdout=log,
-            stderr=log,
         )
-    try:
-        end, found = time.monotonic() + LIMIT_S, None
-        while time.monotonic() < end and (found is None or found.returncode != 0):
-            found = localcloud("env", "--state", str(tmp_path / "state"), "--json")
-        assert found is not None
-        environment = json.loads(found.stdout)
-        assert requests.get(environment["LOCALCLOUD_URL"] + "/admin/", timeout=60).json()["simulated"] is True
-        assert "export LOCALCLOUD_URL=http://127.0.0.1:" in localcloud("env", "--state", str(tmp_path / "state")).stdout
-        second = localcloud("serve", "--state", str(tmp_path / "state"))
-        assert (second.returncode, "Another local cloud" in second.stderr) == (2, True)
-    finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=LIMIT_S) == 0
-    assert "localcloud env --state" in (tmp_path / "log").read_text()
-    assert localcloud("env", "--state", str(tmp_path / "state")).returncode == 2
+        said = [localcloud(*arguments) for arguments, _, _ in refusals]
+        found = [
+            (done.args, done.returncode, message in done.stderr)
+            for done, (_, _, message) in zip(said, refusals, strict=True)
+        ]
+        assert found == [(tuple(arguments), code, True) for arguments, code, _ in refusals]
+        assert "Traceback" not in "".join(done.stderr for done in said)
+
+
+class TestServe:
+    """The cloud in a process of its own, which `env` finds."""
+
+    @staticmethod
+    def started(state, log):
+        return subprocess.Popen(
+            [sys.executable, "-m", "localcloud", "serve", "--state", state], cwd=ROOT, stdout=log, stderr=log
+        )
+
+    @staticmethod
+    def answered(localcloud, state):
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            found = localcloud("env", "--state", state, "--json")
+            if found.returncode == 0:
+                return json.loads(found.stdout)
+            assert found.returncode == 2, found.stderr
+            time.sleep(0.05)
+        raise AssertionError("no cloud came up")
+
+    def test_it_prints_how_to_use_it_and_env_finds_it_also_after_a_kill_and_a_restart(self, tmp_path, localcloud):
+        state, written = str(tmp_path / "state"), tmp_path / "log"
+        with written.open("w") as log:
+            first = self.started(state, log)
+            try:
+                before = self.answered(localcloud, state)
+                overview = requests.get(before["LOCALCLOUD_URL"] + "/admin/", timeout=60).json()
+                refused = localcloud("serve", "--state", state)
+            finally:
+                first.kill()
+                first.wait(timeout=LIMIT_S)
+            assert overview["simulated"] is True
+            assert (refused.returncode, "Another local cloud" in refused.stderr) == (2, True)
+            second = self.started(state, log)
+            try:
+                after = self.answered(localcloud, state)
+                assert after["PULUMI_DEBUG_PROVIDERS"] != before["PULUMI_DEBUG_PROVIDERS"]
+                for plugin in after["PULUMI_DEBUG_PROVIDERS"].split(","):
+                    socket.create_connection(("127.0.0.1", int(plugin.rpartition(":")[2])), 10).close()
+                exports = localcloud("env", "--state", state).stdout
+                assert "export LOCALCLOUD_URL=http://127.0.0.1:" in exports
+                twice = 'eval "$ENV"; one=$PATH:$NO_PROXY; eval "$($ASK)"; test "$one" = "$PATH:$NO_PROXY"'
+                ask = f"{sys.executable} -m localcloud env --state {state}"
+                subprocess.run(
+                    ["sh", "-c", twice],
+                    cwd=ROOT,
+                    env={**os.environ, "ENV": exports, "ASK": ask},
+                    timeout=LIMIT_S,
+                    check=True,
+                )
+            finally:
+                second.send_signal(signal.SIGINT)
+                assert second.wait(timeout=LIMIT_S) == 0
+        assert "localcloud env --state" in written.read_text()
+        assert localcloud("env", "--state", state).returncode == 2

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,8 @@ from tests.provider.harness import FAST, Aborted, FakeEngine, wanted
 
 PROJECT, FIRST, SECOND = "local-project", "us-east5-a", "europe-west4-a"
 IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+PACING = replace(FAST, poll_first_s=0.01, poll_most_s=0.05, retry_first_s=0.01, retry_most_s=0.05)
+"""Each poll is an HTTP request, and the waits for capacity are of a second: polls of a millisecond would keep a core busy."""
 GUEST = {"guestAttributeNamespace": "gemma-serving", "documentMetadataKey": "document", "timeoutS": 60}
 V6E = ("v6e-1", "v6e-4", "v6e-8")
 
@@ -87,7 +89,7 @@ class Place:
     transport: EachLoop = field(default_factory=EachLoop)
 
     def __post_init__(self) -> None:
-        self.engine = FakeEngine(self.transport)  # type: ignore[arg-type] - a transport too
+        self.engine = FakeEngine(self.transport, PACING)  # type: ignore[arg-type] - a transport too
 
     def have(self, **quotas: Any) -> None:
         """Give the project other quotas of Compute Engine."""
@@ -275,7 +277,7 @@ class TestCapacity:
         assert caught.value.message.count("the wait for this zone is over") == 2
         assert place.left() == []
 
-    @pytest.mark.parametrize("place", [(zones(us_east5_a=0, europe_west4_a=0), 3600.0)], indirect=True)
+    @pytest.mark.parametrize("place", [(zones(us_east5_a=0, europe_west4_a=0), 36_000.0)], indirect=True)
     def test_a_request_that_google_ends_is_refused_in_googles_words(self, place: Place):
         with pytest.raises(Aborted) as caught:
             place.engine.up(serving())

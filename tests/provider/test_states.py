@@ -35,7 +35,7 @@ def put(row: Situation) -> tuple[FakeEngine, FakeTpu]:
     else:
         cloud.scripts[A] = ("WAITING_FOR_RESOURCES",)
         with pytest.raises(Aborted) as ended:
-            engine.up(wanted(), timeout_s=1)
+            engine.up(wanted(), timeout_s=0.05)
         assert ended.value.partial
     queued = cloud.queued[cloud.name(A)]
     queued.state = row.queued

@@ -3,11 +3,15 @@
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from contracts.serving_document import ServingDocument
+from tests.vm_agent.docker import Threads, in_threads
 from tests.vm_agent.machine import Machine
+from vm_agent import cloud, containers, publishing
 from vm_agent.compile_cache import CompiledPrograms
 from vm_agent.serving import Agent, LatestDocument
 
@@ -57,3 +61,24 @@ def agents_end_with_their_test(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(LatestDocument, "wait_for_newer", waiting)
     monkeypatch.setattr(CompiledPrograms, "server_is_ready", archiving)
     monkeypatch.setattr(Machine, "close", closing)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The machine of an agent in this process: its docker and its servers run in this process too."""
+    machine, servers = Machine(tmp_path), Threads()
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    for module in (containers, publishing):
+        monkeypatch.setattr(module, "subprocess", in_threads(tmp_path, servers))
+    yield machine
+    machine.close()
+    servers.close()
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Between attempts to call Google nothing waits; returns how long it would have been."""
+    waited: list[float] = []
+    monkeypatch.setattr(cloud, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited.append))
+    return waited

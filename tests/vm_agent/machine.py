@@ -1,4 +1,4 @@
-"""A machine that is not one: a metadata server, Google's two APIs, and docker, systemd-run and systemctl as small programs first on PATH."""
+"""A machine that is not one: a metadata server, Google's two APIs, and docker, systemd-run and systemctl as programs first on PATH."""
 
 import base64
 import hashlib
@@ -21,138 +21,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from components.startup_script import startup_script
 from contracts.serving_document import SCRIPT_METADATA_KEY
 from tests.google_bodies import google_body, google_request
+from tests.vm_agent import docker
 from vm_agent.base import TMPFS
 
 CANARY = "hf_canaryCANARYcanary0123456789"
 DOCUMENT_KEY = "gemma-serving-document"
 IMAGE = "us-docker.pkg.dev/p/repo/vllm/vllm-tpu@sha256:" + "a" * 64
 
-DOCKER = """#!%(python)s
-# A docker that knows what the agent uses. A container is a process of `server.py`; state lives in a folder.
-import json, os, signal, subprocess, sys, time
-root = %(root)r
-def log(line):
-    with open(root + "/docker.log", "a") as f: f.write(line + chr(10))
-args = sys.argv[1:]
-log(json.dumps(args))
-def load(name):
-    try: return json.load(open(root + "/" + name + ".json"))
-    except OSError: return None
-def alive(pid):
-    try: return open("/proc/%%d/stat" %% pid).read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError: return False
-verb = args.pop(0)
-if verb == "ps": sys.exit(0)
-if verb == "login":
-    token = sys.stdin.read()
-    log("login with a token of %%d characters in %%s" %% (len(token), os.environ["DOCKER_CONFIG"]))
-    sys.exit(0)
-if verb == "inspect":
-    kind = [a for a in args if a.startswith("--type=")][0][7:]
-    if kind == "image": sys.exit(0 if os.path.exists(root + "/image-" + args[-1].replace("/", "_")) else 1)
-    box = load(args[-1])
-    if box is None: sys.exit("Error: No such container: " + args[-1])
-    code = root + "/" + args[-1] + ".exit"
-    running = alive(box["pid"])
-    labels = [box["labels"].get(part.split(chr(34))[0], "") for part in args[1].split("Config.Labels " + chr(34))[1:]]
-    print("true" if running else "false", 0 if running or not os.path.exists(code) else open(code).read(), *labels)
-    sys.exit(0)
-if verb == "pull":
-    image = args[-1]
-    if "missing" in image or os.path.exists(root + "/registry-gone"): print("Error response from daemon: manifest unknown"); sys.exit(1)
-    for _ in range(3): print("abc: Pulling fs layer", flush=True)
-    if "slow" in image: time.sleep(20)
-    while os.path.exists(root + "/hang-pull"): time.sleep(0.01)
-    for _ in range(3): print("abc: Pull complete", flush=True)
-    open(root + "/image-" + image.replace("/", "_"), "w").close()
-    sys.exit(0)
-if verb == "rmi":
-    try: os.remove(root + "/image-" + args[-1].replace("/", "_"))
-    except OSError: sys.exit("Error response from daemon: No such image: " + args[-1])
-    sys.exit(0)
-if verb == "run":
-    env, labels, name, entry, attached = {}, {}, "", [], "-d" not in args
-    while args[0].startswith("-"):
-        flag, _, value = args.pop(0).partition("=")
-        if flag == "--env": env.update([value.split("=", 1)])
-        if flag == "--env-file":
-            mode = oct(os.stat(value).st_mode & 0o777)
-            log("env file %%s in %%s" %% (mode, os.path.dirname(value)))
-            env.update(line.rstrip().split("=", 1) for line in open(value))
-        if flag == "--label": labels.update([value.split("=", 1)])
-        if flag == "--name": name = value
-        if flag == "--entrypoint": entry = [value]
-    image = args.pop(0)
-    if not os.path.exists(root + "/image-" + image.replace("/", "_")):
-        print("Unable to find image"); sys.exit(125)
-    if attached:
-        program = root + "/hf.py"
-        if entry != ["hf"] or not os.path.exists(program): sys.exit(127)
-        sys.exit(subprocess.run([%(python)r, program, *args], env={**os.environ, **env}).returncode)
-    agent = os.getppid()
-    while os.path.exists(root + "/hang-run") and os.getppid() == agent: time.sleep(0.01)
-    if os.getppid() != agent: sys.exit(1)  # as systemd ends the processes of a unit with it
-    if load(name): print("Conflict. The container name is already in use"); sys.exit(125)
-    json.dump({"env": env, "args": entry + args}, open(root + "/seen-%%d.json" %% time.time_ns(), "w"))
-    out = open(root + "/" + name + ".log", "w")
-    argv = [%(python)r, root + "/server.py", root + "/" + name + ".exit", *args]
-    p = subprocess.Popen(argv, stdout=out, stderr=out, env={**os.environ, **env}, start_new_session=True)
-    json.dump({"pid": p.pid, "labels": labels}, open(root + "/" + name + ".json", "w"))
-    sys.exit(0)
-name = args[-1]
-box = load(name)
-if box is None: sys.exit(1)
-if verb == "stop": os.kill(box["pid"], signal.SIGTERM) if alive(box["pid"]) else None
-if verb == "stop":
-    while alive(box["pid"]): time.sleep(0.01)
-if verb == "rm":
-    if alive(box["pid"]): os.kill(box["pid"], signal.SIGKILL)
-    os.remove(root + "/" + name + ".json")
-if verb == "logs":
-    with open(root + "/" + name + ".log") as f:
-        if "--tail=0" in args: f.read()
-        while True:
-            running = alive(box["pid"])
-            sys.stdout.write(f.read()); sys.stdout.flush()
-            if not running: break
-            time.sleep(0.05)
-"""
-
-SERVER = """
-import os, signal, sys, time, threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
-exit_file, *args = sys.argv[1:]
-port = int([a for a in args if a.startswith("--port=")][0][7:])
-def end(code, *lines):
-    for line in lines: print(line, flush=True)
-    open(exit_file, "w").write(str(code))
-    os._exit(code)
-signal.signal(signal.SIGTERM, lambda *_: end(0))
-print("INFO Initializing a V1 LLM engine with config: model='m', compilation_config={'cudagraph_capture_sizes': []}", flush=True)
-if "--no-such-flag" in args: end(2, "vllm: error: unrecognized arguments: --no-such-flag")
-if "--crash" in args: end(3, "ValueError: no such flag", "the token is " + os.environ.get("HF_TOKEN", ""))
-print("INFO Starting to load model google/gemma", flush=True)
-time.sleep(0.5)
-print("INFO Precompile backbone with sampling", flush=True)
-time.sleep(0.5)
-while "--stuck" in args or os.path.exists(exit_file + ".stuck"): time.sleep(0.02)
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        if self.path == "/metrics":
-            busy = open(exit_file + ".busy").read() if os.path.exists(exit_file + ".busy") else "0"
-            open(exit_file + ".asked", "a").write("x")
-            text = 'vllm:num_requests_running{engine="0"} ' + busy + chr(10) + 'vllm:num_requests_waiting{engine="0"} 0.0' + chr(10)
-            self.send_response(200); self.send_header("Content-Length", str(len(text))); self.end_headers()
-            self.wfile.write(text.encode())
-            return
-        if self.path == "/die": end(137)
-        code = 503 if os.path.exists(exit_file + ".sick") else 200
-        self.send_response(code); self.send_header("Content-Length", "0"); self.end_headers()
-    def log_message(self, *a): pass
-HTTPServer(("127.0.0.1", port), Handler).serve_forever()
-"""
-
-SYSTEMD_RUN = """#!%(python)s
+SYSTEMD_RUN = """#!%(python)s -IS
 import json, os, subprocess, sys
 args = sys.argv[1:]
 open(%(root)r + "/systemd-run.log", "a").write(json.dumps(args) + chr(10))
@@ -166,7 +42,7 @@ open(%(root)r + "/agent.pid", "w").write(str(p.pid))
 print("Running as unit: gemma-serving-agent.service")
 """
 
-SYSTEMCTL = """#!%(python)s
+SYSTEMCTL = """#!%(python)s -IS
 import sys
 open(%(root)r + "/systemctl.log", "a").write(" ".join(sys.argv[1:]) + chr(10))
 sys.exit(5)
@@ -218,10 +94,10 @@ class Machine:
         bin_folder = self.root / "bin"
         bin_folder.mkdir()
         values = {"python": self.python, "root": str(self.root)}
-        for name, text in (("docker", DOCKER), ("systemd-run", SYSTEMD_RUN), ("systemctl", SYSTEMCTL)):
-            (bin_folder / name).write_text(text % values)
+        programs = {"systemd-run": SYSTEMD_RUN % values, "systemctl": SYSTEMCTL % values}
+        for name, text in {"docker": docker.program(self.python, self.root), **programs}.items():
+            (bin_folder / name).write_text(text)
             (bin_folder / name).chmod(0o755)
-        (self.root / "server.py").write_text(SERVER)
         (bin_folder / "python3").symlink_to(self.python)
         self.attributes |= {
             SCRIPT_METADATA_KEY: startup_script(),
@@ -321,7 +197,7 @@ class Machine:
     def close(self) -> None:
         if (self.root / "agent.pid").exists():
             self.stop_agent()
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, KeyError):  # a server in a thread has no process
             os.kill(json.loads((self.root / "gemma-serving.json").read_text())["pid"], 9)
         self.server.shutdown()
         self.server.server_close()

@@ -19,15 +19,6 @@ from vm_agent.serving import Agent, LatestDocument
 from vm_agent.weights import WeightsCopy
 
 
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    machine = Machine(tmp_path)
-    for name, value in machine.environment.items():
-        monkeypatch.setenv(name, value)
-    yield machine
-    machine.close()
-
-
 def copier(target: Path, cancelled: Callable[[], bool] = lambda: False, told: list[str] | None = None) -> WeightsCopy:
     heard: list[str] = [] if told is None else told
     return WeightsCopy(
@@ -119,11 +110,12 @@ class TestWeightsFromABucket:
         copier(tmp_path / "m").run()
         assert (tmp_path / "m/config.json").exists()
 
-    def test_an_unavailable_bucket_is_asked_again(self, machine: Machine, tmp_path: Path):
+    def test_an_unavailable_bucket_is_asked_again(self, machine: Machine, tmp_path: Path, waits: list[float]):
         stage(machine)
         machine.fail_next["/storage/"] = 2
         copier(tmp_path / "m").run()
         assert (tmp_path / "m/config.json").exists()
+        assert waits == [0.5, 1.0]
 
     def test_a_newer_document_stops_the_copy(self, machine: Machine, tmp_path: Path):
         stage(machine)
@@ -248,12 +240,13 @@ class TestWhatIsPublished:
 
 
 class TestGoogleApis:
-    def test_a_503_is_tried_again_and_a_403_is_not(self, machine: Machine):
+    def test_a_503_is_tried_again_and_a_403_is_not(self, machine: Machine, waits: list[float]):
         machine.secrets["projects/p/secrets/s/versions/1"] = b"value\n"
         machine.fail_next["/secretmanager/"] = 2
         assert read_secret(MetadataClient(), "projects/p/secrets/s/versions/1") == "value"
         with pytest.raises(ServingError, match="403 Permission denied"):
             google_get(MetadataClient(), f"{machine.url}/secretmanager/v1/projects/p/secrets/no/versions/1:access")
+        assert waits == [0.5, 1.0]
 
     @pytest.mark.parametrize("payload", [b"", b"two\nlines"])
     def test_a_secret_that_is_no_environment_variable_is_refused_without_its_value(

@@ -28,14 +28,9 @@ print("Will download 5 files (out of 9) totalling 12.5G." if "--dry-run" in sys.
 """
 
 
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    machine = Machine(tmp_path)
-    for name, value in machine.environment.items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture(autouse=True)
+def hf(tmp_path: Path):
     (tmp_path / "hf.py").write_text(HF.format(root=str(tmp_path)))
-    yield machine
-    machine.close()
 
 
 @pytest.fixture

@@ -292,7 +292,9 @@ class TestWhatGoesWrong:
         machine.wrong_md5.clear()
         assert archive(folder).save().startswith("2 files")
 
-    def test_an_upload_that_breaks_off_leaves_nothing_and_is_repeated(self, machine: Machine, tmp_path: Path):
+    def test_an_upload_that_breaks_off_leaves_nothing_and_is_repeated(
+        self, machine: Machine, tmp_path: Path, waits: list[float]
+    ):
         breaks = iter([True, False])
 
         def cut(_name: str) -> None:
@@ -302,6 +304,7 @@ class TestWhatGoesWrong:
         machine.on_upload = cut
         assert archive(folder_with(tmp_path)).save().startswith("2 files")
         assert len(archived(machine)) == 1
+        assert waits == [0.5]
 
     def test_a_program_with_a_secret_in_it_is_not_archived(self, machine: Machine, tmp_path: Path):
         folder = folder_with(tmp_path, {**PROGRAMS, "leaky": f"x{CANARY}y".encode()})
@@ -422,7 +425,12 @@ class TestBesideTheServer:
         assert held(folder) == PROGRAMS
 
     def test_a_bucket_that_cannot_be_reached_is_one_line(
-        self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+        self,
+        machine: Machine,
+        tmp_path: Path,
+        said: list[str],
+        waits: list[float],
+        monkeypatch: pytest.MonkeyPatch,
     ):
         machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
         monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:1/storage/v1/")
@@ -430,6 +438,7 @@ class TestBesideTheServer:
         (line,) = said
         assert line.startswith("Compiled programs: GET /storage/v1/b/models/o failed:")
         assert "Grant" not in line
+        assert waits == [0.5, 1.0, 2.0, 4.0]
 
     def test_a_bucket_that_never_answers_does_not_hold_up_the_server(
         self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch

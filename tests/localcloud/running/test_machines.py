@@ -47,10 +47,17 @@ def run_script(state: Path, script: str, *, name: str = NODE) -> str:
     return asyncio.run(run())
 
 
+def downloads(state: Path) -> int:
+    """How often a server on the machine downloaded weights from the hub, by the logs of all its containers."""
+    logs = [*state.rglob("containers/*.log"), *state.rglob("old-logs/*.log")]
+    return sum(log.read_text().count("Time spent downloading weights") for log in logs)
+
+
 def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes_with_the_machine(tmp_path: Path):
+    """The weights are downloaded once, whatever happens to the server."""
     first, second = document("--max-model-len=16384"), document("--max-model-len=8192")
 
-    async def run() -> None:
+    async def run() -> list[int]:
         async with machines(tmp_path) as running:
             given = spec(startup_script(), **{"gemma-serving-document": first})
             await running.boot(given)
@@ -59,36 +66,10 @@ def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes
             assert address is not None
             url = f"http://{address[0]}:{address[1]}/v1/models"
             assert (await asyncio.to_thread(ask, url)).json["data"][0]["max_model_len"] == 16384
-            running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
-            await phase(running, "ready", second)
-            assert (await asyncio.to_thread(ask, url)).json["data"][0]["max_model_len"] == 8192
-            await running.stop(NODE)
-            assert running.address(NODE, 8000) is None
-            with pytest.raises(OSError):  # noqa: PT011 - refused, or no route
-                await asyncio.to_thread(ask, url)
-
-    asyncio.run(run())
-    for path in tmp_path.rglob("*"):
-        assert path.is_dir() or CANARY not in path.read_text(), path
-
-
-def downloads(state: Path) -> int:
-    """How often a server on the machine downloaded weights from the hub, by the logs of all its containers."""
-    logs = [*state.rglob("containers/*.log"), *state.rglob("old-logs/*.log")]
-    return sum(log.read_text().count("Time spent downloading weights") for log in logs)
-
-
-def test_neither_a_changed_flag_nor_a_crash_downloads_the_weights_again(tmp_path: Path):
-    first, second = document("--max-model-len=16384"), document("--max-model-len=8192")
-
-    async def run() -> list[int]:
-        async with machines(tmp_path) as running:
-            given = spec(startup_script(), **{"gemma-serving-document": first})
-            await running.boot(given)
-            await phase(running, "ready", first)
             counts = [downloads(tmp_path)]
             running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
             await phase(running, "ready", second)
+            assert (await asyncio.to_thread(ask, url)).json["data"][0]["max_model_len"] == 8192
             counts.append(downloads(tmp_path))
             container = running._machines[NODE].folder / "containers" / "gemma-serving.json"
             crashed = json.loads(container.read_text())
@@ -96,9 +77,16 @@ def test_neither_a_changed_flag_nor_a_crash_downloads_the_weights_again(tmp_path
             await until(lambda: attributes(running)["phase"] == "retrying", "the crash is told")
             await phase(running, "ready", second)
             assert json.loads(container.read_text())["id"] != crashed["id"]
-            return [*counts, downloads(tmp_path)]
+            counts.append(downloads(tmp_path))
+            await running.stop(NODE)
+            assert running.address(NODE, 8000) is None
+            with pytest.raises(OSError):  # noqa: PT011 - refused, or no route
+                await asyncio.to_thread(ask, url)
+            return counts
 
     assert asyncio.run(run()) == [1, 1, 1]
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or CANARY not in path.read_text(), path
 
 
 def test_another_model_is_in_the_hub_cache_before_the_old_server_stops(tmp_path: Path):
@@ -385,6 +373,7 @@ def test_nothing_is_left_when_the_cloud_is_killed(tmp_path: Path, number: signal
     asyncio.run(gone())
 
 
+@pytest.mark.long
 def test_a_model_that_the_hub_does_not_have_is_told_and_the_old_server_keeps_serving(tmp_path: Path):
     first = document("--max-model-len=8192")
     second = first.replace("google/gemma-4-E2B-it", ABSENT)

@@ -103,6 +103,7 @@ def test_a_damaged_archive_costs_compile_time_and_a_line():
     run(act)
 
 
+@pytest.mark.long
 def test_without_the_grant_the_server_serves_and_a_line_says_what_to_grant():
     async def act(machine: MeasuredMachine) -> None:
         await machine.step("cold", None, lambda: machine.boot(DOCUMENT), DOCUMENT)

@@ -7,7 +7,16 @@ import pytest
 
 from tests.localcloud import gcloud_commands
 from tests.localcloud.conftest import Client
-from tests.localcloud.gcloud_commands import REQUESTS, commands, installed, prepared, refused_by_parser, replay, run
+from tests.localcloud.gcloud_commands import (
+    REQUESTS,
+    Gcloud,
+    commands,
+    installed,
+    prepared,
+    refused_by_parser,
+    replay,
+    run,
+)
 from tests.localcloud.idle_cloud import Started
 
 RECORDED = json.loads(REQUESTS.read_text())
@@ -19,22 +28,31 @@ def test_the_recorded_requests_of_gcloud_are_answered_as_recorded(own_cloud: Sta
     assert replay(own_cloud.base_url, own_cloud.token, RECORDED["requests"]) == []
 
 
-def test_gcloud_does_what_the_list_says(own_cloud: Started, tmp_path: Path):
-    gcloud = installed()
-    if gcloud is None:
-        assert replay(own_cloud.base_url, own_cloud.token, RECORDED["requests"]) == []
-        return
+def test_the_recorded_parser_of_gcloud_knows_every_command_that_messages_suggest():
+    assert [argv for argv in gcloud_commands.suggested() if list(argv) not in RECORDED["parsed"]] == []
+
+
+@pytest.fixture
+def gcloud() -> Gcloud:
+    found = installed()
+    if found is None:
+        pytest.skip("gcloud with its alpha track is not installed")
+    return found
+
+
+@pytest.mark.long
+def test_gcloud_does_what_the_list_says(gcloud: Gcloud, own_cloud: Started, tmp_path: Path):
     outcomes = run(gcloud, own_cloud.base_url, tmp_path, prepared(tmp_path), token=own_cloud.token)
     pairs = zip(commands(), outcomes, strict=True)
     assert [(command.argv, outcome) for command, outcome in pairs if not command.describes(outcome)] == []
     assert (tmp_path / "large.back").read_bytes() == (tmp_path / "large.bin").read_bytes()
 
 
-def test_the_parser_of_gcloud_knows_every_command_that_messages_suggest(own_cloud: Started, tmp_path: Path):
-    hints, gcloud = gcloud_commands.suggested(), installed()
-    if gcloud is None:
-        assert [argv for argv in hints if list(argv) not in RECORDED["parsed"]] == []
-        return
+@pytest.mark.long
+def test_the_parser_of_gcloud_knows_every_command_that_messages_suggest(
+    gcloud: Gcloud, own_cloud: Started, tmp_path: Path
+):
+    hints = gcloud_commands.suggested()
     outcomes = run(gcloud, own_cloud.base_url, tmp_path, hints, token=None)
     assert all("active account" in outcome.said for outcome in outcomes)
     assert [pair for pair in zip(hints, outcomes, strict=True) if refused_by_parser(pair[1])] == []

@@ -138,6 +138,7 @@ for track in (base.ReleaseTrack.ALPHA, base.ReleaseTrack.GA):
 """
 
 
+@pytest.mark.long
 def test_the_words_are_those_of_the_real_gcloud(tmp_path):
     """Where gcloud is installed: its own functions, with a credential that it counts as a third party's."""
     found = gcloud_commands.installed() if shutil.which("gcloud") else None

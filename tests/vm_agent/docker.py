@@ -1,0 +1,423 @@
+"""A docker that knows what the agent uses, with its state in a folder: a program first on PATH, or threads of a test.
+
+A container is a `Server`, in a process or in a thread. Nothing is imported but the standard library, and Python 3.10 runs it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from http.server import BaseHTTPRequestHandler
+
+POLL_S = 0.02
+QUICK_S = 0.05
+"""How long the caller of a command that runs in a thread waits for its end before it does something else."""
+LIMIT_S = 60.0
+IMPORT = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import docker; "
+"""As the first line of a program: so the module is compiled once, not at each start."""
+HANG = {"pull": "hang-pull", "run": "hang-run"}
+"""Files of the folder: while one exists, the command does not end."""
+
+
+class Server:
+    """vLLM, as far as the agent meets it. Files beside `exit_file` say what it meets: `.stuck`, `.sick`, `.busy`."""
+
+    def __init__(self, exit_file: Path, args: Sequence[str], env: Mapping[str, str], say: Callable[[str], None]):
+        self.exit_file, self.args, self.env, self.say = exit_file, args, env, say
+        self.settled, self.over = threading.Event(), threading.Event()
+        """It answers, compiles for ever, or has ended; it has ended."""
+        self._ending, self._code = threading.Event(), 0
+
+    def beside(self, name: str) -> Path:
+        return self.exit_file.with_name(f"{self.exit_file.name}.{name}")
+
+    def end(self, code: int) -> None:
+        if not self._ending.is_set():
+            self._code = code
+            self._ending.set()
+
+    def run(self) -> int:
+        try:
+            self._start()
+            if not self._ending.is_set():
+                self._answer()
+        finally:
+            self.exit_file.write_text(str(self._code))
+            self.over.set()
+            self.settled.set()
+        return self._code
+
+    def _start(self) -> None:
+        self.say("INFO Initializing a V1 LLM engine with config: model='m', compilation_config={'cudagraph_sizes': []}")
+        if "--no-such-flag" in self.args:
+            self._fail(2, "vllm: error: unrecognized arguments: --no-such-flag")
+        elif "--crash" in self.args:
+            self._fail(3, "ValueError: no such flag", f"the token is {self.env.get('HF_TOKEN', '')}")
+        elif self.exit_file.with_name("no-device").exists():
+            self._fail(2, "no device")
+        else:
+            self._compile()
+
+    def _fail(self, code: int, *lines: str) -> None:
+        for line in lines:
+            self.say(line)
+        self.end(code)
+
+    def _compile(self) -> None:
+        self.say("INFO Starting to load model google/gemma")
+        self.say("INFO Precompile backbone with sampling")
+        while ("--stuck" in self.args or self.beside("stuck").exists()) and not self._ending.wait(POLL_S):
+            self.settled.set()
+
+    def _answer(self) -> None:
+        from http.server import HTTPServer  # noqa: PLC0415 - most commands need no server
+
+        port = next(int(word[7:]) for word in self.args if word.startswith("--port="))
+        with HTTPServer(("127.0.0.1", port), self._handler()) as http:
+            threading.Thread(target=http.serve_forever, args=(POLL_S,), daemon=True).start()
+            self.settled.set()
+            self._ending.wait()
+            http.shutdown()
+
+    def _handler(self) -> "type[BaseHTTPRequestHandler]":
+        from http.server import BaseHTTPRequestHandler  # noqa: PLC0415 - the same
+
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path == "/die":
+                    server.end(137)
+                    return
+                body = server.metrics() if self.path == "/metrics" else b""
+                self.send_response(503 if self.path == "/health" and server.beside("sick").exists() else 200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+    def metrics(self) -> bytes:
+        busy = self.beside("busy")
+        running = busy.read_text() if busy.exists() else "0"
+        self.beside("asked").touch()
+        lines = (f'vllm:num_requests_running{{engine="0"}} {running}', 'vllm:num_requests_waiting{engine="0"} 0.0', "")
+        return "\n".join(lines).encode()
+
+
+class Containers(Protocol):
+    """Where servers run: in processes, or in threads."""
+
+    def start(self, root: Path, name: str, args: Sequence[str], env: Mapping[str, str]) -> dict[str, int]: ...
+    def is_alive(self, box: Mapping[str, Any]) -> bool: ...
+    def stop(self, box: Mapping[str, Any]) -> None: ...
+    def kill(self, box: Mapping[str, Any]) -> None: ...
+
+
+class Processes:
+    """Each server is a process of its own, as a container is."""
+
+    def start(self, root: Path, name: str, args: Sequence[str], env: Mapping[str, str]) -> dict[str, int]:
+        argv = [sys.executable, "-IS", "-c", f"{IMPORT}docker.serve()", str(root / f"{name}.exit"), *args]
+        with (root / f"{name}.log").open("w") as out:
+            process = subprocess.Popen(argv, stdout=out, stderr=out, env=dict(env), start_new_session=True)
+        return {"pid": process.pid}
+
+    def is_alive(self, box: Mapping[str, Any]) -> bool:
+        try:
+            stat = Path(f"/proc/{box['pid']}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rsplit(")", 1)[1].split()[0] != "Z"
+
+    def stop(self, box: Mapping[str, Any]) -> None:
+        os.kill(box["pid"], signal.SIGTERM)
+
+    def kill(self, box: Mapping[str, Any]) -> None:
+        os.kill(box["pid"], signal.SIGKILL)
+
+
+class Threads:
+    """Each server is a thread of this process."""
+
+    def __init__(self) -> None:
+        self._servers: list[Server] = []
+
+    def start(self, root: Path, name: str, args: Sequence[str], env: Mapping[str, str]) -> dict[str, int]:
+        log = root / f"{name}.log"
+        log.write_text("")
+
+        def say(line: str) -> None:
+            with log.open("a") as out:
+                out.write(f"{line}\n")
+
+        server = Server(root / f"{name}.exit", args, env, say)
+        self._servers.append(server)
+        threading.Thread(target=server.run, daemon=True).start()
+        server.settled.wait(LIMIT_S)  # so that the agent has nothing to wait for
+        return {"server": len(self._servers) - 1}
+
+    def _server(self, box: Mapping[str, Any]) -> Server:
+        return self._servers[box["server"]]
+
+    def is_alive(self, box: Mapping[str, Any]) -> bool:
+        return not self._server(box).over.is_set()
+
+    def stop(self, box: Mapping[str, Any]) -> None:
+        self._server(box).end(0)
+
+    def kill(self, box: Mapping[str, Any]) -> None:
+        self._server(box).end(137)
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.end(137)
+        assert all(server.over.wait(LIMIT_S) for server in self._servers)
+
+
+class Docker:
+    """One command: `call` returns its exit status. `gone` says whether whoever waits for it has left."""
+
+    def __init__(
+        self, root: Path, containers: Containers, say: Callable[[str], object], gone: Callable[[], bool] = lambda: False
+    ):
+        self.root, self.containers, self.say, self.gone = root, containers, say, gone
+
+    def call(self, args: Sequence[str], env: Mapping[str, str], stdin: Callable[[], str]) -> int:
+        self._log(json.dumps(list(args)))
+        verb, rest = args[0], list(args[1:])
+        if verb == "login":
+            self._log(f"login with a token of {len(stdin())} characters in {env['DOCKER_CONFIG']}")
+            return 0
+        if verb == "run":
+            return self._run(rest, env)
+        if verb in {"pull", "rmi"}:
+            return self._pull(rest[-1]) if verb == "pull" else self._remove_image(rest[-1])
+        if verb in {"inspect", "stop", "rm", "logs"}:
+            return self._about_a_container(verb, rest)
+        return 0  # ps, --version
+
+    def _log(self, line: str) -> None:
+        with (self.root / "docker.log").open("a") as log:
+            log.write(f"{line}\n")
+
+    def _hangs(self, verb: str) -> bool:
+        """Wait as long as a test says. Return False if nobody waits for the command any more."""
+        while (self.root / HANG[verb]).exists() and not self.gone():
+            time.sleep(POLL_S)
+        return not self.gone()
+
+    def _image(self, name: str) -> Path:
+        return self.root / f"image-{name.replace('/', '_')}"
+
+    def _pull(self, image: str) -> int:
+        if "missing" in image or (self.root / "registry-gone").exists():
+            self.say("Error response from daemon: manifest unknown\n")
+            return 1
+        self.say("abc: Pulling fs layer\n" * 3)
+        while "slow" in image and not self.gone():
+            time.sleep(POLL_S)
+        if not self._hangs("pull"):
+            return 1
+        self.say("abc: Pull complete\n" * 3)
+        self._image(image).touch()
+        return 0
+
+    def _remove_image(self, image: str) -> int:
+        if not self._image(image).exists():
+            self.say(f"Error response from daemon: No such image: {image}\n")
+            return 1
+        self._image(image).unlink()
+        return 0
+
+    def _run(self, args: list[str], given: Mapping[str, str]) -> int:
+        env, labels, name, entry, is_attached = dict(given), dict[str, str](), "", list[str](), "-d" not in args
+        while args[0].startswith("-"):
+            flag, _, value = args.pop(0).partition("=")
+            if flag in {"--env", "--label"}:
+                (env if flag == "--env" else labels).update([value.split("=", 1)])
+            elif flag == "--env-file":
+                env.update(self._env_file(Path(value)))
+            elif flag == "--name":
+                name = value
+            elif flag == "--entrypoint":
+                entry = [value]
+        if not self._image(args.pop(0)).exists():
+            self.say("Unable to find image\n")
+            return 125
+        if is_attached:
+            return self._fetch(entry, args, env)
+        if not self._hangs("run"):
+            return 1  # as systemd ends the processes of a unit with it
+        if self._box(name) is not None:
+            self.say("Conflict. The container name is already in use\n")
+            return 125
+        seen = {"env": env, "args": [*entry, *args]}
+        (self.root / f"seen-{time.time_ns()}.json").write_text(json.dumps(seen))
+        (self.root / f"{name}.exit").unlink(missing_ok=True)
+        box = {**self.containers.start(self.root, name, args, env), "labels": labels}
+        (self.root / f"{name}.json").write_text(json.dumps(box))
+        return 0
+
+    def _env_file(self, path: Path) -> list[list[str]]:
+        self._log(f"env file {oct(path.stat().st_mode & 0o777)} in {path.parent}")
+        return [line.split("=", 1) for line in path.read_text().splitlines()]
+
+    def _fetch(self, entry: list[str], args: list[str], env: Mapping[str, str]) -> int:
+        program = self.root / "hf.py"
+        if entry != ["hf"] or not program.exists():
+            return 127
+        argv = [sys.executable, "-IS", str(program), *args]
+        with subprocess.Popen(
+            argv, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            while process.poll() is None and not self.gone():
+                time.sleep(POLL_S)
+            process.kill()
+            self.say(process.communicate()[0])
+        return process.returncode
+
+    def _box(self, name: str) -> dict[str, Any] | None:
+        try:
+            return json.loads((self.root / f"{name}.json").read_text())
+        except OSError:
+            return None
+
+    def _about_a_container(self, verb: str, args: list[str]) -> int:
+        name = args[-1]
+        if "--type=image" in args:
+            return 0 if self._image(name).exists() else 1
+        box = self._box(name)
+        if box is None:
+            self.say(f"Error: No such container: {name}\n")
+            return 1
+        if verb == "inspect":
+            self._inspect(name, box, args)
+        elif verb == "logs":
+            self._follow(name, box, is_new_only="--tail=0" in args)
+        else:
+            self._end(name, box, verb)
+        return 0
+
+    def _inspect(self, name: str, box: Mapping[str, Any], args: Sequence[str]) -> None:
+        is_running, code = self.containers.is_alive(box), self.root / f"{name}.exit"
+        asked = [part.split('"')[0] for part in args[1].split('Config.Labels "')[1:]]
+        exit_code = "0" if is_running or not code.exists() else code.read_text()
+        labels = [box["labels"].get(label, "") for label in asked]
+        self.say(" ".join(["true" if is_running else "false", exit_code, *labels]) + "\n")
+
+    def _follow(self, name: str, box: Mapping[str, Any], *, is_new_only: bool) -> None:
+        with (self.root / f"{name}.log").open() as log:
+            if is_new_only:
+                log.read()
+            while not self.gone():
+                is_running = self.containers.is_alive(box)
+                self.say(log.read())
+                if not is_running:
+                    return
+                time.sleep(POLL_S)
+
+    def _end(self, name: str, box: Mapping[str, Any], verb: str) -> None:
+        if self.containers.is_alive(box):
+            (self.containers.stop if verb == "stop" else self.containers.kill)(box)
+        while self.containers.is_alive(box):
+            time.sleep(POLL_S)
+        if verb == "rm":
+            (self.root / f"{name}.json").unlink(missing_ok=True)
+
+
+class ThreadedCommand:
+    """What the agent's modules use of `subprocess.Popen`, for a docker that runs in a thread."""
+
+    def __init__(self, root: Path, containers: Containers, argv: Sequence[str], env: Mapping[str, str]):
+        self._lines, self._killed, self.returncode = SimpleQueue["str | None"](), threading.Event(), -signal.SIGKILL
+        docker = Docker(root, containers, self._say, self._killed.is_set)
+
+        def run() -> None:
+            try:
+                status = docker.call(argv[1:], env, str)
+                if not self._killed.is_set():
+                    self.returncode = status
+            finally:
+                self._lines.put(None)
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def _say(self, text: str) -> None:
+        for line in text.splitlines():
+            self._lines.put(line)
+
+    @property
+    def stdout(self) -> Iterator[str]:
+        return iter(self._lines.get, None)
+
+    def poll(self) -> int | None:
+        self._thread.join(QUICK_S)
+        return None if self._thread.is_alive() else self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise subprocess.TimeoutExpired("docker", timeout or 0.0)
+        return self.returncode
+
+    def kill(self) -> None:
+        self._killed.set()
+
+
+def in_threads(root: Path, containers: Containers) -> SimpleNamespace:
+    """Return a `subprocess` for the agent's modules whose docker, and the servers in its containers, run in this process."""
+
+    def run(argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        said: list[str] = []
+        status = Docker(root, containers, said.append).call(argv[1:], options["env"], lambda: options["input"])
+        return subprocess.CompletedProcess(argv, status, "".join(said))
+
+    def popen(argv: Sequence[str], *, env: Mapping[str, str] | None = None, **_: Any) -> ThreadedCommand:
+        return ThreadedCommand(root, containers, argv, os.environ if env is None else env)
+
+    names = ("PIPE", "STDOUT", "TimeoutExpired")
+    return SimpleNamespace(run=run, Popen=popen, **{name: getattr(subprocess, name) for name in names})
+
+
+def program(python: str, root: Path) -> str:
+    """Return the text of `docker` for a machine: it starts without `site`, because a test runs it dozens of times."""
+    return f"#!{python} -IS\n{IMPORT}docker.command({str(root)!r})\n"
+
+
+def command(root: str) -> None:
+    """Run the command of this process, and exit."""
+
+    def say(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    caller = os.getppid()
+    docker = Docker(Path(root), Processes(), say, lambda: os.getppid() != caller)
+    sys.exit(docker.call(sys.argv[1:], os.environ, sys.stdin.read))
+
+
+def serve() -> None:
+    """Be the server of a container, and exit."""
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    exit_file, *args = sys.argv[1:]
+    server = Server(Path(exit_file), args, os.environ, say)
+    signal.signal(signal.SIGTERM, lambda *_: server.end(0))
+    os._exit(server.run())

@@ -1,0 +1,117 @@
+"""What the agent does for one document, in this process: its image, its secrets, its limits in words, its lines."""
+
+import json
+import urllib.request
+
+import pytest
+
+from contracts.serving_document import DocumentError, document_hash, parse_document
+from tests.vm_agent.machine import CANARY, IMAGE, Machine, document
+from tests.vm_agent.test_roll_back import Serving, calls
+from vm_agent.cloud import MetadataClient, near_image
+from vm_agent.shipping import LogShipper
+
+
+@pytest.fixture
+def serving(machine: Machine):
+    serving = Serving(machine)
+    yield serving
+    serving.let_go()
+
+
+def test_a_document_that_names_a_hub_cache_keeps_it(serving: Serving, machine: Machine):
+    asked = serving.ask(env={"HF_HOME": "/dev/shm/hf"})
+    serving.sees("ready", asked, asked)
+    (run,) = calls(machine, "run")
+    assert [word for word in run if "HF_HOME" in word] == ["--env=HF_HOME=/dev/shm/hf"]
+
+
+def test_a_machine_far_from_the_first_region_pulls_from_its_own(serving: Serving, machine: Machine):
+    far, near = "us-east5-docker.pkg.dev/p/repo", "europe-west4-docker.pkg.dev/p/repo-europe-west4"
+    image = "vllm/vllm-tpu@sha256:" + "a" * 64
+    machine.attributes["zone"] = "projects/123/zones/europe-west4-a"
+    repositories = json.dumps({"us-east5": far, "europe-west4": near})
+    machine.attributes["gemma-serving-image-repositories"] = repositories
+    asked = serving.ask(image=f"{far}/{image}")
+    serving.sees("ready", asked, asked)
+    assert [call[-1] for call in calls(machine, "login")] == ["https://europe-west4-docker.pkg.dev"]
+    assert [call[-1] for call in calls(machine, "pull")] == [f"{near}/{image}"]
+    assert [f"{near}/{image}" in call for call in calls(machine, "run")] == [True]
+
+
+def test_a_machine_that_does_not_know_its_repositories_pulls_from_where_the_document_says(machine: Machine):
+    assert near_image(MetadataClient(), IMAGE) == IMAGE
+    for repositories in ("no json", "[]"):
+        machine.attributes["gemma-serving-image-repositories"] = repositories
+        assert near_image(MetadataClient(), IMAGE) == IMAGE, repositories
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "Serving document: it is not JSON"),
+        ("[]", "`(document)` is [], but it has to be a JSON object."),
+        ('{"schema": 2}', "`schema` is 2, but it has to be 1"),
+        (document(8000, port=0), "`port` is 0, but it has to be a port number"),
+        (document(8000, args="x"), '`args` is "x", but it has to be a list of strings.'),
+        (document(8000, env={"A": 1}), "`env.A` is 1, but it has to be a string of one line."),
+        (
+            document(8000, secretEnv={"T": "latest"}),
+            '`secretEnv.T` is "latest", but it has to be projects/P/secrets/S/versions/V.',
+        ),
+        (document(8000, flavour="x"), "`flavour` is unknown; known keys are"),
+        (
+            document(8000, weights={"mode": "bucket", "uri": "x", "path": "/m"}),
+            '`weights.uri` is "x", but it has to be gs://BUCKET/PREFIX.',
+        ),
+    ],
+)
+def test_a_malformed_document_is_one_sentence_with_the_key_the_value_and_what_is_allowed(text: str, sentence: str):
+    with pytest.raises(DocumentError) as refused:
+        parse_document(text)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_after_a_malformed_document_the_old_server_still_answers_and_the_next_good_one_runs(
+    serving: Serving, machine: Machine
+):
+    good = serving.good()
+    serving.latest.set("{")
+    serving.sees("failed", document_hash("{"), good)
+    assert "not JSON" in machine.guest()["detail"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{serving.port}/health", timeout=60) as response:
+        assert response.status == 200
+    assert serving.good() == good
+    assert len(calls(machine, "run")) == 1, "the same document on the same running server needs no restart"
+
+
+def test_an_unreadable_secret_is_told_before_the_old_server_is_touched(serving: Serving, machine: Machine):
+    good = serving.good()
+    second = serving.ask(secretEnv={"HF_TOKEN": "projects/p/secrets/other/versions/1"})
+    serving.sees("retrying", second, good)
+    assert "Cannot read secret projects/p/secrets/other/versions/1: " in machine.guest()["detail"]
+    assert "403 Permission denied on resource" in machine.guest()["detail"]
+    assert calls(machine, "stop") == []
+
+
+def test_lines_that_cloud_logging_refused_are_written_later_once_and_in_order_and_the_reason_is_said(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+):
+    machine.fail_next["entries:write"] = 1
+    shipper = LogShipper(MetadataClient(), lambda line: line.replace(CANARY, "[removed]"))
+    shipper.server_line("INFO Starting")
+    assert not shipper.write()
+    assert "not written to Cloud Logging: POST /logging/v2/entries:write failed: 403" in capsys.readouterr().err
+    shipper.agent_line(f"retrying with {CANARY}")
+    assert shipper.write()
+    assert shipper.write()
+    (body,) = machine.shipped
+    assert body["logName"] == "projects/p/logs/gemma-serving-machine"
+    labels = {"project_id": "p", "location": "us-east5-a", "namespace": "gemma-x", "node_id": "t1v-n-0-w-0"}
+    assert body["resource"] == {"type": "generic_node", "labels": labels}
+    assert [entry["textPayload"] for entry in body["entries"]] == ["INFO Starting", "retrying with [removed]"]
+    assert [entry["labels"]["source"] for entry in body["entries"]] == ["server", "agent"]
+    for key in ("insertId", "timestamp"):
+        values = [entry[key] for entry in body["entries"]]
+        assert values == sorted(set(values)), key
