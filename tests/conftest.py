@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from contracts.labels import Ownership
 
-pytest_plugins = ["pytester", "tests.suite"]
+pytest_plugins = ["pytester", "tests.suite", "tests.engine.warm"]
 
 # A property's example may take long on a busy machine; what it says does not depend on that.
 # Before a commit and in continuous integration the examples are the same each time, so that a failure belongs to the change. New ones at night.

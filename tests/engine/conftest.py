@@ -1,7 +1,6 @@
 """The real CLI on a local cloud: a copy of the project, a cloud of its own, and the environment that goes with it."""
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -9,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,9 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.engine.starts import counted_starts, note_starts
+from tests.engine.warm import warm_programs
+from tests.suite import COMMANDS, count
 from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +79,7 @@ class Workspace:
     transcript: list = field(default_factory=list)
 
     def run(self, *command, stdin="", expect=0, environment=None, limit_s=LIMIT_S):
+        count(COMMANDS)
         done = subprocess.run(
             [str(part) for part in command],
             cwd=self.folder / "project",
@@ -195,6 +197,7 @@ def assert_golden_urns(workspace, stack):
 
 
 def copy_project(target):
+    """Copy what a user's checkout has; its program notes each start beside the copy."""
     target.mkdir(parents=True)
     for pattern in ("*.yaml", "*.txt", "*.toml", "__main__.py"):
         for path in ROOT.glob(pattern):
@@ -202,11 +205,15 @@ def copy_project(target):
     for room in ROOMS:
         shutil.copytree(ROOT / room, target / room)  # compiled modules too: their times and sizes still fit
     (target / ".venv").symlink_to(Path(sys.prefix))
+    note_starts(target)
 
 
 def cloud_environment(folder):
     """Ask the running cloud for its environment, as a person would with `eval`."""
     end = time.monotonic() + 60
+    log = folder / "serve.log"
+    while "Admin API:" not in log.read_text() and time.monotonic() < end:
+        time.sleep(0.05)
     while time.monotonic() < end:
         done = subprocess.run(
             [sys.executable, "-m", "localcloud", "env", "--state", str(folder / "cloud"), "--json"],
@@ -227,26 +234,6 @@ def workspace(request, tmp_path_factory):
     cold = getattr(request.module, "COLD_STARTS", False)
     with open_workspace(tmp_path_factory.mktemp("workspace"), cold=cold) as opened:
         yield opened
-
-
-@functools.cache
-def warm_programs():
-    """Start the process that forks a program for each run of the engine, once a worker; returns it and its socket."""
-    socket = Path(tempfile.mkdtemp(prefix="warm-")) / "socket"
-    command = [sys.executable, "-m", "tests.engine.warm_programs", str(socket)]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
-    return process, socket
-
-
-def pytest_sessionfinish():
-    """Stop the process and wait for it, so that the CPU time of its forks is counted."""
-    if warm_programs.cache_info().currsize:
-        process, socket = warm_programs()
-        process.terminate()
-        process.wait(timeout=60)
-        process.stdout.close()
-        shutil.rmtree(socket.parent)
 
 
 @contextlib.contextmanager
@@ -271,7 +258,8 @@ def open_workspace(folder, *options, cold=False):
         hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
         base = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         warm = {} if cold else {WARM_PROGRAMS: str(warm_programs()[1])}
-        yield Workspace(folder, {**base, **warm, **cloud_environment(folder)})
+        with counted_starts(folder / "project", cold=cold):
+            yield Workspace(folder, {**base, **warm, **cloud_environment(folder)})
     finally:
         cloud.send_signal(signal.SIGINT)
         try:

@@ -9,6 +9,9 @@ import pytest
 import yaml
 
 from scripts.preview.comment import MARKER
+from tests.engine.warm import warm_programs
+from tests.suite import STARTS, count
+from tools.engine.language_host import WARM_PROGRAMS
 
 pytestmark = pytest.mark.engine
 
@@ -20,11 +23,13 @@ def stack_files():
     return {path.name: path.read_text() for path in ROOT.glob("Pulumi.*.yaml")}
 
 
+@pytest.mark.long
 def test_a_fork_gets_its_previews_from_the_local_cloud(tmp_path):
     before = stack_files()
     hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     environment["BASE_COMMIT"] = "HEAD"
+    environment[WARM_PROGRAMS] = str(warm_programs()[1])
     environment["GITHUB_STEP_SUMMARY"] = str(tmp_path / "summary.md")
     done = subprocess.run(
         [str(ROOT / "scripts" / "preview" / "ci_preview.sh"), str(tmp_path / "previews")],
@@ -40,6 +45,7 @@ def test_a_fork_gets_its_previews_from_the_local_cloud(tmp_path):
     assert "The plans of the base are not known" not in done.stdout
     assert (tmp_path / "previews" / "plans" / "base.json").is_file()
     assert (tmp_path / "summary.md").read_text() == done.stdout
+    count(STARTS, len(STACKS))
     previews = [json.loads(path.read_text()) for path in (tmp_path / "previews").glob("*.json")]
     assert {preview["stack"] for preview in previews} == STACKS
     assert all(preview["error"] is None and preview["changes"] for preview in previews)

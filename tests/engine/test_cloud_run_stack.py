@@ -26,7 +26,7 @@ COLD_STARTS = True  # the engine starts the program itself, as a user's does
 def deployed(workspace):
     workspace.pulumi("stack", "init", STACK)
     workspace.stage(STACK)
-    workspace.pulumi("up", "--yes", "--stack", STACK)
+    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
     return workspace.outputs(STACK)
 
 
@@ -79,6 +79,7 @@ def test_the_plan_shows_what_smoke_and_bench_measured(workspace, deployed):
     assert "SIMULATED" in workspace.script("plan", "--stack", STACK, "--measured").out
 
 
+@pytest.mark.long
 def test_a_search_for_limits_names_the_plans_forecast_and_the_price(workspace, deployed):
     load = ("--request-rate", "2,4", "--requests", "12", "--input-tokens", "64", "--output-tokens", "8")
     limits = ("--find", "slo", "--slo", "ttft=0.5", "--slo-share", "0.5")
@@ -96,6 +97,7 @@ def test_a_search_for_limits_names_the_plans_forecast_and_the_price(workspace, d
     assert all(point["search"]["forecast_output_tok_per_s"]["typical"] > 0 for point in answer.json["points"])
 
 
+@pytest.mark.long
 def test_a_start_longer_than_the_probes_budget_is_stopped_in_the_preview(workspace, deployed):
     """Incident PRB01."""
     original = (workspace.folder / "project" / f"Pulumi.{STACK}.yaml").read_text()
@@ -107,6 +109,7 @@ def test_a_start_longer_than_the_probes_budget_is_stopped_in_the_preview(workspa
     assert "Traceback" not in refused.text
 
 
+@pytest.mark.long
 def test_an_accepted_finding_lets_the_probe_really_fail_and_the_old_revision_goes_on(workspace, deployed):
     path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
     original = path.read_text()
@@ -122,6 +125,15 @@ def test_an_accepted_finding_lets_the_probe_really_fail_and_the_old_revision_goe
     assert workspace.served_length(STACK) == 16384
 
 
+def test_the_engine_waits_longer_than_the_providers_own_limit(workspace, deployed):
+    stored = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
+    (limits,) = [
+        resource["customTimeouts"] for resource in stored if resource["urn"].endswith("/service:Service::vllm")
+    ]
+    assert (limits["create"], limits["update"]) == (2700, 2700)
+
+
+@pytest.mark.long
 def test_a_deployment_longer_than_the_providers_own_limit_is_waited_for(workspace, deployed):
     """The real provider waits 20 minutes unless the program says more; 14 minutes of start and 13 of image pull are longer."""
     slow_pull(workspace, 800)
@@ -131,11 +143,6 @@ def test_a_deployment_longer_than_the_providers_own_limit_is_waited_for(workspac
     finally:
         slow_pull(workspace, 2)
         workspace.pulumi("config", "rm", "--path", "gemma-serving:vllm.maxNumSeqs", "--stack", STACK)
-    stored = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
-    (limits,) = [
-        resource["customTimeouts"] for resource in stored if resource["urn"].endswith("/service:Service::vllm")
-    ]
-    assert (limits["create"], limits["update"]) == (2700, 2700)
 
 
 def slow_pull(workspace, simulated_s):
@@ -147,7 +154,7 @@ def test_a_serving_flag_makes_a_new_revision_of_the_same_service(workspace, depl
     workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "8192", "--stack", STACK)
     # The same `up` gives the server an API key that never passes through Pulumi.
     workspace.script("save_token", "apiKey", "--stack", STACK, "--secret", "their-key", stdin=KEY_CANARY)
-    workspace.pulumi("up", "--yes", "--stack", STACK)
+    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
     after = service(workspace)
     assert before["createTime"] == after["createTime"]
     assert before["latestReadyRevision"] != after["latestReadyRevision"]

@@ -86,6 +86,7 @@ def test_a_commit_that_passes_is_kept_as_the_last_good_one(workspace, deployed):
     assert good_commit(workspace) == deployed
 
 
+@pytest.mark.long
 def test_a_tunnel_that_gcloud_refuses_keeps_the_commit_and_rolls_nothing_back(workspace, deployed, tmp_path):
     """The credential of a job on GitHub, without the variable with which deploy.yml makes gcloud impersonate the account."""
     account = "ci-deploy@local-project.iam.gserviceaccount.com"

@@ -23,7 +23,6 @@ CREATION_S = 3
 """Real seconds that each resource of the network takes."""
 
 pytestmark = pytest.mark.engine
-COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
 
 def await_call(workspace, method):

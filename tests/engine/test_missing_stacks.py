@@ -50,7 +50,9 @@ def run(tmp_path_factory):
     return command
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", ["smoke", "teardown", *(pytest.param(name, marks=pytest.mark.long) for name in ("bench", "stage_model"))]
+)
 def test_a_stack_that_does_not_exist_is_refused(run, name):
     done = run(sys.executable, "-m", f"scripts.{COMMANDS[name][0]}", *COMMANDS[name][1:], STACK)
     assert (done.returncode, done.stdout) == (2, "")
@@ -58,7 +60,9 @@ def test_a_stack_that_does_not_exist_is_refused(run, name):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["stage_model", "teardown", "preview", "plan"])
+@pytest.mark.parametrize(
+    "name", ["preview", *(pytest.param(name, marks=pytest.mark.long) for name in ("stage_model", "teardown", "plan"))]
+)
 def test_a_stack_without_settings_is_refused(run, name):
     words = {"preview": ("preview", "run", "--out", "out", "--stack"), "plan": ("plan", "--stack")}.get(name)
     words = words or COMMANDS[name]
@@ -67,7 +71,7 @@ def test_a_stack_without_settings_is_refused(run, name):
     assert f"{name}: There is no Pulumi.no-such-stack.yaml; the stacks with settings here are: " in done.stderr
 
 
-@pytest.mark.parametrize("name", ["smoke", "bench"])
+@pytest.mark.parametrize("name", ["smoke", pytest.param("bench", marks=pytest.mark.long)])
 def test_a_stack_that_is_not_deployed_is_refused(run, name):
     pulumi = os.path.join(os.path.dirname(sys.executable), "pulumi")  # noqa: PTH118, PTH120 - beside the interpreter, unresolved
     run(pulumi, "stack", "init", STACK, "--non-interactive", "--no-select")

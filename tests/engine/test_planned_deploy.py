@@ -110,6 +110,7 @@ def test_what_was_reviewed_is_deployed_although_a_file_is_edited_while_the_engin
     assert save(ready, RUN)["steps"] == []
 
 
+@pytest.mark.long
 def test_settings_that_changed_after_the_plan_are_refused_and_nothing_is_deployed(ready):
     save(ready, RUN)
     before = ready.state(RUN)

@@ -15,7 +15,6 @@ BLOCKS = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
 INLINE = re.findall(r"`((?:make|pulumi|python -m) [^`]+)`", README)
 
 pytestmark = pytest.mark.engine
-COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
 
 def lines():

@@ -120,6 +120,7 @@ def test_what_the_engine_was_making_is_taken_over_and_up_goes_on(workspace, kill
     assert not {found[urn] for urn in never_asked_for} & made
 
 
+@pytest.mark.long
 def test_a_lost_state_comes_back_whole(workspace, killed):
     before = ids(workspace, TPU)
     assert len(before) > 20

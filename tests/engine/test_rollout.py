@@ -84,7 +84,7 @@ def stack(workspace):
     workspace.pulumi("stack", "init", STACK)
     configure(workspace, "cloudRun.rollout", {"requests": 4, "maxSlowdown": 1000})
     workspace.stage(STACK)
-    workspace.pulumi("up", "--yes", "--stack", STACK)
+    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
     return workspace
 
 
@@ -138,13 +138,17 @@ def up(workspace, expect=0):
     return workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=expect)
 
 
-def assert_no_drift(workspace):
-    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
+def assert_nothing_to_change(workspace):
     workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
 
 
+def assert_no_drift(workspace):
+    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
+    assert_nothing_to_change(workspace)
+
+
 def test_after_a_first_deployment_nothing_changes(stack):
-    assert_no_drift(stack)
+    assert_nothing_to_change(stack)
     assert service(stack)["traffic"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
 
 
@@ -155,7 +159,7 @@ def test_a_good_change_gets_its_requests_in_steps_and_no_request_fails(stack):
         made = up(stack)
         assert f"Revision {latest(stack)} has no requests yet" in made.text
         assert shares(stack) == {old: 100}
-        assert_no_drift(stack)
+        assert_nothing_to_change(stack)
         status = stack.script("status", "--stack", STACK, "--json").json
         assert status["stacks"][0]["next_command"] == f"python -m scripts.rollout --stack {STACK}"
         report = stack.script("rollout", "--stack", STACK, "--json").json
@@ -177,7 +181,7 @@ def changed_back(stack):
     path.write_text(original)
     up(stack)
     assert shares(stack) == serving
-    assert_no_drift(stack)
+    assert_nothing_to_change(stack)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from packaging.requirements import Requirement
 from tests.engine.conftest import ROOMS, ROOT, Workspace
 
 pytestmark = pytest.mark.engine
-DEPLOYED = ("l4-12b-qat", "tpu-v6e1")
+CLOUD_RUN, TPU = "l4-12b-qat", "tpu-v6e1"
+"""`make test` deploys the first and previews the second: the rest is long."""
 COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
@@ -81,16 +82,17 @@ def test_the_environment_has_nothing_of_the_local_cloud_and_the_tests(user):
 
 
 @pytest.mark.parametrize(
-    "stack", [pytest.param(stack, marks=() if stack in DEPLOYED else pytest.mark.long) for stack in STACKS]
+    "stack", [pytest.param(stack, marks=() if stack == TPU else pytest.mark.long) for stack in STACKS]
 )
 def test_a_user_previews_every_stack(user, stack):
-    user.pulumi("stack", "init", stack)
+    user.pulumi("stack", "select", "--create", stack)
     preview = user.pulumi("preview", "--stack", stack)
     assert "to create" in preview.text
 
 
-@pytest.mark.parametrize("stack", DEPLOYED)
+@pytest.mark.parametrize("stack", [CLOUD_RUN, pytest.param(TPU, marks=pytest.mark.long)])
 def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
+    user.pulumi("stack", "select", "--create", stack)
     if stack.startswith("l4"):
         user.stage(stack)
     user.pulumi("up", "--yes", "--skip-preview", "--stack", stack)

@@ -54,7 +54,7 @@ def test_a_wide_terminal_shows_the_wait_in_the_row_of_the_capacity(waiting):
         shown.close()
 
 
-@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("columns", [80, pytest.param(100, marks=pytest.mark.long)])
 def test_a_narrow_terminal_shows_the_wait_as_lines(waiting, columns):
     """The engine's table leaves no room there, so that the pages name --non-interactive."""
     shown = terminal(waiting, columns, "--non-interactive")
@@ -67,6 +67,7 @@ def test_a_narrow_terminal_shows_the_wait_as_lines(waiting, columns):
         shown.close()
 
 
+@pytest.mark.long
 def test_a_second_terminal_of_80_columns_shows_the_wait_whole(waiting):
     """`scripts.status --watch` has its own table, whatever the width that the engine's needs."""
     up = terminal(waiting, 80)

@@ -6,6 +6,7 @@ language host sends each start over a Unix socket, with its standard streams, an
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -14,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -27,7 +29,6 @@ PACKAGES = (
     "pulumi_docker",
     "pulumi_gcp.artifactregistry",
     "pulumi_gcp.cloudrunv2",
-    "pulumi_gcp.compute",
     "pulumi_gcp.organizations",
     "pulumi_gcp.projects",
     "pulumi_gcp.secretmanager",
@@ -42,7 +43,8 @@ PACKAGES = (
 def serve(path: Path) -> None:
     """Fork a program for each connection until SIGTERM or SIGINT; prints a line when it listens."""
     for name in PACKAGES:
-        dir(importlib.import_module(name))  # an access loads the modules that their package loads late
+        load(name)
+    gc.freeze()  # a fork's collector leaves these pages alone, so that they stay shared
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -56,6 +58,14 @@ def serve(path: Path) -> None:
                     listener.close()
                     os._exit(_attend(connection))
             _reap()
+
+
+def load(name: str) -> None:
+    """Import a module, also one that its package loads late: the SDK's modules load at the first access to a name of theirs, which `dir` is not."""
+    module = importlib.import_module(name)
+    with contextlib.suppress(AttributeError):
+        _ = module.a_name_that_no_module_has
+    assert type(module) is types.ModuleType, f"{name} would be loaded by each fork"
 
 
 def _leave(number: int, frame: object) -> None:

@@ -1,4 +1,7 @@
-"""The provider under the real Pulumi engine, on the local cloud: a program with one queued resource, through its whole life."""
+"""The provider under the real Pulumi engine, on the local cloud: a program with one queued resource, through its whole life.
+
+What is marked `long` is asserted without an engine in test_lifecycle.py, test_waits.py, test_faults.py and test_renewal.py.
+"""
 
 import json
 import os
@@ -16,6 +19,10 @@ import pytest
 import requests
 
 from components.startup_script import startup_script
+from tests.engine.starts import counted_starts
+from tests.engine.warm import warm_programs
+from tests.suite import COMMANDS, count
+from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 PULUMI = Path(sys.executable).with_name("pulumi")
@@ -31,6 +38,8 @@ pytestmark = [
 
 PROGRAM = """
 import json, pathlib, pulumi
+with open("../starts", "a") as starts:
+    starts.write("x")
 class QueuedResource(pulumi.CustomResource):
     def __init__(self, name, inputs, opts=None):
         super().__init__("gcp-tpu:index:QueuedResource", name, {"zone": None, "state": None, "createTime": None, **inputs}, opts)
@@ -58,6 +67,7 @@ class Project:
         return [str(PULUMI), *arguments, "--non-interactive", "--stack", "dev"]
 
     def pulumi(self, *arguments: str, expect: int = 0, **environment: str) -> str:
+        count(COMMANDS)
         done = subprocess.run(
             self.command(*arguments),
             cwd=self.folder,
@@ -116,8 +126,8 @@ class Project:
         url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario"
         identity = {"Authorization": f"Bearer {self.environment['LOCALCLOUD_TOKEN']}"}
         zones = requests.get(url, headers=identity, timeout=60).json()["tpu"]["zones"]
-        for zone, count in free.items():
-            zones[zone.replace("_", "-")]["capacity"] = {"v6e-4": count}
+        for zone, number in free.items():
+            zones[zone.replace("_", "-")]["capacity"] = {"v6e-4": number}
         requests.put(
             f"{url}?merge=true", json={"tpu": {"zones": zones}}, headers=identity, timeout=60
         ).raise_for_status()
@@ -190,14 +200,18 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     try:
         ask = [sys.executable, "-m", "localcloud", "env", "--state", str(folder / "cloud"), "--json"]
         deadline = time.monotonic() + 60
+        while "Admin API:" not in (folder / "serve.log").read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
         while (
             answer := subprocess.run(ask, cwd=ROOT, env=base, capture_output=True, text=True, check=False)
         ).returncode:
             assert time.monotonic() < deadline, answer.stderr
             time.sleep(0.2)
-        project = Project(folder / "program", folder / "cloud", {**base, **json.loads(answer.stdout)})
+        warm = {WARM_PROGRAMS: str(warm_programs()[1])}
+        project = Project(folder / "program", folder / "cloud", {**base, **warm, **json.loads(answer.stdout)})
         project.pulumi("stack", "init")
-        yield project
+        with counted_starts(project.folder, cold=False):
+            yield project
     finally:
         cloud.send_signal(signal.SIGINT)
         try:
@@ -242,9 +256,8 @@ def test_the_whole_life_with_a_server_that_becomes_ready_and_changes_in_place(pr
     project.pulumi("preview", "--refresh", "--expect-no-changes")
     created = state["outputs"]["createTime"]
     declare(4096)
-    shown = project.pulumi("preview", "--diff")
+    shown = project.pulumi("up", "--yes", "--skip-preview", "--diff")
     assert "~ gcp-tpu:index:QueuedResource: (update)" in shown
-    project.pulumi("up", "--yes", "--skip-preview")
     state = project.state()
     assert state
     assert state["outputs"]["createTime"] == created
@@ -280,6 +293,7 @@ def test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it(pr
     assert state["outputs"]["createTime"] == waiting["createTime"]
 
 
+@pytest.mark.long
 def test_ctrl_c_in_the_wait_and_destroy_leaves_nothing(project: Project):
     project.capacity(us_east5_a=0)
     project.declare()
@@ -308,6 +322,7 @@ def test_an_engine_that_is_killed_loses_nothing(project: Project):
     assert state["outputs"]["createTime"] == waiting["createTime"]
 
 
+@pytest.mark.long
 def test_a_zone_without_capacity_is_left_for_the_next_one(project: Project):
     project.capacity(us_east5_a=0)
     project.declare(waitPerZoneS=1)
@@ -319,6 +334,7 @@ def test_a_zone_without_capacity_is_left_for_the_next_one(project: Project):
     assert [item["zone"] for item in state["outputs"]["stateHistory"]][-1] == "us-east5-b"
 
 
+@pytest.mark.long
 def test_when_every_zone_refuses_the_table_says_why_and_the_state_is_empty(project: Project):
     project.declare(zones=["us-central1-b", "us-south1-a", "us-nowhere1-a"])
     text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
@@ -351,6 +367,7 @@ def test_giving_up_active_capacity_is_refused_in_the_preview_and_done_with_permi
     assert only["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == "v6e-8"
 
 
+@pytest.mark.long
 def test_a_suspended_one_is_seen_by_refresh_and_replaced_without_a_name_clash(project: Project):
     project.declare()
     project.pulumi("up", "--yes", "--skip-preview")
@@ -365,6 +382,7 @@ def test_a_suspended_one_is_seen_by_refresh_and_replaced_without_a_name_clash(pr
     assert again["outputs"]["createTime"] > state["outputs"]["createTime"]
 
 
+@pytest.mark.long
 def test_an_accepted_request_is_looked_at_by_each_up_and_taken_over_when_its_capacity_has_come(project: Project):
     project.capacity(us_east5_a=0)
     project.declare(waitFor="accepted")
@@ -384,6 +402,7 @@ def test_an_accepted_request_is_looked_at_by_each_up_and_taken_over_when_its_cap
     project.pulumi("preview", "--expect-no-changes")
 
 
+@pytest.mark.long
 def test_the_total_wait_ends_with_the_zones_that_were_not_asked_and_nothing_left(project: Project):
     project.capacity(us_east5_a=0, us_east5_b=0)
     project.declare(waitPerZoneS=60, waitTotalS=1)
@@ -393,6 +412,7 @@ def test_the_total_wait_ends_with_the_zones_that_were_not_asked_and_nothing_left
     assert project.state() is None
 
 
+@pytest.mark.long
 def test_a_run_is_renewed_before_its_end_and_the_old_machine_is_deleted(project: Project):
     project.declare(maxRunDurationS=14400, renewBeforeS=3600)
     project.pulumi("up", "--yes", "--skip-preview")
@@ -421,6 +441,7 @@ def test_a_run_is_renewed_before_its_end_and_the_old_machine_is_deleted(project:
     assert project.everything() == []
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_renewal_keeps_both_and_destroy_deletes_both(project: Project):
     project.declare(renewBeforeS=3600)
     project.pulumi("up", "--yes", "--skip-preview")
@@ -444,6 +465,7 @@ def test_ctrl_c_in_a_renewal_keeps_both_and_destroy_deletes_both(project: Projec
     assert project.everything() == []
 
 
+@pytest.mark.long
 def test_an_import_by_full_name_takes_over_what_is_there(project: Project):
     project.declare()
     project.pulumi("up", "--yes", "--skip-preview")

@@ -1,10 +1,10 @@
-"""How the suite is divided: nothing is lost between its parts, and a long file runs whole."""
+"""How the suite is divided: nothing is lost between its parts, a long file runs whole, and too much of anything fails."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.suite import part_of
+from tests.suite import BUDGET_PAGE, CASES, COLD, COMMANDS, STARTS, budget, part_of
 
 FILES = {f"tests/{name}.py" for name in "abcdefgh"}
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,14 +27,23 @@ def test_a_part_that_does_not_exist_is_refused():
             part_of(FILES, part)
 
 
+PLUGINS = ("-p", "tests.suite", "-p", "xdist", "-p", "no:cacheprovider")
+
+
+def lean(monkeypatch):
+    """Let the tests that a test starts find the suite, and spare them the import of each installed plugin."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 @pytest.fixture
 def suite(pytester, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    lean(monkeypatch)
     pytester.makepyfile(test_plain=PLAIN, test_mixed=MIXED, test_law=LAW)
     pytester.makeini("[pytest]\nmarkers =\n    long\n    law\n")
 
     def passed(*options):
-        done = pytester.runpytest_subprocess("-p", "tests.suite", "-p", "no:cacheprovider", "-n0", "-v", *options)
+        done = pytester.runpytest_subprocess(*PLUGINS, "-n0", "-v", *options)
         return sorted(line.split("::")[1].split()[0] for line in done.outlines if "PASSED" in line)
 
     return passed
@@ -47,3 +56,50 @@ def test_the_short_suite_leaves_long_tests_out_and_draws_laws(suite):
 def test_the_long_suite_runs_whole_files_because_their_tests_follow_one_another(suite):
     assert suite("--long") == ["test_first", "test_law", "test_second"]
     assert sorted(suite("--long", "--part", "1/2") + suite("--long", "--part", "2/2")) == suite("--long")
+
+
+COUNTING = """
+import pytest
+from tests.suite import COMMANDS, STARTS, count
+
+pytestmark = pytest.mark.law
+
+@pytest.fixture(scope="module")
+def workspace():
+    yield
+    count(STARTS, 2)
+
+def test_a(workspace): count(COMMANDS)
+def test_b(workspace): count(COMMANDS, 2)
+"""
+
+
+def test_the_budget_names_all_that_is_counted():
+    assert budget(BUDGET_PAGE).keys() == {CASES, COMMANDS, STARTS, COLD}
+
+
+def test_a_number_above_the_table_fails_the_whole_and_a_part_is_below_it(pytester, monkeypatch):
+    """What fixtures count at their end belongs to it, and each worker's share."""
+    lean(monkeypatch)
+    pytester.makepyfile(test_one=COUNTING, test_two=COUNTING)
+    pytester.makeini("[pytest]\nmarkers =\n    long\n    law\n")
+    page = pytester.path / "BUDGET.md"
+
+    def run(*options, room):
+        rows = {CASES: 4 + room, COMMANDS: 6 + room, STARTS: 4 + room, COLD: 0}
+        page.write_text("".join(f"| {what} | {most:,} | words |\n" for what, most in rows.items()))
+        return pytester.runpytest_subprocess(*PLUGINS, "--budget", page, *options)
+
+    fits = run("-n2", "--dist=loadfile", room=0)
+    assert fits.ret == 0
+    fits.stdout.fnmatch_lines(["whole: 4 test cases, 6 engine commands, 4 program starts"])
+    for workers in ("-n2", "-n0"):
+        above = run(workers, "--dist=loadfile", room=-1)
+        assert above.ret == 1
+        sentences = [line for line in above.outlines if line.startswith("The suite has")]
+        assert [line.partition(":")[0] for line in sentences] == [
+            f"The suite has {most + 1} {what}, and BUDGET.md allows {most}"
+            for what, most in ((CASES, 3), (COMMANDS, 5), (STARTS, 3))
+        ]
+    assert run("-n0", "test_one.py", room=-1).ret == 0
+    assert run("-n0", "--long", room=-1).ret == 0
