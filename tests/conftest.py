@@ -17,7 +17,9 @@ pytest_plugins = ["pytester", "tests.suite", "tests.engine.warm"]
 # A property's example may take long on a busy machine; what it says does not depend on that.
 # Before a commit and in continuous integration the examples are the same each time, so that a failure belongs to the change. New ones at night.
 settings.register_profile("project", deadline=None, derandomize=True)
-settings.register_profile("part", deadline=None, derandomize=True)  # the long suite in continuous integration: one part a run, in minutes
+settings.register_profile(
+    "part", deadline=None, derandomize=True
+)  # the long suite in continuous integration: one part a run, in minutes
 settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile("project")
 

@@ -140,8 +140,9 @@ def pytest_runtest_logreport(report):
     """Sum by file, in the process that prints the summary."""
     sent = dict(report.user_properties)
     _CPU[_file(report.nodeid)] += sent.get(_CPU_S, 0.0)
-    _WALL[_file(report.nodeid)] += report.duration
-    _BY_FILE[_file(report.nodeid)].update({**sent.get(_COUNTED, {}), CASES: report.when == "setup"})
+    of_subtest = isinstance(report, pytest.SubtestReport)  # its time is part of its test's
+    _WALL[_file(report.nodeid)] += 0.0 if of_subtest else report.duration
+    _BY_FILE[_file(report.nodeid)].update({**sent.get(_COUNTED, {}), CASES: report.when == "setup" and not of_subtest})
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,8 +8,8 @@ Counted are Python files outside tests, without generated files, docstrings, com
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
@@ -71,74 +71,100 @@ class Place:
         return f"  {self.path}:{self.line}: {self.text}"
 
 
-@dataclass(frozen=True)
-class Module:
-    """One parsed file."""
-
-    path: str
-    tree: ast.Module
-    lines: tuple[str, ...]
-
-    def place(self, node: ast.stmt | ast.expr) -> Place:
-        return Place(self.path, node.lineno, self.lines[node.lineno - 1].strip()[:120])
-
-
 Found = dict[str, list[Place]]
 """Places by word."""
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What the code holds that is counted, each with its place."""
+
+    strings: list[tuple[str, Place]] = field(default_factory=list)
+    """Without docstrings and documentation texts."""
+    functions: list[tuple[str, Place]] = field(default_factory=list)
+    classes: list[tuple[str, Place]] = field(default_factory=list)
+    exits: list[tuple[str, Place]] = field(default_factory=list)
+    """Constants that a call takes as its exit code."""
+
+
+def is_documentation(node: ast.AST) -> bool:
+    """Return whether the strings below a node are documentation."""
+    match node:
+        case ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Call(func=ast.Name(id=name)) | ast.keyword(arg=name):
+            return name in DOCUMENTATION
+        case _:
+            return False
+
+
 @cache
-def modules() -> tuple[Module, ...]:
-    """Every hand-written module outside the tests."""
-    found = []
+def contents() -> Contents:
+    """Read every hand-written module outside the tests, once. No tree is kept: the garbage collector would walk all of them again and again."""
+    found = Contents()
     for path in sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
         text = path.read_text()
         if not re.search(r"Generated (by|from) ", text[:300]):
-            found.append(Module(path.relative_to(ROOT).as_posix(), ast.parse(text), tuple(text.splitlines())))
-    return tuple(found)
+            read(ast.parse(text), path.relative_to(ROOT).as_posix(), text.splitlines(), found)
+    return found
 
 
-def texts(node: ast.AST) -> Iterator[ast.Constant]:
-    """Yield the strings below a node, without docstrings and documentation texts."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
-            continue
-        if isinstance(child, ast.Call) and getattr(child.func, "id", None) in DOCUMENTATION:
-            continue
-        if isinstance(child, ast.keyword) and child.arg in DOCUMENTATION:
-            continue
-        if isinstance(child, ast.Constant) and isinstance(child.value, str):
-            yield child
-        yield from texts(child)
+def read(tree: ast.Module, path: str, lines: list[str], found: Contents) -> None:
+    """Add what a module holds."""
+
+    def place(node: ast.stmt | ast.expr) -> Place:
+        return Place(path, node.lineno, lines[node.lineno - 1].strip()[:120])
+
+    waiting: list[tuple[ast.AST, bool]] = [(tree, True)]
+    while waiting:
+        node, is_counted = waiting.pop()
+        is_counted = is_counted and not is_documentation(node)
+        match node:
+            case ast.Constant(value=str(text)) if is_counted:
+                found.strings.append((text, place(node)))
+            case ast.FunctionDef(name=name):
+                found.functions.append((name, place(node)))
+            case ast.ClassDef(name=name):
+                found.classes.append((name, place(node)))
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in EXITS:
+                values = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "code")]
+                found.exits.extend(
+                    [(str(value.value), place(node)) for value in values if isinstance(value, ast.Constant)]
+                )
+            case _:
+                pass
+        waiting.extend((child, is_counted) for child in ast.iter_child_nodes(node))
 
 
 @cache
-def strings() -> tuple[tuple[str, Place], ...]:
-    """Every string of the code and its place."""
-    return tuple((str(node.value), module.place(node)) for module in modules() for node in texts(module.tree))
+def words_of_strings() -> tuple[tuple[frozenset[str], Place], ...]:
+    """The words of every string and its place; a word may have hyphens."""
+    return tuple((frozenset(re.findall(r"[\w-]+", text)), place) for text, place in contents().strings)
 
 
 def places_of(words: set[str]) -> Found:
     """Where each word stands in a string, alone or among others."""
     assert words
     found: Found = {word: [] for word in words}
-    for text, place in strings():
-        for word in words:
-            if word in text and re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text):
-                found[word].append(place)
+    for word in words:  # such as a path
+        if not re.fullmatch(r"[\w-]+", word):
+            whole = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
+            found[word] = [place for text, place in contents().strings if whole.search(text)]
+    for those, place in words_of_strings():
+        for word in those & words:
+            found[word].append(place)
     return found
 
 
 def finding_ids() -> Found:
     """Ids of the planner's findings, in strings and as names of functions."""
-    ids = {text for text, place in strings() if place.room == "planning" and re.fullmatch(r"[A-Z]{3}\d\d", text)}
+    ids = {
+        text for text, place in contents().strings if place.room == "planning" and re.fullmatch(r"[A-Z]{3}\d\d", text)
+    }
     found = places_of(ids)
-    functions = (
-        (module, node) for module in modules() for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)
-    )
-    for module, node in functions:
-        if re.fullmatch(r"[a-z]{3}\d\d_.*", node.name) and node.name[:5].upper() in ids:
-            found[node.name[:5].upper()].append(module.place(node))
+    for name, place in contents().functions:
+        if re.fullmatch(r"[a-z]{3}\d\d_.*", name) and name[:5].upper() in ids:
+            found[name[:5].upper()].append(place)
     return found
 
 
@@ -149,9 +175,9 @@ def label_words() -> Found:
 def output_keys() -> Found:
     """Keys of the outputs beside their fields. Those of one word, such as `model`, are ordinary words and are not counted."""
     kinds = [kind for kind in vars(outputs).values() if isinstance(kind, type) and kind.__module__ == outputs.__name__]
-    keys = {camel_case(field.name) for kind in kinds for field in fields(kind)}
+    keys = {camel_case(each.name) for kind in kinds for each in fields(kind)}
     found: Found = {key: [] for key in keys if key.lower() != key}
-    for text, place in strings():
+    for text, place in contents().strings:
         if text in found:
             found[text].append(place)
     return found
@@ -166,13 +192,9 @@ def machine_keys() -> Found:
 def exit_codes() -> Found:
     """Numbers of exit codes beside `ExitCode`."""
     found: Found = {str(int(code)): [] for code in ExitCode}
-    for module in modules():
-        for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
-            if (getattr(call.func, "attr", None) or getattr(call.func, "id", None)) not in EXITS:
-                continue
-            for value in [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "code")]:
-                if isinstance(value, ast.Constant) and str(value.value) in found:
-                    found[str(value.value)].append(module.place(call))
+    for code, place in contents().exits:
+        if code in found:
+            found[code].append(place)
     return found
 
 
@@ -217,11 +239,9 @@ def repeated(found: Found, at_most: int) -> str:
 def classes_of_several_rooms() -> str:
     """Return every public class whose name is defined in more than one room, with each place."""
     found: dict[str, dict[str, Place]] = defaultdict(dict)
-    for module in modules():
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                place = module.place(node)
-                found[node.name].setdefault(place.room, place)
+    for name, place in contents().classes:
+        if not name.startswith("_"):
+            found[name].setdefault(place.room, place)
     return "\n".join(
         "\n".join([f"class {name} is defined in {len(rooms)} rooms", *map(str, rooms.values())])
         for name, rooms in sorted(found.items())

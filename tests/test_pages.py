@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 GENERATED = {"accuracy.md", "assumptions.md", "checkpoints.md", "commands.md", "rules.md", "settings.md"}
@@ -19,30 +17,28 @@ def named_files(page):
             yield code
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_file_that_a_page_names_exists(page):
-    assert [name for name in named_files(page) if not (ROOT / name).exists()] == []
+def test_every_file_that_a_page_names_exists(subtests):
+    for page in PAGES:
+        with subtests.test(page.relative_to(ROOT).as_posix()):
+            assert [name for name in named_files(page) if not (ROOT / name).exists()] == []
 
 
 def test_the_pages_name_files_at_all():
     assert len(list(named_files(ROOT / "CONTRIBUTING.md"))) > 15
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if page.name not in GENERATED],
-    ids=lambda page: page.relative_to(ROOT).as_posix(),
-)
-def test_prose_has_one_sentence_a_line(page):
+def test_prose_has_one_sentence_a_line(subtests):
     """Tables, code and generated parts may hold more; a paragraph may not."""
-    text = re.sub(r"```.*?```|<!-- generated: .*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
-    text = re.sub(r"`[^`\n]*`", "code", text)
-    several = [
-        line
-        for line in text.splitlines()
-        if not line.startswith(("|", "#", "<", "    ")) and re.search(r"[a-z)`]{2}[.!?] [A-Z`][a-z`]", line)
-    ]
-    assert several == []
+    for page in (page for page in PAGES if page.name not in GENERATED):
+        with subtests.test(page.relative_to(ROOT).as_posix()):
+            text = re.sub(r"```.*?```|<!-- generated: .*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
+            text = re.sub(r"`[^`\n]*`", "code", text)
+            several = [
+                line
+                for line in text.splitlines()
+                if not line.startswith(("|", "#", "<", "    ")) and re.search(r"[a-z)`]{2}[.!?] [A-Z`][a-z`]", line)
+            ]
+            assert several == []
 
 
 def test_decisions_are_numbered_without_gaps_and_state_a_decision():

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
+import json
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +11,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, Options, RuntimeFactory, open_cloud
-from localcloud.world import run_words
+from localcloud.world import oauth, run_words
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.runtime import MachineFailedError, MachineSpec, RevisionFailedError, RevisionSpec
 from localcloud.world.scenario import Scenario
 
 _START_LIMIT_S = 60.0
+
+
+@functools.cache
+def _operators_key() -> str:
+    """Return a private key for the operator: one for each process, because making one takes longer than all else of a start."""
+    return oauth.new_private_key()
 
 
 class IdleRevisions:
@@ -180,6 +188,10 @@ def start(
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="localcloud-"))) if state is None else state
         folder.mkdir(parents=True, exist_ok=True)
+        credentials = folder / "credentials.json"
+        if not credentials.exists():  # the cloud keeps the key of an existing file
+            credentials.touch(mode=0o600)
+            credentials.write_text(json.dumps({"private_key": _operators_key()}), encoding="utf-8")
         options = Options(project=project, speed=speed, scenario=scenario or Scenario())
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="localcloud", daemon=True)

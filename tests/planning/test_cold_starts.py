@@ -6,35 +6,46 @@ import pytest
 
 from benchmarks import cold_starts
 
-ROWS = [
-    [cell.strip() for cell in line.strip("|").split("|")]
-    for line in cold_starts.table().splitlines()[2:]
-    if "does not fit" not in line
-]
+
+@pytest.fixture(scope="module")
+def table() -> str:
+    return cold_starts.table()
+
+
+@pytest.fixture
+def rows(table: str) -> list[list[str]]:
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in table.splitlines()[2:]
+        if "does not fit" not in line
+    ]
 
 
 def seconds(cell: str) -> float:
     return float(cell.removesuffix(" s"))
 
 
-def test_the_page_shows_what_the_program_computes():
+def test_the_page_shows_what_the_program_computes(table: str):
     page = cold_starts.PAGE.read_text(encoding="utf-8")
     found = re.search(rf"{cold_starts.MARKS[0]}\n\n(.*?)\n\n{cold_starts.MARKS[1]}", page, re.DOTALL)
     assert found is not None
-    assert found[1] == cold_starts.table(), "run python -m benchmarks.cold_starts --write"
+    assert found[1] == table, "run python -m benchmarks.cold_starts --write"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(row[:3]).replace("`", ""))
-def test_no_simulated_start_is_longer_than_planned_and_none_with_graphs_longer_than_without(row: list[str]):
-    cold, simulated, cached, cached_simulated = map(seconds, row[3:7])
-    assert simulated <= cold
-    assert cached_simulated <= cached
-    assert cached < cold
-    assert cached_simulated < simulated
+def test_no_simulated_start_is_longer_than_planned_and_none_with_graphs_longer_than_without(
+    subtests: pytest.Subtests, rows: list[list[str]]
+):
+    for row in rows:
+        with subtests.test("-".join(row[:3]).replace("`", "")):
+            cold, simulated, cached, cached_simulated = map(seconds, row[3:7])
+            assert simulated <= cold
+            assert cached_simulated <= cached
+            assert cached < cold
+            assert cached_simulated < simulated
 
 
-def test_every_stack_and_way_is_in_the_table():
-    shown = {(row[0], row[1]) for row in ROWS}
+def test_every_stack_and_way_is_in_the_table(rows: list[list[str]]):
+    shown = {(row[0], row[1]) for row in rows}
     assert {stack for stack, _ in shown} == set(cold_starts.STACKS)
     assert {way for _, way in shown} == {"`fuse`", "`fuse-buffered`", "`fuse-cached`", "`streamer`", "`memory`"}
 

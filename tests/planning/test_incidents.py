@@ -159,16 +159,17 @@ def test_every_rule_is_reached_from_a_settings_file():
     assert set(INCIDENTS) == set(RULE_IDS)
 
 
-@pytest.mark.parametrize(("identifier", "incident"), EVERY, ids=[f"{e[0]}-{i}" for i, e in enumerate(EVERY)])
-def test_the_incident_is_named_with_its_figure_and_its_remedy(tmp_path: Path, identifier: str, incident: Incident):
-    result, wording = planned(edited(tmp_path, incident))
-    finding = next(finding for finding in result.findings if finding.id == identifier)
-    assert finding.severity == incident.severity
-    assert finding.severity in RULES[identifier].severities
-    assert (finding in result.stopping) == (incident.severity == "block")
-    assert re.search(incident.figure, finding_text(finding, wording), re.DOTALL), finding_text(finding, wording)
-    assert "canary" not in finding_text(finding, wording)
-    assert result.fits == (incident.severity != "block" and result.stopping == ())
+def test_the_incident_is_named_with_its_figure_and_its_remedy(subtests: pytest.Subtests, tmp_path: Path):
+    for number, (identifier, incident) in enumerate(EVERY):
+        with subtests.test(f"{identifier}-{number}"):
+            result, wording = planned(edited(tmp_path, incident))
+            finding = next(finding for finding in result.findings if finding.id == identifier)
+            assert finding.severity == incident.severity
+            assert finding.severity in RULES[identifier].severities
+            assert (finding in result.stopping) == (incident.severity == "block")
+            assert re.search(incident.figure, finding_text(finding, wording), re.DOTALL), finding_text(finding, wording)
+            assert "canary" not in finding_text(finding, wording)
+            assert result.fits == (incident.severity != "block" and result.stopping == ())
 
 
 @pytest.mark.parametrize("stack", sorted(path.name for path in ROOT.glob("Pulumi.*.yaml")))

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +17,7 @@ from planning.memory import comfortable_utilization, memory_plan
 from planning.resolve import resolve
 from scripts.plan.__main__ import main
 from stacks.planned import headline
+from tests.laws import examples
 
 PLACES = [(a.name, platform) for a in ACCELERATORS.values() for platform in a.platforms]
 
@@ -76,25 +78,25 @@ def test_programs_of_4_bit_models_take_more_on_v5e(model: str, utilization: floa
     assert found.get("FIT05") == ("block" if dies else None)
 
 
-@pytest.mark.parametrize(("accelerator", "platform"), PLACES)
-@pytest.mark.parametrize("model", MODEL_IDS)
-def test_the_planners_own_defaults_are_far_from_every_edge(model: str, accelerator: str, platform: str):
-    p = plan(Deployment(model=model, accelerator=accelerator, platform=platform))
-    assert "FIT05" not in {f.id for f in p.findings}
-    if p.fits:
-        assert p.margin is None
-        # What warns of the model, whatever the settings: an answer that nobody has (FIT06), a base model without a chat template, and weights
-        # of 58 GiB on the 100 GB that Google gives a boot disk (HST02).
-        assert {f.id for f in p.findings if f.severity == "warn"} <= {"FIT06", "MOD02", "HST02"}
+def test_the_planners_own_defaults_are_far_from_every_edge(subtests: pytest.Subtests):
+    for model, (accelerator, platform) in product(MODEL_IDS, PLACES):
+        with subtests.test(f"{model} on {accelerator}, {platform}"):
+            p = plan(Deployment(model=model, accelerator=accelerator, platform=platform))
+            assert "FIT05" not in {f.id for f in p.findings}
+            if p.fits:
+                assert p.margin is None
+                # What warns of the model, whatever the settings: an answer that nobody has (FIT06), a base model without a chat template, and weights
+                # of 58 GiB on the 100 GB that Google gives a boot disk (HST02).
+                assert {f.id for f in p.findings if f.severity == "warn"} <= {"FIT06", "MOD02", "HST02"}
 
 
-@pytest.mark.parametrize(("accelerator", "platform"), PLACES)
-@pytest.mark.parametrize("model", MODEL_IDS)
-def test_a_utilization_of_1_dies_everywhere(model: str, accelerator: str, platform: str):
-    options = VllmOptions(gpu_memory_utilization=1.0)
-    p = plan(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options))
-    assert not p.fits
-    assert {f.id: f.severity for f in p.findings}["FIT05"] == "block"
+def test_a_utilization_of_1_dies_everywhere(subtests: pytest.Subtests):
+    for model, (accelerator, platform) in product(MODEL_IDS, PLACES):
+        with subtests.test(f"{model} on {accelerator}, {platform}"):
+            options = VllmOptions(gpu_memory_utilization=1.0)
+            p = plan(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options))
+            assert not p.fits
+            assert {f.id: f.severity for f in p.findings}["FIT05"] == "block"
 
 
 def test_a_gpu_starts_only_with_the_budget_free_beside_its_context():
@@ -143,7 +145,8 @@ def test_a_plan_far_from_the_edge_has_no_margin():
     assert "may fail" not in headline(p)
 
 
-laws = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+EXAMPLES = examples(test=50, part=150, night=2_000)
+laws = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 OPTIONS = st.builds(
     VllmOptions,
     gpu_memory_utilization=st.none() | st.floats(0.5, 1).map(lambda value: round(value, 3)),
@@ -154,6 +157,7 @@ OPTIONS = st.builds(
 )
 
 
+@pytest.mark.law
 @laws
 @given(st.sampled_from(MODEL_IDS), st.sampled_from(PLACES), OPTIONS)
 def test_every_remedy_of_an_edge_leads_away_from_it(model: str, place: tuple[str, str], options: VllmOptions):
@@ -169,6 +173,7 @@ def test_every_remedy_of_an_edge_leads_away_from_it(model: str, place: tuple[str
             assert finding.id not in {f.id for f in plan(changed(deployment, remedy.changes)).findings}
 
 
+@pytest.mark.law
 @laws
 @given(st.sampled_from(MODEL_IDS), st.sampled_from(PLACES), OPTIONS, st.floats(0, 64))
 def test_more_memory_never_turns_fits_into_does_not(
@@ -184,6 +189,7 @@ def test_more_memory_never_turns_fits_into_does_not(
         assert before.is_short or before.may_fail or not after.may_fail
 
 
+@pytest.mark.law
 @laws
 @given(st.sampled_from(MODEL_IDS), st.sampled_from(PLACES), OPTIONS)
 def test_without_a_utilization_enough_stays_outside_the_budget(

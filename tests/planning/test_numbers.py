@@ -4,6 +4,7 @@ import importlib
 import json
 import math
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -170,15 +171,16 @@ def all_options() -> Iterator[tuple[str, str, str]]:
         yield from ((name, subcommand, flag) for subcommand, flag in number_options(command))
 
 
-@pytest.mark.parametrize(("name", "subcommand", "flag"), list(all_options()))
 def test_every_option_of_every_command_refuses_what_is_no_number(
-    name: str, subcommand: str, flag: str, capsys: pytest.CaptureFixture[str]
+    subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]
 ):
-    command = importlib.import_module(f"scripts.{name}.__main__").COMMAND
-    for text in ("nan", "inf", "-inf", "1e400", "-1", "9" * 400, "true"):
-        one_sentence(
-            capsys, run_command(command, [*([subcommand] if subcommand else []), f"{flag}={text}"]), names=flag
-        )
+    for name, subcommand, flag in all_options():
+        with subtests.test(f"{name} {subcommand} {flag}"):
+            command = importlib.import_module(f"scripts.{name}.__main__").COMMAND
+            for text in ("nan", "inf", "-inf", "1e400", "-1", "9" * 400, "true"):
+                one_sentence(
+                    capsys, run_command(command, [*([subcommand] if subcommand else []), f"{flag}={text}"]), names=flag
+                )
 
 
 def number_settings(block: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -191,28 +193,29 @@ def number_settings(block: dict[str, Any], path: str = "") -> Iterator[str]:
             yield place
 
 
+NO_NUMBERS = (".nan", ".inf", "-.inf", "1e400", "1.0e+400", "true", "9" * 400, '"NaN"', '"Infinity"')
 FILES = {"tpu": ROOT / "Pulumi.tpu-v6e4.yaml", "cloudRun": ROOT / "Pulumi.l4-qat.yaml"}
 
 
-@pytest.mark.parametrize("key", list(number_settings(settings_schema())))
-@pytest.mark.parametrize(
-    "text", [".nan", ".inf", "-.inf", "1e400", "1.0e+400", "true", "9" * 400, '"NaN"', '"Infinity"']
-)
-def test_a_settings_file_is_refused_with_the_key(key: str, text: str, tmp_path: Path):
-    source = FILES["tpu" if key.startswith("tpu.") else "cloudRun"]
-    document = yaml.safe_load(source.read_text(encoding="utf-8"))
-    place: Any = document["config"]
-    first, *rest = key.split(".")
-    keys = [f"gemma-serving:{first}", *rest]
-    for name in keys[:-1]:
-        place = place.setdefault(name, {})
-    place[keys[-1]] = yaml.safe_load(text)
-    path = tmp_path / "Pulumi.x.yaml"
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    with pytest.raises(SettingsError) as caught:
-        from_file(path, project="my-project")
-    assert keys[-1] in str(caught.value)
-    assert all(line.startswith("Pulumi.x.yaml: ") and line.endswith(".") for line in str(caught.value).splitlines())
+def test_a_settings_file_is_refused_with_the_key(subtests: pytest.Subtests, tmp_path: Path):
+    for key, text in product(number_settings(settings_schema()), NO_NUMBERS):
+        with subtests.test(f"{key}: {text[:20]}"):
+            source = FILES["tpu" if key.startswith("tpu.") else "cloudRun"]
+            document = yaml.safe_load(source.read_text(encoding="utf-8"))
+            place: Any = document["config"]
+            first, *rest = key.split(".")
+            keys = [f"gemma-serving:{first}", *rest]
+            for name in keys[:-1]:
+                place = place.setdefault(name, {})
+            place[keys[-1]] = yaml.safe_load(text)
+            path = tmp_path / "Pulumi.x.yaml"
+            path.write_text(yaml.safe_dump(document), encoding="utf-8")
+            with pytest.raises(SettingsError) as caught:
+                from_file(path, project="my-project")
+            assert keys[-1] in str(caught.value)
+            assert all(
+                line.startswith("Pulumi.x.yaml: ") and line.endswith(".") for line in str(caught.value).splitlines()
+            )
 
 
 def test_numbers_inside_free_blocks_of_a_settings_file_are_numbers(tmp_path: Path):
@@ -247,27 +250,28 @@ def test_a_price_file_is_refused_in_one_sentence(text: str, tmp_path: Path, caps
     assert is_number(LIST_PRICES.gce_h100_usd_per_hour)
 
 
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e400", "-1", "true", '"1"', "9" * 400])
-@pytest.mark.parametrize(
-    "key", ["hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "head_dim", "intermediate_size"]
-)
-def test_a_config_is_refused_in_one_sentence(key: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    good = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "vocab_size": 100,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "head_dim": 16,
-        "intermediate_size": 128,
-        "max_position_embeddings": 4_096,
-    }
-    assert model_from_config(good, name="good")
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(good).replace(f'"{key}": {good[key]}', f'"{key}": {text}'), encoding="utf-8")
-    one_sentence(capsys, main(["--config", str(path), "--accelerator", "L4"]), names="")
+def test_a_config_is_refused_in_one_sentence(
+    subtests: pytest.Subtests, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    keys = ("hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "head_dim", "intermediate_size")
+    for key, text in product(keys, ("NaN", "Infinity", "1e400", "-1", "true", '"1"', "9" * 400)):
+        with subtests.test(f"{key}: {text[:20]}"):
+            good = {
+                "architectures": ["LlamaForCausalLM"],
+                "model_type": "llama",
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "vocab_size": 100,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 4,
+                "head_dim": 16,
+                "intermediate_size": 128,
+                "max_position_embeddings": 4_096,
+            }
+            assert model_from_config(good, name="good")
+            path = tmp_path / "config.json"
+            path.write_text(json.dumps(good).replace(f'"{key}": {good[key]}', f'"{key}": {text}'), encoding="utf-8")
+            one_sentence(capsys, main(["--config", str(path), "--accelerator", "L4"]), names="")
 
 
 def test_one_helper_says_what_a_number_is():

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -149,12 +150,12 @@ def test_an_l4_under_a_cuda_13_image_gets_the_compatibility_libraries():
     }
 
 
-@pytest.mark.parametrize("accelerator", ACCELERATORS)
-@pytest.mark.parametrize("model", MODEL_IDS)
-def test_recommended_options_stop_at_nothing_but_memory_and_precision(model: str, accelerator: str):
-    p = plan(Deployment(model=model, accelerator=accelerator))
-    assert {f.id for f in p.stopping} <= {"FIT01", "FIT04", "FIT06", "PRB01", "FIT03"}
-    assert p.vllm.tensor_parallel_size == ACCELERATORS[accelerator].devices
+def test_recommended_options_stop_at_nothing_but_memory_and_precision(subtests: pytest.Subtests):
+    for model, accelerator in product(MODEL_IDS, ACCELERATORS):
+        with subtests.test(f"{model} on {accelerator}"):
+            p = plan(Deployment(model=model, accelerator=accelerator))
+            assert {f.id for f in p.stopping} <= {"FIT01", "FIT04", "FIT06", "PRB01", "FIT03"}
+            assert p.vllm.tensor_parallel_size == ACCELERATORS[accelerator].devices
 
 
 def test_recommended_options_are_those_that_a_plan_fills_in():

@@ -258,24 +258,25 @@ def test_two_rules_cannot_have_the_same_id():
         rule("FIT01", "block", source="", what="")(lambda _: None)
 
 
-@pytest.mark.parametrize("identifier", REPLAY)
-def test_the_failure_is_named_before_it_costs_anything(identifier: str):
-    bad, severity, _ = REPLAY[identifier]
-    p = plan(bad)
-    finding = the(p, identifier)
-    assert finding.severity == severity
-    assert (finding in p.stopping) == (severity == "block")
-    if severity == "block":
-        assert not p.fits
-        assert p.verdict in {"blocked", "oom"}
-    assert re.search(r"\d|localhost|off|false", finding.message), "a finding shows its figure"
-    assert remedy_of(finding, FIELDS).endswith(".")
-    assert finding.source
+def test_the_failure_is_named_before_it_costs_anything(subtests: pytest.Subtests):
+    for identifier, (bad, severity, _) in REPLAY.items():
+        with subtests.test(identifier):
+            p = plan(bad)
+            finding = the(p, identifier)
+            assert finding.severity == severity
+            assert (finding in p.stopping) == (severity == "block")
+            if severity == "block":
+                assert not p.fits
+                assert p.verdict in {"blocked", "oom"}
+            assert re.search(r"\d|localhost|off|false", finding.message), "a finding shows its figure"
+            assert remedy_of(finding, FIELDS).endswith(".")
+            assert finding.source
 
 
-@pytest.mark.parametrize("identifier", REPLAY)
-def test_settings_without_the_failure_do_not_show_it(identifier: str):
-    assert found(plan(REPLAY[identifier][2]), identifier) is None
+def test_settings_without_the_failure_do_not_show_it(subtests: pytest.Subtests):
+    for identifier, (_, _, good) in REPLAY.items():
+        with subtests.test(identifier):
+            assert found(plan(good), identifier) is None
 
 
 @pytest.mark.parametrize(

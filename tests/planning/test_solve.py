@@ -27,6 +27,7 @@ from scripts.plan.stack_text import stack_text
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from stacks.program import run as program
+from tests.laws import examples
 
 CHAT = "in=700,out=300,users=8"
 LONG = "in=4000,out=500,users=32"
@@ -114,8 +115,9 @@ WORKLOADS = st.builds(
 )
 
 
+@pytest.mark.law
 @given(WORKLOADS, st.sampled_from(FAMILIES), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(test=15, part=40, night=400), deadline=None)
 def test_all_that_is_found_for_drawn_workloads_is_planned_as_fitting(tmp_path_factory, workload, family, sure):
     limits = ServiceLimits(max_ttft_s=10, max_tpot_s=0.2, sure=sure)
     answer = solve(workload, limits, checkpoints=checkpoints_of(family), places=rented(()))

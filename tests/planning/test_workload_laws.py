@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import fields, replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,12 +16,18 @@ from planning.resolve import Resolved, resolve
 from planning.serving import workload_plan
 from planning.types import Band
 from planning.workload import IMAGE_TOKENS
+from tests.laws import examples
 
 USD_PER_HOUR = 2.0
 LEAST = 1e-6
 """Relative rounding of sums."""
 
-laws = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+laws = settings(
+    max_examples=examples(test=40, part=120, night=2_000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+)
 
 
 @st.composite
@@ -79,6 +86,7 @@ def at_least(value: float, least: float) -> bool:
     return value >= least * (1 - LEAST) - LEAST
 
 
+@pytest.mark.law
 @laws
 @given(servers(), workloads, st.none() | RATES)
 def test_every_answer_is_a_number_inside_its_band(server: Resolved, workload: Workload, rate: float | None):
@@ -96,6 +104,7 @@ def test_every_answer_is_a_number_inside_its_band(server: Resolved, workload: Wo
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["bound"] == found.bound
 
 
+@pytest.mark.law
 @laws
 @given(servers(), workloads, st.integers(1, 3_000), st.integers(1, 3_000))
 def test_more_users_never_lower_the_time_to_the_first_token(server: Resolved, workload: Workload, one: int, two: int):
@@ -107,6 +116,7 @@ def test_more_users_never_lower_the_time_to_the_first_token(server: Resolved, wo
     assert at_least(many.output_tok_per_s.typical, few.output_tok_per_s.typical * 0.95)
 
 
+@pytest.mark.law
 @laws
 @given(servers(), workloads, RATES, RATES)
 def test_a_higher_rate_never_answers_sooner(server: Resolved, workload: Workload, one: float, two: float):
@@ -115,6 +125,7 @@ def test_a_higher_rate_never_answers_sooner(server: Resolved, workload: Workload
     assert many.requests_per_s.typical >= few.requests_per_s.typical * (1 - 1e-6)
 
 
+@pytest.mark.law
 @laws
 @given(servers(), workloads, st.integers(1, 100_000))
 def test_longer_prompts_are_never_faster(server: Resolved, workload: Workload, more: int):
@@ -126,6 +137,7 @@ def test_longer_prompts_are_never_faster(server: Resolved, workload: Workload, m
     assert at_least(short.most_requests_per_s, long.most_requests_per_s)
 
 
+@pytest.mark.law
 @laws
 @given(servers(), workloads, st.integers(1, 10_000))
 def test_longer_answers_are_never_done_sooner(server: Resolved, workload: Workload, more: int):
@@ -136,6 +148,7 @@ def test_longer_answers_are_never_done_sooner(server: Resolved, workload: Worklo
     assert at_least(short, long)
 
 
+@pytest.mark.law
 @laws
 @given(servers(), workloads, st.floats(1, 4), st.sampled_from(["bandwidth_gb_per_s", "bf16_tflops"]))
 def test_a_faster_device_is_never_slower(server: Resolved, workload: Workload, factor: float, figure: str):
@@ -150,6 +163,7 @@ def test_a_faster_device_is_never_slower(server: Resolved, workload: Workload, f
     assert at_least(after.output_tok_per_s.typical, before.output_tok_per_s.typical)
 
 
+@pytest.mark.law
 @laws
 @given(servers(), workloads)
 def test_the_prefix_cache_never_slows_the_server_down(server: Resolved, workload: Workload):
@@ -158,6 +172,7 @@ def test_the_prefix_cache_never_slows_the_server_down(server: Resolved, workload
     assert warm.most_users >= cold.most_users
 
 
+@pytest.mark.law
 @laws
 @given(servers(), workloads)
 def test_input_and_output_together_cost_what_the_hour_costs(server: Resolved, workload: Workload):

@@ -237,15 +237,16 @@ def test_namespaces_of_others_are_theirs(tmp_path, space):
     assert from_file(path, project="my-project").target == "tpu"
 
 
-@pytest.mark.parametrize(("stack", "path", "value", "sentence"), MISTAKES, ids=[f"{m[1]}={m[2]}" for m in MISTAKES])
-def test_a_mistake_is_one_sentence_with_the_key(stack, path, value, sentence):
-    with pytest.raises(SettingsError) as caught:
-        load(changed(stack, path, value))
-    message = str(caught.value)
-    assert sentence in message
-    assert message.startswith("Pulumi.x.yaml: ")
-    assert "\n" not in message
-    assert "pydantic" not in message
+def test_a_mistake_is_one_sentence_with_the_key(subtests):
+    for stack, path, value, sentence in MISTAKES:
+        with subtests.test(f"{path}={value}"):
+            with pytest.raises(SettingsError) as caught:
+                load(changed(stack, path, value))
+            message = str(caught.value)
+            assert sentence in message
+            assert message.startswith("Pulumi.x.yaml: ")
+            assert "\n" not in message
+            assert "pydantic" not in message
 
 
 @pytest.mark.parametrize("number", [-1, 0, 1, 2])

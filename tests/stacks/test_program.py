@@ -1,7 +1,9 @@
 """The whole program against mocks: the plan stops it first, and every stack declares what its target needs."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +17,13 @@ from stacks.planned import BlockedError
 from stacks.program import run
 
 ROOT = Path(__file__).resolve().parents[2]
+TUNNEL = {"tpu__tunnelMembers": ["user:alice@example.com"]}
+WHOLE = {
+    "hfTokenSecret": "projects/their-project/secrets/token/versions/7",
+    "apiKey": "canary-0123456789",
+    "maxAge": "8h",
+    "maxUsd": 50,
+}
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
 
 
@@ -38,10 +47,52 @@ def configured(monkeypatch):
     return configure
 
 
+@dataclass(frozen=True)
+class Declaration:
+    """What the program of a stack declared, exported and said."""
+
+    recorder: Any
+    exported: dict
+    said: str
+
+
+_KNOWN: dict[tuple[str, bool], Declaration] = {}
+"""Each declaration takes a quarter of a second, and nothing changes it: the tests of this file share them."""
+
+
+@pytest.fixture
+def declaration(configured, declare, monkeypatch, caplog):
+    """Return what a stack declares."""
+
+    def of(stack, *, whole):
+        if (stack, whole) not in _KNOWN:
+            exported = {}
+            monkeypatch.setattr(StackDetails, "register_outputs", lambda _, details: exported.update(details))
+            configured(stack, **(WHOLE | (TUNNEL if stack.startswith("tpu") else {}) if whole else {}))
+            monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", '["gemma-serving:apiKey"]')
+            with caplog.at_level("INFO"):
+                recorder, _ = declare(run)
+            _KNOWN[stack, whole] = Declaration(recorder, exported, caplog.text)
+        return _KNOWN[stack, whole]
+
+    return of
+
+
+@pytest.fixture
+def as_written(declaration, stack):
+    """What a stack declares with its file as it is."""
+    return declaration(stack, whole=False)
+
+
+@pytest.fixture
+def with_more(declaration, stack):
+    """What a stack declares with limits, secrets and members of its tunnel."""
+    return declaration(stack, whole=True)
+
+
 @pytest.mark.parametrize("stack", STACKS)
-def test_every_stack_declares_its_server_and_an_identity_without_keys(configured, declare, stack):
-    configured(stack)
-    recorder, _ = declare(run)
+def test_every_stack_declares_its_server_and_an_identity_without_keys(as_written):
+    recorder = as_written.recorder
     servers = recorder.all("cloudrunv2/service:Service") + recorder.all("gcp-tpu:index:QueuedResource")
     assert len(servers) == 1
     assert len(recorder.all("serviceaccount/account:Account")) == 1
@@ -50,9 +101,8 @@ def test_every_stack_declares_its_server_and_an_identity_without_keys(configured
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_no_grant_of_any_stack_reaches_everybody_or_owns_the_project(configured, declare, stack):
-    configured(stack)
-    recorder, _ = declare(run)
+def test_no_grant_of_any_stack_reaches_everybody_or_owns_the_project(as_written):
+    recorder = as_written.recorder
     grants = recorder.all("IamMember") + recorder.all("iAMMember") + recorder.all("IAMMember")
     assert grants
     for grant in grants:
@@ -60,13 +110,9 @@ def test_no_grant_of_any_stack_reaches_everybody_or_owns_the_project(configured,
         assert grant.inputs["role"] not in {"roles/owner", "roles/editor", "roles/storage.admin"}
 
 
-TUNNEL = {"tpu__tunnelMembers": ["user:alice@example.com"]}
-
-
 @pytest.mark.parametrize("stack", STACKS)
-def test_every_grant_on_the_project_says_whose_it_is(configured, declare, stack):
-    configured(stack, **(TUNNEL if stack.startswith("tpu") else {}))
-    recorder, _ = declare(run)
+def test_every_grant_on_the_project_says_whose_it_is(with_more):
+    recorder = with_more.recorder
     mine = Ownership(project="gemma-serving", stack="x")
     account_id = recorder.one("serviceaccount/account:Account").inputs["accountId"]
     account = f"{account_id}@my-project.iam.gserviceaccount.com"
@@ -94,9 +140,8 @@ def test_a_member_of_the_tunnel_gets_all_that_it_needs_under_conditions(configur
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_everything_that_can_carry_labels_carries_ours(configured, declare, stack):
-    configured(stack)
-    recorder, _ = declare(run)
+def test_everything_that_can_carry_labels_carries_ours(as_written):
+    recorder = as_written.recorder
     labelled = (
         "cloudrunv2/service:Service",
         "gcp-tpu:index:QueuedResource",
@@ -110,22 +155,15 @@ def test_everything_that_can_carry_labels_carries_ours(configured, declare, stac
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_the_preview_says_whether_it_fits_how_long_it_starts_and_what_it_costs(configured, declare, stack, caplog):
-    configured(stack)
-    with caplog.at_level("INFO"):
-        declare(run)
-    assert " fits on " in caplog.text
-    assert "; starts in " in caplog.text
-    assert "CST01: $" in caplog.text
+def test_the_preview_says_whether_it_fits_how_long_it_starts_and_what_it_costs(as_written):
+    assert " fits on " in as_written.said
+    assert "; starts in " in as_written.said
+    assert "CST01: $" in as_written.said
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_secrets_reach_the_server_by_version_and_scripts_by_reference(configured, declare, stack, monkeypatch):
-    exported = {}
-    monkeypatch.setattr(StackDetails, "register_outputs", lambda _, details: exported.update(details))
-    configured(stack, hfTokenSecret="projects/their-project/secrets/token/versions/7", apiKey="canary-0123456789")
-    monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", '["gemma-serving:apiKey"]')
-    recorder, _ = declare(run)
+def test_secrets_reach_the_server_by_version_and_scripts_by_reference(with_more):
+    recorder = with_more.recorder
     grants = {grant.inputs["secretId"] for grant in recorder.all("secretIamMember")}
     assert len(recorder.all("secretmanager/secret:Secret")) == 1
     assert grants == {"token", "gemma-x-api-key"}
@@ -136,14 +174,12 @@ def test_secrets_reach_the_server_by_version_and_scripts_by_reference(configured
     assert "HF_TOKEN" in server
     assert "projects/their-project/secrets/token" in server
     assert "canary" not in server
-    assert exported["apiKeySecret"] is not None
+    assert with_more.exported["apiKeySecret"] is not None
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_limits_stand_in_the_labels_of_everything_that_can_have_labels(configured, declare, stack):
-    configured(stack, maxAge="8h", maxUsd=50)
-    recorder, _ = declare(run)
-    labelled = [item.inputs["labels"] for item in recorder.declared if "labels" in item.inputs]
+def test_limits_stand_in_the_labels_of_everything_that_can_have_labels(with_more):
+    labelled = [item.inputs["labels"] for item in with_more.recorder.declared if "labels" in item.inputs]
     assert labelled
     for labels in labelled:
         assert (labels["gemma-serving-max-age"], labels["gemma-serving-max-usd"]) == ("28800", "50")

@@ -48,21 +48,23 @@ def test_the_overlay_has_no_word_of_the_schema():
     assert kinds == [ValueKind.ASSET]
 
 
-@pytest.mark.parametrize(("type_name", "path"), ENTRIES)
-def test_an_entry_of_the_overlay_says_what_nothing_else_says(type_name, path):
-    overlay = OVERLAYS[type_name]
-    whole = dict(walk(resource_type(type_name).fields))
-    for word in overlay.properties[path]:
-        fewer = {key: value for key, value in overlay.properties[path].items() if key != word}
-        properties = {**overlay.properties, path: fewer}
-        without = dict(walk(facts.specifications(type_name, overlay.message, properties)))
-        assert without[path] != whole[path], f"{type_name} {path}: {word} repeats what follows anyway"
+def test_an_entry_of_the_overlay_says_what_nothing_else_says(subtests):
+    for type_name, path in ENTRIES:
+        with subtests.test(f"{type_name} {path}"):
+            overlay = OVERLAYS[type_name]
+            whole = dict(walk(resource_type(type_name).fields))
+            for word in overlay.properties[path]:
+                fewer = {key: value for key, value in overlay.properties[path].items() if key != word}
+                properties = {**overlay.properties, path: fewer}
+                without = dict(walk(facts.specifications(type_name, overlay.message, properties)))
+                assert without[path] != whole[path], f"{type_name} {path}: {word} repeats what follows anyway"
 
 
-@pytest.mark.parametrize(("type_name", "path"), ENTRIES)
-def test_texts_are_equal_in_another_way_only_where_the_schema_suppresses_a_difference(type_name, path):
-    if "same" in OVERLAYS[type_name].properties[path] and (type_name, path) not in EQUAL_OTHERWISE:
-        assert schema_of(type_name, path).get("diffSuppress") is True
+def test_texts_are_equal_in_another_way_only_where_the_schema_suppresses_a_difference(subtests):
+    for type_name, path in ENTRIES:
+        with subtests.test(f"{type_name} {path}"):
+            if "same" in OVERLAYS[type_name].properties[path] and (type_name, path) not in EQUAL_OTHERWISE:
+                assert schema_of(type_name, path).get("diffSuppress") is True
 
 
 @pytest.mark.parametrize("type_name", sorted(name for name, each in OVERLAYS.items() if each.message))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pulumi_docker
 import pulumi_gcp
-import pytest
 from pulumi.runtime.rpc import _special_sig_key
 
 from localcloud.plugins import facts
@@ -124,21 +123,23 @@ def disagreements(type_name: str, fields: PropertySpecs, owner: type, at: str = 
 ENTRIES = {**{name: resource_type(name).fields for name in facts.types()}, **_TYPES}
 
 
-@pytest.mark.parametrize("type_name", sorted(ENTRIES))
-def test_properties_have_the_sdks_names_kinds_and_requiredness(type_name):
-    assert disagreements(type_name, ENTRIES[type_name], arguments_class(type_name)) == []
+def test_properties_have_the_sdks_names_kinds_and_requiredness(subtests):
+    for type_name in sorted(ENTRIES):
+        with subtests.test(type_name):
+            assert disagreements(type_name, ENTRIES[type_name], arguments_class(type_name)) == []
 
 
-@pytest.mark.parametrize("type_name", sorted(ENTRIES))
-def test_every_output_of_the_sdk_is_known_so_that_a_preview_never_shows_none_for_it(type_name):
-    base = set(wire_names(resource_class(type_name)).values()) - {
-        "id",
-        "urn",
-        "pulumi_resource_name",
-        "pulumi_resource_type",
-    }
-    inputs = set(arguments(arguments_class(type_name)))
-    assert base - inputs - NOT_IN_SCHEMA <= set(ENTRIES[type_name])
+def test_every_output_of_the_sdk_is_known_so_that_a_preview_never_shows_none_for_it(subtests):
+    for type_name in sorted(ENTRIES):
+        with subtests.test(type_name):
+            base = set(wire_names(resource_class(type_name)).values()) - {
+                "id",
+                "urn",
+                "pulumi_resource_name",
+                "pulumi_resource_type",
+            }
+            inputs = set(arguments(arguments_class(type_name)))
+            assert base - inputs - NOT_IN_SCHEMA <= set(ENTRIES[type_name])
 
 
 def test_every_recorded_type_has_an_entry():

@@ -4,8 +4,6 @@ import functools
 import re
 from typing import Any
 
-import pytest
-
 from tests.localcloud.plugins.harness import (
     KINDS,
     Recorder,
@@ -78,11 +76,12 @@ def test_there_are_103_rows():
     assert len(ROWS) == 103
 
 
-@pytest.mark.parametrize("index", range(len(ROWS)), ids=row_id)
-def test_a_change_leads_to_the_recorded_operation_and_the_recorded_properties(index):
-    row = ROWS[index]
-    operation, details, _ = cached_answers()[index]
-    assert ([operation], details) == (row["ops"], recorded_details(row))
+def test_a_change_leads_to_the_recorded_operation_and_the_recorded_properties(subtests):
+    for index in range(len(ROWS)):
+        with subtests.test(row_id(index)):
+            row = ROWS[index]
+            operation, details, _ = cached_answers()[index]
+            assert ([operation], details) == (row["ops"], recorded_details(row))
 
 
 def test_no_change_is_no_difference_but_for_the_content_type_that_the_store_answered():

@@ -88,7 +88,7 @@ def ended_by(process, number, told):
     return told.read_text().split(), process.stderr.read()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_ends_a_server_whose_client_keeps_its_input_open(server, tmp_path, number):
     process = server()
     for message in (INITIALIZE, READY, CALL):
@@ -101,7 +101,7 @@ def test_a_signal_ends_a_server_whose_client_keeps_its_input_open(server, tmp_pa
     assert outcomes(tmp_path) == ["begun", "cancelled"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT])
 def test_a_signal_ends_a_server_of_http_without_a_traceback(server, tmp_path, number):
     process = server("--http", "0")
     url = next(found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/mcp", line)))

@@ -8,6 +8,7 @@ import stat
 import sys
 import threading
 import time
+from itertools import product
 
 import anyio
 import pytest
@@ -37,23 +38,23 @@ QUOTED = 'pass"word\\of\nthe person'
 # Arguments.
 
 
-@pytest.mark.parametrize(
-    "stack", ["--yes", "../x", "a/b", "organization/other/prod", "a\0b", "a\n", "", ".", "\u202ea", "a b"]
-)
-@pytest.mark.parametrize(
-    "tool", ["status", "preview", "endpoint", "list_weights", "configuration_for", "recover", "metrics"]
-)
-def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project(  # noqa: PLR0917 - a table
-    bench_of, audit, commands, monkeypatch, tool, stack
+def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project(
+    subtests, bench_of, audit, commands, monkeypatch
 ):
-    touched = []
-    for module, name in ((changing, "freeze"), (talking, "stack_outputs"), (talking, "stack_settings")):
-        monkeypatch.setattr(module, name, touched.append)
-    arguments = {"stack": stack, **({"place": "gke"} if tool == "configuration_for" else {})}
-    found = anyio.run(lambda: call(build(bench_of(), audit), tool, arguments))
-    assert found.is_error
-    assert commands.run == []
-    assert touched == []
+    tools = ("status", "preview", "endpoint", "list_weights", "configuration_for", "recover", "metrics")
+    stacks = ("--yes", "../x", "a/b", "organization/other/prod", "a\0b", "a\n", "", ".", "\u202ea", "a b")
+    server = build(bench_of(), audit)
+    for tool, stack in product(tools, stacks):
+        with subtests.test(f"{tool} {stack!r}"):
+            commands.run.clear()
+            touched = []
+            for module, name in ((changing, "freeze"), (talking, "stack_outputs"), (talking, "stack_settings")):
+                monkeypatch.setattr(module, name, touched.append)
+            arguments = {"stack": stack, **({"place": "gke"} if tool == "configuration_for" else {})}
+            found = anyio.run(call, server, tool, arguments)
+            assert found.is_error
+            assert commands.run == []
+            assert touched == []
 
 
 def test_an_argument_that_no_command_line_can_hold_is_refused():

@@ -112,20 +112,23 @@ def test_every_figure_is_the_servers_whatever_the_tokens_say(calm, tmp_path, tai
         ({"kind": "gzip"}, "compressed"),
         ({"kind": "json"}, "no_stream"),
         ({"kind": "stall", "after_tokens": 3}, "stall"),
-        ({"kind": "hang"}, "stall"),
+        pytest.param({"kind": "hang"}, "stall", marks=pytest.mark.long),
     ],
     ids=lambda value: value.get("status", value["kind"]) if isinstance(value, dict) else value,
 )
-@pytest.mark.parametrize("tail", [0, 12], ids=["text", "tail"])
+@pytest.mark.parametrize("tail", [pytest.param(0, marks=pytest.mark.long, id="text"), pytest.param(12, id="tail")])
 def test_failures_of_every_kind_leave_the_figures_of_the_others_true(calm, tmp_path, fault, error, tail):
     every, limit_s = (12, STALL_LIMIT_S) if error == "stall" else (4, 120.0)
     calm.control({**fault, "every": every, "tail": tail})
     result, rows = measured(calm, tmp_path, max_failed=0.5, stall_limit_s=limit_s)
     assert result["errors_by_kind"] == {error: 24 // every}
+    assert result["error_examples"][error]
     assert (result["completed"], result["failed"]) == (24 - 24 // every, 24 // every)
+    assert len(result["ttfts"]) == len(result["e2els"]) == result["completed"]
     assert_true_or_invalid(calm, result, rows)
     if error == "stall":
         assert result["duration"] >= STALL_LIMIT_S
+        assert result["p99_e2el_ms"] < STALL_LIMIT_S * 1000
 
 
 def test_the_first_output_ends_the_time_to_first_token_and_special_tokens_before_it_do_not(calm, tmp_path):

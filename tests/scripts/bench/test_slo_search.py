@@ -33,6 +33,7 @@ from scripts.bench.slo_search import (
 from scripts.bench.store import read_results, read_run
 from scripts.bench.traffic.spec import Traffic
 from scripts.cli.command import run_command
+from tests.laws import examples
 from tests.scripts.bench.model_pool import ModelPool, ModelServer
 from tests.scripts.bench.test_sweep_runs import bench
 
@@ -227,7 +228,8 @@ ANSWERS = {"slots": 4, "ttft_s": 0.02, "tpot_s": 0.008}
 """Four at once for 100 ms each (11 tokens): 40 requests per second."""
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.law
+@pytest.mark.parametrize("seed", range(examples(test=1, part=6, night=6)))
 @pytest.mark.parametrize("ends", [(), (20.0, 80.0), (0.5, 900.0)])
 def test_a_limited_capacity_is_found_within_ten_percent(modelled, seed, ends):
     sweep = replace(SWEEP, request_rate=ends or (1.0,), seed=seed)
@@ -252,7 +254,8 @@ def long_run_rate():
     return low
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.law
+@pytest.mark.parametrize("seed", range(examples(test=2, part=8, night=8)))
 def test_the_rate_that_is_found_for_random_arrivals_keeps_the_limits_in_the_long_run(modelled, long_run_rate, seed):
     """Without the steps that confirm, seeds found up to 16 % more."""
     sweep = replace(SWEEP, request_rate=(1.0,), seed=seed)

@@ -1,5 +1,6 @@
-"""Ten kills in the middle of staging: one more run completes it, and no part is uploaded twice but those in flight."""
+"""Kills in the middle of staging: one more run completes it, and no part is uploaded twice but those in flight."""
 
+import functools
 import json
 import os
 import random
@@ -15,13 +16,14 @@ import pytest
 
 from contracts.staged_weights import MANIFEST, PARTS
 from localcloud.services import storage_objects
+from tests.laws import examples
 from tests.scripts.cloud.conftest import PROJECT
 
 ROOT = Path(__file__).resolve().parents[3]
 MIB = 1 << 20
 PARTS_EACH = 40
 """Parts of each of the two large files: more than one compose joins."""
-KILLS = 10
+KILLS = examples(test=3, part=10, night=10)
 PARALLEL = 4
 LIMIT_S = 120
 
@@ -38,10 +40,15 @@ def project(tmp_path, staging_world):
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text("{}")
-    noise = random.Random(11)  # noqa: S311 - planted bytes, no secret
     for number in (1, 2):
-        (checkpoint / f"model-{number}.safetensors").write_bytes(noise.randbytes(PARTS_EACH * MIB - 7))
+        (checkpoint / f"model-{number}.safetensors").write_bytes(noise(number))
     return tmp_path
+
+
+@functools.cache
+def noise(seed):
+    """Return the content of a large file."""
+    return random.Random(seed).randbytes(PARTS_EACH * MIB - 7)  # noqa: S311 - planted bytes, no secret
 
 
 def begin(project, cloud, log, *options, origin="checkpoint"):
@@ -108,7 +115,8 @@ def tripwire(monkeypatch):
     return wire
 
 
-def test_ten_kills_and_one_more_run(project, staging_world, tripwire):
+@pytest.mark.law
+def test_kills_and_one_more_run(project, staging_world, tripwire):
     world = staging_world
     # The last object but the manifest is the 87th: 80 parts, two groups and a whole of each large file, and config.json.
     marks = sorted(random.Random(2026).sample(range(1, 87), KILLS))  # noqa: S311 - planted bytes, no secret

@@ -256,7 +256,7 @@ def world(tmp_path, monkeypatch, capsys):
     """A ready project, asked by its owner on a ready machine."""
     with idle_cloud.start(project=PROJECT, scenario=Scenario(operations=INSTANT)) as cloud:
         world = World(cloud, tmp_path, monkeypatch, capsys)
-        for api in ("serviceusage", "cloudresourcemanager", "storage", "tpu", "secretmanager"):
+        for api in ("serviceusage", "cloudresourcemanager", "storage", "tpu", "secretmanager", "compute"):
             monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"{cloud.base_url}/{api}/")
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", CANARY)

@@ -102,7 +102,17 @@ def test_everything_is_deleted_without_an_engine_and_strangers_stay(desk):
     assert desk.world.exists("storage", f"storage/v1/b/{PROJECT}-gemma-x-models-theirs/o/precious")
 
 
-@pytest.mark.parametrize("kind", sorted(ALL_KINDS - {"TPU node"}))
+FAST_KINDS = {"IAM grant", "TPU queued resource", "bucket"}
+"""The search for each kind has a fast test of its own, in test_inventory.py."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in FAST_KINDS else pytest.mark.long)
+        for kind in sorted(ALL_KINDS - {"TPU node"})
+    ],
+)
 def test_a_teardown_that_is_blind_to_a_kind_leaves_something(desk, kind):
     """The store of the cloud, not the teardown, says what is left: each kind needs the search."""
     desk.world.everything(STACK)
