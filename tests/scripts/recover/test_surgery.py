@@ -51,14 +51,14 @@ def test_every_type_that_a_stack_makes_can_be_looked_up(stack):
 
 def test_every_class_that_the_program_uses_can_be_looked_up():
     folder = Path(__file__).parents[3]
-    used = {
-        match
-        for room in ("components", "stacks")
-        for path in (folder / room).glob("*.py")
-        for match in re.findall(r"\bgcp\.(\w+)\.([A-Z]\w+)\(", path.read_text())
-        if not match[1].endswith("Args")
+    texts = [path.read_text() for room in ("components", "stacks") for path in (folder / room).glob("*.py")]
+    generated = {match for text in texts for match in re.findall(r"\bgcp\.(\w+)\.([A-Z]\w+)\(", text)}
+    types = {
+        f"gcp:{module}/{name[0].lower()}{name[1:]}:{name}" for module, name in generated if not name.endswith("Args")
     }
-    types = {f"gcp:{module}/{name[0].lower()}{name[1:]}:{name}" for module, name in used}
+    thin = {match for text in texts for match in re.findall(r"GoogleComputeResource\(\s*\"(\w+:\w+)\"", text)}
+    types |= {f"gcp:compute/{kind}" for kind in thin}
+    assert len(thin) == 5
     assert len(types) > 15
     assert types <= {*KINDS, *REPEATABLE}
 
