@@ -55,8 +55,8 @@ def deploy(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(EngineSteps, "up", lambda _: done.append("up"))
     monkeypatch.setattr(EngineSteps, "up_at", lambda _, commit: done.append(f"up at {commit[0]}"))
     monkeypatch.setattr(EngineSteps, "remember", lambda _, commit: done.append(f"remember {commit[0]}"))
+    monkeypatch.setattr("scripts.smoke.keep.SmokeRecorder.keep", lambda *_: None)  # its import keeps the real plan
     monkeypatch.setattr("scripts.measured.planned.deployed_plan", lambda *_: SimpleNamespace(smoke=None, answers=None))
-    monkeypatch.setattr("scripts.smoke.keep.SmokeRecorder.keep", lambda *_: None)
     monkeypatch.setattr("scripts.smoke.failure.ServerFailure.__call__", lambda _: None)
     monkeypatch.setattr(checks_basic, "ACCESS_GRACE_S", 0.2)
     monkeypatch.setattr(checks_basic, "FORBIDDEN_GRACE_S", 0.2)
