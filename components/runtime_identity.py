@@ -40,7 +40,8 @@ class RuntimeIdentity(pulumi.ComponentResource):
             project=args.project,
             display_name=f"vLLM server of stack {args.ownership.stack}",
             description=args.ownership.description,
-            opts=child,
+            # The record of the stack's runs is added to it (contracts.run_record): an update must not remove it, nor a refresh show it.
+            opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["description"])),
         )
         self.email, self.name = account.email, account.name
         self.member = account.email.apply(lambda email: f"serviceAccount:{email}")

@@ -49,7 +49,7 @@ class StackLimits:
     """How long a stack may run and what it may cost. They stand in labels, so that a guard needs neither state nor settings."""
 
     max_age_s: int | None = None
-    """Seconds from the creation of what serves: the machine or the service."""
+    """Seconds from the first start of a machine or the service (contracts.run_record)."""
     max_usd: int | None = None
     """US dollars at list prices."""
 

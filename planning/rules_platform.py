@@ -562,7 +562,10 @@ def kept_warm(subject: Subject) -> RuleResult | None:
     if subject.resolved.platform != "cloud-run" or not least:
         return None
     return RuleResult(
-        message=f"`cloud_run.min_instances` is {least}: that costs ${subject.cost.idle_usd_per_hour * 24:,.2f} a day, also when nobody calls.",
+        message=(
+            f"`cloud_run.min_instances` is {least}: that costs ${subject.cost.idle_usd_per_hour * 24:,.2f} a day, also when nobody calls, "
+            "and Google never ends it."
+        ),
         remedies=(change("cloud_run.min_instances", 0),),
         advice=(
             "An idle service then costs nothing, and the first request after a pause waits for a cold start of "
@@ -583,7 +586,7 @@ def limit_before_the_end(subject: Subject) -> RuleResult | None:
     return RuleResult(
         message=(
             f"`max_usd` is {limit_usd}, and the machine has cost that much after {duration(fitting_s)}; it can run for ${cost.max_usd:,.0f} "
-            f"({cost.max_usd_basis})."
+            f"({cost.max_usd_basis}). Google does not know `max_usd`: only a scheduled guard (docs/limits.md) takes the stack down then."
         ),
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
     )
@@ -602,7 +605,10 @@ def renewal_price(subject: Subject) -> RuleResult | None:
             f"(${both_s * usd_per_s:.2f}), and for {duration(renews.most_overlap_s)} at most (${renews.most_overlap_s * usd_per_s:.2f}). "
             "Both need quota."
         ),
-        advice="Runs that are renewed have no end: `max_usd` and a teardown end them.",
+        advice=(
+            "Runs that are renewed have no end at Google: a teardown ends them, or a scheduled guard (docs/limits.md) that enforces `max_usd` or an "
+            "age limit over all machines since the first."
+        ),
     )
 
 

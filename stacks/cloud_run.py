@@ -30,6 +30,7 @@ from stacks.base import MEMORY_FOLDER, MODELS_FOLDER, Context, Foundation, lay_f
 from stacks.observed_service import ServicePlace, observed_service, require_revisions, tell_next_step
 from stacks.outputs import export, stack_outputs
 from stacks.run_failures import explain_failures
+from stacks.run_keeper import keep_runs
 from stacks.settings import CloudRunSettings, MountSettings, Settings
 from stacks.staged_weights import require_staged_weights
 
@@ -48,6 +49,7 @@ def deploy(context: Context) -> None:
     run = settings.cloud_run
     if run is None:
         raise ValueError("settings without cloudRun reached the Cloud Run stack")
+    keep_runs(context)
     foundation = lay_foundation(context, region=run.region, project_roles=())
     network = _network(context, run, foundation) if run.direct_vpc else None
     explain_failures(context, run, startup_probe(context.plan), foundation.new_grants)

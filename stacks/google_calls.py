@@ -7,7 +7,7 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -57,13 +57,25 @@ async def call(
         raise GoogleCallError(0, f"no answer within {limit_s:.0f} s") from None
 
 
-def call_now(api: str, path: str, *, project: str, limit_s: float) -> Mapping[str, object]:
-    """Return the answer of a GET while the program waits, before it declares anything. Raises GoogleCallError, also after `limit_s` seconds."""
+def call_now(
+    api: str,
+    path: str,
+    *,
+    project: str,
+    limit_s: float,
+    body: Mapping[str, object] | None = None,
+    verb: str | None = None,
+    headers: MutableMapping[str, str] | None = None,
+) -> Mapping[str, object]:
+    """Return what `call` returns while the program waits, before it declares anything. Raises GoogleCallError, also after `limit_s` seconds.
+
+    The headers of the answer are added to `headers`.
+    """
     answers: queue.SimpleQueue[Mapping[str, object] | Exception] = queue.SimpleQueue()
 
     def run() -> None:
         try:
-            answers.put(_ask(endpoint(api) + path, project, None, limit_s))
+            answers.put(_ask(endpoint(api) + path, project, body, limit_s, verb, headers=headers))
         except Exception as error:  # noqa: BLE001 - it belongs to who waits
             answers.put(error)
 
@@ -78,7 +90,13 @@ def call_now(api: str, path: str, *, project: str, limit_s: float) -> Mapping[st
 
 
 def _ask(
-    url: str, project: str, body: Mapping[str, object] | None, limit_s: float, verb: str | None = None
+    url: str,
+    project: str,
+    body: Mapping[str, object] | None,
+    limit_s: float,
+    verb: str | None = None,
+    *,
+    headers: MutableMapping[str, str] | None = None,
 ) -> Mapping[str, object]:
     import google.auth.exceptions  # noqa: PLC0415 - slow to load, and few runs need it
     import requests  # noqa: PLC0415 - as above
@@ -91,6 +109,8 @@ def _ask(
         raise GoogleCallError(0, f"the credentials do not work: {str(error).splitlines()[0]}") from None
     except requests.RequestException as error:
         raise GoogleCallError(0, f"no connection to {url.partition('?')[0]} ({type(error).__name__})") from None
+    if headers is not None:
+        headers.update(answer.headers)
     if not answer.ok:
         raise _refusal(answer)
     try:

@@ -39,9 +39,24 @@ class Names:
         return _within(self.base, _MAX_ACCOUNT_ID)
 
     @property
+    def account_email(self) -> str:
+        """E-mail of the service account."""
+        return account_email(self.account_id, self.project)
+
+    @property
     def bucket(self) -> str:
         """Name of the bucket: at most 63 characters, and unique in the world, so it contains the project's id."""
         return _within(f"{self.project}-{self.base}-models", _MAX_BUCKET)
+
+
+def account_email(account_id: str, project: str) -> str:
+    """Return the e-mail of a service account; `example.com:name` is a project of a domain."""
+    domain, _, name = project.rpartition(":")
+    return (
+        f"{account_id}@{name}.{domain}.iam.gserviceaccount.com"
+        if domain
+        else f"{account_id}@{name}.iam.gserviceaccount.com"
+    )
 
 
 def _within(name: str, limit: int) -> str:

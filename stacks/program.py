@@ -15,6 +15,7 @@ from stacks.naming import Names, NamingError
 from stacks.observed_service import ServiceNotReadError
 from stacks.planned import BlockedError, finding_text, headline, require_unblocked, to_deployment, today
 from stacks.propagation import ProjectNotReadyError
+from stacks.run_keeper import RunsNotKeptError
 from stacks.wording import StackWording
 
 UserError = (
@@ -25,6 +26,7 @@ UserError = (
     ComponentError,
     ProjectNotReadyError,
     ServiceNotReadError,
+    RunsNotKeptError,
 )
 """Mistakes of the user's: one clear sentence, no traceback."""
 

@@ -563,9 +563,11 @@ class Settings(_Frozen):
     accept_findings: Annotated[list[str], Field(default_factory=list)]
     """Ids of the planner's findings that you accept. They are shown and do not block."""
     max_age_s: DurationS | None = Field(default=None, alias="maxAge")
-    """Longest time that the machine or the service may exist. `scripts.teardown --over-limit` takes down a stack that is older."""
+    """Longest time since the first start of a machine or the service, over every machine since. `scripts.teardown --over-limit` takes down a stack that
+    is older."""
     max_usd: Positive | None = None
-    """Most US dollars that the stack may cost, at list prices. `scripts.teardown --over-limit` takes down a stack that has cost more."""
+    """Most US dollars that the stack may cost, at list prices, all its machines together. `scripts.teardown --over-limit` takes down a stack that has
+    cost more."""
     prices: Annotated[str, Field(min_length=1)] | None = None
     """JSON file with prices of your own, from the folder of `Pulumi.yaml`. The planner uses them instead of the list prices, which have
     a date; `scripts.teardown --over-limit` counts list prices."""

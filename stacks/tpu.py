@@ -19,6 +19,7 @@ from stacks.base import PORT, Context, Foundation, lay_foundation
 from stacks.next_steps import next_steps
 from stacks.outputs import export, known_after_up, stack_outputs
 from stacks.planned import to_deployment
+from stacks.run_keeper import keep_runs
 from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
 
 _ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
@@ -63,6 +64,7 @@ def deploy(context: Context) -> None:
     tpu = settings.tpu
     if tpu is None:
         raise ValueError("settings without tpu reached the TPU stack")
+    keep_runs(context)
     foundation = lay_foundation(context, region=settings.regions[0], project_roles=_ROLES)
     network = (
         _existing_network(tpu.existing_network) if tpu.existing_network else _own_network(context, tpu, foundation)

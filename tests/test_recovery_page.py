@@ -25,6 +25,7 @@ import pytest
 from gcp_tpu_provider import capacity, refusals, transport
 
 from contracts.labels import StackLimits
+from contracts.run_record import RecordError
 from localcloud import cli
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from localcloud.world.state import StateError, description
@@ -38,6 +39,7 @@ from scripts.recover.__main__ import COMMAND as RECOVER
 from scripts.teardown.__main__ import COMMAND as TEARDOWN
 from stacks import deleted_members, propagation
 from stacks.google_calls import GoogleCallError
+from stacks.run_keeper import RunKeeper, RunsNotKeptError
 from tests.scripts.cloud.populated import PROJECT, open_world, owner
 
 ROOT = Path(__file__).parents[1]
@@ -371,11 +373,32 @@ def teardown_that_is_refused(tools):
     return tools.said()
 
 
-@produces("exceeds maxAge ...: it is ... old", "exceeds maxUsd ...: it has cost", "has no limit; it is ... old")
+@produces(
+    "exceeds maxAge ...: it is ... old",
+    "exceeds maxUsd ...: it has cost",
+    "has no limit; it is ... old",
+    "is unknown; it is at least ... old",
+)
 def guard(_tools):
     limits = (StackLimits(max_age_s=60), StackLimits(max_usd=1), StackLimits())
     used = [StackSpending(owner=owner("x"), limits=each, age_s=90, usd=2, usd_per_hour=1) for each in limits]
-    return "\n".join(each.sentence() for each in used)
+    doubtful = replace(used[0], age_s=1, untold=("The account was not found.",))
+    return "\n".join(each.sentence() for each in (*used, doubtful))
+
+
+@produces("could not be recorded in the description of", "its record cannot be read: ...")
+def record_of_runs(tools):
+    def unreadable(_):
+        raise RecordError("about/0/")
+
+    tools.patch.setattr(RunKeeper, "note", unreadable)
+    try:
+        RunKeeper(
+            project="p", stack="x", account="projects/p/serviceAccounts/a", identity="", has_limits=True
+        ).note_first()
+    except RunsNotKeptError as error:
+        return str(error)
+    return ""
 
 
 def refuse_engine():

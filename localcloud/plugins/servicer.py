@@ -6,7 +6,7 @@ PULUMI_DEBUG_PROVIDERS. Each instance has a connection of its own, so a session 
 
 import json
 import traceback
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -136,7 +136,8 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
         async with _answering(context):
             state, _ = plain(from_struct(request.olds))
             news, _ = plain(from_struct(request.news))
-            return _diff_response(self._session(context).diff(_type_and_name(request)[0], state, news))
+            kept = _ignoring(request.ignoreChanges, state, news)
+            return _diff_response(self._session(context).diff(_type_and_name(request)[0], state, kept))
 
     async def Create(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Create a resource, or foretell it in a preview."""
@@ -215,6 +216,12 @@ def _type_and_name(request: Request) -> tuple[str, str]:
 
 def _failures(failures: tuple[Failure, ...]) -> Request:
     return [provider_pb2.CheckFailure(property=failure.path, reason=failure.reason) for failure in failures]
+
+
+def _ignoring(paths: Iterable[str], state: Properties, news: Properties) -> Properties:
+    """Return new inputs in which ignored properties are those of the state. An engine passes them on in a refresh, and expects no difference."""
+    kept = {name: state[name] for name in paths if name in state}
+    return {**{name: value for name, value in news.items() if name not in set(paths)}, **kept}
 
 
 def _diff_response(difference: Difference) -> Request:

@@ -8,7 +8,7 @@ from typing import Final, cast
 
 from planning.types import ProvisioningModel
 from scripts.cloud.inventory.kinds import Item, by_name
-from scripts.cloud.prices import provisioning_of
+from stacks.google_prices import provisioning_of
 
 _FAMILIES: Final[Mapping[str, str]] = {"V6E": "v6e", "V5LITE_POD": "v5litepod", "V5P": "v5p"}
 """Types of an accelerator configuration (discovery: tpu.v2alpha1 AcceleratorConfig) -> generation."""

@@ -14,15 +14,26 @@ from contracts.guest_attributes import (
     SERVING_HASH_KEY,
     UPDATED_AT_KEY,
 )
-from contracts.labels import PRODUCT, Ownership
+from contracts.labels import PRODUCT, Ownership, StackLimits
 from contracts.service_traffic import TEMPLATE_LABEL, serving_shares
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
+from planning.units import duration
 from scripts.cloud.google_api import GoogleApi, GoogleListError
 from scripts.cloud.inventory.found import FoundResource
 from scripts.cloud.inventory.kinds import by_name
 from scripts.cloud.inventory.search import resource_of
 from scripts.cloud.requests import queued_names
-from scripts.cloud.spending import INSTANCE, NODE, QUEUED, SERVICE, capacity_kind, capacity_name, spending
+from scripts.cloud.spending import (
+    ACCOUNT,
+    INSTANCE,
+    NODE,
+    QUEUED,
+    SERVICE,
+    account_of,
+    capacity_kind,
+    capacity_name,
+    spending,
+)
 from scripts.errors import ScriptError
 from scripts.pulumi.deployment import as_mapping, as_sequence
 from scripts.pulumi.state import Item, StackState
@@ -252,12 +263,29 @@ def _owned(kind: str, document: Item, project: str, stack: str) -> FoundResource
     return resource_of(by_name(kind), document, project=project, owner=owner)
 
 
+def _limits(limits: StackLimits) -> str:
+    """Return the limits that the labels carry, in words; empty without any."""
+    each = [] if limits.max_age_s is None else [f"maxAge {duration(limits.max_age_s)}"]
+    return " and ".join([*each, *([] if limits.max_usd is None else [f"maxUsd {limits.max_usd}"])])
+
+
+def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
+    """Return the account that keeps the record of the stack's past machines; nothing if it cannot be read, which `spending` says."""
+    try:
+        document = api.get("iam", f"v1/{account_of(owned.project, owned.owner.stack)}")
+    except GoogleListError:
+        return ()
+    return [_owned(ACCOUNT, document, owned.project, owned.owner.stack)]
+
+
 def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource], now: datetime) -> CloudFacts:
-    spent = spending(api, owned, now)[0]
+    spent = spending(api, [*owned, *_account(api, owned[0])], now)[0]
     return replace(
         facts,
+        since=spent.since,
         age_s=spent.age_s,
         usd=round(spent.usd, 4),
         usd_per_hour=round(spent.usd_per_hour, 4),
+        limits=_limits(spent.limits),
         untold=(*facts.untold, *spent.untold),
     )

@@ -21,6 +21,8 @@ _NUMBERS: Final = ("left", "KV", "USD/h", "USD")
 _STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
 """States whose names are too long for the table; the lines below it have them whole."""
 _DETAIL_CHARACTERS: Final = 200
+_WAITING: Final = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES"})
+"""States in which Google ends a request after its `validUntilDuration`, which the provider always sets."""
 
 
 Stamp = Callable[[float], str]
@@ -146,6 +148,8 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
     elif status.server_not_asked and cloud is not None:
         yield "health", status.server_not_asked
     yield from _rate(status)
+    if cloud is not None and cloud.usd_per_hour is not None:
+        yield "limits", _enforced(status)
     for difference in status.drift:
         yield "drift", difference
     if status.refreshed and not status.drift:
@@ -170,6 +174,15 @@ def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[
         warning = end_warning(status, now_s)
         if warning:
             yield "warning", f"Google deletes the machine {warning}"
+
+
+def _enforced(status: StackStatus) -> str:
+    """Return what ends the stack when nobody does, and what does not."""
+    cloud = status.cloud
+    limits, deadline, state = (cloud.limits, cloud.deadline, cloud.state) if cloud else ("", None, "")
+    ours = f"{limits}: ended only by a scheduled `teardown --over-limit`" if limits else "none set"
+    ends = "this machine at its run limit" if deadline else "nothing by itself"
+    return f"{ours}; Google ends {'this request when it waits too long' if state in _WAITING else ends}."
 
 
 def _load(status: StackStatus) -> str:

@@ -43,9 +43,15 @@ class CloudFacts:
     """Hash of the document that the machine runs, or the revision that serves: the one with the most requests."""
     rollout_waits: bool = False
     """Whether a revision that started waits for `scripts.rollout` to get requests."""
+    since: str | None = None
+    """RFC 3339: when the first machine of the stack, or its service, started."""
     age_s: float | None = None
+    """Since then."""
     usd: float | None = None
+    """What the stack has cost since then, past machines included."""
     usd_per_hour: float | None = None
+    limits: str = ""
+    """The limits that the labels carry, in words; empty without any."""
     untold: Sequence[str] = ()
     """What Google did not tell, each a sentence."""
 

@@ -43,6 +43,10 @@ class GuardReport:
                     "usd_per_hour": round(item.usd_per_hour, 2),
                     "exceeded": list(item.exceeded),
                     "untold": list(item.untold),
+                    "verdict": item.verdict,
+                    "since": item.since,
+                    "record": item.record,
+                    "read": list(item.read),
                 }
                 for item in self.stacks
             ],
@@ -73,8 +77,10 @@ def _guarded(request: TeardownRequest, talk: Talk) -> GuardReport:
     stacks = spending(api, seen.found, datetime.now(UTC))
     for item in stacks:
         talk.say(item.sentence())
+        for line in item.read:
+            talk.say(f"  {line}")
         for sentence in item.untold:
-            talk.say(sentence)
+            talk.say(f"  unknown: {sentence}")
     for sentence in seen.untold:
         talk.say(sentence)
     over = [replace(request, stack=item.owner.stack) for item in stacks if item.exceeded]

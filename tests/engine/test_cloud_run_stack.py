@@ -6,6 +6,7 @@ import sys
 import pytest
 import requests
 
+from contracts.run_record import RunRecord
 from tests.engine.conftest import KEY_CANARY, assert_golden_urns, assert_nowhere_in_clear
 
 STACK = "l4-qat"
@@ -52,6 +53,9 @@ def test_the_urns_are_those_that_earlier_releases_made(workspace, deployed):
 
 
 def test_nothing_changes_right_after_up_and_after_a_refresh(workspace, deployed):
+    account = f"v1/projects/local-project/serviceAccounts/gemma-{STACK}@local-project.iam.gserviceaccount.com"
+    record = RunRecord.of(workspace.get("iam", account)["description"])
+    assert len(record.runs) == 1, "what the update has started is recorded, and shows nowhere"
     workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
     workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
 

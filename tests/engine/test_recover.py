@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from contracts.run_record import RUNS_WORD
 from tests.engine.conftest import LIMIT_S
 
 TPU, RUN = "tpu-v6e1", "l4-qat"
@@ -124,6 +125,9 @@ def test_what_the_engine_was_making_is_taken_over_and_up_goes_on(workspace, kill
 def test_a_lost_state_comes_back_whole(workspace, killed):
     before = ids(workspace, TPU)
     assert len(before) > 20
+    account = f"v1/projects/local-project/serviceAccounts/gemma-{TPU}@local-project.iam.gserviceaccount.com"
+    record = workspace.get("iam", account)["description"]
+    assert f"{RUNS_WORD}=" in record
     lose(workspace, TPU)
     _, report = recovered(workspace, TPU)
     assert report["state_was"] == "missing"
@@ -131,6 +135,7 @@ def test_a_lost_state_comes_back_whole(workspace, killed):
     assert all("projects/serviceIdentity:ServiceIdentity" in urn for urn in missing), "made again by the next up"
     assert_goes_on(workspace, TPU)
     assert ids(workspace, TPU) == before
+    assert workspace.get("iam", account)["description"] == record, "the first start and the costs stay"
     assert CANARY not in workspace.state(TPU)
 
 

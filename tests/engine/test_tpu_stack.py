@@ -12,6 +12,7 @@ import requests
 
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
+from contracts.run_record import RunRecord
 from tests.engine.conftest import HF_CANARY, KEY_CANARY, assert_golden_urns, assert_nowhere_in_clear
 from tests.vm_agent.packed import unpacked
 
@@ -103,6 +104,9 @@ def test_the_urns_are_those_that_earlier_releases_made(workspace, deployed):
 
 
 def test_nothing_changes_right_after_up(workspace, deployed):
+    account = f"v1/projects/local-project/serviceAccounts/gemma-{STACK}@local-project.iam.gserviceaccount.com"
+    record = RunRecord.of(workspace.get("iam", account)["description"])
+    assert len(record.runs) == 1, "what the update has started is recorded, and shows nowhere"
     workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
 
 

@@ -109,14 +109,14 @@ def test_shares_without_a_service_or_a_list_are_refused(monkeypatch):
 
 def test_a_call_that_never_answers_ends_with_its_limit(monkeypatch):
     release = threading.Event()
-    monkeypatch.setattr(google_calls, "_ask", lambda *_: release.wait(60))
+    monkeypatch.setattr(google_calls, "_ask", lambda *_, **__: release.wait(60))
     with pytest.raises(GoogleCallError, match="no answer within 0 s"):
         google_calls.call_now("run", "v2/x", project="p", limit_s=0.05)
     release.set()
 
 
 def test_an_error_in_a_call_reaches_who_waits(monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise GoogleCallError(403, "denied")
 
     monkeypatch.setattr(google_calls, "_ask", refuse)

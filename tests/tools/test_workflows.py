@@ -73,6 +73,17 @@ def test_each_job_gets_the_account_of_its_kind():
     }
 
 
+def test_a_guard_that_cannot_run_fails_and_is_not_skipped():
+    (job,) = WORKFLOWS["guard.yml"]["jobs"].values()
+    assert "if" not in job, "a skipped job is green"
+    refuses = job["steps"][0]
+    named = set(re.findall(r"vars\.(\w+)", " ".join(str(step) for step in job["steps"][1:]) + str(job["env"])))
+    assert named == set(re.findall(r"vars\.(\w+) == ''", refuses["if"]))
+    shown = subprocess.run(["bash", "-c", refuses["run"]], capture_output=True, text=True, check=False)
+    assert (shown.returncode, shown.stdout.count("::error")) == (1, 1)
+    assert all(name in shown.stdout for name in named)
+
+
 def test_what_is_deployed_is_the_plan_of_the_same_run_which_was_approved():
     jobs_of = WORKFLOWS["deploy.yml"]["jobs"]
     plan, deploy = jobs_of["plan"], jobs_of["deploy"]

@@ -99,16 +99,6 @@ class Accounts:
         return cls(owners={email: owner for (kind, _, email), owner in pairs if f"{kind}:" == _ACCOUNT})
 
 
-def account_email(account_id: str, project: str) -> str:
-    """Return the e-mail of a service account; `example.com:name` is a project of a domain."""
-    domain, _, name = project.rpartition(":")
-    return (
-        f"{account_id}@{name}.{domain}.iam.gserviceaccount.com"
-        if domain
-        else f"{account_id}@{name}.iam.gserviceaccount.com"
-    )
-
-
 def owner_of_grant(member: str, condition: Item, accounts: Accounts) -> Ownership | None:
     """Return the stack that a grant belongs to: by its condition's words, else by its member."""
     words = f"{condition.get('description') or ''} {condition.get('title') or ''}"

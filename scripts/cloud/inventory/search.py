@@ -13,7 +13,7 @@ from typing import Final, cast
 from contracts.labels import PRODUCT, Ownership
 from scripts.cloud.google_api import CONNECTIONS, GoogleApi, GoogleListError
 from scripts.cloud.inventory.found import FoundResource, Inventory, ListCall
-from scripts.cloud.inventory.grants import Accounts, PolicyHolder, account_email, grants_in
+from scripts.cloud.inventory.grants import Accounts, PolicyHolder, grants_in
 from scripts.cloud.inventory.kinds import GRANT, KINDS, LOCATIONS, Item, Places, ResourceKind, by_name
 from scripts.cloud.parallel import each
 from scripts.errors import ScriptError
@@ -277,6 +277,6 @@ def _grants(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:
 
 def _email(stack: str, project: str) -> str:
     try:
-        return account_email(Names(project=project, stack=stack).account_id, project)
+        return Names(project=project, stack=stack).account_email
     except NamingError:
         return ""

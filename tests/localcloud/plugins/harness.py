@@ -4,7 +4,7 @@ import asyncio
 import copy
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,7 +213,7 @@ class Engine:
             raise CheckFailedError([(each.property, each.reason) for each in response.failures])
         return from_struct(response.inputs)
 
-    async def diff(self, resource: Resource, news: dict[str, Any]) -> Any:
+    async def diff(self, resource: Resource, news: dict[str, Any], ignore_changes: Sequence[str] = ()) -> Any:
         return await self.stub.Diff(
             provider_pb2.DiffRequest(
                 id=resource.id,
@@ -223,6 +223,7 @@ class Engine:
                 olds=to_struct(resource.state),
                 old_inputs=to_struct(resource.inputs),
                 news=to_struct(news),
+                ignoreChanges=list(ignore_changes),
             )
         )
 

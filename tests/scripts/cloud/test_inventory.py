@@ -11,9 +11,10 @@ from scripts.cloud import google_api
 from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.inventory import search as searching
 from scripts.cloud.inventory.found import Inventory
-from scripts.cloud.inventory.grants import Accounts, PolicyHolder, account_email, grants_in, without
+from scripts.cloud.inventory.grants import Accounts, PolicyHolder, grants_in, without
 from scripts.cloud.inventory.kinds import KINDS, LOCATIONS, by_name
 from scripts.cloud.inventory.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
+from stacks.naming import account_email
 from tests.google_bodies import google_answer, google_body
 from tests.scripts.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
 

@@ -79,6 +79,7 @@ def test_waiting_for_capacity_is_free_and_not_old():
 
 
 def test_a_service_costs_what_monitoring_says_that_it_was_billed_for(world):
+    world.account("gemma-x", owner("x").description)
     world.service("gemma-x", {**owner("x").labels, "gemma-serving-max-usd": "3"}, minInstanceCount=0)
     ready_revision(world)
     world.cloud.cloud.timeline.advance(2 * 3600 + 210)
@@ -90,6 +91,7 @@ def test_a_service_costs_what_monitoring_says_that_it_was_billed_for(world):
 def test_where_monitoring_is_refused_only_instances_that_always_run_count_and_the_guard_fails(desk):
     fault = Fault(method="monitoring.projects.timeSeries.list", count=99, status=403)
     desk.world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
+    desk.world.account("gemma-x", owner("x").description)
     desk.world.service("gemma-x", {**owner("x").labels, "gemma-serving-max-usd": "3"})
     item = used(desk.world, later(2))["x"]
     assert item.usd == pytest.approx(2 * L4_USD_PER_HOUR, rel=0.01)
@@ -100,6 +102,7 @@ def test_where_monitoring_is_refused_only_instances_that_always_run_count_and_th
 
 def test_the_guard_takes_down_what_exceeds_its_limits_and_nothing_else(desk):
     desk.world.strangers("x")
+    desk.world.account("gemma-x-2", owner("x-2").description)
     theirs, policy = desk.world.resources(), desk.world.policy()
     desk.world.everything("x", limits=StackLimits(max_usd=10))
     desk.world.everything("y", limits=StackLimits(max_usd=1000))

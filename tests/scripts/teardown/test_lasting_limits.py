@@ -1,0 +1,496 @@
+"""Age and cost survive the machine: renewals, replacements, preemptions and failed updates leave the first start and what was spent."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.exit_codes import ExitCode
+from contracts.labels import NO_LIMITS, StackLimits
+from contracts.run_record import MOST_BYTES, RecordedRun, RecordError, RunRecord
+from localcloud.world.scenario import Fault, OperationDurations, Scenario
+from scripts.cloud.inventory.kinds import by_name
+from scripts.cloud.inventory.search import Scope, resource_of, search
+from scripts.cloud.spending import ACCOUNT, INSTANCE, NODE, QUEUED, spending
+from scripts.teardown import guard
+from stacks.naming import Names
+from stacks.run_keeper import RunKeeper, RunsNotKeptError
+from stacks.seen_machines import seen_instance, seen_queued
+from tests.google_bodies import google_body
+from tests.laws import examples
+from tests.scripts.cloud.populated import PROJECT, ZONE, open_world, owner
+from tests.scripts.teardown.test_teardown import Desk
+
+LIMITS = StackLimits(max_age_s=6 * 3600, max_usd=8)
+IDENTITY = owner("x").description
+ACCOUNT_ID = "gemma-x"
+V6E4_USD_PER_HOUR = 4 * 1.35
+
+
+@pytest.fixture
+def world():
+    with open_world() as opened:
+        yield opened
+
+
+def keeper(*, has_limits=True, service=""):
+    """Return what `pulumi up` records with: before it changes anything, and after a machine is there."""
+    parent = f"projects/{PROJECT}/locations/{ZONE}/queuedResources"
+    return RunKeeper(
+        project=PROJECT,
+        stack="x",
+        account=f"projects/{PROJECT}/serviceAccounts/{ACCOUNT_ID}@{PROJECT}.iam.gserviceaccount.com",
+        identity=IDENTITY,
+        machines=[f"{parent}/gemma-x", f"{parent}/gemma-x-b"],
+        service=service,
+        has_limits=has_limits,
+    )
+
+
+def clock_of(world):
+    """Return `datetime` at the cloud's own time."""
+
+    class CloudTime(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return world.cloud.cloud.timeline.now()
+
+    return CloudTime
+
+
+def used(world):
+    scope = Scope(projects=[PROJECT], stack="x", stacks=["x"], places={}, buckets=[], kept=[])
+    found = search(world.api, scope).found
+    (item,) = spending(world.api, found, world.cloud.cloud.timeline.now())
+    return item
+
+
+def renew(world, old, new):
+    """Renew a machine as an `up` does: a second one is requested, serves, and the first one is deleted."""
+    keeper().note_first()
+    labels = {**owner("x").labels, **LIMITS.labels}
+    world.queued(new, labels)
+    delete(world, old)
+    keeper().note()
+
+
+def delete(world, name):
+    world.call("DELETE", "tpu", f"v2alpha1/projects/{PROJECT}/locations/{ZONE}/queuedResources/{name}?force=true")
+
+
+def begin(world):
+    """Deploy for the first time."""
+    keeper().note_first()  # nothing exists yet
+    world.account(ACCOUNT_ID, IDENTITY)
+    world.queued("gemma-x", {**owner("x").labels, **LIMITS.labels})
+    keeper().note()
+
+
+def hours(world, count):
+    world.cloud.cloud.timeline.advance(count * 3600)
+
+
+def description(world):
+    account = f"v1/projects/{PROJECT}/serviceAccounts/{ACCOUNT_ID}@{PROJECT}.iam.gserviceaccount.com"
+    return str(world.call("GET", "iam", account)["description"])
+
+
+def test_four_renewals_later_the_guard_still_counts_from_the_first_start(tmp_path, monkeypatch, capsys):
+    with open_world() as world:
+        desk = Desk(world, tmp_path, monkeypatch, capsys)
+        begin(world)
+        names = ["gemma-x", "gemma-x-b"] * 3
+        for old, new in [*pairwise(names)][:4]:
+            hours(world, 3.2)
+            renew(world, old, new)
+        monkeypatch.setattr(guard, "datetime", clock_of(world))
+        code, report, said = desk.run("--over-limit", "--dry-run", stack=None)
+        (stack,) = report["stacks"]
+        assert stack["age_s"] == pytest.approx(12.8 * 3600, abs=120)
+        assert 12.79 * V6E4_USD_PER_HOUR <= stack["usd"] <= 13 * V6E4_USD_PER_HOUR
+        assert (stack["verdict"], len(stack["exceeded"]), stack["record"]) == ("exceeded", 2, "present")
+        assert code == ExitCode.FAILED
+        assert any(line.startswith("age 12 h 48 min: first start ") and ACCOUNT_ID in line for line in stack["read"]), (
+            stack
+        )
+        assert any(": past machines, from the description of gemma-x@" in line for line in stack["read"])
+        assert all(line in said for line in stack["read"])
+        # Nothing of it is left after a complete teardown.
+        code, report, said = desk.run("--over-limit", "--yes", stack=None)
+        assert (code, report["clean"]) == (ExitCode.DONE, True), said
+        assert not [name for name in world.resources() if "gemma-x" in name]
+
+
+def test_a_preempted_machine_still_counts_and_its_unknown_end_is_said(world):
+    begin(world)
+    hours(world, 2)
+    before = used(world)
+    world.call("DELETE", "tpu", f"v2alpha1/projects/{PROJECT}/locations/{ZONE}/nodes/gemma-x-node")
+    hours(world, 1)
+    after = used(world)
+    assert after.age_s > before.age_s
+    assert after.usd == pytest.approx(3 * V6E4_USD_PER_HOUR, rel=0.01)
+    assert after.usd_per_hour == 0
+    assert any("its end is not known, so it counts until" in line for line in after.read), after.read
+    hours(world, 20)
+    assert used(world).usd == pytest.approx(4 * V6E4_USD_PER_HOUR, rel=0.01)  # its run would have ended after 4 h
+
+
+def test_a_machine_that_no_update_recorded_is_recorded_before_the_next_one_deletes_it(world):
+    world.account(ACCOUNT_ID, IDENTITY)
+    world.queued("gemma-x", {**owner("x").labels, **LIMITS.labels})  # the `up` was killed before it could record it
+    hours(world, 3)
+    keeper().note_first()
+    delete(world, "gemma-x")
+    assert used(world).usd >= 2.999 * V6E4_USD_PER_HOUR
+    keeper().note()
+    assert used(world).usd >= 2.999 * V6E4_USD_PER_HOUR
+    assert used(world).age_s >= 3 * 3600
+
+
+def test_a_machine_without_a_known_price_makes_the_cost_unknown():
+    life = Life(description=IDENTITY)
+    life.up(0, "v9x-4", killed=False)
+    life.limits = LIMITS
+    item = life.spent()
+    assert (item.usd, item.verdict) == (0, "unknown")
+    assert "The list of prices has none for gemma-x" in item.untold[0]
+
+
+def test_waiting_for_the_first_capacity_is_neither_old_nor_dear(world):
+    world.account(ACCOUNT_ID, IDENTITY)
+    world.queued("gemma-x", dict(owner("x").labels), active=False)
+    delete(world, "gemma-x")
+    keeper().note()
+    assert RunRecord.of(description(world)) is None
+    assert used(world).age_s == 0
+
+
+def test_a_service_counts_from_its_first_creation_and_a_second_creation_makes_its_cost_unknown(world):
+    service = f"projects/{PROJECT}/locations/us-east4/services/gemma-x"
+    world.account(ACCOUNT_ID, IDENTITY)
+    world.service("gemma-x", {**owner("x").labels, **LIMITS.labels})
+    keeper(service=service).note()
+    hours(world, 2)
+    assert used(world).verdict == "within"
+    world.call("DELETE", "run", f"v2/{service}")
+    world.service("gemma-x", {**owner("x").labels, **LIMITS.labels})
+    keeper(service=service).note()
+    item = used(world)
+    assert item.age_s >= 2 * 3600
+    assert (item.verdict, len(item.untold)) == ("unknown", 1)
+    hours(world, 5)
+    assert used(world).verdict == "exceeded"
+
+
+def test_a_record_that_cannot_be_read_is_unknown_and_never_within(world):
+    begin(world)
+    assert used(world).verdict == "within"
+    account = f"v1/projects/{PROJECT}/serviceAccounts/{ACCOUNT_ID}@{PROJECT}.iam.gserviceaccount.com"
+    text = description(world).replace("gemma-serving-runs=", "gemma-serving-runs=about")
+    world.call("PATCH", "iam", account, {"serviceAccount": {"description": text}, "updateMask": "description"})
+    item = used(world)
+    assert (item.verdict, item.record) == ("unknown", "unknown")
+    assert "within" not in item.sentence().partition("unknown")[0].replace("whether it is within", "")
+    with pytest.raises(RecordError):
+        keeper().note()
+    with pytest.raises(RunsNotKeptError, match=r"maxAge.*Nothing was changed"):
+        keeper().note_first()
+
+
+@pytest.mark.parametrize("method", ["iam.projects.serviceAccounts.list", "iam.projects.serviceAccounts.get"])
+def test_a_refused_read_is_unknown_for_the_guard_and_stops_an_update_with_limits(method, monkeypatch):
+    fault = Fault(method=method, count=99, status=403)
+    with open_world() as world:
+        begin(world)
+        world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
+        if method.endswith("list"):
+            item = used(world)
+            assert (item.verdict, item.record) == ("unknown", "unknown")
+            assert "was not found" in item.untold[0]
+            return
+        with pytest.raises(RunsNotKeptError):
+            keeper().note_first()
+        keeper(has_limits=False).note_first()
+
+
+def test_what_may_pass_is_tried_again_and_two_writers_lose_nothing(world, monkeypatch):
+    monkeypatch.setattr("stacks.run_keeper._PAUSE_S", 0)
+    begin(world)
+    first = description(world)
+    fault = Fault(method="iam.projects.serviceAccounts.get", count=2, status=503)
+    world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
+    keeper().note()
+    assert description(world) == first
+    mine, asked = keeper(), []
+    ask = RunKeeper._ask
+
+    def interrupted(self, api, path, body=None, **more):
+        if body and not asked:
+            asked.append(path)  # another writer is faster
+            account = path.partition("?")[0]
+            world.call("PATCH", api, account, {"serviceAccount": {"displayName": "d"}, "updateMask": "displayName"})
+        return ask(self, api, path, body, **more)
+
+    monkeypatch.setattr(RunKeeper, "_ask", interrupted)
+    hours(world, 1)
+    world.queued("gemma-x-b", {**owner("x").labels, **LIMITS.labels})
+    mine.note()
+    assert asked
+    assert len(RunRecord.of(description(world)).runs) == 2
+
+
+def test_an_account_of_somebody_else_is_never_written(world):
+    world.account(ACCOUNT_ID, "precious")
+    world.queued("gemma-x", dict(owner("x").labels))
+    keeper().note()
+    assert description(world) == "precious"
+
+
+def test_the_longest_record_fits_into_a_description():
+    names = Names(project="p", stack="s" * 30)
+    runs = [RecordedRun(start_s=9_999_999_999, micros_per_hour=99_999_999, longest_s=604_800) for _ in range(3)]
+    record = RunRecord(since_s=9_999_999_999, spent_micros=99_999_999_999, runs=runs)
+    text = record.written_into(owner(names.stack).description)
+    assert len(text.encode()) <= MOST_BYTES
+    assert RunRecord.of(text) == RunRecord(since_s=record.since_s, spent_micros=record.spent_micros, runs=tuple(runs))
+    assert owner(names.stack).owns(description=text)
+
+
+# Laws
+
+START = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp())
+MAX_RUN_S = 4 * 3600
+TYPES = ("v6e-1", "v6e-4", "v6e-8")
+
+
+def stamp(at_s):
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass
+class Machine:
+    """One machine in truth."""
+
+    name: str
+    kind: str
+    requested_s: int
+    started_s: int | None = None
+    restarted_s: int | None = None
+    ended_s: int | None = None
+    request_gone: bool = False
+    used_s: int = 0
+
+    @property
+    def is_up(self):
+        return self.started_s is not None and self.ended_s is None and not self.request_gone
+
+
+@dataclass
+class Life:
+    """What Google has of one stack, and what it really used."""
+
+    api: str = QUEUED
+    limited: bool = True
+    now_s: int = START
+    description: str | None = None
+    machines: list[Machine] = field(default_factory=list)
+    limits: StackLimits = NO_LIMITS
+
+    def documents(self):
+        """Return each existing request with its node."""
+        for one in self.machines:
+            if not one.request_gone:
+                yield one, self.request(one), self.node(one)
+
+    def request(self, one):
+        zone = "projects/p/locations/us-east5-b"
+        if self.api == INSTANCE:
+            compute = "https://www.googleapis.com/compute/v1/projects/p/zones/us-east5-b"
+            chips = one.kind.partition("-")[2]
+            stopped = {} if one.ended_s is None else {"lastStopTimestamp": stamp(one.ended_s)}
+            started = {} if one.started_s is None else {"lastStartTimestamp": stamp(one.restarted_s or one.started_s)}
+            status = "PENDING" if one.started_s is None else "RUNNING" if one.ended_s is None else "TERMINATED"
+            body = {
+                "name": one.name,
+                "selfLink": f"{compute}/instances/{one.name}",
+                "machineType": f"{compute}/machineTypes/ct6e-standard-{chips}t",
+                "creationTimestamp": stamp(one.requested_s),
+                "status": status,
+                "scheduling": {"provisioningModel": "SPOT"},
+                **started,
+                **stopped,
+            }
+            return google_body("compute.v1", "Instance", body)
+        state = "WAITING_FOR_RESOURCES" if one.started_s is None else "ACTIVE" if one.is_up else "SUSPENDED"
+        body = {
+            "name": f"{zone}/queuedResources/{one.name}",
+            "createTime": stamp(one.requested_s),
+            "state": {"state": state},
+            "provisioningModel": "FLEX_START" if self.limited else "SPOT",
+            "tpu": {
+                "nodeSpec": [
+                    {
+                        "parent": zone,
+                        "nodeId": f"{one.name}-node",
+                        "node": {"acceleratorType": one.kind, "labels": dict(self.limits.labels)},
+                    }
+                ]
+            },
+            **({"runDuration": {"maxRunDuration": f"{MAX_RUN_S}s"}} if self.limited else {}),
+        }
+        return google_body("tpu.v2alpha1", "QueuedResource", body)
+
+    def node(self, one):
+        if self.api == INSTANCE or not one.is_up:
+            return None
+        zone = "projects/p/locations/us-east5-b"
+        body = {
+            "name": f"{zone}/nodes/{one.name}-node",
+            "createTime": stamp(one.started_s),
+            "acceleratorType": one.kind,
+            "queuedResource": f"{zone}/queuedResources/{one.name}",
+        }
+        return google_body("tpu.v2alpha1", "Node", body)
+
+    # What the program does
+
+    def note(self):
+        """Record what Google shows, as a hook of `up` does."""
+        seen = [
+            one
+            for _, request, node in self.documents()
+            for one in [seen_instance(request, "us-east5-b") if self.api == INSTANCE else seen_queued(request, node)]
+            if one is not None
+        ]
+        record = RunRecord.of(self.description) or RunRecord()
+        self.description = record.after(seen, self.now_s, complete=True).written_into(self.description)
+        assert len(self.description.encode()) <= MOST_BYTES
+
+    def up(self, wait_s, kind, killed):
+        """Deploy: replace what is dead or of another kind, wait for capacity, and record it unless the update is killed."""
+        if self.description is None:
+            self.description = IDENTITY
+        self.note()
+        if self.machines and self.machines[-1].is_up and self.machines[-1].kind == kind:
+            return
+        for one in self.machines:
+            self.remove(one)
+        self.machines.append(Machine("gemma-x", kind, self.now_s))
+        self.wait(wait_s)
+        self.grant()
+        self.wait(600)
+        if not killed:
+            self.note()
+
+    def renew(self, wait_s, killed):
+        """Change over to a second machine."""
+        if not self.machines or not self.machines[-1].is_up or self.api == INSTANCE:
+            return
+        self.note()
+        old = self.machines[-1]
+        self.machines.append(Machine(f"gemma-x{'' if old.name.endswith('-b') else '-b'}", old.kind, self.now_s))
+        self.wait(wait_s)
+        self.grant()
+        self.wait(600)
+        self.remove(old)
+        if not killed:
+            self.note()
+
+    # What Google does
+
+    def wait(self, seconds):
+        for one in self.machines:
+            if one.is_up:
+                left_s = MAX_RUN_S - one.used_s if self.limited and self.api == QUEUED else seconds
+                one.used_s += min(seconds, left_s)
+                if left_s < seconds:
+                    one.ended_s = self.now_s + left_s
+        self.now_s += seconds
+
+    def grant(self):
+        for one in self.machines:
+            if one.started_s is None and not one.request_gone:
+                one.started_s = self.now_s
+
+    def remove(self, one):
+        one.request_gone = True
+        one.ended_s = one.ended_s or self.now_s
+
+    def preempt(self):
+        for one in self.machines:
+            if one.is_up:
+                one.ended_s = self.now_s
+                one.request_gone = self.api == INSTANCE  # Google deletes the instance, and no trace is left
+
+    def stop(self):
+        for one in self.machines:
+            if one.is_up and self.api == INSTANCE:
+                one.ended_s = self.now_s
+
+    def start_again(self):
+        for one in self.machines:
+            if self.api == INSTANCE and one.ended_s is not None and not one.request_gone:
+                one.ended_s, one.restarted_s = None, self.now_s
+
+    # What the guard says
+
+    def spent(self):
+        found = []
+        for _, request, node in self.documents():
+            kind = by_name(INSTANCE if self.api == INSTANCE else QUEUED)
+            found.append(resource_of(kind, request, project="p", owner=owner("x")))
+            if node is not None:
+                found.append(resource_of(by_name(NODE), node, project="p", owner=owner("x")))
+        account = {"name": "projects/p/serviceAccounts/a@p", "email": "a@p", "description": self.description}
+        account = google_body("iam.v1", "ServiceAccount", account)
+        found.append(resource_of(by_name(ACCOUNT), account, project="p", owner=owner("x")))
+        (item,) = spending(None, found, datetime.fromtimestamp(self.now_s, UTC))
+        assert self.limits.labels or not item.untold
+        return item
+
+    def truth_usd(self):
+        price = 1.35 if self.limited and self.api == QUEUED else 0.0
+        return sum(one.used_s / 3600 * price * int(one.kind.partition("-")[2]) for one in self.machines)
+
+    def first_s(self):
+        return min((one.started_s for one in self.machines if one.started_s is not None), default=None)
+
+
+WAITS = st.sampled_from([0, 60, 1800, 7200, 30_000])
+EVENTS = st.one_of(
+    st.tuples(st.just("wait"), WAITS),
+    st.tuples(st.just("up"), WAITS, st.sampled_from(TYPES), st.booleans()),
+    st.tuples(st.just("renew"), WAITS, st.booleans()),
+    st.tuples(st.sampled_from(["preempt", "grant", "stop", "start_again"])),
+)
+
+
+@settings(max_examples=examples(test=150, part=500, night=3000))
+@given(st.sampled_from([QUEUED, INSTANCE]), st.booleans(), st.lists(EVENTS, min_size=1, max_size=14))
+def test_neither_age_nor_cost_ever_falls_while_the_stack_stands_and_neither_is_less_than_the_truth(
+    api, limited, events
+):
+    life = Life(api=api, limited=limited)
+    age_s, usd = 0.0, 0.0
+    for name, *arguments in events:
+        if name in {"up", "renew"} and api == INSTANCE:
+            arguments[-1] = False  # an instance that Google deletes leaves no request behind that would name it
+        getattr(life, name)(*arguments)
+        if life.description is None:
+            continue
+        item = life.spent()
+        assert item.age_s >= age_s, (events, item)
+        assert item.usd >= usd - 1e-9, (events, item)
+        assert item.usd >= life.truth_usd() - 1e-9, (events, item)
+        if life.first_s() is not None:
+            assert item.age_s >= life.now_s - life.first_s()
+        age_s, usd = item.age_s, item.usd
+
+
+def test_what_a_machine_has_cost_is_rounded_up():
+    run = RecordedRun(start_s=0, micros_per_hour=1_351, longest_s=None)
+    assert (run.micros(1800), run.micros(0), run.end_s(7)) == (676, 0, 7)

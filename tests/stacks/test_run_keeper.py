@@ -1,0 +1,93 @@
+"""Every `up` records the runs of its stack before it changes anything and after a machine is there; a preview records nothing."""
+
+import asyncio
+
+import pulumi
+import pytest
+
+from contracts.labels import Ownership, StackLimits
+from stacks import run_keeper
+from stacks.base import Context
+from stacks.google_calls import GoogleCallError
+from stacks.naming import Names
+from stacks.run_keeper import RunKeeper, keep_runs, keeper_of
+from tests.stacks.failed_start import failed_start
+
+SERVICE, CAPACITY = "gcp:cloudrunv2/service:Service", "gcp-tpu:index:QueuedResource"
+
+
+@pytest.fixture
+def context():
+    start = failed_start(weights="hub")
+    limits = StackLimits(max_usd=3)
+    return Context(
+        settings=start.settings,
+        plan=start.plan,
+        names=Names(project=start.settings.project, stack="x"),
+        ownership=Ownership(project="gemma-serving", stack="x", limits=limits),
+        secrets={},
+    )
+
+
+@pytest.mark.parametrize(("preview", "noted"), [(False, 1), (True, 0)])
+def test_an_update_looks_first_and_binds_its_hooks_and_a_preview_writes_nothing(
+    context, declare, monkeypatch, preview, noted
+):
+    transforms, looks = [], []
+
+    def program():  # `declare` takes the first look away
+        monkeypatch.setattr(RunKeeper, "note_first", lambda _: looks.append("first"))
+        monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
+        monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
+        keep_runs(context)
+
+    declare(program)
+    assert len(looks) == noted
+    (transform,) = transforms
+    bound = {}
+    for kind in (SERVICE, CAPACITY, "gcp:storage/bucket:Bucket"):
+        given = pulumi.ResourceTransformationArgs(None, kind, "n", {}, pulumi.ResourceOptions(protect=True))
+        changed = transform(given)
+        bound[kind] = changed and [
+            len(hooks or []) for hooks in (changed.opts.hooks.after_create, changed.opts.hooks.after_update)
+        ]
+        if kind == CAPACITY:
+            assert len(changed.opts.hooks.on_error) == 1
+            assert changed.opts.protect is True
+    assert bound == {SERVICE: [1, 1], CAPACITY: [1, 1], "gcp:storage/bucket:Bucket": None}
+
+
+def test_the_service_and_the_account_are_those_that_the_stack_makes(context):
+    keeper = keeper_of(context)
+    assert keeper.service.endswith(f"/locations/{context.settings.cloud_run.region}/services/gemma-x")
+    assert keeper.account.endswith(f"/serviceAccounts/gemma-x@{context.settings.project}.iam.gserviceaccount.com")
+    assert (keeper.machines, keeper.has_limits) == ([], True)
+
+
+def test_a_hook_that_cannot_record_warns_and_never_fails_or_repeats_the_update(context, monkeypatch, caplog):
+    def refused(_):
+        raise GoogleCallError(403, "denied.")
+
+    monkeypatch.setattr(RunKeeper, "note", refused)
+    said = []
+    monkeypatch.setattr(pulumi.log, "warn", said.append)
+    keeper = keeper_of(context)
+    asyncio.run(keeper.note_after(pulumi.ResourceHookArgs("urn", "", "capacity", CAPACITY)))
+    failure = pulumi.ErrorHookArgs("urn", "", "capacity", CAPACITY, "create", ["no"])
+    assert asyncio.run(keeper.note_failed(failure)) is False
+    assert len(said) == 2
+    assert "(denied); the next `pulumi up` tries again." in said[0]
+
+
+def test_what_may_pass_is_tried_three_times_and_a_refusal_once(monkeypatch):
+    monkeypatch.setattr(run_keeper, "_PAUSE_S", 0)
+    for status, tries in ((503, 3), (429, 3), (0, 3), (403, 1), (404, 1)):
+        asked = []
+
+        def read(status=status, asked=asked):
+            asked.append(status)
+            raise GoogleCallError(status, "no")
+
+        with pytest.raises(GoogleCallError):
+            run_keeper._retried(read)
+        assert len(asked) == tries, status
