@@ -14,7 +14,7 @@ from components.errors import ComponentError
 from components.gcp_tpu import QueuedResource, QueuedResourceArgs, ReadyArgs, ServiceAccountArgs
 from components.startup_script import startup_script
 from contracts.compile_cache import ARCHIVE_METADATA_KEY
-from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
+from contracts.guest_attributes import AGENT_ABILITIES, GUEST_ATTRIBUTE_NAMESPACE
 from contracts.labels import Ownership
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY, RolloutLimits
 from contracts.serving_document import (
@@ -181,6 +181,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                     timeout_s=args.ready_timeout_s,
                 ),
                 next_steps=list(args.next_steps),
+                agent_abilities=list(AGENT_ABILITIES),
                 allow_replace_active=args.allow_replace_active,
             ),
             pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(args)),

@@ -13,6 +13,8 @@ DOCUMENT_HASH_KEY: Final = "document-hash"
 UPDATED_AT_KEY: Final = "updated-at"
 DETAIL_KEY: Final = "detail"
 SERVING_HASH_KEY: Final = "serving-hash"
+FORMER_HASH_KEY: Final = "former-hash"
+AGENT_VERSION_KEY: Final = "agent-version"
 PAUSE_BEGAN_KEY: Final = "pause-began-at"
 PAUSE_ENDED_KEY: Final = "pause-ended-at"
 ENDS_AT_KEY: Final = "ends-at"
@@ -45,6 +47,14 @@ PHASES: Final[Mapping[str, str]] = {
 
 DETAIL_LIMIT_BYTES: Final = 2048
 
+AGENT_ABILITIES: Final = (
+    "a changed document whose server does not start is not taken back",
+    "a document whose server was ready and then ends again and again is not taken back, and a way back returns to older secret versions",
+)
+"""What an agent cannot do before each version, from version 1 on. A machine runs the agent of its last boot."""
+AGENT_VERSION: Final = len(AGENT_ABILITIES)
+"""Version of this agent. It rises with each ability that people have to know of."""
+
 GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     PHASE_KEY: "One of the phases below.",
     DOCUMENT_HASH_KEY: "Hash of the serving document that the phase is about.",
@@ -53,8 +63,26 @@ GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     f"at most {DETAIL_LIMIT_BYTES // 1024} KiB. "
     "Otherwise one line of progress, or empty.",
     SERVING_HASH_KEY: "Hash of the document whose server answers now; empty if none does. After a failed change this is the last good document.",
+    FORMER_HASH_KEY: "While the document that serves is on probation: hash of the good document before it, which serves again if the server ends "
+    "four times; empty otherwise.",
+    AGENT_VERSION_KEY: f"Version of the agent, now {AGENT_VERSION}. Agents before version {AGENT_VERSION} publish none.",
     PAUSE_BEGAN_KEY: "When the agent began to stop the old server for this document, RFC 3339, UTC; empty if it did not. Requests fail from then on.",
     PAUSE_ENDED_KEY: "When a server answered again after that, RFC 3339, UTC; empty while none does.",
     ENDS_AT_KEY: "When Google deletes the machine, RFC 3339; empty if it has no run limit, or if nobody told the machine.",
 }
 """Every key that the agent publishes, and what stands in it."""
+
+
+def serving_document(published: Mapping[str, str]) -> str:
+    """Return the hash of the document whose server answers; empty if none does. The first agents published no more than the phase."""
+    if SERVING_HASH_KEY in published:
+        return published[SERVING_HASH_KEY]
+    return published.get(DOCUMENT_HASH_KEY, "") if published.get(PHASE_KEY) == READY else ""
+
+
+def agent_version(published: Mapping[str, str]) -> int:
+    """Return the version of the agent that published these guest attributes."""
+    text = published.get(AGENT_VERSION_KEY, "")
+    if text.isdecimal():
+        return int(text)
+    return 1 if SERVING_HASH_KEY in published else 0  # the first that could go back said what serves

@@ -85,7 +85,7 @@ def probe_budget(subject: Subject) -> RuleResult | None:
 
     return RuleResult(
         message=(
-            f"The start is predicted to take {duration(startup.total_s)} ({duration(startup.load_s)} loading, "
+            f"The start is predicted to take up to {duration(startup.total_s)} ({duration(startup.load_s)} loading, "
             f"{duration(startup.compile_s)} compiling and warm-up), but {given}: the revision would never become ready."
         ),
         remedies=remedies(),
@@ -568,7 +568,7 @@ def kept_warm(subject: Subject) -> RuleResult | None:
         ),
         remedies=(change("cloud_run.min_instances", 0),),
         advice=(
-            "An idle service then costs nothing, and the first request after a pause waits for a cold start of "
+            "An idle service then costs nothing, and the first request after a pause waits for a cold start of at most "
             f"{duration(usual_start_s(subject.startup))}; docs/costs.md says when that is cheaper."
         ),
     )

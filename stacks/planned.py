@@ -76,9 +76,10 @@ def headline(plan: Plan) -> str:
     verdict = {"fits": "fits", "oom": "does not fit", "blocked": "is blocked"}[plan.verdict]
     if plan.fits and plan.margin:
         verdict = f"fits, but may fail ({margin_words(plan.margin)}),"
+    most = "at most " if plan.platform == "cloud-run" else ""
     return (
         f"{plan.model} {verdict} on {plan.accelerator}: weights {memory.weights_gib:.1f} of {memory.usable_gib:.1f} GiB a device, KV cache for "
-        f"{memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} requests of the longest length); starts in {startup.ready_s / 60:.0f} min; "
+        f"{memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} requests of the longest length); starts in {most}{startup.ready_s / 60:.0f} min; "
         f"{plan.throughput.decode_tok_per_s:.0f} tok/s for one request."
     )
 

@@ -33,6 +33,8 @@ _NOT_STARTED: Final = re.compile(
 )
 _OVER_QUOTA: Final = re.compile(r"Quota violated:|Quota exceeded for total allowable|do not have quota for using GPUs")
 _REVISION: Final = re.compile(r"revision_name%3D%22(?P<linked>[\w-]+)%22|Revision '(?P<named>[\w-]+)' is not ready")
+OUTPUTS_KEPT: Final = "Outputs of the stack that are listed with a minus are kept: a failed update removes none, and `pulumi stack output` shows them."
+"""The engine prints so, because a program with a failed resource registers no outputs. Its state keeps the older ones."""
 _CLOCK_SKEW: Final = timedelta(minutes=2)
 
 
@@ -77,6 +79,14 @@ class FailureReport:
     async def tell(self, args: pulumi.ErrorHookArgs) -> bool:
         """Log why the revision did not start. Return whether to try again: only if a grant of this run may be too new."""
         message = args.errors[0] if args.errors else ""
+        if await self._tries_again(args, message):
+            return True
+        if args.failed_operation == "update":
+            pulumi.log.info(OUTPUTS_KEPT)
+        return False
+
+    async def _tries_again(self, args: pulumi.ErrorHookArgs, message: str) -> bool:
+        """Log what is known about the failure. Return whether to try again."""
         denied = await self._denied(message)
         if denied is not None and await self.late.again(args, denied):
             return True

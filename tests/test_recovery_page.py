@@ -53,6 +53,7 @@ PULUMI = {
     ("cancel",): {"--yes", "--stack"},
     ("whoami",): {"--verbose"},
     ("stack", "init"): set(),
+    ("stack", "output"): {"--stack"},
     ("stack", "rm"): {"--force", "--preserve-config", "--yes"},
 }
 """The commands of Pulumi that the page names, with the options that it uses; `test_pulumi_knows...` asks the CLI."""
@@ -133,6 +134,22 @@ NAMED = {
             "tests/provider/test_lifecycle.py",
             "test_is_said_with_what_to_do_afterwards",
         ): ["Google deletes the machine of ... at"],
+        (
+            "tests/provider/test_machine_warnings.py",
+            "test_a_machine_that_is_gone_is_a_warning_without_a_refresh",
+        ): ["and this stack's state has it as ACTIVE"],
+        (
+            "tests/provider/test_machine_warnings.py",
+            "test_a_document_that_failed_after_the_last_update_is_named_with_what_serves",
+        ): ["and failed since:"],
+        (
+            "tests/provider/test_machine_warnings.py",
+            "test_an_older_agent_is_named_with_what_it_cannot_do_and_its_reboot",
+        ): ["The machine runs an agent"],
+        (
+            "tests/stacks/test_run_failures.py",
+            "test_a_failed_update_says_that_its_outputs_are_kept",
+        ): ["listed with a minus are kept"],
         (
             "tests/provider/test_lifecycle.py",
             "test_capacity_that_is_taken_away_during_the_wait_is_said",

@@ -237,9 +237,9 @@ def remove_image(image: str) -> bool:
     return status == 0 or "no such image" in output.lower()
 
 
-def remove_other_models(document: ServingDocument, cache: Path = Path(HUB_CACHE)) -> None:
-    """Delete cached models that the document does not name, so that the disk has room for those that it does."""
-    texts = (*document.command, *document.arguments, *document.environment.values())
+def remove_other_models(*documents: ServingDocument, cache: Path = Path(HUB_CACHE)) -> None:
+    """Delete cached models that none of the documents names, so that the disk has room for those that they name."""
+    texts = [text for one in documents for text in (*one.command, *one.arguments, *one.environment.values())]
     for folder in cache.glob("hub/models--*"):
         model = folder.name.removeprefix("models--").replace("--", "/", 1)
         if not any(model in text for text in texts):

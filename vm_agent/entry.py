@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import NoReturn
 
-from contracts.guest_attributes import RETRYING, STARTING
+from contracts.guest_attributes import AGENT_VERSION, AGENT_VERSION_KEY, RETRYING, STARTING
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY
 from contracts.serving_document import SCRIPT_METADATA_KEY
 from vm_agent.base import UNIT, ServingError, log
@@ -59,6 +59,7 @@ def serve_forever() -> NoReturn:
     shipper = LogShipper(metadata, publisher.mask)
     publisher.tell = shipper.agent_line
     threading.Thread(target=shipper.run, daemon=True).start()
+    publisher.set_fact(AGENT_VERSION_KEY, str(AGENT_VERSION))
     publisher.publish(STARTING, "")
     threading.Thread(target=follow_document, args=(metadata, latest), daemon=True).start()
     try:

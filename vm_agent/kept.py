@@ -1,19 +1,21 @@
-"""What outlives the agent and a reboot: the last good document, the one that failed, the one on trial, a pause, and what was fetched."""
+"""What outlives the agent and a reboot: the good document, those on probation and on trial, the one that failed, a pause, what was fetched."""
 
 import hashlib
 import json
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from contracts.serving_document import DocumentError, ServingDocument, document_hash, parse_document
+from contracts.serving_document import ServingDocument, document_hash, parse_document
 from vm_agent.base import STATE_FOLDER, environment_variable, log
 
 STATE_FOLDER_VARIABLE = "GEMMA_SERVING_STATE"
 GOOD_FILE = "good.json"
+PROBATION_FILE = "probation.json"
 FAILED_FILE = "failed.json"
 TRIAL_FILE = "trial.json"
 PAUSE_FILE = "pause.json"
@@ -24,12 +26,14 @@ WEIGHTS_KIND = "weights"
 
 @dataclass(frozen=True)
 class GoodDocument:
-    """The last document whose server became ready. `image` is the reference that was pulled, which the machine still has."""
+    """A document to go back to. `image` is the reference that was pulled, which the machine still has."""
 
     text: str
     image: str
     drain_s: str = "0"
     """Seconds for which its server drains by itself."""
+    newest: str = ""
+    """JSON object: the secret versions that took the place of the text's own, by the names of their variables; empty if none did."""
 
     @property
     def text_hash(self) -> str:
@@ -38,8 +42,25 @@ class GoodDocument:
 
     @property
     def document(self) -> ServingDocument:
-        """Return the document with the image that was pulled. Raises DocumentError: an agent that knew more keys kept it."""
-        return replace(parse_document(self.text), image=self.image)
+        """Return the document with the image that was pulled and its newest secrets. Raises DocumentError: an agent that knew more keys kept it."""
+        parsed = parse_document(self.text)
+        newest = cast("dict[str, str]", json.loads(self.newest or "{}"))
+        return replace(parsed, image=self.image, secret_environment={**parsed.secret_environment, **newest})
+
+    def with_secrets(self, versions: "Mapping[str, str]") -> "GoodDocument":
+        """Return the document with newer versions of its secrets, so that a secret that was rotated stays rotated on the way back."""
+        own = self.document.secret_environment
+        newest = {name: versions.get(name, version) for name, version in own.items()}
+        return self if newest == own else replace(self, newest=json.dumps(newest, sort_keys=True))
+
+
+@dataclass(frozen=True)
+class Probation:
+    """A document whose server became ready, and has not served for long enough to be the one to go back to."""
+
+    ready: GoodDocument
+    starts: int = 1
+    """How often its server was started, with the start that became ready. Each further start follows a server or a machine that ended."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +92,8 @@ class KeptState:
     retry_s: float = 60.0
     """Interval between two attempts to write what could not be written."""
     good: "GoodDocument | None" = None
+    """The last document that passed its probation; the first document of a machine needs none."""
+    probation: "Probation | None" = None
     failed: "FailedChange | None" = None
     trial: "Trial | None" = None
     pause_began_at: str = ""
@@ -83,29 +106,68 @@ class KeptState:
 
     def __post_init__(self) -> None:
         """Read the files. One that cannot be read counts as absent."""
-        good, failed, trial, pause = (self._read(name) for name in (GOOD_FILE, FAILED_FILE, TRIAL_FILE, PAUSE_FILE))
+        good, probation = self._read(GOOD_FILE), self._read(PROBATION_FILE)
+        failed, trial, pause = (self._read(name) for name in (FAILED_FILE, TRIAL_FILE, PAUSE_FILE))
         self.fetched = self._read(FETCHED_FILE)
-        if {"text", "image"} <= set(good):
-            self._take_good(GoodDocument(good["text"], good["image"], good.get("drain_s", "0")))
+        self.good, ready = self._known(good), self._known(probation)
+        # The same document in both files: the power went between them, and its probation is over.
+        is_other = ready is not None and self.good is not None and ready.text_hash != self.good.text_hash
+        if ready is not None and is_other and probation.get("starts", "").isdecimal():
+            self.probation = Probation(ready, int(probation["starts"]))
         if {"text_hash", "limits", "detail"} <= set(failed):
             self.failed = FailedChange(failed["text_hash"], failed["limits"], failed["detail"])
         if {"text_hash", "limits"} <= set(trial) and trial.get("starts", "").isdecimal():
             self.trial = Trial(trial["text_hash"], trial["limits"], int(trial["starts"]))
         self.pause_began_at, self.paused_for = pause.get("began_at", ""), pause.get("paused_for", "")
 
-    def _take_good(self, good: GoodDocument) -> None:
-        """Take the last good document from its file. One that this agent cannot read is none to go back to."""
+    def _known(self, values: "dict[str, str]") -> "GoodDocument | None":
+        """Return a document from its file; None if there is none. One that this agent cannot read is none to go back to."""
+        if not {"text", "image"} <= set(values):
+            return None
+        found = GoodDocument(values["text"], values["image"], values.get("drain_s", "0"), values.get("newest", ""))
         try:
-            self.fetched |= fetched_by(good.document)  # an earlier agent kept no list
-        except DocumentError as error:
-            log(f"The last good document counts as absent: {error}")
-            return
-        self.good = good
+            self.fetched |= fetched_by(found.document)  # an earlier agent kept no list
+        except ValueError as error:
+            log(f"A kept document counts as absent: {error}")
+            return None
+        return found
 
-    def keep_good(self, good: GoodDocument) -> None:
-        """Keep the document of a server that became ready, and forget what failed before it."""
-        self.good, self.failed, self.trial = good, None, None
+    @property
+    def back(self) -> "GoodDocument | None":
+        """Return the document to go back to: the one that served last, also if its probation has not ended."""
+        return self.probation.ready if self.probation else self.good
+
+    def documents(self) -> "tuple[GoodDocument, ...]":
+        """Return the documents to go back to, the nearest first."""
+        return tuple(one for one in (self.probation and self.probation.ready, self.good) if one is not None)
+
+    def find(self, text_hash: str) -> "GoodDocument | None":
+        """Return the document to go back to that has this hash."""
+        return next((one for one in self.documents() if one.text_hash == text_hash), None)
+
+    def keep_ready(self, ready: GoodDocument) -> None:
+        """Keep the document of a server that became ready: on probation while there is another good one. Forget what failed before it."""
+        probation = self.probation
+        if self.good is None or self.good.text_hash == ready.text_hash:
+            self.good, self.probation = ready, None
+        elif probation is None or probation.ready.text_hash != ready.text_hash:
+            self.probation = Probation(ready)
+        else:
+            self.probation = replace(probation, ready=ready)
+        self.failed, self.trial = None, None
         self.write()
+
+    def pass_probation(self) -> None:
+        """Keep the document on probation as the good one."""
+        if self.probation is not None:
+            self.good, self.probation = self.probation.ready, None
+            self.write()
+
+    def end_probation(self, text_hash: str) -> None:
+        """Forget that this document was ready: its server ended too often."""
+        if self.probation is not None and self.probation.ready.text_hash == text_hash:
+            self.probation = None
+            self.write()
 
     def keep_failed(self, failed: FailedChange) -> None:
         """Keep the document that was given up."""
@@ -117,9 +179,19 @@ class KeptState:
         trial = self.trial
         return trial.starts if trial and (trial.text_hash, trial.limits) == (text_hash, limits) else 0
 
-    def keep_start(self, text_hash: str, limits: str) -> None:
-        """Count a start of a document on trial, before it: the start may end the agent or the machine."""
-        self.trial = Trial(text_hash, limits, self.starts_of(text_hash, limits) + 1)
+    def keep_start(self, text_hash: str, limits: str, secrets: "Mapping[str, str]") -> None:
+        """Count a start of a document on trial or on probation, before it: the start may end the agent or the machine.
+
+        From then on the documents to go back to have its secret versions, which are newer than theirs.
+        """
+        probation = self.probation
+        if probation is not None and probation.ready.text_hash == text_hash:
+            self.probation = replace(probation, starts=probation.starts + 1)
+        else:
+            self.trial = Trial(text_hash, limits, self.starts_of(text_hash, limits) + 1)
+            if probation is not None:
+                self.probation = replace(probation, ready=probation.ready.with_secrets(secrets))
+            self.good = self.good and self.good.with_secrets(secrets)
         self.write()
 
     def forget_trial(self) -> None:
@@ -140,6 +212,8 @@ class KeptState:
     def write(self) -> None:
         """Write what differs from the files. Called often, it also writes what could not be written before."""
         self._store(GOOD_FILE, asdict(self.good) if self.good else {})
+        probation = self.probation
+        self._store(PROBATION_FILE, {**asdict(probation.ready), "starts": str(probation.starts)} if probation else {})
         self._store(FAILED_FILE, asdict(self.failed) if self.failed else {})
         trial = self.trial
         self._store(TRIAL_FILE, {**asdict(trial), "starts": str(trial.starts)} if trial else {})

@@ -1,4 +1,4 @@
-"""The agent: follows the document, serves it, restarts a server that ends, and goes back to the last good document."""
+"""The agent: follows the document, serves it, restarts a server that ends, and goes back to the document before a bad one."""
 
 import threading
 import time
@@ -14,6 +14,7 @@ from contracts.guest_attributes import (
     ENDS_AT_KEY,
     FAILED,
     FETCHING_WEIGHTS,
+    FORMER_HASH_KEY,
     LOADING,
     PAUSE_BEGAN_KEY,
     PAUSE_ENDED_KEY,
@@ -58,6 +59,15 @@ ENDING_LEAD_S = 60
 """A server stops this long before the end of the run duration, and its drain before that."""
 RUN_ENDS = "The run duration ends."
 IDLE_METRICS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+ANSWERED_METRIC = "vllm:request_success_total"
+"""vLLM's counter of finished requests since its start, by `finished_reason`: also of those that were aborted or failed."""
+ANSWERED_REASONS = ('finished_reason="stop"', 'finished_reason="length"')
+PROBATION_REQUESTS = 100
+"""Answers after which a document has passed its probation. Several times what a run of the project's own smoke checks sends, whose prompts are
+short: the first long prompt is what usually ends a server that became ready, so callers' prompts have to be among the answers."""
+PROBATION_S = 1800.0
+"""Seconds after which a document has passed its probation with fewer answers, if there was one. A judgement, not a measurement: long beside the
+52 s of pauses between four ends, and short beside the hours of a run, in which the former document's image and weights keep their room."""
 
 
 @dataclass
@@ -209,6 +219,10 @@ class Agent:
     """The same for a changed document that cannot be prepared, while the old server answers."""
     trial_delays_s: tuple[float, ...] = (2,)
     """The same for a changed document whose server ends before it was ready: nothing answers, so the last good one is soon started again."""
+    probation_delays_s: tuple[float, ...] = (2, 10, 40)
+    """The same for a document on probation. The fourth end of its server is the last one."""
+    probation_requests: float = PROBATION_REQUESTS
+    probation_s: float = PROBATION_S
     denied_budget_s: float = 600
     """How long a refused permission does not count as a failed attempt. Google says that a grant can take seven minutes or more."""
     denied_delay_s: float = 15
@@ -279,10 +293,11 @@ class Agent:
         self._serve_with_restarts(Assignment(version, text_hash, near, text))
 
     def _give_up(self, version: int, text_hash: str, detail: str) -> None:
-        """Serve the last good document in place of one that failed; without one, publish that nothing serves."""
+        """Serve the document before in place of one that failed; without one, publish that nothing serves."""
         self.latest.give_up(version)
-        good = self.kept.good
-        if good is None or good.text_hash == text_hash:
+        self.kept.end_probation(text_hash)
+        back = self.kept.back
+        if back is None or back.text_hash == text_hash:
             self.publisher.publish(FAILED, text_hash, detail)
             return
         limits = limits_name(self.latest.limits_text())
@@ -292,12 +307,12 @@ class Agent:
 
     def _go_back(self, version: int, failed: FailedChange) -> None:
         self.latest.give_up(version)
-        good = self.kept.good
-        if good is None:
+        back = self.kept.back
+        if back is None:
             self.publisher.publish(FAILED, failed.text_hash, failed.detail)
             return
-        log(f"Document {failed.text_hash[:12]} failed: the last good one, {good.text_hash[:12]}, serves.")
-        self._serve_with_restarts(Assignment(version, good.text_hash, good.document, good.text, failed))
+        log(f"Document {failed.text_hash[:12]} failed: the one before, {back.text_hash[:12]}, serves.")
+        self._serve_with_restarts(Assignment(version, back.text_hash, back.document, back.text, failed))
 
     def _publish(self, assignment: Assignment, phase: str, detail: str = "") -> None:
         """Publish a phase. While the last good document serves in place of a failed one, the phase is about the failed one."""
@@ -309,27 +324,41 @@ class Agent:
 
     def _is_trial(self, assignment: Assignment) -> bool:
         """Whether the document was never ready and another one was: then it can be rolled back."""
-        good = self.kept.good
-        return assignment.failed is None and good is not None and good.text_hash != assignment.text_hash
+        back = self.kept.back
+        return assignment.failed is None and back is not None and self.kept.find(assignment.text_hash) is None
+
+    def _is_on_probation(self, assignment: Assignment) -> bool:
+        """Whether the document was ready, and has not earned yet to be the one to go back to."""
+        probation = self.kept.probation
+        return probation is not None and probation.ready.text_hash == assignment.text_hash
 
     def _earlier_starts(self, assignment: Assignment) -> int:
-        """Return how often the server of a document on trial was started, also by agents before this one."""
+        """Return how often the server of a document on trial or probation was started, also by agents before this one."""
+        if self.kept.probation is not None and self._is_on_probation(assignment):
+            return self.kept.probation.starts
         limits = limits_name(self.latest.limits_text())
         return self.kept.starts_of(assignment.text_hash, limits) if self._is_trial(assignment) else 0
 
+    def _restarts(self, assignment: Assignment) -> int:
+        """Return how many of the allowed restarts are used. On probation the start that became ready is none of them."""
+        return self._earlier_starts(assignment) - (1 if self._is_on_probation(assignment) else 0)
+
     def _is_over_budget(self, assignment: Assignment) -> bool:
         limit_s = self.latest.limits().ready_timeout_s
-        return self._is_trial(assignment) and time.monotonic() - self._trial_began > limit_s
+        can_go_back = self._is_trial(assignment) or self._is_on_probation(assignment)
+        return can_go_back and time.monotonic() - self._trial_began > limit_s
 
     def _over_budget(self) -> ServingError:
         limit_s = self.latest.limits().ready_timeout_s
         return ServingError(f"The server was not ready within {limit_s:.0f} s (tpu.readyTimeout).", retry=False)
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
-        restarts, first = self._earlier_starts(assignment), time.monotonic()
+        restarts, first = self._restarts(assignment), time.monotonic()
         self._trial_began = first
         while True:
             self._ready_at = None
+            if self._is_on_probation(assignment):
+                self._trial_began = time.monotonic()  # each of its starts has the whole time
             try:
                 self._serve_once(assignment)
             except ServingError as error:
@@ -339,12 +368,14 @@ class Agent:
             if self._ends_soon():
                 self._end(assignment.asked_hash)
                 return
-            if self._ready_at is not None and time.monotonic() - self._ready_at > self.steady_s:
+            if self._is_on_probation(assignment):
+                restarts = max(restarts, self._restarts(assignment))
+            elif self._ready_at is not None and time.monotonic() - self._ready_at > self.steady_s:
                 restarts = 0
             delays_s, is_paused = self._delays_s(assignment)
             waits_for_grant = problem.denied and not is_paused and time.monotonic() - first < self.denied_budget_s
             final = not problem.retry or (restarts >= len(delays_s) and not waits_for_grant)
-            final = final or self._is_over_budget(assignment)
+            final = final or (self._is_trial(assignment) and self._is_over_budget(assignment))
             detail = "\n".join([*problem.log_lines, str(problem)])
             if final:
                 self._finally(assignment, detail)
@@ -362,6 +393,8 @@ class Agent:
 
     def _delays_s(self, assignment: Assignment) -> "tuple[tuple[float, ...], bool]":
         """Return the delays before the next attempts, and whether a trial has stopped the old server, so that nothing answers."""
+        if self._is_on_probation(assignment):
+            return self.probation_delays_s, False
         if not self._is_trial(assignment):
             return self.restart_delays_s, False
         try:
@@ -372,12 +405,19 @@ class Agent:
         return (self.prepare_delays_s, False) if old_answers else (self.trial_delays_s, True)
 
     def _finally(self, assignment: Assignment, detail: str) -> None:
-        """Publish that no further attempt can succeed, or go back to the last good document."""
-        failed = assignment.failed
+        """Publish that no further attempt can succeed, or go back to the document before."""
+        failed, probation = assignment.failed, self.kept.probation
+        if probation is not None and self._is_on_probation(assignment):
+            detail = f"{detail} It had been ready, and this was start {probation.starts} of its probation."
         if failed is None:
             self._give_up(assignment.version, assignment.text_hash, detail)
             return
-        words = f"{failed.detail}\nThe last good document {assignment.text_hash[:12]} does not start either: {detail}"
+        words = f"{failed.detail}\nThe document {assignment.text_hash[:12]}, which served before, does not start either: {detail}"
+        if self._is_on_probation(assignment):
+            self.kept.end_probation(assignment.text_hash)
+            self.kept.keep_failed(FailedChange(failed.text_hash, failed.limits, self.publisher.remove_secrets(words)))
+            self._go_back(assignment.version, self.kept.failed or failed)
+            return
         self.publisher.publish(FAILED, failed.text_hash, words)
 
     def _serve_once(self, assignment: Assignment) -> NoReturn:
@@ -390,7 +430,12 @@ class Agent:
         state = container_state()
         if state is None or not state.running:
             self.publisher.set_fact(SERVING_HASH_KEY, "")
-        if state and state.running and state.text_hash == assignment.text_hash:
+        if (
+            state
+            and state.running
+            and state.text_hash == assignment.text_hash
+            and not self._has_other_secrets(assignment)
+        ):
             is_new, drain_s = False, state.drain_s
         else:
             is_new, drain_s = True, self._replace(assignment, state)
@@ -403,12 +448,21 @@ class Agent:
             follower.stop()
             shipped.stop(wait_s=0.0 if self.latest.is_newer_than(assignment.version) else 2.0)
 
+    def _has_other_secrets(self, assignment: Assignment) -> bool:
+        """Whether the document's server runs with newer secrets than those that are asked for: it was started on the way back."""
+        kept = self.kept.find(assignment.text_hash)
+        return kept is not None and kept.document.secret_environment != assignment.document.secret_environment
+
     def _replace(self, assignment: Assignment, state: "ContainerState | None") -> float:
         """Stop the server that runs, and start the assignment's, once all that it needs is on the machine. Return its drain in seconds."""
-        starts = self._earlier_starts(assignment)
-        if starts > len(self.trial_delays_s):
-            words = f"The server was started {starts} times, and the agent or the machine ended before it was ready."
-            raise ServingError(words, retry=False)
+        starts, is_on_probation = self._earlier_starts(assignment), self._is_on_probation(assignment)
+        if starts > len(self.probation_delays_s if is_on_probation else self.trial_delays_s):
+            ended = (
+                "it, the agent or the machine ended"
+                if is_on_probation
+                else "the agent or the machine ended before it was ready"
+            )
+            raise ServingError(f"The server was started {starts} times, and {ended}.", retry=False)
         secrets, has_models = self._prepare_in_time(assignment)
         self._publish(assignment, LOADING, "starting the server")
         limits = self.latest.limits()
@@ -421,8 +475,9 @@ class Agent:
         remove_container()
         if not has_models:
             remove_other_models(assignment.document)
-        if self._is_trial(assignment):
-            self.kept.keep_start(assignment.text_hash, limits_name(self.latest.limits_text()))
+        if self._is_trial(assignment) or is_on_probation:
+            versions = assignment.document.secret_environment
+            self.kept.keep_start(assignment.text_hash, limits_name(self.latest.limits_text()), versions)
         drain_s = self._drain_s(assignment)
         return start_container(assignment.document, assignment.text_hash, secrets, drain_s=drain_s)
 
@@ -447,7 +502,8 @@ class Agent:
     def _drain_s(self, assignment: Assignment) -> float:
         """Return for how long the assignment's server can drain by itself: its image may not know the flag."""
         if assignment.failed is not None:
-            return float(self.kept.good.drain_s) if self.kept.good else 0.0
+            back = self.kept.find(assignment.text_hash)
+            return float(back.drain_s) if back else 0.0
         limits = self.latest.limits()
         return limits.drain_s if limits.shutdown_flag else 0.0
 
@@ -476,10 +532,10 @@ class Agent:
 
         A server that drains by itself needs no such moment.
         """
-        good = self.kept.good
-        if state.drain_s or good is None or good.text_hash != state.text_hash:
+        served = self.kept.find(state.text_hash)
+        if state.drain_s or served is None:
             return
-        port, deadline = good.document.port, time.monotonic() + limit_s
+        port, deadline = served.document.port, time.monotonic() + limit_s
         while time.monotonic() < deadline and self._requests(port):
             if version is not None and self.latest.is_newer_than(version):
                 return
@@ -487,12 +543,30 @@ class Agent:
 
     def _requests(self, port: int) -> float:
         """Return how many requests run and wait; 0 if the server does not say."""
+        return sum(value for line, value in self._metrics(port) if line.startswith(IDLE_METRICS))
+
+    def _answered(self, port: int) -> "float | None":
+        """Return how many requests the server has answered since its start; None if it does not say."""
+        found = [(line, value) for line, value in self._metrics(port) if line.startswith(ANSWERED_METRIC)]
+        answered = sum(value for line, value in found if any(reason in line for reason in ANSWERED_REASONS))
+        return answered if found else None
+
+    def _metrics(self, port: int) -> "list[tuple[str, float]]":
+        """Return the lines of the server's metrics with their values; none if it does not answer."""
         try:
             with DIRECT.open(f"http://{self.loopback}:{port}/metrics", timeout=5) as response:
                 lines = response.read().decode(errors="replace").splitlines()
-            return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(IDLE_METRICS))
+            return [(line, float(line.rpartition(" ")[2])) for line in lines if line.startswith("vllm:")]
         except CONNECTION_ERRORS:
-            return 0.0
+            return []
+
+    def _has_passed(self, port: int) -> bool:
+        """Whether the server that is ready has served for long enough for its document to be the one to go back to."""
+        is_old = self._ready_at is not None and time.monotonic() - self._ready_at >= self.probation_s
+        answered = self._answered(port)
+        if answered is None:
+            return is_old
+        return answered >= self.probation_requests or (answered > 0 and is_old)
 
     def _ends_soon(self) -> bool:
         lead_s = ENDING_LEAD_S + self.latest.limits().drain_s
@@ -531,7 +605,7 @@ class Agent:
             self._read_secret(version)
 
     def _read_secret(self, version: str, *, is_back: bool = False) -> str:
-        """Return a secret's value and mask it from now on. On the way back a value that this agent has read before is good enough."""
+        """Return a secret's value and mask it from now on. On the way back the value that this agent has read of the same version will do."""
         try:
             value = read_secret(self.metadata, version)
         except ServingError:
@@ -544,10 +618,10 @@ class Agent:
 
     def _prepare(self, assignment: Assignment, cancelled: Callable[[], bool]) -> "tuple[dict[str, str], bool]":
         """Pull the image and fetch the weights. Return the secrets' values by the names of their variables, and whether the models are here."""
-        document, is_back, good = assignment.document, assignment.failed is not None, self.kept.good
+        document, is_back, back = assignment.document, assignment.failed is not None, self.kept.back
         self.kept.note_fetched(document)
-        if good is not None and self._is_trial(assignment):
-            self._remove_others(document, good.document)
+        if self._is_trial(assignment):
+            self._remove_others(document)
 
         def progress(phase: str) -> Callable[[str], None]:
             self._publish(assignment, phase)
@@ -569,16 +643,17 @@ class Agent:
             name: self._read_secret(secret, is_back=is_back) for name, secret in document.secret_environment.items()
         }
         self.programs.wait_for(restored, cancelled)
-        if good is None or not self._is_trial(assignment):
+        if back is None or not self._is_trial(assignment):
             return secrets, True
         fetch = HubFetch(
             document, secrets, lambda detail: self._publish(assignment, FETCHING_WEIGHTS, detail), cancelled
         )
-        return secrets, fetch.run(good.document)
+        return secrets, fetch.run(back.document)
 
-    def _remove_others(self, *documents: ServingDocument) -> None:
-        """Delete images and weights that this agent has fetched for other documents, so that the disk has room for these."""
-        needed = {name for document in documents for name in fetched_by(document)}
+    def _remove_others(self, document: ServingDocument) -> None:
+        """Delete images and weights that this agent has fetched for documents other than this one and those to go back to."""
+        documents = (document, *(kept.document for kept in self.kept.documents()))
+        needed = {name for one in documents for name in fetched_by(one)}
         for name, kind in tuple(self.kept.fetched.items()):
             if name not in needed and (remove_image(name) if kind == IMAGE_KIND else remove_copy(name, needed)):
                 del self.kept.fetched[name]
@@ -636,18 +711,29 @@ class Agent:
             return str(getattr(error, "reason", error))
 
     def _take_ready(self, assignment: Assignment, drain_s: float) -> None:
-        """Publish that the server answers, and keep its document as the last good one. The phase comes last: its reader finds the rest."""
+        """Publish that the server answers, and keep its document, first on probation. The phase comes last: its reader finds the rest."""
         self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
         self._end_pause(assignment.asked_hash)
-        good = GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}")
-        is_new = assignment.failed is None and (self.kept.good != good or self.kept.failed is not None)
+        before = self.kept.documents()
+        if assignment.failed is None:
+            self._keep_ready(GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}"))
+        if self._is_on_probation(assignment) and self._has_passed(assignment.document.port):
+            log(f"Document {assignment.text_hash[:12]} has passed its probation.")
+            self.kept.pass_probation()
+        is_new = self.kept.documents() != before
         if is_new:
-            self.kept.keep_good(good)
-            remove_other_models(assignment.document)
+            remove_other_models(*(kept.document for kept in self.kept.documents()))
+        former = self.kept.good if self.kept.probation else None
+        self.publisher.set_fact(FORMER_HASH_KEY, former.text_hash if former else "")
         self.kept.write()
         self._publish(assignment, READY)
         if is_new:
             self._remove_others(assignment.document)
+
+    def _keep_ready(self, ready: GoodDocument) -> None:
+        """Keep the document of a server that answers, unless nothing of it is new."""
+        if self.kept.failed is not None or self.kept.back != ready:
+            self.kept.keep_ready(ready)
 
     def _require_running(self) -> None:
         """Raise ServingError if the server's container has ended."""

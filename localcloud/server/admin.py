@@ -3,13 +3,13 @@
 It takes the operator's token only; the overview needs no token.
 """
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from aiohttp import web
 
 from localcloud.json_values import JsonObject, strings
+from localcloud.rest.bodies import json_object
 from localcloud.rest.call import merged
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.server.guard import operator_only
@@ -102,7 +102,7 @@ class Admin:
 
     async def put_scenario(self, request: web.Request) -> web.Response:
         """Replace the scenario. With ?merge=true, merge the given keys into the current one; null resets a key. The fault counters start again."""
-        given = await _body(request)
+        given = await json_object(request)
         if request.query.get("merge") == "true":
             given = merged(self._cloud.scenario.model_dump(mode="json"), given)
         try:
@@ -127,7 +127,7 @@ class Admin:
 
     async def advance(self, request: web.Request) -> web.Response:
         """Advance the time by `{"seconds": N}`, for waits and lifetimes."""
-        amount = (await _body(request)).get("seconds")
+        amount = (await json_object(request)).get("seconds")
         if not isinstance(amount, (int, float)) or isinstance(amount, bool) or amount < 0:
             return _refusal(f"POST /admin/advance: seconds is {amount!r}; a number of at least 0 is needed.")
         self._cloud.timeline.advance(float(amount))
@@ -146,7 +146,7 @@ class Admin:
 
     async def assign(self, request: web.Request) -> web.Response:
         """Queue `{"ids": [...], "etags": [...]}` for the next resources."""
-        given = await _body(request)
+        given = await json_object(request)
         self._cloud.ids.assign(
             [str(item) for item in strings(given, "ids")], [str(item) for item in strings(given, "etags")]
         )
@@ -154,14 +154,14 @@ class Admin:
 
     async def add_project(self, request: web.Request) -> web.Response:
         """Add the project `{"projectId": "p1", "projectNumber": "1234567890"}`, owned as the scenario says."""
-        given = await _body(request)
+        given = await json_object(request)
         if not given.get("projectId"):
             return _refusal("POST /admin/projects: projectId is missing.")
         return web.json_response(ensure_project(self._cloud, str(given["projectId"]), given.get("projectNumber")))
 
     async def tokens(self, request: web.Request) -> web.Response:
         """Issue an access token for `{"email": E}`, or an ID token if there is an `audience`, for any identity."""
-        given = await _body(request)
+        given = await json_object(request)
         email = str(given.get("email") or (self._cloud.owner if given.get("owner") else self._cloud.login))
         if given.get("audience"):
             return web.json_response({"idToken": self._cloud.tokens.issue_id_token(email, str(given["audience"]))})
@@ -170,7 +170,7 @@ class Admin:
     async def quota(self, request: web.Request) -> web.Response:
         """Take a quota preference, as Cloud Quotas does, and grant it at once. The fault counters start again."""
         try:
-            document = prefer(self._cloud, await _body(request))
+            document = prefer(self._cloud, await json_object(request))
         except CloudError as error:
             return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
         self._cloud.changed.set()
@@ -178,14 +178,14 @@ class Admin:
 
     async def preempt(self, request: web.Request) -> web.Response:
         """Preempt the running TPU node or spot instance `{"node": FULL_NAME}`."""
-        node = str((await _body(request)).get("node", ""))
+        node = str((await json_object(request)).get("node", ""))
         if not preempt(self._cloud, node) and not compute_instances.preempt(self._cloud, node):
             return _refusal(f"POST /admin/preempt: '{node}' is not a running node.")
         return web.json_response({})
 
     async def reboot(self, request: web.Request) -> web.Response:
         """Reboot the machine of the TPU node `{"node": FULL_NAME}`: processes and /dev/shm are lost, its disk stays."""
-        node = str((await _body(request)).get("node", ""))
+        node = str((await json_object(request)).get("node", ""))
         try:
             await self._cloud.runtimes.machines.reboot(node)
         except MachineFailedError as error:
@@ -236,14 +236,3 @@ def _row(kind: str, key: str, name: str, document: JsonObject) -> JsonObject:
 
 def _refusal(message: str) -> web.Response:
     return web.json_response(CloudError.invalid(message).body(ErrorStyle.RPC), status=400)
-
-
-async def _body(request: web.Request) -> JsonObject:
-    text = await request.text()
-    try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        raise web.HTTPBadRequest(text="the body is not JSON") from None
-    if not isinstance(value, dict):
-        raise web.HTTPBadRequest(text="the body is not a JSON object")
-    return cast("JsonObject", value)

@@ -9,9 +9,10 @@ from aiohttp import hdrs, web
 
 from localcloud import services
 from localcloud.json_values import JsonObject
+from localcloud.rest.bodies import LONGEST_BYTES
 from localcloud.server.admin import Admin
 from localcloud.server.dispatch import Dispatcher
-from localcloud.server.guard import loopback_only
+from localcloud.server.guard import google_errors, loopback_only
 from localcloud.server.hub import Hub
 from localcloud.server.registry import Registry
 from localcloud.services import iam
@@ -26,7 +27,6 @@ from localcloud.world.scenario import Scenario
 
 DEFAULT_PROJECT = "local-project"
 DEFAULT_SPEED = 200.0
-_MAX_BODY_BYTES = 1 << 30
 _SHUTDOWN_S = 1.0
 
 
@@ -75,7 +75,8 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
         dispatcher.log,
         lambda name, port: cloud.runtimes.machines.address(name, port),  # noqa: PLW0108 - the runtimes are attached later
     )
-    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[loopback_only(cloud)])
+    # Uploads are streamed to disk, and have no limit. One byte more than the limit is too long.
+    app = web.Application(client_max_size=LONGEST_BYTES + 1, middlewares=[loopback_only(cloud), google_errors])
     app.add_routes(admin.routes())
     app.add_routes(Registry(cloud).routes())
     app.add_routes(Hub(cloud, dispatcher.log).routes())

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import json
 import time
 import traceback
 from collections import deque
@@ -13,7 +12,7 @@ from typing import Any, cast
 from aiohttp import hdrs, web
 
 from localcloud.json_values import JsonObject, parts, strings
-from localcloud.rest import validation
+from localcloud.rest import bodies, validation
 from localcloud.rest.call import Call, Caller, Handler, MethodResult
 from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for
 from localcloud.rest.errors import CloudError, ErrorStyle
@@ -56,10 +55,11 @@ class Dispatcher:
         }
         began = time.perf_counter()
         api, path, media = _split(request.raw_path.partition("?")[0])
-        style = {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}.get(api, ErrorStyle.RPC)
+        style = _style(api)
         try:
             response = await self._answer(request, api, path, media, entry, style)
-        except CloudError as error:
+        except (CloudError, *bodies.BROKEN) as broken:
+            error = broken if isinstance(broken, CloudError) else bodies.refusal(broken, style)
             headers = {"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'} if error.code == 401 else None  # noqa: PLR2004 - HTTP
             response = web.json_response(error.body(style), status=error.code, headers=headers)
             entry["error"] = error.message
@@ -134,7 +134,7 @@ class Dispatcher:
             media = "download"
         body: JsonObject = {}
         if media is None:
-            body = validation.request_body(document, method, await _json(request))
+            body = validation.request_body(document, method, await bodies.json_value(request, _style(document.api)))
         path = (
             {key: self._by_id(value) for key, value in bound.items()}
             if document.api not in {"compute", "storage"}
@@ -293,14 +293,8 @@ def _flat(request: web.Request) -> dict[str, Any]:
     return {key: values[0] if len(values) == 1 else values for key, values in _lists(request).items()}
 
 
-async def _json(request: web.Request) -> object:
-    text = await request.read()
-    if not text.strip():
-        return None
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise CloudError.invalid(f"Invalid JSON payload received. {error}.") from None
+def _style(api: str) -> ErrorStyle:
+    return {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}.get(api, ErrorStyle.RPC)
 
 
 def _redacted(value: Any) -> Any:  # noqa: ANN401 - any JSON value

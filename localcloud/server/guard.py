@@ -7,6 +7,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
 from localcloud.callers import foreign_host, web_page_header
+from localcloud.rest import bodies
 from localcloud.rest.call import Caller
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.world.cloud import Cloud
@@ -46,6 +47,16 @@ def loopback_only(cloud: Cloud) -> Middleware:
         return await handler(request)
 
     return guard
+
+
+@web.middleware
+async def google_errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Answer a body that cannot be read, and an error of Google's that a handler leaves open, in Google's format."""
+    try:
+        return await handler(request)
+    except (CloudError, *bodies.BROKEN) as broken:
+        error = broken if isinstance(broken, CloudError) else bodies.refusal(broken, ErrorStyle.RPC)
+        return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
 
 
 def _refusal(message: str) -> web.Response:

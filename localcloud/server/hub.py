@@ -4,7 +4,6 @@
 huggingface_hub 2.4.0 reads of them (utils/_http.py, hf_api.py, file_download.py). Xet's protocol is not served: files come over HTTP.
 """
 
-import json
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,7 +16,8 @@ from aiohttp import hdrs, web
 
 from localcloud.hub.content import NOTE, HubFile, files_of
 from localcloud.hub.repositories import Repository, find
-from localcloud.json_values import JsonObject, as_object, strings
+from localcloud.json_values import JsonObject, strings
+from localcloud.rest.bodies import json_object
 from localcloud.rest.errors import CloudError
 from localcloud.server.faults import FaultSchedule, inject
 from localcloud.world.cloud import Cloud
@@ -230,7 +230,7 @@ class Hub:
         """Return the entries of the paths that exist."""
         found = self._at_revision(request, self._repository(request))
         if request.content_type == "application/json":
-            wanted = strings(as_object(json.loads(await request.text())), "paths")
+            wanted = strings(await json_object(request), "paths")
         else:
             wanted = [str(value) for value in (await request.post()).getall("paths", [])]
         return web.json_response([_entry(found.files[name]) for name in wanted if name in found.files])

@@ -7,6 +7,8 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from localcloud.json_values import strings
+from localcloud.rest.bodies import json_object
 from localcloud.rest.errors import CloudError
 from localcloud.server.guard import caller_of, operator_only
 from localcloud.services.image_names import DOCKER_HUB, Reference, parse
@@ -61,7 +63,7 @@ class Registry:
         """Store an image; the body is `{"digest": "sha256:..."}` in place of a manifest with that digest."""
         try:
             reference = self._permitted(request, UPLOAD)
-            digest = str((await request.json())["digest"])
+            digest = str((await json_object(request)).get("digest") or "")
             self._registries.push(reference, digest)
         except RegistryError as error:
             return _refusal(error)
@@ -73,11 +75,8 @@ class Registry:
 
     async def add_images(self, request: web.Request) -> web.Response:
         """Let the images `{"images": ["HOST/NAME:TAG", ...]}` exist."""
-        try:
-            for text in (await request.json())["images"]:
-                self._registries.add(str(text))
-        except CloudError as error:
-            return web.json_response({"error": {"message": error.message}}, status=error.code)
+        for text in strings(await json_object(request), "images"):
+            self._registries.add(str(text))
         return await self.images(request)
 
     def _permitted(self, request: web.Request, permission: str) -> Reference:

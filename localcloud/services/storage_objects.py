@@ -211,7 +211,7 @@ class Objects(ApiService):
         """
         try:
             self.bucket(bucket)
-            _check_name(name)
+            check_name(name)
             old = self._store.get(OBJECTS, f"{bucket}/{name}")
             check_conditions(conditions, old)
             md5, crc32c, size = ("", composite.crc32c, composite.size) if composite else digests(content)
@@ -307,8 +307,21 @@ def digests(content: Path) -> tuple[str, str, int]:
     return base64.b64encode(md5.digest()).decode(), base64.b64encode(crc32c.digest()).decode(), size
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raise 400 for a name that no object can have: docs.cloud.google.com/storage/docs/objects (General requirements).
+
+    A NUL is a Unicode character, which the page allows; the refusal is assumed.
+    """
     if not name:
         raise CloudError.required("Required")
-    if len(name.encode()) > 1024 or "\r" in name or "\n" in name or name in {".", ".."}:  # noqa: PLR2004 - Cloud Storage's limit in bytes
-        raise CloudError.invalid(f"Invalid object name: '{name[:80]}'.")
+    is_bad = any(character in name for character in "\r\n\0") or name in {".", ".."}
+    if is_bad or name.startswith(".well-known/acme-challenge/") or len(_utf8(name)) not in range(1, 1025):
+        raise CloudError.invalid(f"Invalid object name: {name[:80]!r}.")
+
+
+def _utf8(name: str) -> bytes:
+    """Return a name as UTF-8; nothing if it is not valid Unicode."""
+    try:
+        return name.encode()
+    except UnicodeEncodeError:
+        return b""

@@ -1,23 +1,26 @@
 """Cloud Storage v1: simple (media), multipart and resumable uploads. Content is written to a file while it arrives."""
 
-import json
+import mmap
 import re
 import secrets
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
 from aiohttp import web
 
 from localcloud.json_values import JsonObject
-from localcloud.rest import validation
+from localcloud.rest import bodies, validation
 from localcloud.rest.call import Call
-from localcloud.rest.errors import CloudError
+from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.services.service import ApiService, method
-from localcloud.services.storage_objects import Objects, check_conditions, settable
+from localcloud.services.storage_objects import Objects, check_conditions, check_name, settable
 from localcloud.world.cloud import Cloud
 
 _SESSIONS = "storage.uploads"
 _CHUNK_BYTES = 1 << 20
+_LONGEST_LINE = 8192
+"""Bytes of a header's line inside a multipart body."""
 _RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+)|\*)/(?P<total>\d+|\*)")
 _CONDITIONS = ("ifGenerationMatch", "ifGenerationNotMatch", "ifMetagenerationMatch", "ifMetagenerationNotMatch")
 
@@ -48,27 +51,37 @@ class Uploads(ApiService):
         raise CloudError.invalid(f"Invalid upload type '{kind}': media, multipart and resumable are allowed.")
 
     async def _media(self, call: Call) -> JsonObject:
+        name = str(call.query.get("name") or "")
+        check_name(name)
         target = self._objects.new_file()
-        await _receive(call, target)
+        try:
+            await _receive(call, target)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
         metadata = {"contentType": call.http.headers.get("Content-Type", "application/octet-stream")}
-        return self._objects.put(call.path["bucket"], str(call.query.get("name") or ""), target, metadata, call.query)
+        return self._objects.put(call.path["bucket"], name, target, metadata, call.query)
 
     async def _multipart(self, call: Call) -> JsonObject:
-        metadata, content_type, content = _parts(call.http.headers.get("Content-Type", ""), await call.http.read())
-        body = self._checked(call, metadata)
-        target = self._objects.new_file()
-        target.write_bytes(content)
+        received, target = self._objects.new_file(), self._objects.new_file()
+        try:
+            await _receive(call, received)
+            metadata, content_type = _split(call.http.headers.get("Content-Type", ""), received, target)
+            body = self._checked(call, metadata)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+        finally:
+            received.unlink(missing_ok=True)
         chosen = {"contentType": content_type, **settable(body)}
         name = str(call.query.get("name") or body.get("name") or "")
         return self._objects.put(call.path["bucket"], name, target, chosen, call.query, given=body)
 
     async def _begin(self, call: Call) -> web.Response:
-        text = await call.http.read()
-        body = self._checked(call, text or b"{}")
+        body = self._checked(call, await bodies.whole(call.http, ErrorStyle.STORAGE) or b"{}")
         bucket, name = call.path["bucket"], str(call.query.get("name") or body.get("name") or "")
         self._objects.bucket(bucket)
-        if not name:
-            raise CloudError.required("Required")
+        check_name(name)
         check_conditions(call.query, self._cloud.store.get("storage.objects", f"{bucket}/{name}"))
         content_type = call.http.headers.get("X-Upload-Content-Type", "application/octet-stream")
         upload_id = secrets.token_urlsafe(24)
@@ -135,11 +148,7 @@ class Uploads(ApiService):
         return shown
 
     def _checked(self, call: Call, text: bytes) -> JsonObject:
-        try:
-            body = json.loads(text)
-        except ValueError:
-            raise CloudError.invalid("Parse Error: the object's metadata is not JSON.") from None
-        return validation.request_body(call.document, call.method, body)
+        return validation.request_body(call.document, call.method, bodies.parsed(text))
 
 
 def _hashes(header: str) -> JsonObject:
@@ -153,45 +162,76 @@ async def _receive(call: Call, target: Path, *, at: int = 0) -> int:
     target.touch()  # noqa: ASYNC240 - a local file
     with target.open("r+b") as out:
         out.seek(at)
-        async for chunk in call.http.content.iter_chunked(_CHUNK_BYTES):
-            out.write(chunk)
+        try:
+            async for chunk in call.http.content.iter_chunked(_CHUNK_BYTES):
+                out.write(chunk)
+        except bodies.BROKEN as error:
+            raise bodies.refusal(error, ErrorStyle.STORAGE) from None
         out.truncate()
         return out.tell()
 
 
-def _parts(content_type: str, data: bytes) -> tuple[bytes, str, bytes]:
-    """Return metadata, content type and content of a multipart/related body."""
+def _split(content_type: str, received: Path, target: Path) -> tuple[bytes, str]:
+    """Write the content of a multipart/related body to `target`; return its metadata and content type. Raises CloudError.
+
+    The body is read through a map of its file: it may be larger than the memory.
+    """
     # gcloud's library writes the boundary in single quotes, which RFC 2045 does not know and Google accepts.
     found = re.search(r"""boundary=["']?([^"';]+)""", content_type)
     if not content_type.startswith("multipart/") or found is None:
         raise CloudError.invalid(
             f"Invalid multipart request: the content type is '{content_type}', multipart/related with a boundary is needed."
         )
-    mark = b"--" + found[1].encode()
-    # The same library ends lines with LF alone.
-    end = b"\r\n" if mark + b"\r\n" in data else b"\n"
-    pieces = (end + data).split(end + mark)
-    if len(pieces) != 4 or not pieces[3].startswith(b"--"):  # noqa: PLR2004 - preamble, metadata, content, end
-        raise CloudError.invalid(
-            f"Invalid multipart request with {max(len(pieces) - 2, 0)} mime parts; two are needed."
-        )
-    metadata, content = (_headers_and_body(piece, end) for piece in pieces[1:3])
-    return metadata[1], content[0].get("content-type", "application/octet-stream"), content[1]
+    with received.open("rb") as file:
+        if not received.stat().st_size:
+            raise _wrong_parts(0)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            (metadata_at, metadata_end), (content_at, content_end) = _two_parts(
+                data, b"--" + found[1].encode("latin-1")
+            )
+            headers, content_at = _headers(data, content_at, content_end)
+            _, text_at = _headers(data, metadata_at, metadata_end)
+            if metadata_end - text_at > bodies.LONGEST_BYTES:
+                raise CloudError.invalid("Invalid multipart request: the metadata are too long.")
+            with target.open("wb") as out:
+                for at in range(content_at, content_end, _CHUNK_BYTES):
+                    out.write(data[at : min(at + _CHUNK_BYTES, content_end)])
+            return data[text_at:metadata_end], headers.get("content-type", "application/octet-stream")
 
 
-def _headers_and_body(piece: bytes, end: bytes) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the content of a part whose lines end with `end`."""
-    piece = piece.removeprefix(end)
-    head, body = (
-        (b"", piece[len(end) :])
-        if piece.startswith(end)
-        else piece.split(end + end, 1)
-        if end + end in piece
-        else (piece, b"")
-    )
-    headers = dict(
-        cast("tuple[str, str]", tuple(part.strip() for part in line.split(":", 1)))
-        for line in head.decode("latin-1").splitlines()
-        if ":" in line
-    )
-    return {key.lower(): value for key, value in headers.items()}, body
+def _two_parts(data: mmap.mmap, mark: bytes) -> list[tuple[int, int]]:
+    """Return where the metadata and the content begin and end, between the marks. Raises CloudError."""
+    # gcloud's library ends lines with LF alone.
+    end = b"\r\n" if data.find(mark + b"\r\n") >= 0 else b"\n"
+    starts = [0] if data[: len(mark)] == mark else []
+    while len(starts) < 4:  # noqa: PLR2004 - metadata, content, end, and one too many
+        at = data.find(end + mark, max(0, starts[-1] if starts else 0))
+        if at < 0:
+            break
+        starts.append(at + len(end))
+    if len(starts) != 3 or data[starts[2] + len(mark) : starts[2] + len(mark) + 2] != b"--":  # noqa: PLR2004 - metadata, content, end
+        raise _wrong_parts(max(len(starts) - 1, 0))
+    edges = pairwise(starts)
+    # An empty part has the end of its mark's line only.
+    return [(begin + len(mark) + len(end), max(begin + len(mark) + len(end), stop - len(end))) for begin, stop in edges]
+
+
+def _wrong_parts(count: int) -> CloudError:
+    return CloudError.invalid(f"Invalid multipart request with {count} mime parts; two are needed.")
+
+
+def _headers(data: mmap.mmap, begin: int, stop: int) -> tuple[dict[str, str], int]:
+    """Return the headers of a part, and where its content begins."""
+    found: dict[str, str] = {}
+    while begin < stop:
+        line_end = data.find(b"\n", begin, min(stop, begin + _LONGEST_LINE))
+        if line_end < 0 and stop - begin > _LONGEST_LINE:
+            raise CloudError.invalid("Invalid multipart request: the line of a part's header is too long.")
+        after = stop if line_end < 0 else line_end + 1
+        line = data[begin:after].decode("latin-1").strip()
+        begin = after
+        if not line:
+            break
+        name, _, value = line.partition(":")
+        found[name.strip().lower()] = value.strip()
+    return found, begin

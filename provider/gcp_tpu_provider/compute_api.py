@@ -18,7 +18,6 @@ from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.tpu_api import (
     ACTIVE,
-    GUEST_ATTRIBUTE_KEYS,
     NOT_PUBLISHED,
     GuestReport,
     LongRunningOperation,
@@ -164,7 +163,7 @@ class ComputeApi:
             for item in items
             if item.get("namespace", namespace) == namespace
         }
-        return GuestReport(*(found.get(key, "") for key in GUEST_ATTRIBUTE_KEYS)) if found else None
+        return GuestReport.of(found)
 
     async def get_operation(self, name: str) -> LongRunningOperation:
         """Return an operation. One that Google no longer has counts as done."""

@@ -268,6 +268,14 @@ INPUTS: tuple[Property, ...] = (
         change="words",
     ),
     Property(
+        "agentAbilities",
+        STRINGS,
+        'What the program in `startup-script` can do, one entry for each of its versions, from 1 on: in words that follow "until a reboot", what a '
+        "machine cannot do that runs an older one. The machine publishes its version as the guest attribute `agent-version`; an older one is a warning. "
+        "A change is no change of the resource.",
+        change="words",
+    ),
+    Property(
         "allowReplaceActive",
         BOOLEAN,
         "Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take hours.",

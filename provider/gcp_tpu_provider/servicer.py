@@ -23,6 +23,7 @@ from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.diff import RENEWAL, PropertyChange, diff
 from gcp_tpu_provider.engine_log import EngineLog
 from gcp_tpu_provider.errors import TpuProviderError
+from gcp_tpu_provider.machine_warnings import machine_warnings
 from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.renewal import due
 from gcp_tpu_provider.resource_record import preview_outputs
@@ -36,6 +37,8 @@ Autonaming = provider_pb2.CheckRequest.AutonamingOptions
 INTERRUPTED = "The operation was interrupted."
 TIMED_OUT = "The custom timeout of this resource ended."
 KEPT = "The request is kept in the state. Run `pulumi up` to continue, or `pulumi destroy` to delete it."
+OUTPUTS_KEPT = "Outputs of the stack that are listed with a minus are kept: a failed update removes none, and `pulumi stack output` shows them."
+"""The engine prints so, because a program with a failed resource registers no outputs. Its state keeps the older ones."""
 KINDS = {
     ("add", False): provider_pb2.PropertyDiff.ADD,
     ("add", True): provider_pb2.PropertyDiff.ADD_REPLACE,
@@ -188,8 +191,12 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         except TpuProviderError as error:
             await fail(context, str(error))
         warning = deadline_warning(outputs, now, renews=any(change.path == RENEWAL for change in changes))
-        if warning:
-            await self.engine_log.warn(request.urn, warning)
+        # What exists is of the API in its name; the inputs may name the other one.
+        node = str(wire.reveal(outputs.get("nodeName")) or "")
+        api = capacity_api(COMPUTE_ENGINE if is_instance(node) else CLOUD_TPU, self.transport)
+        found = await machine_warnings(api, outputs, news, replaces=any(change.replaces for change in changes))
+        for sentence in filter(None, (warning, *found)):
+            await self.engine_log.warn(request.urn, sentence)
         return _diff_response(changes)
 
     async def Create(self, request: provider_pb2.CreateRequest, context: Context) -> provider_pb2.CreateResponse:
@@ -223,7 +230,8 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
             await fail(context, message)
         outputs = operation.outputs(inputs)
         if message:
-            await fail_partially(context, request.id, outputs, request.news, message)
+            kept = message if message in {INTERRUPTED, TIMED_OUT} else f"{message} {OUTPUTS_KEPT}"
+            await fail_partially(context, request.id, outputs, request.news, kept)
         return provider_pb2.UpdateResponse(properties=wire.write(outputs))
 
     async def Read(self, request: provider_pb2.ReadRequest, context: Context) -> provider_pb2.ReadResponse:

@@ -136,7 +136,7 @@ async def await_ready(operation: ResourceOperation, check: ReadyCheck, *, stale:
         if polls % POLLS_PER_NODE_CHECK == 0:
             await _require_alive(operation)
         phase = (current.phase if current else "") or "the machine has not read its document yet"
-        detail = f": {_last_line(current.detail)}" if current and current.detail else ""
+        detail = f": {last_line(current.detail)}" if current and current.detail else ""
         answers = ", the old server answers" if current and _other_serves(current) else ""
         waited = f"{for_people(timer.seconds())}/{for_people(check.timeout_s)}"
         await operation.report_progress(f"{waited} {phase}{answers}{detail}")
@@ -204,7 +204,7 @@ def _failed(report: GuestReport, check: ReadyCheck) -> str:
     )
 
 
-def _last_line(detail: str) -> str:
+def last_line(detail: str) -> str:
     """Return what fits a progress line: the message of the log's last line, which says why the agent tries again."""
     return _LOG_PREFIX.sub("", detail.strip().rpartition("\n")[2])[:200]
 

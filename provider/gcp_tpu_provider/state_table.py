@@ -13,6 +13,7 @@ ABSENT = "absent"
 
 Effect: TypeAlias = Literal[
     "no change",
+    "warns",
     "in place",
     "fails",
     "goes on",
@@ -30,7 +31,8 @@ Effect: TypeAlias = Literal[
     "nothing",
 ]
 EFFECTS: Mapping[Effect, str] = {
-    "no change": "nothing: without `--refresh` the engine does not ask Google",
+    "no change": "nothing",
+    "warns": "changes nothing, and warns: `pulumi up --refresh`",
     "in place": "changes the node in place",
     "fails": "fails without a change, and names `pulumi up --refresh`",
     "goes on": "goes on waiting",
@@ -96,12 +98,12 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation("DELETING", "", "waiting", "next zone", "next zone", "read, replaces", "awaited"),
     Situation(ABSENT, "", "waiting", "asks again", "asks again", "removed", "nothing"),
     *(Situation("ACTIVE", node, "ACTIVE", "no change", "in place", "read", "forced") for node in LIVING_NODES),
-    *(Situation("ACTIVE", node, "ACTIVE", "no change", "fails", "read, replaces", "forced") for node in LOST_NODES),
-    Situation("FAILED", "", "ACTIVE", "no change", "fails", "read, replaces", "deleted"),
-    Situation("SUSPENDING", "", "ACTIVE", "no change", "fails", "read, replaces", "forced"),
-    Situation("SUSPENDED", "", "ACTIVE", "no change", "fails", "read, replaces", "deleted"),
-    Situation("DELETING", "", "ACTIVE", "no change", "fails", "read, replaces", "awaited"),
-    Situation(ABSENT, "", "ACTIVE", "no change", "fails", "removed", "nothing"),
+    *(Situation("ACTIVE", node, "ACTIVE", "warns", "fails", "read, replaces", "forced") for node in LOST_NODES),
+    Situation("FAILED", "", "ACTIVE", "warns", "fails", "read, replaces", "deleted"),
+    Situation("SUSPENDING", "", "ACTIVE", "warns", "fails", "read, replaces", "forced"),
+    Situation("SUSPENDED", "", "ACTIVE", "warns", "fails", "read, replaces", "deleted"),
+    Situation("DELETING", "", "ACTIVE", "warns", "fails", "read, replaces", "awaited"),
+    Situation(ABSENT, "", "ACTIVE", "warns", "fails", "removed", "nothing"),
 )
 
 

@@ -25,6 +25,8 @@ TRIED_WITHOUT_FORCE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED
 The discovery document does not list WAITING_FOR_RESOURCES among the states that are deleted without force; a public log does.
 """
 GUEST_ATTRIBUTE_KEYS = ("phase", "document-hash", "detail", "serving-hash", "pause-began-at", "pause-ended-at")
+SERVING_HASH_KEY = "serving-hash"
+AGENT_VERSION_KEY = "agent-version"
 READY_PHASE = "ready"
 FAILED_PHASE = "failed"
 RESTORING_PHASE = "restoring"
@@ -137,7 +139,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class GuestReport:
-    """What a machine published about its server: the values of `GUEST_ATTRIBUTE_KEYS`, empty if it did not publish one.
+    """What a machine published about its server: the values of `GUEST_ATTRIBUTE_KEYS`, empty if it did not publish one, and its agent's version.
 
     `phase`, `document_hash` and `detail` are about the document that was asked for. `serving_hash` is that of the document whose server
     answers. `pause_began_at` and `pause_ended_at` are the limits of the last change's pause (RFC 3339).
@@ -149,6 +151,17 @@ class GuestReport:
     serving_hash: str = ""
     pause_began_at: str = ""
     pause_ended_at: str = ""
+    agent_version: int = 0
+    """Version of the agent; 0 if it states none, or 1 if it says what serves, as the first agents that could go back did."""
+
+    @classmethod
+    def of(cls, published: Mapping[str, str]) -> "GuestReport | None":
+        """Return the report in the guest attributes of one namespace; None if there are none."""
+        if not published:
+            return None
+        stated = published.get(AGENT_VERSION_KEY, "")
+        version = int(stated) if stated.isdecimal() else int(SERVING_HASH_KEY in published)
+        return cls(*(published.get(key, "") for key in GUEST_ATTRIBUTE_KEYS), agent_version=version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +232,7 @@ class TpuApi:
             for item in objects_of(object_of(worker, "queryValue"), "items"):
                 if item.get("namespace", namespace) == namespace:
                     found.setdefault(text_of(item, "key"), text_of(item, "value"))
-        return GuestReport(*(found.get(key, "") for key in GUEST_ATTRIBUTE_KEYS)) if found else None
+        return GuestReport.of(found)
 
     async def get_operation(self, name: str) -> LongRunningOperation:
         """Return an operation. One that Google no longer has counts as done."""

@@ -88,7 +88,8 @@ def _row(part: BillPart, sources: _Sources) -> tuple[str, ...]:
 
 def _starts(plan: Plan) -> Iterator[str]:
     running = plan.running
-    yield f"A cold start takes {duration(running.cold_start_s)} and costs ${running.cold_start_usd:.2f} until the first answer."
+    most = "at most " if plan.platform == "cloud-run" else ""
+    yield f"A cold start takes {most}{duration(running.cold_start_s)} and costs {most}${running.cold_start_usd:.2f} until the first answer."
     linger = f" An instance stays for {duration(running.linger_s)} after its last request." if running.linger_s else ""
     yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}.{linger}"
 
@@ -115,7 +116,7 @@ def _break_even(plan: Plan) -> Iterator[str]:
             f"minInstances 1 is cheaper from {running.even_requests_per_day:.0f} single requests a day on, or from "
             f"{running.even_hours_per_day:.1f} h of traffic a day in one piece."
         )
-        yield f"With minInstances 0 the first caller after a pause waits {duration(plan.startup.ready_s)}."
+        yield f"With minInstances 0 the first caller after a pause waits at most {duration(plan.startup.ready_s)}."
         return
     if running.even_hours_per_day < _DAY_H:
         yield f"{running.always_on} for the whole month is cheaper from {running.even_hours_per_day:.1f} h a day on."

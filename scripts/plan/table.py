@@ -80,7 +80,8 @@ def _startup(console: Console, plan: Plan) -> None:
     too_long = s.probe_limit_s is not None and s.total_s > s.probe_limit_s
     probe = "longer than any startup probe" if too_long else f"a probe budget of {s.probe_budget_s} s leaves a margin"
     seen = "" if s.probe is None or too_long else f" (the startup probe sees it after {duration(s.ready_s)})"
-    console.print(f"Start-up, {duration(s.total_s)}{seen}; {probe}; a restart in place {duration(s.restart_s)}")
+    most = "at most " if plan.platform == "cloud-run" else ""
+    console.print(f"Start-up, {most}{duration(s.total_s)}{seen}; {probe}; a restart in place {duration(s.restart_s)}")
     bar = Text("  ")
     parts = (
         ("image", s.pull_s, "─", "blue"),

@@ -167,14 +167,14 @@ class StackVerdict:
         elif effect == "revision" and rolls_out(after):
             mover = TRAFFIC if TRAFFIC in after.settings else f"python -m scripts.rollout --stack {self.stack}"
             yield f"The old revision answers on; the new one gets requests when {code(mover)} gives it some."
-            yield f"It is ready {duration(plan.start_s)} (planned) later, and both hold GPUs of the quota from then on."
+            yield f"It is ready at most {duration(plan.start_s)} (planned) later, and both hold GPUs of the quota from then on."
         elif effect == "revision":
-            yield (
-                f"The old revision answers until the new one is ready, {duration(plan.start_s)} (planned) later; until then both hold GPUs of the quota."
-            )
+            ready = f"at most {duration(plan.start_s)} (planned) later"
+            yield f"The old revision answers until the new one is ready, {ready}; until then both hold GPUs of the quota."
         elif effect in {"capacity", "target", "service"}:
             comes = "If the capacity has to come anew, the" if self.fate == "at risk" else "The"
-            yield f"{comes} first start takes {duration(plan.start_s)} (planned)."
+            most = "" if _is_tpu(after) else "at most "
+            yield f"{comes} first start takes {most}{duration(plan.start_s)} (planned)."
         elif effect == "update":
             yield "No request is lost."
         if self.difference.before is not None:

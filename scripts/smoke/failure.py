@@ -28,7 +28,7 @@ class ServerFailure:
         except ScriptError:
             return None
         # A machine that has just got a new document still says how the one before ended.
-        if facts.phase != FAILED or facts.running != facts.stored:
+        if facts.phase != FAILED or facts.reported != facts.stored or facts.running:
             return None
         last = next((line.strip() for line in reversed((facts.phase_detail or "").splitlines()) if line.strip()), "")
         said = f": {masked(last).rstrip('.')}" if last else ""

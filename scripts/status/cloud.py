@@ -9,10 +9,12 @@ from typing import Final, cast
 from contracts.guest_attributes import (
     DETAIL_KEY,
     DOCUMENT_HASH_KEY,
+    FORMER_HASH_KEY,
     GUEST_ATTRIBUTE_NAMESPACE,
     PHASE_KEY,
-    SERVING_HASH_KEY,
     UPDATED_AT_KEY,
+    agent_version,
+    serving_document,
 )
 from contracts.labels import PRODUCT, Ownership, StackLimits
 from contracts.service_traffic import TEMPLATE_LABEL, serving_shares
@@ -131,6 +133,7 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) 
     deadline = as_mapping(as_mapping(document.get("resourceStatus")).get("scheduling")).get("terminationTimestamp")
     stored = metadata.get(DOCUMENT_METADATA_KEY)
     facts = CloudFacts(
+        machine=name,
         state=INSTANCE_STATES.get(status, status),
         state_since=str(document.get("lastStartTimestamp") or document.get("creationTimestamp") or "") or None,
         place=name.split("/")[3],
@@ -190,6 +193,7 @@ def _with_node(api: GoogleApi, facts: CloudFacts, node: Item, name: str) -> Clou
     deadline = as_mapping(node.get("schedulingConfig")).get("terminationTimestamp")
     facts = replace(
         facts,
+        machine=name,
         deadline=str(deadline) if deadline else None,
         stored=document_hash(stored) if isinstance(stored, str) else None,
     )
@@ -211,8 +215,10 @@ def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> Clo
         phase=published.get(PHASE_KEY) or "booting",
         phase_detail=published.get(DETAIL_KEY) or None,
         phase_at=published.get(UPDATED_AT_KEY),
-        # After a change that failed, an older document serves. Older agents do not say it.
-        running=published.get(SERVING_HASH_KEY) or published.get(DOCUMENT_HASH_KEY) or None,
+        reported=published.get(DOCUMENT_HASH_KEY) or None,
+        running=serving_document(published) or None,
+        former=published.get(FORMER_HASH_KEY) or None,
+        agent_version=agent_version(published) if published.get(PHASE_KEY) else None,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from contracts.guest_attributes import FAILED, READY, RETRYING
+from contracts.guest_attributes import AGENT_ABILITIES, AGENT_VERSION, FAILED, READY, RETRYING
 from planning.units import duration
 from scripts.client.access import WITHOUT_MACHINE
 from scripts.pulumi.locks import StackLock
@@ -45,6 +45,31 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
     elif cloud.stored and cloud.running and cloud.stored != cloud.running:
         found.append(f"The {what} {short(cloud.running)} serves, not yet {short(cloud.stored)}.")
     return found
+
+
+def document_that_serves(cloud: CloudFacts) -> str:
+    """Return which document a TPU machine serves, in words; empty if there is no machine that could."""
+    if cloud.state != ACTIVE or not cloud.phase:
+        return ""
+    if not cloud.running:
+        return f"nothing: the machine is {cloud.phase}"
+    same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
+    former = (
+        f"; on probation, document {short(cloud.former)} is kept and serves again if this one fails"
+        if cloud.former
+        else ""
+    )
+    return f"document {short(cloud.running)}{same}{former}"
+
+
+def agent_warning(cloud: CloudFacts) -> str:
+    """Return what an older agent of a TPU machine cannot do; empty if it is not older. `reboot_command` brings the newer one."""
+    if cloud.machine is None or cloud.agent_version is None or cloud.agent_version >= AGENT_VERSION:
+        return ""
+    lacking = "; and ".join(AGENT_ABILITIES[cloud.agent_version :])
+    return (
+        f"The machine runs an older agent (version {cloud.agent_version} of {AGENT_VERSION}). Until a reboot {lacking}."
+    )
 
 
 def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | None, now: datetime) -> Sequence[str]:

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from contracts.guest_attributes import FAILED, RESTORING, RETRYING
+from contracts.machine_reboot import reboot_command
 from planning.units import HOUR_S
 from scripts.cli.tables import table
-from scripts.status.judge import end_warning, short
+from scripts.status.judge import agent_warning, document_that_serves, end_warning, short
 from scripts.status.report import StackStatus, StatusReport
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
@@ -23,6 +24,8 @@ _STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
 _DETAIL_CHARACTERS: Final = 200
 _WAITING: Final = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES"})
 """States in which Google ends a request after its `validUntilDuration`, which the provider always sets."""
+_COMMANDS: Final = frozenset({"next", "reboot"})
+"""Lines that hold a command, which is never wrapped."""
 
 
 Stamp = Callable[[float], str]
@@ -47,7 +50,7 @@ class ReportView:
             if notes:
                 lines = ["", *_wrapped("", _heading(status), width)]
                 lines += [
-                    line for key, words in notes for line in _wrapped(f"  {key:<8} ", words, width, key == "next")
+                    line for key, words in notes for line in _wrapped(f"  {key:<8} ", words, width, key in _COMMANDS)
                 ]
                 yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
@@ -163,10 +166,12 @@ def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[
     cloud = status.cloud
     if cloud is None:
         return
-    what = "document" if status.target == "tpu" else "revision"
-    if cloud.running:
+    if status.target == "tpu":
+        serves = document_that_serves(cloud)
+        yield from [("serves", serves)] if serves else []
+    elif cloud.running:
         same = cloud.running == cloud.stored == cloud.declared
-        yield "serves", f"{what} {short(cloud.running)}{', as declared' if same else ''}"
+        yield "serves", f"revision {short(cloud.running)}{', as declared' if same else ''}"
     if cloud.phase in {FAILED, RETRYING, RESTORING} or (cloud.phase_detail and cloud.state == "FAILED"):
         yield "reason", " ".join((cloud.phase_detail or "").split())[-_DETAIL_CHARACTERS:]
     if cloud.deadline:
@@ -174,6 +179,10 @@ def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[
         warning = end_warning(status, now_s)
         if warning:
             yield "warning", f"Google deletes the machine {warning}"
+    old_agent = agent_warning(cloud)
+    if old_agent and cloud.machine:
+        yield "warning", old_agent
+        yield "reboot", reboot_command(cloud.machine)
 
 
 def _enforced(status: StackStatus) -> str:

@@ -39,8 +39,16 @@ class CloudFacts:
     """Hash of the document in the state, or the revision in the state."""
     stored: str | None = None
     """Hash of the document in the machine's metadata."""
+    reported: str | None = None
+    """Hash of the document that the machine's phase is about."""
     running: str | None = None
-    """Hash of the document that the machine runs, or the revision that serves: the one with the most requests."""
+    """Hash of the document whose server answers, or the revision that serves: the one with the most requests. None if nothing serves."""
+    former: str | None = None
+    """While the served document is on probation: hash of the good document before it, which serves again if the server ends four times."""
+    machine: str | None = None
+    """Full name of the TPU machine."""
+    agent_version: int | None = None
+    """Version of the agent on the machine; None if it has published nothing."""
     rollout_waits: bool = False
     """Whether a revision that started waits for `scripts.rollout` to get requests."""
     since: str | None = None

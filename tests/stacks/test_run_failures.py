@@ -229,3 +229,13 @@ def test_a_fault_of_the_report_does_not_hide_googles_error(monkeypatch, report):
     monkeypatch.setattr(run_failures.pulumi.log, "warn", said.append)
     assert asyncio.run(report.tell(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[MESSAGE]))) is False
     assert said == ["The revision's log could not be explained (KeyError)."]
+
+
+@pytest.mark.parametrize(("operation", "said"), [("update", [run_failures.OUTPUTS_KEPT]), ("create", [])])
+def test_a_failed_update_says_that_its_outputs_are_kept(monkeypatch, report, operation, said):
+    assert "listed with a minus are kept" in run_failures.OUTPUTS_KEPT
+    told = []
+    monkeypatch.setattr(run_failures.pulumi.log, "info", told.append)
+    args = pulumi.ErrorHookArgs("urn", "", "vllm", "t", failed_operation=operation, errors=["refused"])
+    assert asyncio.run(report.tell(args)) is False
+    assert told == said

@@ -30,7 +30,8 @@ HANG = {"pull": "hang-pull", "run": "hang-run"}
 
 
 class Server:
-    """vLLM, as far as the agent meets it. Files beside `exit_file` say what it meets: `.stuck`, `.sick`, `.busy`."""
+    """vLLM, as far as the agent meets it. Files beside `exit_file` say what it meets: `.stuck`, `.sick`, `.busy`,
+    and `.answered`, such as "stop=3 abort=1": its finished requests by their reason."""
 
     def __init__(self, exit_file: Path, args: Sequence[str], env: Mapping[str, str], say: Callable[[str], None]):
         self.exit_file, self.args, self.env, self.say = exit_file, args, env, say
@@ -111,11 +112,13 @@ class Server:
         return Handler
 
     def metrics(self) -> bytes:
-        busy = self.beside("busy")
+        busy, answered = self.beside("busy"), self.beside("answered")
         running = busy.read_text() if busy.exists() else "0"
+        counted = [one.split("=") for one in (answered.read_text().split() if answered.exists() else ())]
         self.beside("asked").touch()
-        lines = (f'vllm:num_requests_running{{engine="0"}} {running}', 'vllm:num_requests_waiting{engine="0"} 0.0', "")
-        return "\n".join(lines).encode()
+        lines = [f'vllm:num_requests_running{{engine="0"}} {running}', 'vllm:num_requests_waiting{engine="0"} 0.0']
+        lines += [f'vllm:request_success_total{{engine="0",finished_reason="{why}"}} {many}' for why, many in counted]
+        return "\n".join([*lines, ""]).encode()
 
 
 class Containers(Protocol):

@@ -380,7 +380,7 @@ def test_models_that_the_document_does_not_name_leave_the_disk(tmp_path: Path):
     for name in names:
         (tmp_path / "hub" / f"models--{name}").mkdir(parents=True)
     text = document(8000, args=["google/gemma-4-E2B-it", '--speculative-config={"model": "org/draft--8"}'])
-    remove_other_models(parse_document(text), tmp_path)
+    remove_other_models(parse_document(text), cache=tmp_path)
     assert sorted(path.name for path in (tmp_path / "hub").iterdir()) == [f"models--{names[0]}", f"models--{names[2]}"]
 
 

@@ -26,7 +26,13 @@ class Serving:
 
     def __init__(self, machine: Machine, **changes: object):
         self.machine, self.latest, metadata = machine, LatestDocument(), MetadataClient()
-        options = {"restart_delays_s": (0.05, 0.05), "prepare_delays_s": (0.05,), "trial_delays_s": (0.05,)}
+        # Without a probation: its own tests give it one.
+        options = {
+            "restart_delays_s": (0.05, 0.05),
+            "prepare_delays_s": (0.05,),
+            "trial_delays_s": (0.05,),
+            "probation_s": 0.0,
+        }
         self.agent = Agent(
             metadata,
             self.latest,
@@ -435,12 +441,12 @@ class TestKeptState:
 
     def test_it_is_read_again(self, tmp_path: Path):
         kept = KeptState(tmp_path / "state")
-        kept.keep_good(self.good)
+        kept.keep_ready(self.good)
         kept.keep_failed(self.failed)
         kept.keep_pause("2026-01-01T00:00:00.000Z")
         again = KeptState(tmp_path / "state")
         assert (again.good, again.failed, again.pause_began_at) == (self.good, self.failed, "2026-01-01T00:00:00.000Z")
-        again.keep_good(self.good)
+        again.keep_ready(self.good)
         again.keep_pause("")
         last = KeptState(tmp_path / "state")
         assert (last.failed, last.pause_began_at) == (None, "")
@@ -449,15 +455,15 @@ class TestKeptState:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ):
         kept = KeptState(tmp_path, retry_s=0.0)
-        kept.keep_good(self.good)
-        newer = GoodDocument(document(8001), IMAGE)
+        kept.keep_ready(self.good)
+        newer = GoodDocument(document(8000), IMAGE, "40")
 
         def full(_descriptor: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patched:
             patched.setattr(kept_module.os, "fsync", full)
-            kept.keep_good(newer)
+            kept.keep_ready(newer)
         assert "No space left on device" in capsys.readouterr().err
         assert kept.good == newer
         assert KeptState(tmp_path).good == self.good
@@ -491,8 +497,8 @@ class TestKeptState:
         assert synced == [".failed.json.part", "state"]
 
     def test_starts_count_for_one_document_with_one_set_of_limits(self, tmp_path: Path):
-        KeptState(tmp_path).keep_start("abc", "one")
-        KeptState(tmp_path).keep_start("abc", "one")
+        KeptState(tmp_path).keep_start("abc", "one", {})
+        KeptState(tmp_path).keep_start("abc", "one", {})
         kept = KeptState(tmp_path)
         assert [kept.starts_of(*of) for of in (("abc", "one"), ("abc", "two"), ("def", "one"))] == [2, 0, 0]
         kept.forget_trial()

@@ -4,13 +4,16 @@ import time
 from datetime import UTC, datetime
 
 import pytest
+from gcp_tpu_provider.machine_warnings import reboot_command as provider_command
 
+from contracts.guest_attributes import AGENT_VERSION
+from contracts.machine_reboot import reboot_command
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.errors import ScriptError
 from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
-from scripts.status.judge import drift_of
+from scripts.status.judge import agent_warning, document_that_serves, drift_of
 from tests.scripts.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.status.planted import DOCUMENT, NAME, queued, service, stack_resource, state
 
@@ -75,7 +78,7 @@ def test_a_document_that_somebody_changed_is_not_the_declared_one(world):
     publish(world, machine(world, '{"schema":1,"port":1}'), phase="loading", document_hash="old")
     found = facts(world, state(queued()))
     assert found.declared != found.stored
-    assert found.running == "old"
+    assert (found.reported, found.running) == ("old", None), "a server that loads does not serve"
 
 
 def test_after_a_failed_change_the_document_that_serves_is_not_the_one_that_was_asked_for(world):
@@ -89,6 +92,26 @@ def test_after_a_failed_change_the_document_that_serves_is_not_the_one_that_was_
     assert found.running == document_hash(DOCUMENT)
     (sentence,) = drift_of(found, "tpu")
     assert "failed, and the machine went back to the last good one" in sentence
+
+
+def test_a_server_that_ends_again_and_again_serves_nothing(world):
+    publish(world, machine(world), phase="retrying", document_hash=document_hash(DOCUMENT), serving_hash="")
+    found = facts(world, state(queued()))
+    assert (found.running, document_that_serves(found)) == (None, "nothing: the machine is retrying")
+
+
+def test_an_older_agent_is_named_with_what_it_cannot_do_and_the_command_that_reboots_it(world):
+    node = machine(world)
+    for published, cannot in (
+        ({}, ("server does not start is not taken back", "older secret versions")),
+        ({"serving_hash": document_hash(DOCUMENT)}, ("Until a reboot a document whose server was ready",)),
+        ({"serving_hash": "", "agent_version": str(AGENT_VERSION)}, ()),
+    ):
+        publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), **published)
+        said = agent_warning(facts(world, state(queued())))
+        assert all(words in said for words in cannot)
+        assert bool(said) is bool(cannot)
+        assert reboot_command(node) == provider_command(node), "the provider warns with the same command"
 
 
 @pytest.mark.parametrize(

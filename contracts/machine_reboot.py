@@ -1,0 +1,13 @@
+"""How people reboot a TPU machine without giving its capacity up."""
+
+
+def reboot_command(machine: str) -> str:
+    """Return the command that reboots a machine, by its full name: projects/P/locations/Z/nodes/N or projects/P/zones/Z/instances/N.
+
+    A reset of an instance is the method `instances.reset` of Compute Engine. Cloud TPU has stop and start only, which can lose the capacity.
+    """
+    _, project, _, zone, kind, name = machine.split("/")
+    place = f"--project={project} --zone={zone}"
+    if kind == "instances":
+        return f"gcloud compute instances reset {name} {place}"
+    return f'gcloud alpha compute tpus tpu-vm ssh {name} {place} --tunnel-through-iap --command="sudo reboot"'

@@ -1,0 +1,99 @@
+"""What Google and the machine say now of capacity that the state counts as running, for people who preview or update without a refresh."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.capacity_api import CapacityApi
+from gcp_tpu_provider.diff import is_dead
+from gcp_tpu_provider.errors import TpuProviderError
+from gcp_tpu_provider.serving import HASH_DIGITS, last_line
+from gcp_tpu_provider.tpu_api import (
+    ACTIVE,
+    DEAD,
+    DELETING,
+    FAILED_PHASE,
+    READY_PHASE,
+    GuestReport,
+    NodeInfo,
+    QueuedResourceInfo,
+)
+
+LIMIT_S = 5.0
+"""Longest wait for both answers: a preview without a network goes on without them."""
+
+
+async def machine_warnings(
+    api: CapacityApi, outputs: Mapping[str, Any], news: Mapping[str, Any], *, replaces: bool
+) -> list[str]:
+    """Return what a person should know before an update: the machine is gone, went back to an older document, or runs an older agent.
+
+    An answer that does not come is no warning: it says neither that the machine exists nor that it is gone.
+    """
+    state = cast("wire.Properties", wire.reveal(dict(outputs)))
+    name = state.get("nodeName")
+    if not name or state.get("state") != ACTIVE or is_dead(state) or state.get("renewalName"):
+        return []
+    ready = cast("wire.Properties", wire.reveal(news.get("ready")) or {})
+    namespace = str(ready.get("guestAttributeNamespace") or "")
+    with suppress(TpuProviderError, TimeoutError):
+        async with asyncio.timeout(LIMIT_S):
+            found, node = await asyncio.gather(api.find_queued_resource(str(state["name"])), api.find_node(str(name)))
+            if found is None or found.state in {*DEAD, DELETING} or node is None or not node.alive:
+                return [_gone(str(state["name"]), found, node)]
+            report = await api.find_guest_report(node.name, namespace) if namespace else None
+            if report is not None and not replaces:
+                abilities = cast("list[str]", wire.reveal(news.get("agentAbilities")) or [])
+                return [*_went_back(state, report), *_old_agent(node.name, report, abilities)]
+    return []
+
+
+def _gone(name: str, found: QueuedResourceInfo | None, node: NodeInfo | None) -> str:
+    state = f"is {found.state}" if found is not None and found.state != ACTIVE else "is gone"
+    if found is not None and found.state == ACTIVE and node is not None:
+        state = f"has a machine that is {node.state}"
+    return (
+        f"{name} {state}, and this stack's state has it as ACTIVE: nothing serves, and an update without a refresh does not change that. "
+        "Run `pulumi up --refresh` to request capacity again."
+    )
+
+
+def _went_back(state: wire.Properties, report: GuestReport) -> list[str]:
+    """Return a warning if the document was ready when the last update ended, and failed since."""
+    failed_since = report.phase == FAILED_PHASE and state.get("phase") == READY_PHASE
+    if not failed_since or report.document_hash != state.get("documentHash"):
+        return []
+    others = report.serving_hash not in {"", report.document_hash}
+    serves = (
+        f"Document {report.serving_hash[:HASH_DIGITS]}, the good one before, serves" if others else "Nothing serves"
+    )
+    words = f"was ready at the last `pulumi up` and failed since: {last_line(report.detail)}"
+    return [f"Document {report.document_hash[:HASH_DIGITS]} {words} {serves}. Change the settings and run `pulumi up`."]
+
+
+def _old_agent(node: str, report: GuestReport, abilities: Sequence[str]) -> list[str]:
+    lacking = abilities[report.agent_version :]
+    if not lacking:
+        return []
+    words = "; and ".join(lacking)
+    version = f"of version {report.agent_version}" if report.agent_version else "that states no version"
+    return [
+        (
+            f"The machine runs an agent {version}; this program brings version {len(abilities)}. Until a reboot {words}. "
+            f"A reboot starts the server again: `{reboot_command(node)}`."
+        )
+    ]
+
+
+def reboot_command(node: str) -> str:
+    """Return the command that reboots a machine and keeps its capacity, by the machine's full name.
+
+    A reset of an instance is the method `instances.reset` of Compute Engine. Cloud TPU has only stop and start, which give the capacity up.
+    """
+    _, project, _, zone, kind, name = node.split("/")
+    place = f"--project={project} --zone={zone}"
+    if kind == "instances":
+        return f"gcloud compute instances reset {name} {place}"
+    return f'gcloud alpha compute tpus tpu-vm ssh {name} {place} --tunnel-through-iap --command="sudo reboot"'

@@ -1,0 +1,176 @@
+"""A document whose server becomes ready and then ends: until it has earned to be good, the one before it stays and serves again."""
+
+import json
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from contracts.guest_attributes import AGENT_VERSION, agent_version
+from tests.vm_agent.machine import IMAGE, Machine, document, eventually
+from tests.vm_agent.test_roll_back import OTHER_IMAGE, Serving, calls, written
+from vm_agent import containers
+from vm_agent.kept import GoodDocument, KeptState, Probation
+
+NO_DELAYS = (0.02, 0.02, 0.02)
+VERSION = "projects/p/secrets/s/versions/{}"
+
+
+@pytest.fixture
+def serving(machine: Machine):
+    serving = Serving(machine, probation_delays_s=NO_DELAYS, probation_s=3600.0)
+    yield serving
+    serving.let_go()
+
+
+def answered(machine: Machine, *counts: str) -> None:
+    """Let the server state how many requests it has answered, by the reason of their end."""
+    part = machine.root / "answered.part"
+    part.write_text(" ".join(counts))
+    part.replace(machine.root / "gemma-serving.exit.answered")
+
+
+def server_ends(serving: Serving) -> None:
+    """End the server as the kernel ends one that needs too much memory."""
+    with suppress(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{serving.port}/die", timeout=5).close()
+
+
+def ends_after_each_start(serving: Serving, machine: Machine, asked: str, times: int) -> None:
+    """End the document's server each time that it is ready."""
+    for number in range(1, times + 1):
+        eventually(lambda: written(machine, "serving-hash").count(asked) == number, f"start {number} is ready")  # noqa: B023 - it is called here
+        server_ends(serving)
+
+
+def test_a_server_that_ends_four_times_after_it_was_ready_is_rolled_back(serving: Serving, machine: Machine):
+    good = serving.good()
+    bad = serving.ask("--max-num-seqs=4", image=OTHER_IMAGE)
+    serving.sees("ready", bad, bad)
+    assert machine.guest()["former-hash"] == good
+    ends_after_each_start(serving, machine, bad, 4)
+    serving.sees("failed", bad, good)
+    assert "exit code 137 (killed, most likely out of memory)" in machine.guest()["detail"]
+    assert machine.guest()["detail"].endswith("It had been ready, and this was start 4 of its probation.")
+    assert sum("--max-num-seqs=4" in call for call in calls(machine, "run")) == 4
+    assert calls(machine, "rmi") == [], "the former image stayed on the machine"
+    again = KeptState()
+    assert (again.back, again.failed and again.failed.text_hash) == (again.good, bad)
+
+
+def test_answers_end_the_probation_and_those_that_failed_do_not_count(serving: Serving, machine: Machine):
+    good = serving.good()
+    answered(machine, "stop=60", "length=39", "abort=500", "error=500")
+    second = serving.ask("--max-num-seqs=4", image=OTHER_IMAGE)
+    serving.sees("ready", second, second)
+    seen = len(written(machine, "updated-at"))
+    serving.agent.publisher.heartbeat_s = 0.0
+    eventually(lambda: len(written(machine, "updated-at")) > seen + 3, "the agent has read the metrics")
+    assert (machine.guest()["former-hash"], KeptState().good) == (good, serving.agent.kept.good)
+    answered(machine, "stop=61", "length=39")
+    eventually(lambda: machine.guest()["former-hash"] == "", "the probation is over")
+    assert serving.agent.kept.back == KeptState().good
+    assert serving.agent.kept.find(good) is None
+    eventually(lambda: calls(machine, "rmi") != [], "the former image is gone")
+
+
+@pytest.mark.parametrize(("counts", "is_over"), [(("stop=0",), False), (("stop=1",), True), ((), True)])
+def test_time_ends_the_probation_of_a_server_that_has_answered_or_does_not_say(
+    machine: Machine, counts: tuple[str, ...], is_over: bool
+):
+    serving = Serving(machine, probation_s=0.0)
+    serving.good()
+    if counts:
+        answered(machine, *counts)
+    second = serving.ask("--max-num-seqs=4")
+    serving.sees("ready", second, second)
+    assert (machine.guest()["former-hash"] == "") is is_over
+    serving.let_go()
+
+
+def test_the_count_survives_the_machine_and_a_document_on_probation_that_takes_it_down_is_taken_back(
+    serving: Serving, machine: Machine
+):
+    good = serving.good()
+    bad = serving.ask("--max-num-seqs=4")
+    serving.sees("ready", bad, bad)
+    serving.latest.set(None)
+    eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent lets go")
+    kept = KeptState()
+    assert kept.probation is not None
+    kept.probation = Probation(kept.probation.ready, starts=4)
+    kept.write()
+    serving.agent.kept = KeptState()
+    server_ends(serving)
+    eventually(lambda: not (found := containers.container_state()) or not found.running, "the server has ended")
+    machine.published.clear()
+    assert serving.ask("--max-num-seqs=4") == bad
+    serving.sees("failed", bad, good)
+    assert "The server was started 4 times, and it, the agent or the machine ended." in machine.guest()["detail"]
+
+
+def test_a_change_during_a_probation_goes_back_to_the_server_that_never_stopped(serving: Serving, machine: Machine):
+    good = serving.good()
+    second = serving.ask("--max-num-seqs=4")
+    serving.sees("ready", second, second)
+    bad = serving.ask("--max-num-seqs=8", image="us-docker.pkg.dev/p/repo/vllm/missing:1")
+    serving.sees("failed", bad, second)
+    assert len(calls(machine, "run")) == 2, "the server on probation never stopped"
+    ends_after_each_start(serving, machine, second, 4)
+    serving.sees("failed", bad, good)
+    assert "manifest unknown" in machine.guest()["detail"], "it still says why the change failed"
+    assert f"The document {second[:12]}, which served before, does not start either" in machine.guest()["detail"]
+
+
+def test_the_way_back_has_the_newest_secrets_and_undoing_the_change_the_older_ones(serving: Serving, machine: Machine):
+    machine.secrets |= {VERSION.format(1): b"old-key", VERSION.format(2): b"new-key", VERSION.format(9): b"token"}
+    before = {"VLLM_API_KEY": VERSION.format(1), "HF_TOKEN": VERSION.format(9)}
+    good = serving.ask(secretEnv=before)
+    serving.sees("ready", good, good)
+    bad = serving.ask("--crash", secretEnv={"VLLM_API_KEY": VERSION.format(2), "OTHER": VERSION.format(9)})
+    serving.sees("failed", bad, good)
+
+    def keys(name: str = "VLLM_API_KEY") -> list[str | None]:
+        seen = [json.loads(path.read_text())["env"] for path in sorted(machine.root.glob("seen-*.json"))]
+        return [environment.get(name) for environment in seen]
+
+    assert keys() == ["old-key", "new-key", "new-key", "new-key"], "a key that was rotated stays rotated"
+    assert keys("HF_TOKEN") == ["token", None, None, "token"], "a secret that only one of them names is its own"
+    kept = "".join(path.read_text() for path in (machine.root / "state").glob("*.json"))
+    assert "old-key" not in kept
+    assert "new-key" not in kept
+    assert serving.ask(secretEnv=before) == good
+    serving.sees("ready", good, good)
+    eventually(lambda: len(keys()) == 5, "the server starts again with the secrets that it is asked for")
+    assert keys()[-1] == "old-key"
+
+
+def test_a_change_whose_server_was_never_started_rotates_nothing(serving: Serving, machine: Machine):
+    machine.secrets[VERSION.format(1)] = b"old-key"
+    serving.agent.denied_budget_s = 0.0
+    good = serving.ask(secretEnv={"VLLM_API_KEY": VERSION.format(1)})
+    serving.sees("ready", good, good)
+    serving.sees("failed", serving.ask(secretEnv={"VLLM_API_KEY": VERSION.format(2)}), good)
+    assert len(calls(machine, "run")) == 1
+    kept = KeptState().good
+    assert kept is not None
+    assert kept.document.secret_environment == {"VLLM_API_KEY": VERSION.format(1)}
+
+
+def test_an_agent_that_publishes_no_version_is_older_than_all():
+    assert agent_version({}) == 0
+    assert agent_version({"serving-hash": ""}) == 1
+    assert agent_version({"agent-version": str(AGENT_VERSION)}) == AGENT_VERSION == 2
+
+
+def test_a_power_cut_between_the_files_leaves_no_probation_of_the_good_document(tmp_path: Path):
+    kept = KeptState(tmp_path)
+    for text in (document(8000), document(8001)):
+        kept.keep_ready(GoodDocument(text, IMAGE))
+    assert kept.probation is not None
+    assert KeptState(tmp_path).probation == kept.probation
+    before = (tmp_path / "probation.json").read_text()
+    kept.pass_probation()
+    (tmp_path / "probation.json").write_text(before)
+    assert (KeptState(tmp_path).good, KeptState(tmp_path).probation) == (kept.good, None)
