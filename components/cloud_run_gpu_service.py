@@ -9,6 +9,7 @@ import pulumi_gcp as gcp
 
 from components.errors import ComponentError
 from contracts.labels import Ownership
+from contracts.rollout_record import ROLLOUT_ANNOTATION, record_text
 from contracts.service_traffic import (
     FOLLOW_LATEST,
     TEMPLATE_LABEL,
@@ -272,6 +273,7 @@ class CloudRunGpuService(pulumi.ComponentResource):
             # pulumi-gcp's default is true, and then `pulumi destroy` cannot finish.
             deletion_protection=args.deletion_protection,
             labels=labels,
+            annotations=_annotations(args.kept_traffic),
             template=template,
             traffics=traffic,
             opts=pulumi.ResourceOptions(parent=self, custom_timeouts=_timeouts(args.container.startup_probe)),
@@ -305,6 +307,15 @@ def _traffic(
         fingerprint.apply(lambda found: _targets(declared_targets(kept.service, found, kept.fixed))),
         fingerprint.apply(lambda found: {**labels, TEMPLATE_LABEL: found}),
     )
+
+
+def _annotations(kept: KeptTraffic | None) -> Mapping[str, str] | None:
+    """Return the record of the last roll-out as the service has it.
+
+    It is declared, because an update sends all annotations as the state has them: without it an `up` would take back what a roll-out wrote
+    since the last refresh.
+    """
+    return None if kept is None else {ROLLOUT_ANNOTATION: record_text(kept.service)}
 
 
 def _fingerprint(template: gcp.cloudrunv2.ServiceTemplateArgs) -> str:

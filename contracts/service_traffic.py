@@ -101,6 +101,17 @@ def serving_shares(service: Service) -> Mapping[str, int]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
+def known_shares(service: Service) -> Mapping[str, int] | None:
+    """Return the shares if they are all there; empty if nothing has ever served, and None if Google does not say who gets the requests.
+
+    While a service reconciles, its statuses are those of some moment (discovery: run.v2, Service.reconciling).
+    """
+    shares = serving_shares(service)
+    if sum(shares.values()) == ALL or (not shares and not service.get("latestReadyRevision")):
+        return shares
+    return None
+
+
 def is_ready(revision: Mapping[str, object]) -> bool:
     """Return whether a revision started once, so that it can serve again."""
     conditions = map(_mapping, _list(revision.get("conditions")))

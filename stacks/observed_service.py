@@ -2,14 +2,24 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, cast
 from urllib.parse import quote
 
 import pulumi
 
-from contracts.service_traffic import LONGEST_TAG_AND_SERVICE, NEXT_TAG, Service, is_ready, serving_shares, short_name
+from contracts.service_traffic import (
+    LONGEST_TAG_AND_SERVICE,
+    NEXT_TAG,
+    Service,
+    is_ready,
+    known_shares,
+    serving_shares,
+    short_name,
+)
 from stacks.google_calls import GoogleCallError, call_now
 from stacks.planned import doctor_hint
+from stacks.rollout_state import view_of
 from stacks.run_failures import SERVICE_TYPE
 
 LIMIT_S: Final = 20.0
@@ -48,7 +58,7 @@ def observed_service(place: ServicePlace) -> Service | None:
             f"service together; {name} has {len(name)}. Choose a shorter name for the stack."
         )
     try:
-        return call_now("run", place.path, project=place.project, limit_s=LIMIT_S)
+        service = call_now("run", place.path, project=place.project, limit_s=LIMIT_S)
     except GoogleCallError as error:
         if error.status == _NOT_FOUND or error.reason == "SERVICE_DISABLED":
             return None
@@ -56,6 +66,12 @@ def observed_service(place: ServicePlace) -> Service | None:
             f"The traffic of service {name} could not be read ({str(error).rstrip('.')}), and with cloudRun.rollout nothing is deployed without it. "
             f"Try again. {doctor_hint(place.stack)}"
         ) from None
+    if known_shares(service) is None:
+        raise ServiceNotReadError(
+            f"Google does not say who gets the requests of service {name}: it is being changed, or its answer is not whole. With cloudRun.rollout "
+            "nothing is deployed without it. Try again in a minute."
+        )
+    return service
 
 
 def require_revisions(place: ServicePlace, service: Service | None, wanted: Mapping[str, int]) -> None:
@@ -117,13 +133,6 @@ def tell_next_step(stack: str) -> None:
     pulumi.runtime.register_stack_transformation(transform)
 
 
-def next_step(outputs: Mapping[str, object], stack: str) -> str:
+def next_step(outputs: Mapping[str, object], stack: str, now: datetime | None = None) -> str:
     """Return the sentence for a service of the engine's; empty if its latest revision has all requests."""
-    ready = short_name(outputs.get("latestReadyRevision"))
-    shares = serving_shares(outputs)
-    if not ready or not shares or {*shares} == {ready}:
-        return ""
-    return (
-        f"Revision {ready} has no requests yet, or not all of them: run `python -m scripts.rollout --stack {stack}`, "
-        "which checks it and gives it the requests in steps."
-    )
+    return view_of(outputs, stack, now or datetime.now(UTC)).sentence

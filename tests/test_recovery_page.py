@@ -167,6 +167,38 @@ NAMED = {
             "test_weights_that_are_not_staged_are_found_before_the_service_is_made",
         ): ["No weights are staged in"],
         (
+            "tests/scripts/rollout/test_record.py",
+            "test_a_second_roll_out_changes_nothing_and_names_the_holder",
+        ): ["rolls out ..., so that nothing was changed here"],
+        (
+            "tests/scripts/rollout/test_record.py",
+            "test_a_run_that_lost_its_hold_stops_and_never_goes_back_over_another",
+        ): ["took over the roll-out of"],
+        (
+            "tests/scripts/rollout/test_record.py",
+            "test_an_up_that_makes_a_revision_in_the_middle_stops_the_run_and_its_shares_stay",
+        ): ["was made in the meantime, so that this roll-out stopped"],
+        (
+            "tests/scripts/rollout/test_record.py",
+            "test_a_refused_revision_is_not_offered_again_without_its_reason",
+        ): ["was refused ... ago:"],
+        (
+            "tests/scripts/rollout/test_record.py",
+            "test_shares_that_google_does_not_say_stop_the_run_before_anything_moves",
+        ): ["Google does not say who gets the requests of"],
+        (
+            "tests/scripts/rollout/test_record.py",
+            "test_a_refusal_of_google_is_not_tried_for_minutes",
+        ): ["% of the requests still go to"],
+        (
+            "tests/scripts/drift/test_drift.py",
+            "test_a_roll_out_that_was_interrupted_is_told_although_the_state_agrees",
+        ): ["The roll-out of ... was interrupted"],
+        (
+            "tests/scripts/status/test_cloud_facts.py",
+            "test_shares_and_records_that_cannot_be_read_are_unknown",
+        ): ["the record of the roll-out cannot be read"],
+        (
             "tests/scripts/cloud/test_deletion.py",
             "test_what_uses_a_network_keeps_it_and_google_says_what",
         ): ["is already being used by"],

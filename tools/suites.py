@@ -36,7 +36,7 @@ TESTED: Final = {
     "contracts": ("contracts",),
     "vm_agent": ("vm_agent", "components"),
     "components": ("components", "provider", "localcloud"),
-    "provider": ("provider", "components", "localcloud", "vm_agent", "benchmarks"),
+    "provider": ("provider", "components", "localcloud", "vm_agent", "benchmarks", "tools"),
     "planning": ("planning", "scripts", "stacks", "benchmarks", "localcloud", "vm_agent"),
     "stacks": ("stacks", "scripts", "localcloud"),
     "localcloud": ("localcloud", "scripts", "stacks"),
@@ -50,7 +50,7 @@ TESTED: Final = {
 
 SHARED: Final = {
     "localcloud": ("scripts", "stacks", "engine", "provider", "tools"),
-    "engine": ("scripts", "evals", "kills"),
+    "engine": ("scripts", "evals", "kills", "provider"),
     "planning": ("stacks",),
     "tools": ("localcloud",),
     "vm_agent": ("engine",),

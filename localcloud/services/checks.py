@@ -1,4 +1,4 @@
-"""Checks that several services share: labels, regions, update masks."""
+"""Checks that several services share: labels, annotations, regions, update masks."""
 
 import re
 from collections.abc import Iterable
@@ -11,6 +11,12 @@ from localcloud.world.cloud import REGIONS, Cloud, project_policy
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _MAX_LABELS = 64
+_ANNOTATION_NAME = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LONGEST_PREFIX = 253
+_MAX_ANNOTATION_BYTES = 256 * 1024
+_SYSTEM_NAMESPACES = ("run.googleapis.com", "cloud.googleapis.com", "serving.knative.dev", "autoscaling.knative.dev")
+"""Of Cloud Run (discovery: run.v2, Service.annotations)."""
 
 
 def required_mask(mask: str | None) -> str:
@@ -38,6 +44,36 @@ def check_labels(labels: object, path: str) -> None:
                 path,
                 f"Invalid label value '{value}' at '{path}[{key}]': at most 63 lower-case letters, digits, _ and - are allowed.",
             )
+
+
+def check_annotations(annotations: object, path: str) -> None:
+    """Refuse annotations that break the rules of Kubernetes, which Cloud Run follows, or that have one of its own namespaces.
+
+    A key is `[prefix/]name`: the prefix a DNS subdomain of at most 253 characters, the name at most 63. All keys and values of an object
+    together have at most 256 KiB (kubernetes.io, Annotations; k8s.io/apimachinery, validation.TotalAnnotationSizeLimitB).
+    """
+    if not isinstance(annotations, dict):
+        return
+    pairs: dict[str, str] = annotations  # pyright: ignore[reportUnknownVariableType] - checked against the discovery document before
+    for key in pairs:
+        prefix, slash, name = key.rpartition("/")
+        if prefix in _SYSTEM_NAMESPACES:
+            raise CloudError.field(
+                path, f"Annotation '{key}' at '{path}' is not supported: {prefix} is a system namespace."
+            )
+        if (slash and (len(prefix) > _LONGEST_PREFIX or not _DNS_SUBDOMAIN.fullmatch(prefix))) or not (
+            _ANNOTATION_NAME.fullmatch(name)
+        ):
+            raise CloudError.field(
+                path,
+                f"Invalid annotation key '{key}' at '{path}': a key is [prefix/]name, the prefix a DNS subdomain of at most 253 characters, the "
+                "name at most 63 letters, digits, -, _ and . that begins and ends with a letter or a digit.",
+            )
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in pairs.items())
+    if size > _MAX_ANNOTATION_BYTES:
+        raise CloudError.field(
+            path, f"Annotations at '{path}' have {size} bytes; at most {_MAX_ANNOTATION_BYTES} are allowed."
+        )
 
 
 def region_documents(project: str, regions: Iterable[str]) -> list[tuple[str, JsonObject]]:

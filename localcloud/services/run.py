@@ -8,7 +8,7 @@ from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, check_id, masked
 from localcloud.rest.errors import CloudError
 from localcloud.services import run_limits, run_v1
-from localcloud.services.checks import check_labels, check_region, region_documents, require_act_as
+from localcloud.services.checks import check_annotations, check_labels, check_region, region_documents, require_act_as
 from localcloud.services.run_deployments import (
     BY_REVISION,
     LATEST,
@@ -250,6 +250,8 @@ class _Services(PolicyService):
             raise CloudError.field("service.template", f"Violation in {request}.service.template: it must be given.")
         check_labels(document.get("labels"), "service.labels")
         check_labels(template.get("labels"), "service.template.labels")
+        check_annotations(document.get("annotations"), "service.annotations")
+        check_annotations(template.get("annotations"), "service.template.annotations")
         left = self._gpus_left(name, template, region)
         account = self._cloud.default_account(project)
         template = run_limits.with_defaults(template, default_account=account, gpu_max_instances=max(left, 0))

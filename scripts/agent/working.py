@@ -111,11 +111,19 @@ def _add_rollout(server: MCPServer[Any], bench: Workbench) -> None:
         context: Context[Any, Any],
         stack: Stack,
         to: Annotated[str | None, Field(description="Revision to go back to; the new one without it.")] = None,
+        again: Annotated[
+            bool,
+            Field(description="Also a revision that was refused before. Read the reason first, and tell the person."),
+        ] = False,
     ) -> CommandAnswer:
-        """Shift a service's traffic to its new revision step by step, each step behind its checks; or back to another revision."""
+        """Shift a service's traffic to its new revision step by step, each step behind its checks; or back to another revision.
+
+        The service keeps a record: `outcome` held names who moves the requests now, refused says why a revision is not offered again.
+        """
         with sentences(bench):
             bench.require("rollout")
-            return await bench.answer(context, "rollout", *option("--stack", stack), *option("--to", to))
+            words = [*option("--stack", stack), *option("--to", to), *option("--again", again)]
+            return await bench.answer(context, "rollout", *words)
 
 
 def _add_recovery(server: MCPServer[Any], bench: Workbench) -> None:

@@ -15,7 +15,7 @@ from scripts.errors import CommandRefusedError, ScriptError
 from stacks import google_session
 from stacks.google_calls import endpoint
 
-__all__ = ["CALL_LIMIT_S", "GoogleApi", "GoogleListError", "connect", "credentials", "endpoint"]
+__all__ = ["CALL_LIMIT_S", "GoogleApi", "GoogleListError", "UnansweredError", "connect", "credentials", "endpoint"]
 
 CALL_LIMIT_S = 60.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
@@ -35,6 +35,10 @@ class GoogleListError(Exception):
         super().__init__(message)
         self.status = status
         self.reason = reason
+
+
+class UnansweredError(ScriptError):
+    """Google did not answer, or asked to try again later, however often it was called. Whether a change was made is unknown."""
 
 
 class _TransientError(Exception):
@@ -87,7 +91,7 @@ class GoogleApi:
         try:
             return self._attempt(verb, url, parameters, body)
         except _TransientError as error:
-            raise ScriptError(f"{url} failed {_ATTEMPTS} times ({error}); try again later.") from None
+            raise UnansweredError(f"{url} failed {_ATTEMPTS} times ({error}); try again later.") from None
         except google.auth.exceptions.GoogleAuthError as error:
             raise ScriptError(
                 f"Google refused the credentials ({str(error).splitlines()[0]}); run `gcloud auth application-default login`."

@@ -207,7 +207,10 @@ class EngineSteps:
         if done.code == 0:
             return
         reason = str(done.report.get("reason") or "`scripts.rollout` ended without a report, see above.")
-        if done.report.get("outcome") in {"rolled back", "failed"}:
+        outcome = done.report.get("outcome")
+        if outcome == "not gone back":
+            raise ScriptError(f"`scripts.rollout` could not take the requests from a revision that failed: {reason}")
+        if outcome in {"rolled back", "failed", "refused"}:
             raise ScriptError(f"`scripts.rollout` left the requests with the revision that served before: {reason}")
         raise NotVerifiedError(reason)
 

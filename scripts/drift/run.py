@@ -2,22 +2,28 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from contracts.outputs import DETAILS_TYPE
+from contracts.service_traffic import TEMPLATE_LABEL
 from scripts.cli.command import say
 from scripts.errors import ScriptError
 from scripts.preview.markdown import code, fenced, row
 from scripts.preview.plans import stacks_in
 from scripts.preview.report import EnginePreview, ResourceChange, from_engine
 from scripts.pulumi import engine
+from scripts.pulumi.deployment import as_mapping
 from scripts.pulumi.previewed import parse_preview, preview_errors
 from stacks.masking import masked
+from stacks.rollout_state import RolloutPhase, view_of
 
 MARKER: Final = "<!-- gemma-serving: drift -->"
 """Identifies the issue, so that it can be updated."""
 TITLE: Final = "Deployed stacks differ from what was deployed"
+SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 _LIMIT_S: Final = 900.0
 _MOST_BYTES: Final = 60_000
 _WORDS: Final[Mapping[str, str]] = {"update": "changed", "delete": "gone", "replace": "replaced", "create": "new"}
@@ -31,6 +37,15 @@ class StackDrift(BaseModel):
     deployed: bool = True
     changes: tuple[ResourceChange, ...] = ()
     error: str | None = None
+    rollout_phase: RolloutPhase | None = None
+    """Where the roll-out of a Cloud Run service is; None without `cloudRun.rollout`, or if it could not be read."""
+    rollout: str = ""
+    """What to know of the roll-out and what to run, whole sentences."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether a person has something to do. A roll-out that goes on, or a revision that waits, is no difference."""
+        return bool(self.changes or self.error) or self.rollout_phase in {"interrupted", "unknown"}
 
 
 def drift_of(stack: str) -> StackDrift:
@@ -40,7 +55,7 @@ def drift_of(stack: str) -> StackDrift:
         listed = json.loads(engine.query(["stack", "ls", "--json"]))
         if stack not in {str(item["name"]).rpartition("/")[2] for item in listed}:
             return StackDrift(stack=stack, deployed=False)
-        return StackDrift(stack=stack, changes=_refreshed(stack))
+        return _compared(stack, _refreshed(stack))
     except ScriptError as error:
         return StackDrift(stack=stack, error=masked(str(error)))
 
@@ -52,7 +67,7 @@ def drift_of_all(names: Sequence[str]) -> Sequence[StackDrift]:
 
 def issue_body(found: Sequence[StackDrift], run_url: str) -> str | None:
     """Return the issue's text; None if nothing differs and every stack could be read."""
-    differing = [one for one in found if one.changes or one.error]
+    differing = [one for one in found if one.differs]
     if not differing:
         return None
     lines = [
@@ -68,8 +83,11 @@ def issue_body(found: Sequence[StackDrift], run_url: str) -> str | None:
         if one.error:
             lines += fenced(one.error[:4000])
             continue
-        lines += [_line(change) for change in one.changes]
-        lines += ["", f"To deploy what the state says again: {code(f'pulumi up --refresh --stack {one.stack}')}."]
+        if one.rollout:
+            lines += [one.rollout, ""]
+        if one.changes:
+            lines += [_line(change) for change in one.changes]
+            lines += ["", f"To deploy what the state says again: {code(f'pulumi up --refresh --stack {one.stack}')}."]
     lines += [
         "",
         f"<sub>This issue is updated each night and closed when nothing differs. [Latest run]({run_url})</sub>",
@@ -86,7 +104,17 @@ def _line(change: ResourceChange) -> str:
     return f"- {code(change.name)} ({code(change.type)}) is {_WORDS.get(change.op, change.op)}{what}"
 
 
-def _refreshed(stack: str) -> tuple[ResourceChange, ...]:
+def _compared(stack: str, preview: EnginePreview) -> StackDrift:
+    """Return what a preview of a refresh says of a stack. Its service is as Google answered."""
+    changes, service = from_engine(preview)[0], preview.outputs_of(SERVICE_TYPE)
+    if TEMPLATE_LABEL not in as_mapping(service.get("labels")):
+        return StackDrift(stack=stack, changes=changes)
+    is_fixed = as_mapping(preview.outputs_of(DETAILS_TYPE).get("rollout")).get("traffic") is not None
+    view = view_of(service, stack, datetime.now(UTC), fixed=is_fixed)
+    return StackDrift(stack=stack, changes=changes, rollout_phase=view.phase, rollout=masked(view.sentence))
+
+
+def _refreshed(stack: str) -> EnginePreview:
     answer = engine.run("refresh", "--preview-only", "--json", "--stack", stack, limit_s=_LIMIT_S)
     try:
         parsed = EnginePreview.model_validate_json(answer.stdout)
@@ -95,4 +123,4 @@ def _refreshed(stack: str) -> tuple[ResourceChange, ...]:
     if answer.returncode != 0 or parsed is None:
         said = preview_errors(parse_preview(answer.stdout))  # with `--json` the errors are part of it
         raise ScriptError(next(iter(said), "") or engine.error_of(answer))
-    return from_engine(parsed)[0]
+    return parsed

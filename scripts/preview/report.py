@@ -15,6 +15,7 @@ _SHOWN = frozenset({"create", "update", "delete", "replace", "read"})
 
 class _State(BaseModel):
     type: str
+    outputs: Mapping[str, object] | None = None
 
 
 class _Step(BaseModel):
@@ -40,6 +41,11 @@ class EnginePreview(BaseModel):
     steps: tuple[_Step, ...] | None = None
     diagnostics: tuple[_Diagnostic, ...] | None = None
     change_summary: dict[str, int] | None = None
+
+    def outputs_of(self, kind: str) -> Mapping[str, object]:
+        """Return the outputs of the first resource of a type, as they are after the steps; empty if there is none."""
+        states = [step.new_state for step in self.steps or () if step.new_state is not None]
+        return next((state.outputs or {} for state in states if state.type == kind), dict[str, object]())
 
 
 class ResourceChange(BaseModel):

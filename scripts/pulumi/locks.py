@@ -10,7 +10,6 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar, cast
 from urllib.parse import unquote, urlsplit
@@ -18,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from contracts.labels import PRODUCT
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
+from stacks.processes import is_alive
 
 Result = TypeVar("Result")
 
@@ -26,8 +26,6 @@ _LINE: Final = re.compile(
     r"(?P<place>\S+): created by (?P<user>[^@\s]+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<since>\S+)"
 )
 _FILE: Final = "file://"
-_CLOCK_TICKS_S: Final = 2.0
-"""Tolerance when the start of a process is compared with the time of its lock, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class StackLock:
     @property
     def is_dead(self) -> bool:
         """Whether its process ran on this host and is gone. A process on another host counts as alive: it cannot be seen from here."""
-        return self.host == socket.gethostname() and not _is_alive(self.pid, self.since)
+        return self.host == socket.gethostname() and not is_alive(self.pid, self.since)
 
 
 def is_lock_error(text: str) -> bool:
@@ -161,44 +159,3 @@ def _from_file(path: Path, raw: Mapping[str, object]) -> StackLock:
         pid=int(str(raw.get("pid") or 0)),
         since=str(raw.get("timestamp") or ""),
     )
-
-
-def _is_alive(pid: int, since: str) -> bool:
-    """Return whether the process that took the lock still runs. A process that began after the lock only has the same number."""
-    process = Path(f"/proc/{pid}")
-    if not Path("/proc/self").exists():
-        return _answers(pid)
-    try:
-        state, began_s = _stat(process)
-    except (OSError, ValueError, IndexError):
-        return False
-    return state != "Z" and began_s <= _seconds(since) + _CLOCK_TICKS_S
-
-
-def _answers(pid: int) -> bool:
-    """Return whether a process has this number, where there is no /proc."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _stat(process: Path) -> tuple[str, float]:
-    """Return a process's state letter and its start, in seconds since 1970 (proc_pid_stat(5), fields 3 and 22)."""
-    fields = (process / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-    ticks = float(fields[19]) / os.sysconf("SC_CLK_TCK")
-    boot = next(
-        line for line in Path("/proc/stat").read_text(encoding="ascii").splitlines() if line.startswith("btime")
-    )
-    return fields[0], float(boot.split()[1]) + ticks
-
-
-def _seconds(since: str) -> float:
-    """Return an RFC 3339 time in seconds since 1970; the far future if it cannot be read, so that its holder counts as alive."""
-    try:
-        return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", since)).astimezone(UTC).timestamp()
-    except ValueError:
-        return float("inf")

@@ -34,17 +34,28 @@ class RolloutOptions:
         str | None,
         Option("Give all requests to this revision at once, without checks: back to an older one.", metavar="REVISION"),
     ] = None
+    again: Annotated[
+        bool,
+        Option(
+            "Roll out the latest revision although it was refused before, or although the record of the last roll-out cannot be read."
+        ),
+    ] = False
     as_json: JsonSwitch = False
 
 
 def _rollout(options: RolloutOptions) -> ExitCode:
+    if options.again and options.to is not None:
+        raise CommandRefusedError(
+            "--again rolls out the latest revision, and --to goes back to another one; give one of them."
+        )
     rollout = _of_stack(options.stack)
-    report = rollout.to_latest() if options.to is None else rollout.to_revision(options.to)
+    report = rollout.to_latest(again=options.again) if options.to is None else rollout.to_revision(options.to)
     if options.as_json:
         print(json.dumps(report.to_json()))
     else:
-        shares = ", ".join(f"{revision} {percent} %" for revision, percent in report.traffic.items())
-        print(f"{report.stack}: {report.outcome}. {report.reason}\nRequests: {shares}")
+        from stacks.rollout_state import shares_text
+
+        print(f"{report.stack}: {report.outcome}. {report.reason}\nRequests: {shares_text(report.traffic)}")
     return report.exit_code
 
 
@@ -101,7 +112,7 @@ COMMAND: Final = Command(
     options=RolloutOptions,
     run=_rollout,
     after_interrupt=(
-        "The requests stay as they were divided last, and every revision that gets some has passed its checks. "
+        "The requests stay as they were divided last. `python -m scripts.status` shows the shares. "
         "Run the same command again to go on, or with --to REVISION to go back."
     ),
 )

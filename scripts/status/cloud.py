@@ -6,6 +6,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Final, cast
 
+from contracts.fields import to_json
 from contracts.guest_attributes import (
     DETAIL_KEY,
     DOCUMENT_HASH_KEY,
@@ -17,7 +18,8 @@ from contracts.guest_attributes import (
     serving_document,
 )
 from contracts.labels import PRODUCT, Ownership, StackLimits
-from contracts.service_traffic import TEMPLATE_LABEL, serving_shares
+from contracts.rollout_record import RolloutRecord
+from contracts.service_traffic import TEMPLATE_LABEL, known_shares
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from planning.units import duration
 from scripts.cloud.google_api import GoogleApi, GoogleListError
@@ -40,6 +42,7 @@ from scripts.errors import ScriptError
 from scripts.pulumi.deployment import as_mapping, as_sequence
 from scripts.pulumi.state import Item, StackState
 from scripts.status.report import CloudFacts
+from stacks.rollout_state import view_of
 
 QUEUED_TYPE: Final = "gcp-tpu:index:QueuedResource"
 CAPACITY: Final = (QUEUED, INSTANCE)
@@ -239,7 +242,7 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -
         return CloudFacts(state=MISSING, declared=declared)
     condition = as_mapping(document.get("terminalCondition"))
     state = _SERVICE_STATES.get(str(condition.get("state")), "DEPLOYING")
-    shares, ready = serving_shares(document), _short(document.get("latestReadyRevision"))
+    shares, ready = known_shares(document), _short(document.get("latestReadyRevision"))
     stored = _short(document.get("latestCreatedRevision"))
     reason = condition.get("revisionReason") or condition.get("executionReason") or condition.get("reason")
     facts = CloudFacts(
@@ -250,14 +253,29 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -
         phase_detail=str(condition.get("message") or "") or None,
         declared=declared,
         stored=stored,
-        running=next(iter(shares), ready),
-        # Without a roll-out the traffic follows the latest revision, also while it is being moved.
-        rollout_waits=TEMPLATE_LABEL in as_mapping(document.get("labels"))
-        and stored == ready
-        and bool(shares)
-        and {*shares} != {ready},
+        running=None if shares is None else next(iter(shares), ready),
+        traffic=shares,
+        untold=() if shares is not None else ("Google does not say who gets the requests of the service.",),
     )
+    # Without a roll-out the traffic follows the latest revision, also while it is being moved.
+    if TEMPLATE_LABEL in as_mapping(document.get("labels")):
+        facts = _with_rollout(facts, document, stack, now)
     return _with_cost(api, facts, [_owned(SERVICE, document, found.project, stack)], now)
+
+
+def _with_rollout(facts: CloudFacts, document: Item, stack: str, now: datetime) -> CloudFacts:
+    """Return the facts with what the service says of its roll-out."""
+    view = view_of(document, stack, now)
+    is_unknown = view.phase == "unknown" and facts.traffic is not None
+    record = to_json(view.record) if isinstance(view.record, RolloutRecord) and view.record.holder else None
+    return replace(
+        facts,
+        rollout_waits=view.phase in {"waits", "interrupted"},
+        rollout_phase=view.phase,
+        rollout="" if view.phase == "unknown" else view.sentence,
+        rollout_record=record,
+        untold=(*facts.untold, view.sentence) if is_unknown else facts.untold,
+    )
 
 
 def _short(name: object) -> str | None:

@@ -146,7 +146,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
     cloud, server = one.answers.get(GOOGLE), one.answers.get(ENDPOINT)
     rate, changed = one.answers.get(MEASURED), one.answers.get(SETTINGS)
     refreshed = one.answers.get(REFRESH)
-    facts = cloud if isinstance(cloud, CloudFacts) else None
+    facts = _of_settings(cloud, outputs) if isinstance(cloud, CloudFacts) else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     drift = [*drift_of(facts, target), *([changed] if isinstance(changed, str) else [])]
     drift += cast("Sequence[str]", refreshed or ())
@@ -167,6 +167,14 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         unanswered=(*one.unanswered, *untold),
     )
     return replace(status, next_command=next_command(status, one.state, one.locks))
+
+
+def _of_settings(facts: CloudFacts, outputs: StackOutputs | None) -> CloudFacts:
+    """Return the facts of a service whose settings may say who gets the requests: then no revision waits for a roll-out."""
+    is_fixed = outputs is not None and outputs.rollout is not None and outputs.rollout.traffic is not None
+    if is_fixed and facts.rollout_phase in {"waits", "refused"}:
+        return replace(facts, rollout_waits=False, rollout_phase="none", rollout="")
+    return facts
 
 
 def changed_lines(before: StatusReport, after: StatusReport) -> Sequence[str]:

@@ -42,7 +42,7 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
         found.append(
             f"The {what} {short(cloud.running)} serves: {short(cloud.stored)} failed, and the machine went back to the last good one."
         )
-    elif cloud.stored and cloud.running and cloud.stored != cloud.running:
+    elif cloud.stored and cloud.running and cloud.stored != cloud.running and not cloud.rollout:
         found.append(f"The {what} {short(cloud.running)} serves, not yet {short(cloud.stored)}.")
     return found
 
@@ -154,6 +154,8 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     yield phase in {FAILED, RETRYING}, "{run}.logs {stack}"
     yield bool(state.pending), "{run}.recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "pulumi up {stack}"
+    yield cloud is not None and cloud.rollout_phase == "under way", "{run}.status {stack} --watch"
+    yield cloud is not None and cloud.rollout_phase == "refused", "pulumi up {stack}"
     yield cloud is not None and cloud.rollout_waits and not _has_fixed_traffic(state), "{run}.rollout {stack}"
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "pulumi up {stack}"
     yield bool(status.drift), "pulumi preview {stack}"

@@ -16,6 +16,7 @@ from planning.units import HOUR_S
 from scripts.cli.tables import table
 from scripts.status.judge import agent_warning, document_that_serves, end_warning, short
 from scripts.status.report import StackStatus, StatusReport
+from stacks.rollout_state import shares_text
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
 _NUMBERS: Final = ("left", "KV", "USD/h", "USD")
@@ -83,6 +84,8 @@ def figures(status: StackStatus) -> Mapping[str, str]:
         "phase": cloud.phase or "" if cloud else "",
         "deadline": cloud.deadline or "" if cloud else "",
         "running": short(cloud.running or "") if cloud else "",
+        "requests by revision": shares_text(cloud.traffic) if cloud and cloud.traffic else "",
+        "rollout": cloud.rollout_phase or "" if cloud else "",
         "health": status.health or "",
         "drift": " ".join(status.drift),
         "unanswered": " ".join(f"{item.source}: {item.why}" for item in status.unanswered),
@@ -169,9 +172,13 @@ def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[
     if status.target == "tpu":
         serves = document_that_serves(cloud)
         yield from [("serves", serves)] if serves else []
+    elif len(cloud.traffic or {}) > 1:
+        yield "serves", shares_text(cloud.traffic)
     elif cloud.running:
         same = cloud.running == cloud.stored == cloud.declared
         yield "serves", f"revision {short(cloud.running)}{', as declared' if same else ''}"
+    if cloud.rollout:
+        yield "rollout", cloud.rollout
     if cloud.phase in {FAILED, RETRYING, RESTORING} or (cloud.phase_detail and cloud.state == "FAILED"):
         yield "reason", " ".join((cloud.phase_detail or "").split())[-_DETAIL_CHARACTERS:]
     if cloud.deadline:

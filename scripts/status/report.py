@@ -1,8 +1,10 @@
 """What is known of one stack, and of all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
+
+from stacks.rollout_state import RolloutPhase
 
 SCHEMA_VERSION: Final = 1
 
@@ -53,6 +55,14 @@ class CloudFacts:
     """Whether a revision that started waits for `scripts.rollout` to get requests."""
     since: str | None = None
     """RFC 3339: when the first machine of the stack, or its service, started."""
+    traffic: Mapping[str, int] | None = None
+    """Percent of the requests by revision, the largest first. None is unknown, or another target."""
+    rollout_phase: RolloutPhase | None = None
+    """Where the roll-out of a service is; None without `cloudRun.rollout`."""
+    rollout: str = ""
+    """What to know of the roll-out and what to run, whole sentences; empty if there is nothing to say."""
+    rollout_record: Mapping[str, object] | None = None
+    """The record of the last roll-out as docs/contracts.md describes it; None if there is none, or if it cannot be read."""
     age_s: float | None = None
     """Since then."""
     usd: float | None = None

@@ -48,8 +48,8 @@ def port_of(revision):
         if found.get("K_REVISION") == revision and "VLLM_SIM_BIND_PORT" in found:
             return found["VLLM_SIM_BIND_PORT"]
 
-def planted(self, seen, targets):
-    after = shift(self, seen, targets)
+def planted(self, seen, targets, record):
+    after = shift(self, seen, targets, record)
     if [target.percent for target in targets] == [90, 10]:
         if sys.argv[2] == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -118,6 +118,10 @@ def shares(workspace):
     }
 
 
+def record(workspace):
+    return json.loads(service(workspace)["annotations"]["gemma-serving-rollout-record"])
+
+
 def latest(workspace):
     return service(workspace)["latestReadyRevision"].rpartition("/")[2]
 
@@ -164,6 +168,7 @@ def test_a_good_change_gets_its_requests_in_steps_and_no_request_fails(stack):
         assert status["stacks"][0]["next_command"] == f"python -m scripts.rollout --stack {STACK}"
         report = stack.script("rollout", "--stack", STACK, "--json").json
     assert (report["outcome"], report["traffic"]) == ("rolled out", {latest(stack): 100})
+    assert record(stack)["outcome"] == "rolled out"
     assert [gate["share"] for gate in report["gates"]] == [0, 10, 50, 100]
     assert all(gate["measured"]["failed"] == 0 for gate in report["gates"])
     assert latest(stack) != old
@@ -218,6 +223,9 @@ def test_a_revision_that_becomes_slow_at_ten_percent_loses_its_requests_again(st
     assert "at most 20 times slower is allowed (cloudRun.rollout.maxSlowdown)" in report["reason"]
     assert report["revision"] not in report["traffic"]
     assert shares(stack) == before
+    refused = stack.script("rollout", "--stack", STACK, "--json", expect=2).json
+    assert (refused["outcome"], refused["traffic"]) == ("refused", before)
+    assert "failed its check at 10 % of the requests. The median time to the first token is " in refused["reason"]
     assert answers["failed"] == []
     assert_no_drift(stack)
 
@@ -233,9 +241,16 @@ def test_a_roll_out_that_was_killed_serves_and_goes_on(stack):
         new = latest(stack)
         stack.run(sys.executable, "-c", PLANTED, STACK, "killed", expect=-9)
         assert shares(stack) == {old: 90, new: 10}
-        # The program declares what Google has: the state is what is behind, and an `up` moves no request.
-        up(stack)
+        killed = record(stack)
+        status = stack.script("status", "--stack", STACK, "--json").json["stacks"][0]
+        assert (status["cloud"]["traffic"], status["cloud"]["rollout_phase"]) == ({old: 90, new: 10}, "interrupted")
+        drift = stack.script("drift", "--stack", STACK, expect=1).out
+        assert f"The roll-out of {new} was interrupted" in drift
+        # The program declares what Google has: the state is what is behind, and an `up` moves no request and keeps the record.
+        assert f"Requests: 90 % {old}, 10 % {new}. The roll-out of {new} was interrupted" in up(stack).text
         assert shares(stack) == {old: 90, new: 10}
+        assert record(stack) == killed
+        assert_no_drift(stack)
         report = stack.script("rollout", "--stack", STACK, "--json").json
     assert [gate["share"] for gate in report["gates"]] == [10, 50, 100]
     assert shares(stack) == {new: 100}

@@ -46,6 +46,14 @@ def test_a_service_that_cannot_be_read_stops_the_program_with_a_sentence(monkeyp
     assert isinstance(caught.value, UserError)
 
 
+def test_shares_that_google_does_not_say_stop_the_program(monkeypatch):
+    """Without them a changed template would follow the latest revision: all requests would move."""
+    for statuses in ([], [{"revision": "gemma-x-1", "percent": 90}]):
+        answer(monkeypatch, {"latestReadyRevision": "s/revisions/gemma-x-1", "trafficStatuses": statuses})
+        with pytest.raises(ServiceNotReadError, match="Google does not say who gets the requests of service gemma-x"):
+            observed_service.observed_service(PLACE)
+
+
 def test_a_name_that_leaves_no_room_for_a_tag_is_refused(monkeypatch):
     answer(monkeypatch, {})
     with pytest.raises(ServiceNotReadError, match="46 characters"):

@@ -678,3 +678,37 @@ def test_a_new_service_account_is_read_until_it_is_visible():
 
     assert "/serviceAccounts/" in run(scenario()).id
     assert hidden == []
+
+
+def test_an_annotation_that_another_client_changed_stays_only_if_the_program_declares_what_is_there():
+    """As the real provider: a refresh takes over the annotations that the program knows, and an update sends all that the state knows."""
+    cloud = Run(polls=1)
+    key, here, now = "gemma-serving-rollout-record", {"schema": "1"}, {"schema": "1", "share": "10"}
+    first, then = json.dumps(here), json.dumps(now)
+
+    def changed_by(known, written):
+        """Create with `known`, let another client write `then`, optionally refresh, and update with `written`."""
+
+        async def scenario():
+            async with engine(Recorder(cloud), project="p1", region="us-east4") as attached:
+                inputs = await attached.check(SERVICE, "svc", {**service_inputs(), **known})
+                cloud.stored, cloud.left = None, 1
+                made = await attached.create(SERVICE, "svc", inputs)
+                cloud.stored["annotations"] = {key: then, "theirs": "x"}
+                refreshed = await attached.read(made)
+                same = await attached.check(SERVICE, "svc", {**service_inputs(), **written}, refreshed.inputs)
+                drift = dict((await attached.diff(refreshed, same)).detailedDiff)
+                news = await attached.check(
+                    SERVICE, "svc", {**service_inputs(), **written, "description": "changed"}, made.inputs
+                )
+                cloud.left = 1
+                await attached.update(made, news)
+                return drift, cloud.stored.get("annotations")
+
+        return run(scenario())
+
+    # Not declared: an update without a refresh takes back what another client wrote.
+    assert changed_by({}, {})[1] is None
+    drift, after = changed_by({"annotations": {key: first}}, {"annotations": {key: then}})
+    assert drift == {}
+    assert after == {key: then}

@@ -124,6 +124,44 @@ def test_traffic_that_cloud_run_refuses_changes_nothing(own_client, two, traffic
     assert own_client.ok("GET", f"{SERVICES}/two") == before
 
 
+def test_annotations_that_cloud_run_refuses_change_nothing(own_client, two):
+    before = own_client.ok("GET", f"{SERVICES}/two")
+    kept = []
+    for annotations, said in (
+        ({"run.googleapis.com/x": "1"}, "run.googleapis.com is a system namespace"),
+        ({"autoscaling.knative.dev/minScale": "1"}, "is not supported"),
+        ({"-x": "1"}, "Invalid annotation key '-x'"),
+        ({"x" * 64: "1"}, "the name at most 63"),
+        ({"Example.com/x": "1"}, "a DNS subdomain"),
+        ({f"{'a' * 254}/x": "1"}, "at most 253 characters"),
+        ({"/x": "1"}, "Invalid annotation key '/x'"),
+        ({"x": "1" * 262_144}, "have 262145 bytes; at most 262144"),
+    ):
+        template = {"template": {**PLAIN["template"], "annotations": annotations}}
+        for body, mask in (({"annotations": annotations}, "annotations"), (template, "template")):
+            status, answer = own_client.call("PATCH", f"{SERVICES}/two", body, updateMask=mask)
+            if status != 400 or said not in answer["error"]["message"]:
+                kept.append((mask, next(iter(annotations))[:40], status, answer))
+    assert kept == []
+    assert own_client.ok("GET", f"{SERVICES}/two") == before
+
+
+def test_a_record_changes_with_the_traffic_and_makes_no_revision(own_client, two):
+    first, second = two
+    before = own_client.ok("GET", f"{SERVICES}/two")
+    record = {"gemma-serving-rollout-record": "x" * 4096, "example.com/a.b_c-D": ""}
+    body = {"traffic": [named(first, 90), named(second, 10, "next")], "annotations": record, "etag": before["etag"]}
+    after = patched(own_client, "two", body, updateMask="traffic,annotations")["response"]
+    assert [status.get("percent") for status in after["trafficStatuses"]] == [90, 10]
+    again = patched(own_client, "two", {"annotations": {"b": "c"}, "etag": after["etag"]}, updateMask="annotations")
+    assert (after["annotations"], again["response"]["annotations"]) == (record, {"b": "c"})
+    assert [again["response"]["trafficStatuses"], again["response"]["latestCreatedRevision"]] == [
+        after["trafficStatuses"],
+        before["latestCreatedRevision"],
+    ]
+    assert len({each["etag"] for each in (before, after, again["response"])}) == 3
+
+
 def test_a_revision_has_no_traffic_by_name_before_it_exists(own_client):
     body = {**PLAIN, "traffic": [{"type": BY_NAME, "revision": "early-00001-abc", "percent": 100}]}
     status, answer = own_client.call("POST", SERVICES, body, serviceId="early")

@@ -300,7 +300,11 @@ def test_a_preview_environment_takes_the_settings_of_its_stack(checkout, monkeyp
         ("rolled out", None),
         ("rolled back", ScriptError),
         ("failed", ScriptError),
+        ("refused", ScriptError),
+        ("not gone back", ScriptError),
         ("not verified", NotVerifiedError),
+        ("held", NotVerifiedError),
+        ("stopped", NotVerifiedError),
         (None, NotVerifiedError),
     ],
 )

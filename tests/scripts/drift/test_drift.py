@@ -1,11 +1,13 @@
 """Drift is told once, in one issue, and never as "nothing" where something could not be read."""
 
 import json
+import re
 import subprocess
 
 import pytest
 
 from contracts.exit_codes import ExitCode
+from contracts.rollout_record import ROLLOUT_ANNOTATION
 from scripts.cli.command import run_command
 from scripts.drift import run as drift
 from scripts.drift.__main__ import COMMAND
@@ -46,6 +48,50 @@ def test_a_difference_is_told_with_its_properties_and_nothing_is_changed(monkeyp
     assert "| `a` | 1 |" in text
     assert "- `capacity` (`gcp-tpu:index:QueuedResource`) is changed: `labels`" in text
     assert "`b`" not in text
+
+
+def service_step(record, shares, *, op="refresh", **labels):
+    outputs = {
+        "labels": {"gemma-serving-template": "f", **labels},
+        "annotations": {ROLLOUT_ANNOTATION: record},
+        "latestCreatedRevision": "s/revisions/s-2",
+        "latestReadyRevision": "s/revisions/s-2",
+        "trafficStatuses": [{"revision": name, "percent": float(percent)} for name, percent in shares.items()],
+    }
+    kind = "gcp:cloudrunv2/service:Service"
+    return {"op": op, "urn": f"urn:pulumi:a::p::{kind}::vllm", "newState": {"type": kind, "outputs": outputs}}
+
+
+def test_a_roll_out_that_was_interrupted_is_told_although_the_state_agrees(monkeypatch):
+    holder = {"id": "1", "user": "ann", "host": "ci", "process": 4, "since": "2026-11-01T00:00:00+00:00"}
+    record = {"schema": 1, "holder": holder, "revision": "s-2", "serving": "s-1", "share": 10}
+    killed = json.dumps({**record, "renewedAt": "2026-11-01T00:00:00+00:00"})
+    split = {"s-1": 90, "s-2": 10}
+    engine_that(monkeypatch, json.dumps({"steps": [*STEPS[:1], service_step(killed, split)]}))
+    found = drift_of("a")
+    assert (found.changes, found.rollout_phase, found.differs) == ((), "interrupted", True)
+    text = issue_body([found], "")
+    assert "Requests: 90 % s-1, 10 % s-2." in text
+    assert re.search(r"The roll-out of s-2 was interrupted \d+ d ago: ann@ci \(process 4, since 2026-11-01", text)
+    assert (
+        "`python -m scripts.rollout --stack a` continues, `python -m scripts.rollout --stack a --to s-1` goes back."
+        in text
+    )
+    assert "pulumi up --refresh" not in text
+    assert json.loads(found.model_dump_json())["rollout"].startswith("Requests: 90 % s-1")
+
+
+def test_a_record_that_cannot_be_read_is_drift_and_a_revision_that_waits_is_none(monkeypatch):
+    for record, shares, phase, differs in (
+        ("{", {"s-1": 100}, "unknown", True),
+        ('{"schema":1}', {}, "unknown", True),
+        ('{"schema":1}', {"s-1": 100}, "waits", False),
+        ('{"schema":1}', {"s-2": 100}, "none", False),
+    ):
+        engine_that(monkeypatch, json.dumps({"steps": [service_step(record, shares)]}))
+        found = drift_of("a")
+        assert (found.rollout_phase, found.differs) == (phase, differs)
+        assert bool(issue_body([found], "")) is differs
 
 
 def test_no_difference_needs_no_issue(monkeypatch):

@@ -4,11 +4,12 @@ import pytest
 
 from contracts.exit_codes import ExitCode
 from contracts.outputs import RolloutPlan
+from contracts.rollout_record import RolloutRecord, read_record
 from contracts.service_traffic import BY_REVISION, LATEST
 from scripts.bench.points import SweepError
 from scripts.client.access import AccessError
-from scripts.cloud.google_api import GoogleListError
-from scripts.errors import CommandRefusedError, ScriptError
+from scripts.cloud.google_api import GoogleListError, UnansweredError
+from scripts.errors import CommandRefusedError
 from scripts.rollout.decisions import (
     Measured,
     fault_of,
@@ -19,7 +20,7 @@ from scripts.rollout.decisions import (
     whole,
 )
 from scripts.rollout.run import Rollout
-from scripts.rollout.service import ServiceAtGoogle
+from scripts.rollout.service import ServiceAtGoogle, ServiceChangedError
 
 NAME = "projects/p/locations/r/services/s"
 PLAN = RolloutPlan(service=NAME, steps=(10, 50, 100), requests=4, max_slowdown=2.0, max_failed=0.0)
@@ -45,9 +46,12 @@ class Google:
         ]
         self.seen, self.fail_at, self.answer_lost = [], None, False
         self.has_tag_urls, self.refuse_waiting = True, False
+        self.annotations, self.down, self.notes, self.before_patch = {}, (), 0, lambda: None
 
     def get(self, api, path):
         assert (api, path) == ("run", f"v2/{NAME}")
+        if "GET" in self.down:
+            raise UnansweredError("Google failed 4 times (HTTP 503); try again later.")
         statuses = []
         for target in self.traffic:
             tag = {"uri": f"https://{target['tag']}---s"} if target.get("tag") and self.has_tag_urls else {}
@@ -57,6 +61,7 @@ class Google:
             "uri": "https://s",
             "etag": str(self.etag),
             "labels": LABELS,
+            "annotations": {**self.annotations},
             "latestCreatedRevision": f"{NAME}/revisions/{list(self.revisions)[-1]}",
             "latestReadyRevision": f"{NAME}/revisions/{self.ready}",
             "traffic": self.traffic,
@@ -64,16 +69,29 @@ class Google:
         }
 
     def patch(self, api, path, body, parameters):
-        assert parameters == {"updateMask": "traffic"}
+        if "PATCH" in self.down:
+            raise UnansweredError("Google failed 4 times (HTTP 503); try again later.")
+        self.before_patch()
+        if parameters == {"updateMask": "annotations"}:
+            return self.note(body)
+        assert parameters == {"updateMask": "traffic,annotations"}
         self.seen.append([(each.get("revision"), each.get("percent", 0)) for each in body["traffic"]])
         if self.fail_at == len(self.seen):
             raise KeyboardInterrupt
         if body["etag"] != str(self.etag):
             raise GoogleListError(409, "Conflict", "")
         self.etag += 1
-        self.traffic = body["traffic"]
+        self.traffic, self.annotations = body["traffic"], body["annotations"]
         if self.answer_lost:
             raise GoogleListError(409, "Conflict", "")
+        return {"name": "o", "done": False}
+
+    def note(self, body):
+        if body["etag"] != str(self.etag):
+            raise GoogleListError(409, "Conflict", "")
+        self.notes += 1
+        self.etag += 1
+        self.annotations = body["annotations"]
         return {"name": "o", "done": False}
 
     def post(self, api, path, body):
@@ -88,6 +106,10 @@ class Google:
 
     def pages(self, api, path):
         yield {"revisions": list(self.revisions.values())}
+
+    @property
+    def record(self):
+        return read_record(self.get("run", f"v2/{NAME}"))
 
     @property
     def shares(self):
@@ -218,11 +240,13 @@ def test_tags_without_a_url_give_every_request_to_the_old_revision():
     assert "It could not be checked: Google gave no URL for the tags" in report.reason
 
 
-def test_an_operation_that_cannot_be_asked_for_is_one_sentence():
+def test_an_operation_that_cannot_be_asked_for_ends_with_a_report():
     google = Google("s-1", "s-2")
     google.refuse_waiting = True
-    with pytest.raises(ScriptError, match=r"did not say how the change of s ended \(Forbidden\)\. Run the same"):
-        rollout(google)[0].to_latest()
+    report = rollout(google)[0].to_latest()
+    assert (report.outcome, report.exit_code, report.traffic) == ("interrupted", ExitCode.FAILED, {"s-1": 100})
+    assert "did not say how the change of s ended (Forbidden). Run the same" in report.reason
+    assert "`python -m scripts.rollout --stack x --to s-1` goes back." in report.reason
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
@@ -245,8 +269,8 @@ def test_a_change_of_somebody_else_is_left_alone():
     service = ServiceAtGoogle(api=google, name=NAME, limit_s=60)
     seen = service.read()
     google.etag += 1
-    with pytest.raises(ScriptError, match="was changed by somebody else in the meantime"):
-        service.shift(seen, whole("s-2"))
+    with pytest.raises(ServiceChangedError, match="was changed by another client in the meantime"):
+        service.shift(seen, whole("s-2"), RolloutRecord())
     assert google.shares == {"s-1": 100}
 
 
@@ -254,7 +278,8 @@ def test_a_change_whose_answer_was_lost_is_seen_to_be_done():
     google = Google("s-1", "s-2")
     google.answer_lost = True
     service = ServiceAtGoogle(api=google, name=NAME, limit_s=60)
-    assert has_traffic(service.shift(service.read(), whole("s-2")), whole("s-2"))
+    record = RolloutRecord(revision="s-2")
+    assert has_traffic(service.shift(service.read(), whole("s-2"), record), whole("s-2"))
 
 
 def test_a_latest_revision_that_did_not_start_gets_nothing():

@@ -1,5 +1,6 @@
 """What Google says of what serves, by the local cloud's HTTP server."""
 
+import json
 import time
 from datetime import UTC, datetime
 
@@ -8,12 +9,15 @@ from gcp_tpu_provider.machine_warnings import reboot_command as provider_command
 
 from contracts.guest_attributes import AGENT_VERSION
 from contracts.machine_reboot import reboot_command
+from contracts.rollout_record import ROLLOUT_ANNOTATION
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.errors import ScriptError
 from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
 from scripts.status.judge import agent_warning, document_that_serves, drift_of
+from scripts.status.render import _running
+from scripts.status.report import StackStatus
 from tests.scripts.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.status.planted import DOCUMENT, NAME, queued, service, stack_resource, state
 
@@ -170,6 +174,65 @@ def test_a_service_shows_its_revision_and_what_it_costs(world):
     assert (found.state, found.place, found.declared) == ("READY", "us-east4", "r-1")
     assert found.running.startswith(NAME)
     assert found.usd_per_hour == pytest.approx(3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002), abs=1e-3)
+
+
+class Answers:
+    """A Google whose service is planted, and costs nothing that could be read."""
+
+    def __init__(self, **service):
+        self.service = {
+            "name": f"projects/{PROJECT}/locations/us-east4/services/{NAME}",
+            "labels": {**LABELS, "gemma-serving-template": "f"},
+            "createTime": "2026-11-01T00:00:00Z",
+            "terminalCondition": {"state": "CONDITION_SUCCEEDED"},
+            "template": {"containers": [], "scaling": {}},
+            "latestCreatedRevision": "s/revisions/s-2",
+            "latestReadyRevision": "s/revisions/s-2",
+            **service,
+        }
+
+    def get(self, *_):
+        return self.service
+
+    def pages(self, *_):
+        return iter(())
+
+
+def rolling(shares, record, **service_fields):
+    statuses = [{"revision": name, "percent": percent} for name, percent in shares.items()]
+    google = Answers(trafficStatuses=statuses, annotations={ROLLOUT_ANNOTATION: record}, **service_fields)
+    return cloud_facts(google, serving(state(service())), stack="x", now=datetime.now(UTC))
+
+
+def test_a_division_of_the_requests_is_shown_with_its_shares_and_its_record():
+    holder = {"id": "1", "user": "ann", "host": "ci", "process": 4, "since": "2026-11-01T00:00:00+00:00"}
+    record = {"schema": 1, "holder": holder, "renewedAt": holder["since"], "revision": "s-2", "serving": "s-1"}
+    found = rolling({"s-1": 90, "s-2": 10}, json.dumps(record))
+    assert (found.traffic, found.rollout_phase, found.rollout_waits) == ({"s-1": 90, "s-2": 10}, "interrupted", True)
+    assert "The roll-out of s-2 was interrupted" in found.rollout
+    assert found.rollout_record["holder"]["user"] == "ann"
+    status = StackStatus(stack="x", deployed=True, target="cloud-run", cloud=found)
+    shown = dict(_running(status, str, 0.0))
+    assert (shown["serves"], shown["rollout"]) == ("90 % s-1, 10 % s-2", found.rollout)
+    assert status.to_json(0.0)["cloud"]["traffic"] == {"s-1": 90, "s-2": 10}
+
+
+def test_shares_and_records_that_cannot_be_read_are_unknown():
+    found = rolling({"s-1": 90}, '{"schema":1}')
+    assert (found.traffic, found.running, found.rollout_phase) == (None, None, "unknown")
+    assert "Google does not say who gets the requests of the service." in found.untold
+    found = rolling({"s-1": 100}, "{")
+    assert (found.traffic, found.rollout_phase, found.rollout_waits) == ({"s-1": 100}, "unknown", False)
+    assert "the record of the roll-out cannot be read: it is not JSON" in found.untold[0]
+
+
+def test_a_refused_revision_is_shown_with_its_reason_and_does_not_wait():
+    refused = {"revision": "s-2", "at": datetime.now(UTC).isoformat(), "reason": "It was slow."}
+    holder = {"id": "1", "user": "ann", "host": "ci", "process": 4, "since": refused["at"]}
+    record = {"schema": 1, "holder": holder, "outcome": "rolled back", "refused": refused}
+    found = rolling({"s-1": 100}, json.dumps(record))
+    assert (found.rollout_phase, found.rollout_waits) == ("refused", False)
+    assert "Revision s-2 was refused 0 s ago: It was slow." in found.rollout
 
 
 def test_a_refusal_of_google_is_told_in_its_own_words(world):

@@ -167,3 +167,24 @@ def test_a_revision_waits_for_a_roll_out_unless_the_settings_say_who_gets_the_re
     waits = replace(DEPLOYED, target="cloud-run", cloud=CloudFacts(state="READY", rollout_waits=True))
     kept = state(stack_resource(rollout=plan))
     assert next_command(waits, kept, ()) == f"python -m scripts.{command} --stack x"
+
+
+@pytest.mark.parametrize(
+    ("phase", "waits", "command"),
+    [
+        ("under way", False, "python -m scripts.status --stack x --watch"),
+        ("interrupted", True, "python -m scripts.rollout --stack x"),
+        ("refused", False, "pulumi up --stack x"),
+        ("none", False, "python -m scripts.connect --stack x"),
+    ],
+)
+def test_the_next_command_follows_the_record_of_the_roll_out(phase, waits, command):
+    cloud = CloudFacts(state="READY", rollout_phase=phase, rollout_waits=waits, rollout="A sentence.")
+    status = replace(DEPLOYED, target="cloud-run", cloud=cloud)
+    assert next_command(status, state(stack_resource()), ()) == command
+
+
+def test_a_roll_out_that_has_a_sentence_is_not_told_twice():
+    cloud = replace(READY, running="s-1", stored="s-2", declared="s-2")
+    assert drift_of(cloud, "cloud-run") == ["The revision s-1 serves, not yet s-2."]
+    assert drift_of(replace(cloud, rollout="Revision s-2 was refused."), "cloud-run") == []
