@@ -44,11 +44,11 @@ long: setup
 nightly: setup
 	@.venv/bin/python -m tools.nightly
 
-# Kills at random moments, each of whose losses would be a leak: `make kills SEED=2 COUNT=1000`. About a minute for three kills.
+# Kills at random moments, each of whose losses would be a leak: `make kills SEED=2 COUNT=1000 HISTORY=kills.jsonl`. About a minute for three kills.
 SEED ?= 1
 COUNT ?= 100
 kills: setup
-	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT)
+	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT) $(if $(HISTORY),--history $(HISTORY))
 
 # Our benchmark and smoke checks against a real vLLM and its own benchmark on this processor. Installs 6 GB into .oracle the first time.
 # `make oracle POINT=c4` measures one point only.

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, cast
+from urllib.parse import quote
 
 MANIFEST: Final = "gemma-serving-manifest.json"
 """Written last: a folder of a bucket with a manifest holds the whole checkpoint."""
@@ -18,6 +20,54 @@ HASH_VARIABLE: Final = "GEMMA_SERVING_WEIGHTS"
 """Environment variable of the server with the hash of the weights that it is bound to: other weights are a new revision, or a restart."""
 
 _WEIGHTS_SUFFIX: Final = ".safetensors"
+
+
+LISTED_FIELDS: Final = "nextPageToken,items/name,items/size,items/crc32c"
+"""What a listing of a folder has to answer for `difference`."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """An object of a folder as Cloud Storage lists it. Cloud Storage computes the checksum from the bytes that it stores."""
+
+    size_bytes: int
+    crc32c: str
+
+
+def stored_files(items: Iterable[Mapping[str, object]]) -> Mapping[str, StoredFile]:
+    """Return listed objects by name."""
+    return {
+        str(item.get("name")): StoredFile(int(str(item.get("size") or 0)), str(item.get("crc32c") or ""))
+        for item in items
+    }
+
+
+def listing_path(bucket: str, folder: str) -> str:
+    """Return the path of the list of a folder's objects, without a page token."""
+    prefix = quote(object_name(folder, ""), safe="")
+    return f"storage/v1/b/{bucket}/o?prefix={prefix}&fields={quote(LISTED_FIELDS)}"
+
+
+def difference(manifest: object, stored: Mapping[str, StoredFile], folder: str) -> str | None:
+    """Return a clause that says how a folder differs from its manifest; None if each file is there, byte by byte.
+
+    A manifest that lists no file proves nothing, so it differs from every folder.
+    """
+    if not isinstance(manifest, dict) or not _files(cast("Mapping[str, object]", manifest)):
+        return f"{MANIFEST} cannot be read or lists no file"
+    files = _files(cast("Mapping[str, object]", manifest))
+    wrong = [str(file.get("name")) for file in files if not _is_stored(file, stored, folder)]
+    if not wrong:
+        return None
+    return f"{len(wrong)} of {len(files)} files are absent or have another size or checksum, {wrong[0]} first"
+
+
+def _is_stored(file: Mapping[str, object], stored: Mapping[str, StoredFile], folder: str) -> bool:
+    found = stored.get(object_name(folder, str(file.get("name"))))
+    if found is None or found.size_bytes != file.get("size_bytes"):
+        return False
+    # Each manifest that this project writes has the checksum.
+    return file.get("crc32c") in {None, found.crc32c}
 
 
 def folder_uri(bucket: str, folder: str) -> str:
@@ -59,5 +109,7 @@ def manifest_hash(manifest: Mapping[str, object]) -> str:
 
 
 def _files(manifest: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    """Return what a manifest lists; nothing if it is not a list of objects."""
     files = manifest.get("files")
-    return cast("Sequence[Mapping[str, object]]", files) if isinstance(files, list) else []
+    found = cast("Sequence[object]", files if isinstance(files, list) else ())
+    return cast("Sequence[Mapping[str, object]]", found) if all(isinstance(one, dict) for one in found) else []

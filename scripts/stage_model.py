@@ -150,6 +150,7 @@ def _job(options: StageOptions, settings: "Settings") -> _Job:
         else sources.hub(settings.model, options.revision)
     )
     files = source.files()
+    sources.require_whole_weights(str(source.revision), files, source.read)
 
     def run(target: "WeightsBucket", transfer: "Transfer") -> "StagingOutcome":
         plan = copying.CopyPlan(
@@ -167,10 +168,12 @@ def _job(options: StageOptions, settings: "Settings") -> _Job:
 def _from_bucket(origin: str, options: StageOptions, settings: "Settings") -> _Job:
     from scripts.cloud.staging import rewriting
     from scripts.cloud.staging.bucket import WeightsBucket
+    from scripts.cloud.staging.sources import require_whole_weights
 
     bucket, prefix = rewriting.bucket_of(origin)
     source = rewriting.BucketSource(bucket=WeightsBucket(bucket, settings.project), prefix=prefix)
     checkpoint = source.checkpoint()
+    require_whole_weights(source.uri, checkpoint.files, source.read)
 
     def run(target: "WeightsBucket", transfer: "Transfer") -> "StagingOutcome":
         return rewriting.Rewriting(
@@ -254,14 +257,23 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _create_bucket(stack: str) -> None:
-    """Create the bucket alone: the server needs its weights before it starts. Raises ScriptError if `pulumi up` fails."""
+    """Create the bucket alone: the server needs its weights before it starts.
+
+    A lock whose process is gone is ended: an earlier run may have been killed. Raises CommandRefusedError with the holder of a lock that
+    may be alive, and ScriptError if `pulumi up` fails.
+    """
+    from scripts.pulumi.locks import past_dead_locks
     from stacks.planned import doctor_hint
 
     # Refuses a stack that does not exist. The engine first ends an interrupted replacement, and has to be allowed to.
     replaced = [resource.urn for resource in read_deployment(stack).resources if resource.delete]
     targets = [f"--target={target}" for target in (*_BUCKET_TARGETS, *dict.fromkeys(replaced))]
     after_failure = f"The bucket could not be created. {doctor_hint(stack)}"
-    engine.change(stack, "up", *targets, after_failure=after_failure)
+    past_dead_locks(
+        stack,
+        lambda: engine.change(stack, "up", *targets, after_failure=after_failure),
+        report=lambda text: say("stage_model", text),
+    )
 
 
 COMMAND: Final = Command(

@@ -3,7 +3,6 @@
 Reads local files and nothing else, so that a preview needs no network.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
@@ -11,13 +10,13 @@ from typing import Final, cast
 from planning.errors import PlanningError
 from planning.model import ModelSpec
 from planning.numbers import read_json
+from stacks.safetensors_file import NotSafetensorsError, read_table
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 """Folder of the project, which relative paths of the settings start from."""
 CONFIG: Final = "config.json"
 INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = "model*.safetensors"
-_HEADER_LENGTH_BYTES: Final = 8
 
 
 def read_model(path: Path, *, name: str | None = None, index: Path | None = None) -> ModelSpec:
@@ -66,17 +65,17 @@ def _index_of(folder: Path) -> Mapping[str, object] | None:
 
 
 def _tensors_of(path: Path) -> tuple[int, Sequence[str]]:
-    """Return the bytes and the names of the tensors of a safetensors file. Raises PlanningError if it is none.
-
-    The first 8 bytes say how long the header is, and the header is a JSON object with a key for each tensor.
-    """
+    """Return the bytes and the names of the tensors of a safetensors file. Raises PlanningError if it is none, or only a part of one."""
     try:
         with path.open("rb") as stream:
-            length = int.from_bytes(stream.read(_HEADER_LENGTH_BYTES), "little")
-            size = path.stat().st_size - _HEADER_LENGTH_BYTES - length
-            header = cast("Mapping[str, object]", json.loads(stream.read(length) if size > 0 else b"{}"))
-    except (OSError, ValueError) as error:
+
+            def read(start: int, end: int) -> bytes:
+                stream.seek(start)
+                return stream.read(end - start)
+
+            table = read_table(path.stat().st_size, read)
+    except OSError as error:
         raise PlanningError(f"{path} is no safetensors file: {error}.") from None
-    if size <= 0:
-        raise PlanningError(f"{path} is no safetensors file, or a part of one: it holds no tensors.")
-    return size, [name for name in header if name != "__metadata__"]
+    except NotSafetensorsError as error:
+        raise PlanningError(f"{path} is no safetensors file, or a part of one: it {error}.") from None
+    return table.tensor_bytes, table.names

@@ -46,7 +46,9 @@ class ServicePlace:
 
 
 def observed_service(place: ServicePlace) -> Service | None:
-    """Return the service as Google has it; None if there is none, or if the Cloud Run API is off.
+    """Return the service as Google has it; None if there is none.
+
+    None also if the Cloud Run API is off, as in a new project: then a service may be made, and one that exists may not be changed.
 
     Raises:
         ServiceNotReadError: also after LIMIT_S. Without the answer an `up` could move requests.
@@ -60,7 +62,10 @@ def observed_service(place: ServicePlace) -> Service | None:
     try:
         service = call_now("run", place.path, project=place.project, limit_s=LIMIT_S)
     except GoogleCallError as error:
-        if error.status == _NOT_FOUND or error.reason == "SERVICE_DISABLED":
+        if error.status == _NOT_FOUND:
+            return None
+        if error.reason == "SERVICE_DISABLED":
+            _allow_only_a_creation(place)
             return None
         raise ServiceNotReadError(
             f"The traffic of service {name} could not be read ({str(error).rstrip('.')}), and with cloudRun.rollout nothing is deployed without it. "
@@ -72,6 +77,29 @@ def observed_service(place: ServicePlace) -> Service | None:
             "nothing is deployed without it. Try again in a minute."
         )
     return service
+
+
+def _allow_only_a_creation(place: ServicePlace) -> None:
+    """Register a hook that stops a change of the service: its traffic is unknown, and the change would move it."""
+
+    def refuse(_args: pulumi.ResourceHookArgs) -> None:
+        if not pulumi.runtime.is_dry_run():
+            raise ServiceNotReadError(
+                f"The Cloud Run API was off when this run began, so the traffic of service {place.name} is unknown, and nothing was changed. "
+                f"Wait some minutes, then run `pulumi up --stack {place.stack}` again."
+            )
+
+    hook = pulumi.ResourceHook("traffic-unknown", refuse)
+
+    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+        if args.type_ != SERVICE_TYPE:
+            return None
+        hooks = pulumi.ResourceHookBinding(before_update=[hook])
+        return pulumi.ResourceTransformationResult(
+            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
+        )
+
+    pulumi.runtime.register_stack_transformation(transform)
 
 
 def require_revisions(place: ServicePlace, service: Service | None, wanted: Mapping[str, int]) -> None:

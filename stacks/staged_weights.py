@@ -1,25 +1,36 @@
 """Weights that are not staged are found before the service is made, not by a container that looks for them for minutes.
 
 The Pulumi engine calls the hook when a service is about to be created or changed, so that nothing is asked where nothing changes, and a
-targeted `up` of the bucket (`scripts.stage_model`) is left alone. It costs one call of Cloud Storage within LIMIT_S, two where the
-settings name the weights (`bucket.manifest`) or there is no manifest.
+targeted `up` of the bucket (`scripts.stage_model`) is left alone. It costs one list of the folder and one read of its manifest, each
+within LIMIT_S. The sizes and checksums of the list are compared with the manifest, as `scripts.doctor` does.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import pulumi
 
-from contracts.staged_weights import MANIFEST, folder_uri, manifest_hash, object_name
+from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.staged_weights import (
+    MANIFEST,
+    StoredFile,
+    difference,
+    folder_uri,
+    listing_path,
+    manifest_hash,
+    object_name,
+    stored_files,
+)
 from stacks.base import Context
 from stacks.google_calls import GoogleCallError, call
 from stacks.model_files import CONFIG
+from stacks.planned import doctor_hint
 from stacks.run_failures import SERVICE_TYPE
 
 LIMIT_S: Final = 10.0
-_NOT_FOUND: Final = 404
+_OK, _NOT_FOUND = 200, 404
 
 
 class WeightsNotStagedError(ValueError):
@@ -27,7 +38,7 @@ class WeightsNotStagedError(ValueError):
 
 
 def require_staged_weights(context: Context) -> None:
-    """Let a service that is declared from now on be made only if its weights are staged. A preview warns."""
+    """Register a hook that stops `up` before it makes or changes a service whose weights are not staged whole. A preview warns."""
     settings = context.settings
     if settings.weights != "bucket":
         return
@@ -52,6 +63,15 @@ def require_staged_weights(context: Context) -> None:
     pulumi.runtime.register_stack_transformation(transform)
 
 
+@dataclass(frozen=True, slots=True)
+class Unproved:
+    """Weights are there, and they are not what a manifest or the settings say."""
+
+    text: str
+    blocks: bool = True
+    """Whether `up` stops."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedWeights:
     """The folder of a bucket that has to hold a checkpoint."""
@@ -72,59 +92,80 @@ class StagedWeights:
         return folder_uri(self.bucket, self.prefix)
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Raise WeightsNotStagedError if no checkpoint is staged; in a preview, warn. What cannot be told stops nothing."""
+        """Raise WeightsNotStagedError unless a whole checkpoint is staged; in a preview, warn. What is unknown is not staged."""
         preview = pulumi.runtime.is_dry_run()
-        try:
-            found = await self.finding()
-        except GoogleCallError as error:
-            if not preview:
-                pulumi.log.info(f"Could not check whether weights are staged in {self.folder}: {error}")
-            return
-        if found is None:
-            return
-        text, blocks = found
+        match await self.proof():
+            case Present():
+                return
+            case Absent():
+                text, blocks = (
+                    f"No weights are staged in {self.folder}, and the server cannot start without them. {self._remedy}",
+                    True,
+                )
+            case Unproved(text=text, blocks=blocks):
+                pass
+            case Unknown(why=why):
+                if preview:
+                    return  # a preview may run without any access
+                text, blocks = (
+                    f"Could not check the weights in {self.folder}, so nothing was changed: {why}. {doctor_hint(self.stack)}",
+                    True,
+                )
         if blocks and not preview:
             raise WeightsNotStagedError(text)
         pulumi.log.warn(text)
 
-    async def finding(self) -> tuple[str, bool] | None:
-        """Return what is wrong with the weights, and whether the server cannot start; None if they are staged.
+    @property
+    def _remedy(self) -> str:
+        return f"Run `python -m scripts.stage_model --stack {self.stack}`, then `pulumi up --stack {self.stack}`."
 
-        Raises GoogleCallError if it cannot be told.
-        """
-        remedy = f"Run `python -m scripts.stage_model --stack {self.stack}`, then `pulumi up --stack {self.stack}`."
-        if await self._holds(MANIFEST):
-            return await self._other_weights()
-        if await self._holds(CONFIG):
-            text = f"The weights in {self.folder} have no {MANIFEST}: staging did not end, or another tool copied them. {remedy}"
-            return text, not self.existing or self.manifest is not None
-        return f"No weights are staged in {self.folder}, and the server cannot start without them. {remedy}", True
+    async def proof(self) -> "Answer[str] | Unproved":
+        """Return the hash of the manifest that the folder was proved to hold, or why it is not proved."""
+        try:
+            stored = await self._listed()
+        except GoogleCallError as error:
+            return Absent() if error.status == _NOT_FOUND else Unknown(str(error).rstrip("."))
+        if object_name(self.prefix, MANIFEST) not in stored:
+            if object_name(self.prefix, CONFIG) not in stored:
+                return Absent()
+            text = f"The weights in {self.folder} have no {MANIFEST}: staging did not end, or another tool copied them. {self._remedy}"
+            return Unproved(text, blocks=not self.existing or self.manifest is not None)
+        try:
+            manifest = await self._manifest()
+        except GoogleCallError as error:
+            return Unknown(str(error).rstrip("."))
+        wrong = difference(manifest, stored, self.prefix)
+        if wrong is not None:
+            return Unproved(f"The weights in {self.folder} are not those of their manifest: {wrong}. {self._remedy}")
+        return self._bound(manifest_hash(cast("Mapping[str, object]", manifest)))
 
-    async def _other_weights(self) -> tuple[str, bool] | None:
-        """Return how the staged weights differ from those that the settings name. Asks only if they name some."""
-        if self.manifest is None:
-            return None
-        path = f"storage/v1/b/{self.bucket}/o/{quote(object_name(self.prefix, MANIFEST), safe='')}?alt=media"
-        staged = manifest_hash(await call("storage", path, project=self.project, limit_s=LIMIT_S))
-        if staged == self.manifest:
-            return None
-        text = (
+    def _bound(self, staged: str) -> "Present[str] | Unproved":
+        """Return whether the staged weights are those that the settings name."""
+        if self.manifest in {None, staged}:
+            return Present(staged)
+        return Unproved(
             f"The weights in {self.folder} have the hash {staged}, and gemma-serving:bucket.manifest is {self.manifest}. "
             f"Set it to the staged hash, or stage the other weights: `python -m scripts.stage_model --stack {self.stack}`."
         )
-        return text, True
 
-    async def _holds(self, file: str) -> bool:
-        """Return whether the folder has a file; without a bucket it has none."""
-        name = object_name(self.prefix, file)
-        query = urlencode({"prefix": name, "fields": "items/name"})
+    async def _manifest(self) -> object:
+        """Return the manifest; None if it is not JSON. Raises GoogleCallError."""
+        path = f"storage/v1/b/{self.bucket}/o/{quote(object_name(self.prefix, MANIFEST), safe='')}?alt=media"
         try:
-            answer = await call(
-                "storage", f"storage/v1/b/{self.bucket}/o?{query}", project=self.project, limit_s=LIMIT_S
-            )
+            return await call("storage", path, project=self.project, limit_s=LIMIT_S)
         except GoogleCallError as error:
-            if error.status == _NOT_FOUND:
-                return False
+            if error.status == _OK:
+                return None
             raise
-        items = cast("Sequence[Mapping[str, object]]", answer.get("items") or ())
-        return any(item.get("name") == name for item in items)
+
+    async def _listed(self) -> Mapping[str, StoredFile]:
+        """Return the folder's objects. Raises GoogleCallError."""
+        path, token = listing_path(self.bucket, self.prefix), ""
+        items: list[Mapping[str, object]] = []
+        while True:
+            following = f"&pageToken={quote(token, safe='')}" if token else ""
+            page = await call("storage", path + following, project=self.project, limit_s=LIMIT_S)
+            items += cast("Sequence[Mapping[str, object]]", page.get("items") or ())
+            token = str(page.get("nextPageToken") or "")
+            if not token:
+                return stored_files(items)

@@ -10,7 +10,8 @@ if grep -q "gemma-serving:weights: bucket" "Pulumi.$stack.yaml"; then
     # A checkpoint without weights: the simulated server knows its size by name.
     mkdir checkpoint
     echo '{}' >checkpoint/config.json
-    head -c 64 /dev/zero >checkpoint/model.safetensors
+    # The length of the header, and a header without tensors.
+    printf '\002\000\000\000\000\000\000\000{}' >checkpoint/model.safetensors
     python -m scripts.stage_model --stack "$stack" --from checkpoint
 fi
 engine up --yes --skip-preview

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
-from localcloud.plugins.values import Asset, Path, Properties, Unknown, Value, is_list, is_object, render_path
+from localcloud.plugins.values import Asset, Path, Properties, UnknownValue, Value, is_list, is_object, render_path
 
 DEFAULTS_KEY: Final = "__defaults"
 """The input in which the real provider lists what Check filled in; it tells a chosen name from one that the program wrote."""
@@ -163,7 +163,7 @@ def _unknown_property(token: str, path: Path, each: PropertySpec | None) -> Fail
 
 
 def _value_problems(token: str, each: PropertySpec, value: Value, path: Path) -> Iterator[Failure]:
-    if value is None or isinstance(value, Unknown):
+    if value is None or isinstance(value, UnknownValue):
         return
     if not _is_of_kind(each.kind, value):
         rendered = render_path(path)

@@ -7,12 +7,12 @@ from typing import cast
 
 from localcloud.plugins.schema import (
     ABSENT,
-    Absent,
     Json,
     Object,
     PropertySpec,
     PropertySpecs,
     ResourceScope,
+    UnsetValue,
     ValueKind,
 )
 from localcloud.plugins.values import Properties, Value, is_list, is_object
@@ -32,7 +32,7 @@ def encode_body(
     return body
 
 
-def encode_field(each: PropertySpec, value: Value, scope: ResourceScope, *, update: bool = False) -> Json | Absent:
+def encode_field(each: PropertySpec, value: Value, scope: ResourceScope, *, update: bool = False) -> Json | UnsetValue:
     """Encode one value; ABSENT where the real provider leaves the field out."""
     if value is None:
         return _unset(each, update=update)
@@ -42,7 +42,7 @@ def encode_field(each: PropertySpec, value: Value, scope: ResourceScope, *, upda
     return [encoded] if each.wrapped else encoded
 
 
-def _unset(each: PropertySpec, *, update: bool) -> Json | Absent:
+def _unset(each: PropertySpec, *, update: bool) -> Json | UnsetValue:
     if update and each.unset_update is not ABSENT:
         return each.unset_update
     return each.unset

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from localcloud.plugins.coding import fingerprint
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
-from localcloud.plugins.values import Path, Unknown, Value, is_list, is_object, render_path
+from localcloud.plugins.values import Path, UnknownValue, Value, is_list, is_object, render_path
 
 
 class DiffKind(Enum):
@@ -82,7 +82,7 @@ class _Comparison:
                 self.values(each, old.get(name), new.get(name), (*at, name), replaces=replaces or each.force_new)
 
     def values(self, each: PropertySpec, old: Value, new: Value, path: Path, *, replaces: bool) -> None:
-        if isinstance(new, Unknown):
+        if isinstance(new, UnknownValue):
             change = DiffKind.ADD if old is None else DiffKind.UPDATE
             self.details[path] = Detail(change=change, replaces=replaces)
         elif _is_nothing(each, new):

@@ -14,13 +14,13 @@ from typing import Final, TypeAlias, TypedDict, cast
 from localcloud.json_values import packaged
 from localcloud.plugins.schema import (
     ABSENT,
-    Absent,
     Decode,
     Encode,
     Json,
     Object,
     PropertySpec,
     PropertySpecs,
+    UnsetValue,
     ValueKind,
 )
 from localcloud.plugins.values import Value
@@ -35,9 +35,9 @@ class Recorded(TypedDict, total=False):
     autoname: bool
     create_only: bool
     send_zero: bool
-    unset: Json | Absent
-    unset_update: Json | Absent
-    absent: Value | Absent
+    unset: Json | UnsetValue
+    unset_update: Json | UnsetValue
+    absent: Value | UnsetValue
     encode: Encode
     decode: Decode
     same: Callable[[str], str]

@@ -29,13 +29,13 @@ class ValueKind(Enum):
     ASSET = "a file or text asset"
 
 
-class Absent(Enum):
+class UnsetValue(Enum):
     """The marker of a value that is not there at all, as opposed to one that is null."""
 
     ABSENT = "absent"
 
 
-ABSENT: Final = Absent.ABSENT
+ABSENT: Final = UnsetValue.ABSENT
 _NO_FIELDS: Final[Mapping[str, "PropertySpec"]] = MappingProxyType({})
 
 
@@ -90,9 +90,9 @@ class PropertySpec:
     autoname: bool = False
     create_only: bool = False
     send_zero: bool = False
-    unset: Json | Absent = ABSENT
-    unset_update: Json | Absent = ABSENT
-    absent: Value | Absent = ABSENT
+    unset: Json | UnsetValue = ABSENT
+    unset_update: Json | UnsetValue = ABSENT
+    absent: Value | UnsetValue = ABSENT
     encode: Encode | None = None
     decode: Decode | None = None
     same: Callable[[str], str] | None = None

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, TypeGuard, cast
 from google.protobuf import struct_pb2
 
 
-class Unknown(Enum):
+class UnknownValue(Enum):
     """The value that is not known before the resource that computes it exists."""
 
     UNKNOWN = "unknown"
@@ -36,11 +36,13 @@ class Concealed:
         return "Concealed(...)"
 
 
-Value: TypeAlias = None | bool | int | float | str | Unknown | Asset | Concealed | list["Value"] | dict[str, "Value"]
+Value: TypeAlias = (
+    None | bool | int | float | str | UnknownValue | Asset | Concealed | list["Value"] | dict[str, "Value"]
+)
 Properties: TypeAlias = dict[str, Value]
 Path: TypeAlias = tuple[str | int, ...]
 
-UNKNOWN: Final = Unknown.UNKNOWN
+UNKNOWN: Final = UnknownValue.UNKNOWN
 
 # Signatures of the Pulumi wire format (github.com/pulumi/pulumi, sdk/go/common/resource/sig and plugin/rpc.go).
 _SIGNATURE: Final = "4dabf18193072939515e22adb298388d"
@@ -145,7 +147,7 @@ def _to_value(value: Value) -> struct_pb2.Value:  # noqa: PLR0911 - one answer a
             return struct_pb2.Value(number_value=float(value))
         case str():
             return struct_pb2.Value(string_value=value)
-        case Unknown():
+        case UnknownValue():
             return struct_pb2.Value(string_value=_UNKNOWN_OUT)
         case Asset():
             return struct_pb2.Value(struct_value=_asset_struct(value))

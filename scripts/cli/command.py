@@ -5,16 +5,15 @@ once, and Ctrl-C ends a command with one sentence from its beginning.
 """
 
 import argparse
-import contextlib
 import inspect
-import signal
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
+from scripts.cli.children import interruptible
 from scripts.cli.options import Parser, add_options, positional_names, read_options
 from scripts.errors import ScriptError
 
@@ -42,7 +41,7 @@ def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -
     """Run a command with these arguments, by default those of the process, and return its exit code. Errors become one sentence on stderr."""
     chosen = command
     try:
-        with _sigterm_interrupts():
+        with interruptible():
             chosen, options = _read(command, arguments)
             assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand where there is none
             return int(chosen.run(options))
@@ -89,17 +88,3 @@ def _words(command: Command[Any], program: str) -> dict[str, Any]:
         "formatter_class": argparse.RawDescriptionHelpFormatter,
         "allow_abbrev": False,
     }
-
-
-@contextlib.contextmanager
-def _sigterm_interrupts() -> Generator[None]:
-    """Let SIGTERM end a command as Ctrl-C does."""
-
-    def interrupt(_signum: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -4,14 +4,14 @@ Before each deletion the resource is read again: it has to carry the marks of th
 only the version that was read is deleted. A resource that is gone already counts as deleted.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Final, Literal, cast
 from urllib.parse import quote
 
+from scripts.cloud.clock import WaitClock
 from scripts.cloud.google_api import CONNECTIONS, GoogleApi, GoogleListError
 from scripts.cloud.inventory.found import FoundResource
 from scripts.cloud.inventory.grants import Accounts, PolicyHolder, without
@@ -27,6 +27,8 @@ _CONFLICTS: Final = frozenset({400, 409, 412})
 """In use, being changed, another version, or a state that does not allow it: read again, and try again."""
 _ATTEMPTS: Final = 6
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_TELL_EACH_S: Final = 30.0
+"""How often a wait for a deletion is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +41,12 @@ class DeletedResource:
     detail: str = ""
     """Google's words, if it failed."""
     elapsed_s: float = 0.0
+    timed_out: bool = False
+    """Whether it was still being deleted when the wait ended. It is not waited for again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitClock:
-    """Time, so that tests do not wait."""
-
-    now_s: Callable[[], float] = field(default_factory=lambda: time.monotonic)
-    sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
+class _StillThereError(ScriptError):
+    """The wait for a deletion is over."""
 
 
 class _NotOursError(Exception):
@@ -86,17 +86,18 @@ def _tasks(
 def _delete(api: GoogleApi, item: FoundResource, report: Report, clock: WaitClock) -> Sequence[DeletedResource]:
     started_s = clock.now_s()
     outcome: Outcome = "deleted"
-    detail = ""
+    detail, timed_out = "", False
     try:
-        _Deleting(api=api, kind=by_name(item.kind), item=item, clock=clock).run()
+        _Deleting(api=api, kind=by_name(item.kind), item=item, clock=clock, report=report).run()
     except _GoneError:
         outcome = "gone"
     except _NotOursError:
         outcome = "not ours"
     except (GoogleListError, ScriptError) as error:
-        outcome, detail = "failed", str(error)
+        outcome, detail, timed_out = "failed", str(error), isinstance(error, _StillThereError)
     report(f"{item.kind} {item.name}: {outcome}{f': {detail}' if detail else ''}")
-    return (DeletedResource(resource=item, outcome=outcome, detail=detail, elapsed_s=clock.now_s() - started_s),)
+    elapsed_s = clock.now_s() - started_s
+    return (DeletedResource(resource=item, outcome=outcome, detail=detail, elapsed_s=elapsed_s, timed_out=timed_out),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,7 @@ class _Deleting:
     kind: ResourceKind
     item: FoundResource
     clock: WaitClock
+    report: Report
 
     def run(self) -> None:
         """Delete the resource and wait until it is gone. Raises _GoneError, _NotOursError, GoogleListError and ScriptError."""
@@ -156,8 +158,8 @@ class _Deleting:
 
     def _wait(self, operation: Item) -> None:
         """Wait until the resource is gone. Raises ScriptError if its operation fails, or does not end."""
-        end_s = self.clock.now_s() + self.kind.limit_s
-        pause_s = _FIRST_PAUSE_S
+        began_s = self.clock.now_s()
+        told_s, pause_s = began_s, _FIRST_PAUSE_S
         while True:
             _raise_for(operation)
             try:
@@ -167,9 +169,15 @@ class _Deleting:
                 if error.status == _MISSING or (error.status == _DENIED and self.kind.api == "iam"):
                     return
                 raise
-            if self.clock.now_s() > end_s:
-                raise ScriptError(
+            now_s = self.clock.now_s()
+            if now_s - began_s > self.kind.limit_s:
+                raise _StillThereError(
                     f"it was still there after {self.kind.limit_s:.0f} s; run the same command again later."
+                )
+            if now_s - told_s >= _TELL_EACH_S:
+                told_s = now_s
+                self.report(
+                    f"{self.kind.kind} {self.item.name}: still being deleted, {now_s - began_s:.0f} s of at most {self.kind.limit_s:.0f} s"
                 )
             self.clock.sleep(pause_s)
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.5)

@@ -1,9 +1,10 @@
 """Call Google's REST APIs with Application Default Credentials. Endpoints come from the environment as gcloud's do."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from http import HTTPStatus
+from typing import TypeVar, cast
 
 import google.auth
 import google.auth.exceptions
@@ -11,11 +12,24 @@ import requests
 from google.auth.credentials import Credentials
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
+from contracts.answers import Absent, Answer, Present, Unknown
 from scripts.errors import CommandRefusedError, ScriptError
 from stacks import google_session
 from stacks.google_calls import endpoint
 
-__all__ = ["CALL_LIMIT_S", "GoogleApi", "GoogleListError", "UnansweredError", "connect", "credentials", "endpoint"]
+__all__ = [
+    "CALL_LIMIT_S",
+    "GoogleApi",
+    "GoogleListError",
+    "NotJsonError",
+    "UnansweredError",
+    "answer_of",
+    "connect",
+    "credentials",
+    "enable_command",
+    "endpoint",
+    "lookup",
+]
 
 CALL_LIMIT_S = 60.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
@@ -23,8 +37,14 @@ _ATTEMPTS = 4
 CONNECTIONS = 32
 """Connections to one API at a time."""
 _PROJECT = re.compile(r"(?:/projects/|[?&]project=)([^/:?&]+)")
+_GONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
+_API_OFF = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
+"""Reasons of an API that is off, or was enabled a moment ago; the second is that of Cloud Storage and Compute Engine."""
+_NO_QUOTA_PROJECT = "requires a quota project"
+"""Google's words, with the reason of an API that is off, for a call that names no project for quota: it proves nothing about the API."""
 
 
+T = TypeVar("T")
 _Details = list[Mapping[str, object]]
 
 
@@ -35,6 +55,15 @@ class GoogleListError(Exception):
         super().__init__(message)
         self.status = status
         self.reason = reason
+
+    @property
+    def is_api_off(self) -> bool:
+        """Whether the API is off, or was enabled a moment ago."""
+        return self.reason in _API_OFF and _NO_QUOTA_PROJECT not in str(self)
+
+
+class NotJsonError(ScriptError):
+    """An answer is not JSON, such as an object of a bucket that holds something else."""
 
 
 class UnansweredError(ScriptError):
@@ -123,7 +152,34 @@ class GoogleApi:
             raise _TransientError(f"HTTP {answer.status_code}")
         if not answer.ok:
             raise _error(answer)
-        return cast("Mapping[str, object]", answer.json() if answer.content else {})
+        try:
+            return cast("Mapping[str, object]", answer.json() if answer.content else {})
+        except ValueError:
+            raise NotJsonError(f"{url.partition('?')[0]} answered something that is not JSON.") from None
+
+
+def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
+    """Return what a reading call of an API proves. Only 404 and 410 prove that something does not exist."""
+    try:
+        return Present(read())
+    except GoogleListError as error:
+        if error.status in _GONE:
+            return Absent()
+        if error.is_api_off:
+            return Unknown(f"the API {service}.googleapis.com is off, or was enabled a moment ago", "api off", service)
+        return Unknown(str(error), "denied" if error.status == HTTPStatus.FORBIDDEN else "other")
+    except ScriptError as error:
+        return Unknown(str(error))
+
+
+def lookup(api: GoogleApi, service: str, path: str) -> Answer[Mapping[str, object]]:
+    """Return whether a resource exists, with its document."""
+    return answer_of(service, lambda: api.get(service, path))
+
+
+def enable_command(project: str, apis: Iterable[str]) -> str:
+    """Return the command that enables APIs of a project."""
+    return f"gcloud services enable {' '.join(f'{api}.googleapis.com' for api in apis)} --project={project}"
 
 
 def connect(*projects: str, given: Credentials | None = None, connections: int = CONNECTIONS) -> GoogleApi:

@@ -12,6 +12,7 @@ from typing import Final, Literal, Protocol, cast
 
 from contracts.exit_codes import ExitCode
 from contracts.labels import PRODUCT
+from scripts.cli.children import started
 from scripts.cli.command import say
 from scripts.cli.hidden import environment_secrets
 from scripts.errors import CommandRefusedError, ScriptError
@@ -263,18 +264,14 @@ class EngineSteps:
 
     @staticmethod
     def _script(name: str, *arguments: str) -> ScriptRun:
-        """Run a command of this project with `--json`, its words on stderr, and return how it ended. Ctrl-C ends both."""
-        done = subprocess.run(
-            [sys.executable, "-m", f"scripts.{name}", *arguments],
-            cwd=engine.project_folder(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode == ExitCode.INTERRUPTED:
+        """Run a command of this project with `--json`, its words on stderr, and return how it ended. A signal ends both."""
+        words = [sys.executable, "-m", f"scripts.{name}", *arguments]
+        folder = engine.project_folder()
+        with started(words, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+            out, _ = process.communicate()
+        if process.returncode == ExitCode.INTERRUPTED:
             raise KeyboardInterrupt
-        return ScriptRun(code=done.returncode, report=_report_in(done.stdout))
+        return ScriptRun(code=process.returncode, report=_report_in(out))
 
 
 def _report_in(text: str) -> Mapping[str, object]:

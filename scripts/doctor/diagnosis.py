@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.cloud.google_api import GoogleApi, GoogleListError, enable_command
 from scripts.errors import ScriptError
 from stacks.settings import Settings
 
 State = Literal["ok", "missing", "cannot be told"]
-_NOT_ENABLED: Final = "SERVICE_DISABLED"
 _OFF_FOR_THE_PROJECT: Final = "is not enabled for consumer"
 """Service Usage's words for the quotas of an API that is off."""
 
@@ -48,7 +47,7 @@ class Checkup:
 
     def enable(self, *apis: str) -> str:
         """Return the command that enables APIs."""
-        return f"gcloud services enable {' '.join(f'{api}.googleapis.com' for api in apis)} --project={self.project}"
+        return enable_command(self.project, apis)
 
     def grant(self, role: str) -> str:
         """Return the command that grants the caller a role on the project."""
@@ -60,7 +59,7 @@ class Checkup:
         `about` is the API whose quota was asked for, if that is another one than `api`, which answers.
         """
         mend, detail = "", str(error)
-        if error.reason == _NOT_ENABLED:
+        if error.is_api_off:
             mend, detail = self.enable(api), f"API {api} is off in project {self.project}"
         elif about and _OFF_FOR_THE_PROJECT in detail:
             mend, detail = self.enable(about), f"API {about} is off in project {self.project}"

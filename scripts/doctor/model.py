@@ -8,9 +8,18 @@ from urllib.parse import quote
 
 import requests
 
-from contracts.staged_weights import MANIFEST, folder_uri, object_name
+from contracts.staged_weights import (
+    MANIFEST,
+    StoredFile,
+    difference,
+    file_names,
+    folder_uri,
+    listing_path,
+    object_name,
+    stored_files,
+)
 from planning.checkpoints import find_checkpoint, near_ids
-from scripts.cloud.google_api import GoogleListError
+from scripts.cloud.google_api import GoogleListError, NotJsonError
 from scripts.cloud.secret_values import read_secret
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.errors import ScriptError
@@ -60,57 +69,47 @@ def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
         Diagnosis, check="weights", state="missing", mend=f"python -m scripts.stage_model --stack {checkup.stack}"
     )
     try:
-        sizes = _sizes(checkup, bucket, prefix)
-        manifest = _manifest(checkup, bucket, name) if name in sizes else None
+        stored = _stored(checkup, bucket, prefix)
+        if name in stored:
+            return (_staged(_manifest(checkup, bucket, name), stored, prefix, folder, missing),)
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
             return (checkup.refused("weights", "storage", "roles/storage.objectViewer", error),)
         return (missing(detail=f"bucket {bucket} does not exist"),)
-    if manifest is not None:
-        return (_staged(manifest, sizes, prefix, folder, missing),)
     if settings.bucket.existing is None or settings.bucket.manifest is not None:
         return (missing(detail=f"{folder} has no {MANIFEST}: nothing is staged, or staging did not end"),)
-    if object_name(prefix, CONFIG) not in sizes:
+    if object_name(prefix, CONFIG) not in stored:
         return (missing(detail=f"{folder} has neither {MANIFEST} nor {CONFIG}: nothing is staged"),)
     # Another tool may have copied a checkpoint without a manifest into an existing bucket, and `pulumi up` takes it.
-    what = f"{len(sizes)} objects, {sum(sizes.values()) / _GIB:.2f} GiB in {folder}"
+    size = sum(file.size_bytes for file in stored.values())
+    what = f"{len(stored)} objects, {size / _GIB:.2f} GiB in {folder}"
     detail = f"{what}, which has no {MANIFEST}: another tool copied them, or staging did not end"
     return (Diagnosis(check="weights", state="ok", detail=detail),)
 
 
 def _staged(
-    manifest: Mapping[str, object],
-    sizes: Mapping[str, int],
-    prefix: str,
-    folder: str,
-    missing: Callable[..., Diagnosis],
+    manifest: object, stored: Mapping[str, StoredFile], prefix: str, folder: str, missing: Callable[..., Diagnosis]
 ) -> Diagnosis:
     """Compare the objects with the manifest."""
-    files = cast("list[Mapping[str, object]]", manifest.get("files") or [])
-    lacking = [
-        str(file.get("name"))
-        for file in files
-        if sizes.get(object_name(prefix, str(file.get("name")))) != file.get("size_bytes")
-    ]
-    if lacking:
-        return missing(
-            detail=f"{len(lacking)} of {len(files)} files are absent or have another size, {lacking[0]} first"
-        )
-    total = sum(int(str(file.get("size_bytes") or 0)) for file in files)
-    return Diagnosis(check="weights", state="ok", detail=f"{len(files)} files, {total / _GIB:.2f} GiB in {folder}")
+    wrong = difference(manifest, stored, prefix)
+    if wrong is not None:
+        return missing(detail=wrong)
+    names = file_names(cast("Mapping[str, object]", manifest))
+    total = sum(stored[object_name(prefix, name)].size_bytes for name in names)
+    return Diagnosis(check="weights", state="ok", detail=f"{len(names)} files, {total / _GIB:.2f} GiB in {folder}")
 
 
-def _manifest(checkup: Checkup, bucket: str, name: str) -> Mapping[str, object]:
-    return checkup.google.get("storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
+def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
+    """Return the manifest; None if it is not JSON."""
+    try:
+        return checkup.google.get("storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
+    except NotJsonError:
+        return None
 
 
-def _sizes(checkup: Checkup, bucket: str, prefix: str) -> Mapping[str, int]:
-    path = f"storage/v1/b/{bucket}/o?prefix={quote(object_name(prefix, ''), safe='')}"
-    sizes: dict[str, int] = {}
-    for page in checkup.google.pages("storage", path):
-        for item in cast("list[Mapping[str, object]]", page.get("items") or []):
-            sizes[str(item.get("name"))] = int(str(item.get("size") or 0))
-    return sizes
+def _stored(checkup: Checkup, bucket: str, prefix: str) -> Mapping[str, StoredFile]:
+    pages = checkup.google.pages("storage", listing_path(bucket, prefix))
+    return stored_files(item for page in pages for item in cast("list[Mapping[str, object]]", page.get("items") or []))
 
 
 def _hub(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
-from urllib.parse import urlencode
 
+from scripts.cloud.enabled import SERVICE_USAGE, read_enabled_apis
 from scripts.cloud.google_api import GoogleListError
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.doctor.permissions import RolePermissions, permissions_of
@@ -31,16 +31,12 @@ def _apis(checkup: Checkup) -> Sequence[Diagnosis]:
     settings = checkup.settings
     needed = (*apis_of(settings), *LOG_APIS) if settings else COMMON_APIS
     apis = tuple(dict.fromkeys((*FIRST_APIS, *needed)))
-    parent = f"projects/{checkup.project}"
-    query = urlencode([("names", f"{parent}/services/{api}.googleapis.com") for api in apis])
     try:
-        answer = checkup.google.get("serviceusage", f"v1/{parent}/services:batchGet?{query}")
+        enabled = read_enabled_apis(checkup.google, checkup.project, apis)
     except GoogleListError as error:
-        line = checkup.refused("APIs", "serviceusage", _VIEWER, error)
+        line = checkup.refused("APIs", SERVICE_USAGE, _VIEWER, error)
         return (line,)
-    services = cast("list[Mapping[str, object]]", answer.get("services") or [])
-    enabled = {str(service.get("name")).rpartition("/")[2] for service in services if service.get("state") == "ENABLED"}
-    return [_api(checkup, api, enabled=f"{api}.googleapis.com" in enabled) for api in apis]
+    return [_api(checkup, api, enabled=api in enabled) for api in apis]
 
 
 def _api(checkup: Checkup, api: str, *, enabled: bool) -> Diagnosis:

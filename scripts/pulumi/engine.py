@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from scripts.cli.children import started
 from scripts.errors import CommandRefusedError, ScriptError
 
 QUERY_LIMIT_S = 120.0
@@ -67,29 +68,25 @@ def environment() -> Mapping[str, str]:
 def run(
     *arguments: str, capture: bool = True, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a Pulumi command and wait for its end, also after Ctrl-C: the engine gets the same signal and writes its state first.
+    """Run a Pulumi command and wait for its end, also after a signal: it is passed on, and the engine writes its state first.
 
     `capture` keeps its output; otherwise all of it goes to stderr. `stdin` is what it reads, such as a secret, which belongs into
     no list of arguments. Raises ScriptError after `limit_s` seconds.
     """
-    process = subprocess.Popen(
+    with started(
         [pulumi(), *arguments, "--non-interactive"],
         cwd=project_folder(),
         env=environment(),
         stdout=subprocess.PIPE if capture else sys.stderr,
         stderr=subprocess.PIPE if capture else None,
         stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-        text=True,
-    )
-    try:
-        out, err = process.communicate(stdin, timeout=limit_s)
-    except KeyboardInterrupt:
-        process.communicate()
-        raise
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise ScriptError(f"`pulumi {' '.join(arguments)}` did not end within {limit_s:.0f} s.") from None
+    ) as process:
+        try:
+            out, err = process.communicate(stdin, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise ScriptError(f"`pulumi {' '.join(arguments)}` did not end within {limit_s:.0f} s.") from None
     return subprocess.CompletedProcess(process.args, process.returncode, out or "", err or "")
 
 
@@ -116,28 +113,16 @@ def recover_hint(stack: str, output: str) -> str:
 
 
 def _shown(*arguments: str) -> tuple[int, str]:
-    """Run a Pulumi command with its output on stderr, and return its exit code and its output. Ctrl-C is for the engine to handle."""
-    process = subprocess.Popen(
-        [pulumi(), *arguments, "--non-interactive"],
-        cwd=project_folder(),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-    )
-    assert process.stdout is not None  # noqa: S101 - it was asked for above
+    """Run a Pulumi command with its output on stderr, and return its exit code and its output."""
     lines: list[str] = []
-    reader = threading.Thread(target=_copy, args=(process.stdout, lines), daemon=True)
-    reader.start()
-    try:
+    command = [pulumi(), *arguments, "--non-interactive"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "errors": "replace"}
+    with started(command, cwd=project_folder(), env=environment(), read_by_caller=True, **pipes) as process:
+        assert process.stdout is not None  # noqa: S101 - it was asked for above
+        reader = threading.Thread(target=_copy, args=(process.stdout, lines), daemon=True)
+        reader.start()
         process.wait()
-    except KeyboardInterrupt:
-        process.wait()
-        raise
-    finally:
-        reader.join(timeout=_LAST_WORDS_S)
+    reader.join(timeout=_LAST_WORDS_S)
     return process.returncode, "".join(lines)
 
 

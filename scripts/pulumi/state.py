@@ -35,6 +35,18 @@ _READERS: Final = 4
 _CHECKPOINT_VERSION: Final = 3
 """Version of the deployment in a file of a local backend, which does not name it."""
 _HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
+_QUEUED: Final = "gcp-tpu:"
+_ENABLED_API: Final = "gcp:projects/service:"
+_APIS: Final[Mapping[str, str]] = {
+    "gcp:cloudrunv2/": "run",
+    "gcp:compute/": "compute",
+    "gcp:secretmanager/": "secretmanager",
+    "gcp:artifactregistry/": "artifactregistry",
+    "gcp:storage/": "storage",
+    "gcp:serviceaccount/": "iam",
+    "gcp:projects/iAMMember:": "cloudresourcemanager",
+}
+"""Beginning of a type -> the API that holds its resources."""
 _PROJECT: Final = re.compile(r'"project"\s*:\s*"([a-z][a-z0-9.:-]{4,}[a-z0-9])"')
 
 
@@ -62,6 +74,20 @@ class StackState:
         """Zones that it names."""
         named = [zone for inputs in self._inputs() for zone in (inputs.get("zone"), *_texts(inputs.get("zones")))]
         return tuple(dict.fromkeys(str(zone) for zone in named if zone))
+
+    @property
+    def held_zones(self) -> Sequence[str]:
+        """Zones in which a queued resource of it is."""
+        outputs = (_outputs(item) for item in self.resources if str(item.get("type")).startswith(_QUEUED))
+        return tuple(dict.fromkeys(str(item["zone"]) for item in outputs if item.get("zone")))
+
+    @property
+    def apis(self) -> frozenset[str]:
+        """The APIs that hold its resources, by the first part of their services' names."""
+        items = (*self.resources, *self.pending)
+        named = {_inputs(item).get("service") for item in items if str(item.get("type")).startswith(_ENABLED_API)}
+        enabled = {str(name).removesuffix(".googleapis.com") for name in named if name}
+        return frozenset(enabled | {api for item in items for api in _apis(item)})
 
     @property
     def buckets(self) -> Sequence[str]:
@@ -184,8 +210,20 @@ def _projects(items: Sequence[Item]) -> Sequence[str]:
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
 
 
+def _apis(item: Item) -> Iterator[str]:
+    """Yield the API that holds a resource; nothing for components and other providers."""
+    type_ = str(item.get("type"))
+    if type_.startswith(_QUEUED):
+        yield "compute" if _inputs(item).get("api") == "compute-engine" else "tpu"
+    yield from (api for prefix, api in _APIS.items() if type_.startswith(prefix))
+
+
 def _inputs(item: Item) -> Item:
     return cast("Item", item.get("inputs") or {})
+
+
+def _outputs(item: Item) -> Item:
+    return cast("Item", item.get("outputs") or {})
 
 
 def _texts(value: object) -> Sequence[str]:

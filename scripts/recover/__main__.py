@@ -73,13 +73,19 @@ def _show_findings(options: RecoverOptions, findings: "Sequence[Examined]") -> E
         "ours": [finding for finding in findings if finding.owner is Owner.OURS],
         "foreign": [finding for finding in findings if finding.owner is Owner.FOREIGN],
         "absent": [finding for finding in findings if finding.owner is Owner.NOBODY],
+        "unknown": [finding for finding in findings if finding.owner is Owner.UNKNOWN],
         "later": [finding for finding in findings if finding.owner is None],
     }
     if options.as_json:
         groups = {key: [finding.to_json() for finding in group] for key, group in named.items()}
         print(json.dumps({"stack": options.stack, "dry_run": True, **groups}))
         return ExitCode.DONE
-    meanings = {"ours": "would be taken over", "foreign": "belongs to somebody else", "absent": "does not exist"}
+    meanings = {
+        "ours": "would be taken over",
+        "foreign": "belongs to somebody else",
+        "absent": "does not exist",
+        "unknown": "unknown, its API is off",
+    }
     for key, meaning in meanings.items():
         for finding in named[key]:
             print(f"{meaning}: {finding.noun} {finding.name}")
@@ -98,6 +104,7 @@ def _to_json(recovery: "Recovery") -> dict[str, object]:
         "cleared": list(recovery.cleared),
         "foreign": [finding.to_json() for finding in recovery.foreign],
         "open": list(recovery.open),
+        "unknown": [finding.to_json() for finding in recovery.hidden],
         "backups": [str(path) for path in recovery.backups],
         "clean": recovery.clean,
         "simulated": is_simulated(),
@@ -113,6 +120,11 @@ def _show(recovery: "Recovery") -> None:
         )
     for text in recovery.open:
         print(f"recover: {stack}: {text}")
+    if recovery.hidden:
+        print(
+            f"recover: {stack}: whether {len(recovery.hidden)} resources exist is unknown, because their APIs are off. `pulumi up` enables them; "
+            "if it stops at something that exists already, run recover again."
+        )
     again = f"Settle what is named above, then run `python -m scripts.recover --stack {stack}` again."
     next_step = f"Run `pulumi up --stack {stack}`." if recovery.clean else again
     print(

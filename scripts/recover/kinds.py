@@ -4,16 +4,18 @@ Ids are those that the providers write into the state: provider `gcp` 10.2 (pulu
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from http import HTTPStatus
 from typing import Final, NamedTuple, TypeAlias
 
+from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.labels import URN_DIGITS, URN_LABEL, Ownership
 from contracts.policies import POLICIES, PolicyOf, last_segments
-from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.cloud.google_api import GoogleApi, GoogleListError, answer_of
 from scripts.cloud.requests import queued_names
 from scripts.cloud.spending import INSTANCE, capacity_kind
 from scripts.errors import ScriptError
@@ -24,10 +26,6 @@ UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 QUEUED_RESOURCE: Final = "gcp-tpu:index:QueuedResource"
 
 _ZONES_AT_ONCE: Final = 8
-_ABSENT: Final = frozenset({404, 410})
-_FORBIDDEN: Final = 403
-_NOT_ENABLED: Final = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
-"""Reasons of a disabled API; the second is that of Cloud Storage and Compute Engine."""
 
 Json: TypeAlias = Mapping[str, object]
 
@@ -38,6 +36,8 @@ class Owner(Enum):
     OURS = "ours"
     FOREIGN = "foreign"
     NOBODY = "absent"
+    UNKNOWN = "unknown"
+    """Its API is off, and so nothing is shown of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,8 @@ class Found:
     name: str
     id: str = ""
     outputs: Json = field(default_factory=dict[str, object])
+    api_off: str = ""
+    """The API that is off, if that is why it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,30 +59,35 @@ class Search:
     api: GoogleApi
     owner: Ownership
 
-    def get(self, api: str, path: str) -> Json | None:
-        """Return what a GET answers; None if it does not exist, or if its API is off. Raises ScriptError."""
-        try:
-            return self.api.get(api, path)
-        except GoogleListError as error:
-            return _absent(error, path)
+    def get(self, api: str, path: str) -> Answer[Json]:
+        """Return what a GET answers. Raises ScriptError if it is unknown for another reason than an API that is off."""
+        return _looked_up(answer_of(api, lambda: self.api.get(api, path)), path)
 
-    def post(self, api: str, path: str, body: Json) -> Json | None:
+    def post(self, api: str, path: str, body: Json) -> Answer[Json]:
         """Return what a reading POST answers, as `get` does."""
-        try:
-            return self.api.post(api, path, body)
-        except GoogleListError as error:
-            return _absent(error, path)
+        return _looked_up(answer_of(api, lambda: self.api.post(api, path, body)), path)
 
     def owns(self, body: Json) -> bool:
         """Return whether labels or description name the stack."""
         return self.owner.owns(labels=as_mapping(body.get("labels")), description=str(body.get("description") or ""))
 
-    def whose(self, body: Json | None, *, name: str, resource_id: str) -> Found:
+    def whose(self, answer: Answer[Json], *, name: str, resource_id: str) -> Found:
         """Return the finding for a resource with labels or a description."""
-        if body is None:
+        match answer:
+            case Present(value=body):
+                owner = Owner.OURS if self.owns(body) else Owner.FOREIGN
+                return Found(owner=owner, name=name, id=resource_id, outputs=_labels(body))
+            case Absent() | Unknown():
+                return not_found(answer, name)
+
+
+def not_found(answer: Absent | Unknown, name: str) -> Found:
+    """Return the finding for something that is absent or unknown."""
+    match answer:
+        case Absent():
             return Found(owner=Owner.NOBODY, name=name)
-        owner = Owner.OURS if self.owns(body) else Owner.FOREIGN
-        return Found(owner=owner, name=name, id=resource_id, outputs=_labels(body))
+        case Unknown(service=service):
+            return Found(owner=Owner.UNKNOWN, name=name, api_off=service)
 
 
 Lookup: TypeAlias = Callable[[Search, str, Json], Found]
@@ -112,10 +119,13 @@ def is_known(value: object) -> bool:
     return all(is_known(item) for item in as_sequence(value))
 
 
-def _absent(error: GoogleListError, path: str) -> None:
-    if error.status in _ABSENT or error.reason in _NOT_ENABLED:
-        return
-    raise ScriptError(f"Could not look up {path.partition('?')[0]}: Google answered {error.status}: {error}") from None
+def _looked_up(answer: Answer[Json], path: str) -> Answer[Json]:
+    """Return an answer that a finding can be made of. Raises ScriptError."""
+    match answer:
+        case Present() | Absent() | Unknown(cause="api off"):
+            return answer
+        case Unknown(why=why):
+            raise ScriptError(f"Could not look up {path.partition('?')[0]}: {why}")
 
 
 def _labels(body: Json) -> Json:
@@ -150,33 +160,39 @@ def _lacks(key: str) -> ScriptError:
 
 def _bucket(search: Search, _urn: str, inputs: Json) -> Found:
     name = str(inputs["name"])
-    try:
-        body = search.api.get("storage", f"storage/v1/b/{name}")
-    except GoogleListError as error:
-        if error.status == _FORBIDDEN and error.reason not in _NOT_ENABLED:
+    answer = answer_of("storage", lambda: search.api.get("storage", f"storage/v1/b/{name}"))
+    match answer:
+        case Unknown(cause="denied"):
             # Names of buckets are unique in the world: this one belongs to somebody else's project.
             return Found(owner=Owner.FOREIGN, name=f"gs://{name}")
-        _absent(error, name)
-        body = None
-    return search.whose(body, name=f"gs://{name}", resource_id=name)
+        case Present() | Absent() | Unknown():
+            return search.whose(_looked_up(answer, name), name=f"gs://{name}", resource_id=name)
 
 
 def _service(search: Search, _urn: str, inputs: Json) -> Found:
     """Look an API up. Enabled ones belong to the project and stay enabled, so an enabled one is as good as ours."""
     name = "projects/{project}/services/{service}".format_map(_Texts(inputs))
-    body = search.get("serviceusage", f"v1/{name}")
-    enabled = body is not None and body.get("state") == "ENABLED"
     found = "{project}/{service}".format_map(_Texts(inputs))
-    return Found(owner=Owner.OURS if enabled else Owner.NOBODY, name=name, id=found)
+    answer = search.get("serviceusage", f"v1/{name}")
+    match answer:
+        case Present(value=body):
+            enabled = body.get("state") == "ENABLED"
+            return Found(owner=Owner.OURS if enabled else Owner.NOBODY, name=name, id=found)
+        case Absent() | Unknown():
+            return not_found(answer, name)
 
 
 def _nat(search: Search, _urn: str, inputs: Json) -> Found:
     texts = _Texts(inputs)
     router = "projects/{project}/regions/{region}/routers/{router}".format_map(texts)
     name = f"{router}/nats/{texts['name']}"
-    body = search.get("compute", f"compute/v1/{router}")
-    nats = [as_mapping(nat) for nat in as_sequence(body.get("nats"))] if body else []
-    if body is None or not any(nat.get("name") == texts["name"] for nat in nats):
+    answer = search.get("compute", f"compute/v1/{router}")
+    match answer:
+        case Absent() | Unknown():
+            return not_found(answer, name)
+        case Present(value=body):
+            nats = [as_mapping(nat) for nat in as_sequence(body.get("nats"))]
+    if not any(nat.get("name") == texts["name"] for nat in nats):
         return Found(owner=Owner.NOBODY, name=name)
     owner = Owner.OURS if search.owns(body) else Owner.FOREIGN
     return Found(owner=owner, name=name, id="{project}/{region}/{router}/{name}".format_map(texts))
@@ -185,14 +201,19 @@ def _nat(search: Search, _urn: str, inputs: Json) -> Found:
 def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
     """Look the newest enabled version of a secret up. Its number is the server's choice; it belongs to the owner of the secret."""
     secret = str(inputs["secret"])
-    body = search.get("secretmanager", f"v1/{secret}")
-    listed = search.get("secretmanager", f"v1/{secret}/versions?pageSize=100") if body else None
-    names = [
-        str(version.get("name"))
-        for version in (as_mapping(item) for item in as_sequence((listed or {}).get("versions")))
-        if version.get("state") == "ENABLED"
-    ]
-    if body is None or not names:
+    answer = search.get("secretmanager", f"v1/{secret}")
+    match answer:
+        case Absent() | Unknown():
+            return not_found(answer, f"{secret}/versions")
+        case Present(value=body):
+            listed = search.get("secretmanager", f"v1/{secret}/versions?pageSize=100")
+    match listed:
+        case Absent() | Unknown():
+            return not_found(listed, f"{secret}/versions")
+        case Present(value=page):
+            versions = [as_mapping(item) for item in as_sequence(page.get("versions"))]
+    names = [str(version.get("name")) for version in versions if version.get("state") == "ENABLED"]
+    if not names:
         return Found(owner=Owner.NOBODY, name=f"{secret}/versions")
     newest = max(names, key=lambda name: int(name.rpartition("/")[2]))
     number = newest.rpartition("/")[2]
@@ -210,9 +231,13 @@ def _grant(of: PolicyOf) -> Lookup:
         except KeyError as missing:
             raise _lacks(missing.args[0]) from None
         asked = of.read(name)
-        policy = search.get(of.api, asked.path) if asked.body is None else search.post(of.api, asked.path, asked.body)
+        answer = search.get(of.api, asked.path) if asked.body is None else search.post(of.api, asked.path, asked.body)
         role, member, condition = inputs["role"], inputs["member"], as_mapping(inputs.get("condition"))
-        bindings = [as_mapping(binding) for binding in as_sequence((policy or {}).get("bindings"))]
+        match answer:
+            case Absent() | Unknown():
+                return not_found(answer, f"{role} for {member} on {name}")
+            case Present(value=policy):
+                bindings = [as_mapping(binding) for binding in as_sequence(policy.get("bindings"))]
         granted = any(
             binding.get("role") == role
             and member in as_sequence(binding.get("members"))
@@ -239,21 +264,24 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
     It is ours if its labels carry the hash of the URN. Of two, the first is recorded, and the next `pulumi up` looks for the other one.
     """
     project, identifier = str(inputs["project"]), str(inputs["queuedResourceId"])
-    zones = sorted({*_zones(search, project), *(str(zone) for zone in as_sequence(inputs.get("zones")))})
-    if capacity_kind(inputs) == INSTANCE:
-        existing = list(_instances(search, project, identifier))
-    else:
-        names = queued_names(project, identifier, zones)
-        with ThreadPoolExecutor(_ZONES_AT_ONCE) as pool:
-            bodies = list(pool.map(partial(_in_zone, search), names))
-        existing = [(name, body) for name, body in zip(names, bodies, strict=True) if body is not None]
-    ours = [name for name, body in existing if _carries(body, urn)]
     stateless = f"projects/{project}/queuedResources/{identifier}"
+    wanted = [str(zone) for zone in as_sequence(inputs.get("zones"))]
+    if capacity_kind(inputs) == INSTANCE:
+        answer = answer_of("compute", lambda: list(_instances(search, project, identifier)))
+    else:
+        answer = answer_of("tpu", lambda: _queued(search, project, identifier, wanted))
+    match answer:
+        case Unknown(why=why, cause=cause) if cause != "api off":
+            raise ScriptError(f"Could not look up {stateless}: {why}")
+        case Absent() | Unknown():
+            return not_found(answer, stateless)
+        case Present(value=existing):
+            pass
+    ours = [name for name, body in existing if _carries(body, urn)]
     if ours:
         zone = ours[0].split("/")[3]
         outputs = {"name": ours[0], "zone": zone, "state": "UNKNOWN", "stateHistory": list[object]()}
         return Found(owner=Owner.OURS, name=" and ".join(ours), id=stateless, outputs=outputs)
-    wanted = {str(zone) for zone in as_sequence(inputs.get("zones"))}
     foreign = [name for name, _ in existing if name.split("/")[3] in wanted and name.endswith(f"/{identifier}")]
     if foreign:
         return Found(owner=Owner.FOREIGN, name=" and ".join(foreign))
@@ -261,33 +289,40 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
 
 
 def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[str, Json]]:
-    """Yield the instances of this name with their full names; one list has all zones."""
+    """Yield the instances of this name with their full names; one list has all zones. Raises GoogleListError and ScriptError."""
     path = f"compute/v1/projects/{project}/aggregated/instances?filter=name%3D{identifier}"
-    try:
-        for page in search.api.pages("compute", path):
-            for scope, found in as_mapping(page.get("items")).items():
-                for item in as_sequence(as_mapping(found).get("instances")):
-                    yield f"projects/{project}/{scope}/instances/{identifier}", as_mapping(item)
-    except GoogleListError as error:
-        _absent(error, f"the instances of project {project}")
+    for page in search.api.pages("compute", path):
+        for scope, found in as_mapping(page.get("items")).items():
+            for item in as_sequence(as_mapping(found).get("instances")):
+                yield f"projects/{project}/{scope}/instances/{identifier}", as_mapping(item)
 
 
-def _zones(search: Search, project: str) -> Iterable[str]:
-    try:
-        for page in search.api.pages("tpu", f"v2alpha1/projects/{project}/locations"):
-            yield from (str(as_mapping(item).get("locationId")) for item in as_sequence(page.get("locations")))
-    except GoogleListError as error:
-        _absent(error, f"the zones of project {project}")
+def _queued(search: Search, project: str, identifier: str, wanted: Sequence[str]) -> Sequence[tuple[str, Json]]:
+    """Return the queued resources of this id in all zones. Raises GoogleListError and ScriptError."""
+    zones = {*wanted}
+    for page in search.api.pages("tpu", f"v2alpha1/projects/{project}/locations"):
+        zones |= {str(as_mapping(item).get("locationId")) for item in as_sequence(page.get("locations"))}
+    names = queued_names(project, identifier, sorted(zones))
+    with ThreadPoolExecutor(_ZONES_AT_ONCE) as pool:
+        bodies = list(pool.map(partial(_in_zone, search), names))
+    return [(name, body) for name, body in zip(names, bodies, strict=True) if body is not None]
 
 
 def _in_zone(search: Search, name: str) -> Json | None:
-    """Return the queued resource; None also for a zone that the project may not use: nothing of ours can be there."""
+    """Return the queued resource; None also for a zone that the project may not use: nothing of ours can be there.
+
+    Raises GoogleListError for an API that is off, and ScriptError.
+    """
     try:
         return search.api.get("tpu", f"v2alpha1/{name}")
     except GoogleListError as error:
-        if error.status == _FORBIDDEN and "'locations/" in str(error):
+        if error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
             return None
-        return _absent(error, name)
+        if error.status == HTTPStatus.FORBIDDEN and "'locations/" in str(error):
+            return None
+        if error.is_api_off:
+            raise
+        raise ScriptError(f"Google answered {error.status} for {name}: {error}") from None
 
 
 def _carries(body: Json, urn: str) -> bool:

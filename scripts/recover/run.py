@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from contracts.labels import PRODUCT, Ownership
-from scripts.cloud.google_api import GoogleApi
+from scripts.cloud.google_api import GoogleApi, enable_command
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
 from scripts.pulumi.deployment import (
@@ -87,6 +87,8 @@ class Recovery:
     state_was: str = "whole"
     open: tuple[str, ...] = field(default=())
     """What could not be looked at, one sentence each."""
+    hidden: tuple[Examined, ...] = ()
+    """What the program declares and an API that is off does not show. `pulumi up` enables the API, and stops at what exists."""
 
     @property
     def clean(self) -> bool:
@@ -134,7 +136,13 @@ class _Rounds:
     def take(
         self, deployment: StackDeployment, findings: Sequence[Examined], program: Mapping[str, ResourceState]
     ) -> Sequence[Examined]:
-        """Write what is ours into the state and drop the pending operations. Return what was taken over."""
+        """Write what is ours into the state and drop the pending operations. Return what was taken over.
+
+        Raises ScriptError if an API that is off hides whether a begun creation came about: without its operation nothing would know it.
+        """
+        hidden = [each for each in findings if each.owner is Owner.UNKNOWN and each.candidate.pending]
+        if hidden:
+            raise ScriptError(_hidden(hidden))
         chosen = self.choose(findings)
         changed, dropped = without_pending(deployment)
         dropped, self.begun = (*dropped, *self.begun), ()
@@ -206,7 +214,23 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
             break
     if not rounds.recovery.taken and not rounds.recovery.cleared:
         _refresh(stack, report)  # an earlier recovery may have been interrupted before it read what it took over
-    return replace(rounds.recovery, foreign=tuple(each for each in last if each.owner is Owner.FOREIGN))
+    return replace(
+        rounds.recovery,
+        foreign=tuple(each for each in last if each.owner is Owner.FOREIGN),
+        hidden=tuple(each for each in last if each.owner is Owner.UNKNOWN),
+    )
+
+
+def _hidden(begun: Sequence[Examined]) -> str:
+    """Return the sentence about begun creations of APIs that are off."""
+    names = ", ".join(f"{each.noun} {each.name}" for each in begun)
+    apis = sorted({each.found.api_off for each in begun if each.found})
+    projects = dict.fromkeys(str(each.candidate.resource.inputs.get("project") or "") for each in begun)
+    command = enable_command(next((project for project in projects if project), "PROJECT"), apis)
+    return (
+        f"The creation of {names} was interrupted, and whether it exists is unknown while its API is off. Nothing was changed. "
+        f"Run `{command}`, wait some minutes, then run recover again."
+    )
 
 
 def _rounds(stack: str, api: GoogleApi, report: Report, confirm: Confirm, recovery: Recovery) -> _Rounds:

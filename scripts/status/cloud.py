@@ -6,6 +6,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Final, cast
 
+from contracts.answers import Absent, Present, Unknown
 from contracts.fields import to_json
 from contracts.guest_attributes import (
     DETAIL_KEY,
@@ -22,7 +23,7 @@ from contracts.rollout_record import RolloutRecord
 from contracts.service_traffic import TEMPLATE_LABEL, known_shares
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from planning.units import duration
-from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.cloud.google_api import GoogleApi, GoogleListError, lookup
 from scripts.cloud.inventory.found import FoundResource
 from scripts.cloud.inventory.kinds import by_name
 from scripts.cloud.inventory.search import resource_of
@@ -49,8 +50,8 @@ CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider makes."""
 SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 MISSING: Final = "MISSING"
-_NOT_THERE: Final = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
-"""Google answers 403 for a zone that does not exist."""
+_NO_SUCH_PLACE: Final = "'locations/"
+"""In Google's words for a zone that does not exist, or that the project may not use."""
 INSTANCE_STATES: Final = {
     "PENDING": "WAITING_FOR_RESOURCES",
     "STAGING": "PROVISIONING",
@@ -112,14 +113,24 @@ def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, now: datet
 
 
 def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
-    """Return the first resource that exists. Raises GoogleListError, and what the last name answered if it is not "not there"."""
-    of_kind = by_name(kind)
+    """Return the first resource that exists; None if none does. Raises ScriptError if that is unknown.
+
+    Google answers 403 for a zone that does not exist. The first name is the one that the state records.
+    """
+    of_kind, denied = by_name(kind), ""
     for name in names:
-        try:
-            return api.get(of_kind.api, of_kind.address(name))
-        except GoogleListError as error:
-            if error.status not in _NOT_THERE or (error.status == HTTPStatus.FORBIDDEN and name == names[-1]):
-                raise
+        match lookup(api, of_kind.api, of_kind.address(name)):
+            case Present(value=document):
+                return document
+            case Absent():
+                continue
+            case Unknown(cause="denied", why=why):
+                is_other_place = _NO_SUCH_PLACE in why and name != names[0]
+                denied = denied if is_other_place else why
+            case Unknown(why=why):
+                raise ScriptError(f"Google says: {why}")
+    if denied:
+        raise ScriptError(f"Google says: {denied}")
     return None
 
 

@@ -24,7 +24,9 @@ class TeardownOptions:
     all_stacks: Annotated[
         bool, Option("Tear down all stacks of this product in the project, also unknown ones.", flag="--all")
     ] = False
-    dry_run: Annotated[bool, Option("Show what there is, and change nothing.")] = False
+    dry_run: Annotated[bool, Option("Show what there is, and change nothing. Exit code 1 if there is something.")] = (
+        False
+    )
     yes: Annotated[bool, Option("Do not ask for confirmation. A lock that may be in use is asked for even so.")] = False
     over_limit: Annotated[
         bool, Option("Take down only stacks that exceed their maxAge or maxUsd. With --yes it suits a schedule.")
@@ -67,8 +69,6 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     receipt = teardown.receipt()
     path = receipt.write(options.receipt)
     print(json.dumps({**receipt.to_json(), "receipt": str(path)}) if options.as_json else text_of(receipt, path))
-    if options.dry_run:
-        return ExitCode.FAILED if receipt.untold else ExitCode.DONE
     return ExitCode.DONE if receipt.clean else ExitCode.FAILED
 
 

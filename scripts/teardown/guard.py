@@ -1,12 +1,12 @@
 """Take down the stacks that exceed their limits, with every safety of a teardown."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from contracts.answers import Absent, Present, Unknown
 from contracts.exit_codes import ExitCode
 from scripts.cloud.google_api import GoogleApi, connect
 from scripts.cloud.simulated import is_simulated
@@ -85,8 +85,13 @@ def _guarded(request: TeardownRequest, talk: Talk) -> GuardReport:
         talk.say(sentence)
     over = [replace(request, stack=item.owner.stack) for item in stacks if item.exceeded]
     receipts = [_torn_down(each, api, talk) for each in over]
-    if not stacks:
-        print("teardown: no stack of this product has anything in the project.", file=sys.stderr)
+    match seen.answer_about(seen.found):
+        case Present():
+            pass
+        case Absent():
+            talk.say("no stack of this product has anything in the project.")
+        case Unknown():
+            talk.say("whether a stack of this product has anything in the project is unknown, see above.")
     return GuardReport(stacks=stacks, receipts=receipts, untold=seen.untold)
 
 

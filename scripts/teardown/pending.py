@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, cast
 
+from contracts.answers import Absent, Present, Unknown
 from contracts.labels import PRODUCT, Ownership
-from scripts.cloud.deletion import WaitClock
-from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.cloud.clock import WaitClock
+from scripts.cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
 from scripts.cloud.inventory.found import FoundResource
 from scripts.cloud.inventory.grants import PolicyHolder
 from scripts.cloud.inventory.kinds import GRANT, by_name
@@ -28,8 +29,6 @@ APPEAR_S: Final = 120.0
 OPERATION_LIMIT_S: Final = 1800.0
 """How long an operation that still runs is waited for."""
 _PAUSE_S: Final = 2.0
-_NOT_THERE: Final = frozenset({403, 404})
-"""Google answers 403 for a place that does not exist."""
 
 _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "gcp:cloudrunv2/service:Service": ("Cloud Run service", "projects/{project}/locations/{location}/services/{name}"),
@@ -72,27 +71,30 @@ def expected(state: StackState) -> Sequence[Expected]:
 def begun(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
     """Yield what the state has begun to make and what exists: a list may show it later than its own address.
 
-    Raises GoogleListError and ScriptError.
+    Yields also the grants of the state: some of earlier versions have no other mark. Raises ScriptError.
     """
     for item in expected(state):
         kind = by_name(item.kind)
         for name in item.names:
-            try:
-                document = api.get(kind.api, kind.address(name))
-            except GoogleListError as error:
-                if error.status in _NOT_THERE:
+            match lookup(api, kind.api, kind.address(name)):
+                case Present(value=document):
+                    owner = kind.owner(document)
+                    if owner is not None and owner.stack == state.stack:
+                        project = str(item.project or next(iter(state.projects), ""))
+                        yield resource_of(kind, document, project=project, owner=owner)
+                case Absent():
                     continue
-                raise
-            owner = kind.owner(document)
-            if owner is not None and owner.stack == state.stack:
-                project = str(item.project or next(iter(state.projects), ""))
-                yield resource_of(kind, document, project=project, owner=owner)
+                case Unknown(cause="denied"):
+                    continue  # Google answers 403 for a place, and an account, that does not exist; the list is the proof
+                case Unknown(why=why):
+                    raise ScriptError(why)
     yield from _stated_grants(api, state)
 
 
 def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
-    """Yield the grants on a project that the state has begun to make, and that exist. Raises GoogleListError and ScriptError."""
-    for item in state.pending:
+    """Yield the grants on a project that the state names or has begun to make, and that exist. Raises ScriptError."""
+    policies: dict[str, Item] = {}
+    for item in (*state.pending, *state.resources):
         if item.get("type") != _PROJECT_GRANT:
             continue
         inputs = cast("Item", item.get("inputs") or {})
@@ -101,7 +103,9 @@ def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]
         role, member = str(inputs.get("role")), str(inputs.get("member"))
         given = cast("Item", inputs.get("condition") or {})
         condition = {key: value for key, value in given.items() if key in {"title", "description", "expression"}}
-        for binding in cast("Sequence[Item]", holder.read(api).get("bindings") or ()):
+        if project not in policies:
+            policies[project] = _policy(api, holder)
+        for binding in cast("Sequence[Item]", policies[project].get("bindings") or ()):
             same = binding.get("role") == role and cast("Item", binding.get("condition") or {}) == condition
             if same and member in cast("Sequence[str]", binding.get("members") or ()):
                 yield FoundResource(
@@ -113,6 +117,17 @@ def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]
                     owner=Ownership(project=PRODUCT, stack=state.stack),
                     document={"holder": holder, "role": role, "member": member, "condition": condition, "stated": True},
                 )
+
+
+def _policy(api: GoogleApi, holder: PolicyHolder) -> Item:
+    """Return a policy; an empty one if its project does not exist. Raises ScriptError."""
+    match answer_of(holder.api, lambda: holder.read(api)):
+        case Present(value=policy):
+            return policy
+        case Absent():
+            return {}
+        case Unknown(why=why):
+            raise ScriptError(why)
 
 
 def wait(
@@ -160,11 +175,11 @@ def _expected(item: Item) -> Iterator[Expected]:
 def _visible(api: GoogleApi, item: Expected) -> bool:
     kind = by_name(item.kind)
     for name in item.names:
-        try:
-            api.get(kind.api, kind.address(name))
-        except (GoogleListError, ScriptError):
-            continue
-        return True
+        match lookup(api, kind.api, kind.address(name)):
+            case Present():
+                return True
+            case Absent() | Unknown():
+                continue
     return False
 
 

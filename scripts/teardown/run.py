@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, cast
 
+from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.labels import RETAINED, RETAINED_LABEL
-from scripts.cloud.deletion import DeletedResource, WaitClock, delete_all
-from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.cloud.clock import WaitClock
+from scripts.cloud.deletion import DeletedResource, delete_all
+from scripts.cloud.google_api import GoogleApi
 from scripts.cloud.inventory.found import FoundResource, Inventory
 from scripts.cloud.inventory.search import Scope, search
 from scripts.errors import CommandRefusedError, ScriptError
@@ -34,6 +36,7 @@ from scripts.teardown import locks, memory, pending
 from scripts.teardown.kept import KeptBucket, kept_bucket
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.talk import Talk, counted
+from stacks.apis import apis_of
 from stacks.loading import project_from_environment
 from stacks.settings import Settings
 
@@ -112,19 +115,19 @@ class Teardown:
             self._clear()
             for state in self.known.states:
                 self._settle(state)
-                if not self.left and not self.searches[-1].untold:
+                if self._is_proved():
                     memory.forget(state.stack)
         self.done = True
 
     def look(self) -> None:
         """Search, and remember what is left."""
-        found = search(self.api, self._scope())
+        found = search(self.api, self._scope(), clock=self.clock, say=self.talk.say)
         untold = list(found.untold)
         stated: list[FoundResource] = []
         for state in self.known.states:
             try:
                 stated += pending.begun(self.api, state)
-            except (GoogleListError, ScriptError) as error:
+            except ScriptError as error:
                 untold.append(f"Could not check what the state of {state.stack} began to make: {error}")
         resources = tuple({(item.kind, item.name): item for item in (*stated, *found.found)}.values())
         self.searches.append(
@@ -132,6 +135,20 @@ class Teardown:
         )
         self.left = tuple(item for item in resources if not self._stays(item))
         self.kept = tuple(kept_bucket(self.api, item) for item in resources if self._stays(item))
+
+    def remaining(self) -> Answer[Sequence[FoundResource]]:
+        """Return what the last search says about what is to be deleted."""
+        if not self.searches:
+            return Unknown("Nothing was searched.")
+        return self.searches[-1].answer_about(self.left)
+
+    def _is_proved(self) -> bool:
+        """Whether the last search proves that nothing is left."""
+        match self.remaining():
+            case Absent():
+                return True
+            case Present() | Unknown():
+                return False
 
     def receipt(self) -> Receipt:
         """Return what was done so far."""
@@ -169,7 +186,22 @@ class Teardown:
             places={"tpu": zones, "run": regions, "artifactregistry": regions},
             buckets=buckets,
             kept=[item.name for item in self._kept()],
+            apis=self._apis(),
+            held=[zone for state in self.known.states for zone in state.held_zones],
         )
+
+    def _apis(self) -> frozenset[str] | None:
+        """Return the APIs that hold something of the stacks, by their settings and states; None if a stack has neither.
+
+        A lost state says nothing, so the settings count; settings that cannot be read say nothing, so the state counts.
+        """
+        found: set[str] = set()
+        for state in self.known.states:
+            settings = self.known.settings.get(state.stack)
+            if settings is None and not state.apis:
+                return None
+            found |= {*state.apis, *(apis_of(settings) if settings else ())}
+        return frozenset(found) or None
 
     def _kept(self) -> Iterator[FoundResource]:
         """Yield the buckets whose grants are searched too."""
@@ -185,7 +217,7 @@ class Teardown:
         """Refuse a name that no state, no settings and no resource has: it is most likely a mistake. Raises CommandRefusedError."""
         stack = self.request.stack
         nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
-        searched = not self.left and not self.kept and not self.searches[-1].untold
+        searched = self._is_proved() and not self.kept
         if stack is not None and stack not in self.known.settings and nothing and searched:
             raise CommandRefusedError(
                 f"No stack, no settings and no resource has the name {stack}; name another with --stack, or pass --all."
@@ -236,8 +268,8 @@ class Teardown:
         deployment = parse_deployment(stack, json.dumps(document))
         self._past_locks(stack, lambda: write_deployment(stack, deployment))
 
-    def _past_locks(self, stack: str, work: Callable[[], None]) -> None:
-        """Do work of the engine's; if a lock is in the way, end it and do it again. A failure is a remark."""
+    def _past_locks(self, stack: str, work: Callable[[], None]) -> bool:
+        """Do work of the engine's; if a lock is in the way, end it and do it again. Return whether it was done; a failure is a remark."""
         try:
             try:
                 work()
@@ -251,6 +283,8 @@ class Teardown:
             raise
         except ScriptError as error:
             self.remarks.append(str(error))
+            return False
+        return True
 
     def _end_locks(self, stack: str, held: Sequence[StackLock]) -> None:
         """Say that a dead lock ends, and ask before a live one, even with --yes. Raises CommandRefusedError unless the answer is yes."""
@@ -276,7 +310,9 @@ class Teardown:
             if not self.left:
                 return
             self._confirm_more()
-            done = delete_all(self.api, self.left, report=self.talk.say, clock=self.clock)
+            waited = {item.resource.name for item in self.deletions if item.timed_out}
+            left = [item for item in self.left if item.name not in waited]
+            done = delete_all(self.api, left, report=self.talk.say, clock=self.clock)
             self.deletions += done
             if all(item.outcome not in {"deleted", "gone"} for item in done):
                 break
@@ -285,19 +321,19 @@ class Teardown:
     def _settle(self, state: StackState) -> None:
         """Take out of the state what exists no more, and say what a state that cannot be read means."""
         after = states.read(state.stack)
-        if after.status == "read" and after.resources and not self.left:
-            self._engine(state.stack, "destroy", "--refresh")
-            after = states.read(state.stack)
-        if after.status == "read" and after.pending and not self.left:
-            self._import(state.stack, without_pending(after.raw))
-            after = states.read(state.stack)
+        match self.remaining():
+            case Absent():
+                after = self._emptied(state, after)
+            case Present():
+                pass
+            case Unknown():
+                if after.resources:
+                    self.remarks.append(
+                        f"The state of stack {state.stack} still names {len(after.resources)} resources, and not everything could be read: the "
+                        "state stays. Run the same command again when it can."
+                    )
         if after.status == "read":
             self.state_left += tuple(after.resources)
-            if after.resources and not self.left:
-                self.remarks.append(
-                    f"The engine could not take {len(after.resources)} resources out of the state of stack {state.stack}, although the search "
-                    f"found nothing: `pulumi stack rm --force --preserve-config --yes {state.stack}` removes the state."
-                )
         elif after.status == "unreadable":
             self._replace(state.stack)
         elif after.resources:
@@ -306,20 +342,43 @@ class Teardown:
                 f"out: run `make setup`, then `pulumi destroy --refresh --stack {state.stack}`."
             )
 
+    def _emptied(self, state: StackState, after: StackState) -> StackState:
+        """Return the state without what the search proved to be gone: the engine removes it, or else an empty state takes its place."""
+        if after.status == "read" and after.resources:
+            self._engine(state.stack, "destroy", "--refresh")
+            after = states.read(state.stack)
+        if after.status == "read" and after.pending:
+            self._import(state.stack, without_pending(after.raw))
+            after = states.read(state.stack)
+        if after.status == "read" and after.resources:
+            self._write_empty(
+                state.stack,
+                json.dumps(after.raw),
+                f"The engine could not take {len(after.resources)} resources out of the state of stack {state.stack}, although the search read "
+                "everything and found nothing; the state is empty now.",
+            )
+            after = states.read(state.stack)
+        return after
+
     def _replace(self, stack: str) -> None:
         """Put an empty state in the place of one that was cut off, once nothing is left that it could name."""
         try:
             read_deployment(stack)
         except StateUnreadableError as error:
-            if error.cut_off and not self.left and not self.searches[-1].untold:
-                text = states.file_text(stack)
-                copied = f" A copy is in {back_up(stack, text)}." if text else ""
-                self._past_locks(stack, lambda: write_deployment(stack, parse_deployment(stack, _EMPTY)))
-                self.remarks.append(f"The state of stack {stack} was cut off; it is empty now.{copied}")
+            if error.cut_off and self._is_proved():
+                self._write_empty(
+                    stack, states.file_text(stack), f"The state of stack {stack} was cut off; it is empty now."
+                )
                 return
             self.remarks.append(str(error))
         except ScriptError as error:
             self.remarks.append(str(error))
+
+    def _write_empty(self, stack: str, before: str, remark: str) -> None:
+        """Replace a state by an empty one. A copy of what it was is kept."""
+        copied = f" A copy is in {back_up(stack, before)}." if before else ""
+        if self._past_locks(stack, lambda: write_deployment(stack, parse_deployment(stack, _EMPTY))):
+            self.remarks.append(f"{remark}{copied}")
 
 
 def known(request: TeardownRequest, say: Callable[[str], None]) -> Known:

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.safetensors_files import safetensors
+
 STACK = "l4-qat"
 VARIABLE = "GEMMA_SERVING_WEIGHTS"
 
@@ -28,7 +30,7 @@ def stage(workspace, weights):
     checkpoint = workspace.folder / "checkpoint"
     checkpoint.mkdir(exist_ok=True)
     (checkpoint / "config.json").write_text("{}")
-    (checkpoint / "model.safetensors").write_bytes(weights)
+    (checkpoint / "model.safetensors").write_bytes(safetensors(weights))
     done = workspace.script("stage_model", "--stack", STACK, "--from", checkpoint, "--json")
     return json.loads(done.out.splitlines()[-1])
 

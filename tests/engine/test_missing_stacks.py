@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.engine.conftest import copy_project
+from tests.safetensors_files import safetensors
 
 pytestmark = pytest.mark.engine
 
@@ -27,7 +28,7 @@ def run(tmp_path_factory):
     checkpoint = folder / "project" / "checkpoint"
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text("{}")
-    (checkpoint / "model.safetensors").write_bytes(b"\0" * 64)
+    (checkpoint / "model.safetensors").write_bytes(safetensors(b"\0" * 64))
     hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)} | {
         "PULUMI_BACKEND_URL": f"file://{folder / 'backend'}",

@@ -23,6 +23,10 @@ class KillOptions:
     each: Annotated[int, Option("Kills in each cycle.", least=1)] = 5
     first: Annotated[int, Option("Number of the first cycle, to replay one.", least=0)] = 0
     folder: Annotated[Path | None, Option("An empty folder that is kept, with the output of every command.")] = None
+    history: Annotated[
+        Path | None,
+        Option("File that gets a line of JSON for the seed, for each cycle with its kills, and for the end."),
+    ] = None
     as_json: JsonSwitch = False
 
 
@@ -31,7 +35,11 @@ def _kills(options: KillOptions) -> ExitCode:
 
     with tempfile.TemporaryDirectory(prefix="kills-", ignore_cleanup_errors=True) as temporary:
         series = Series(
-            folder=options.folder or Path(temporary), seed=options.seed, each=options.each, first=options.first
+            folder=options.folder or Path(temporary),
+            seed=options.seed,
+            each=options.each,
+            first=options.first,
+            history=options.history,
         )
         summary = series.run(options.count)
     print(summary.to_json() if options.as_json else summary.to_text())

@@ -14,6 +14,7 @@ from tests.engine.conftest import ROOT
 from tests.kills import processes
 from tests.kills.plan import GPU, TPU, Cycle, Damage, Edit, Kill
 from tests.kills.world import Documents, World
+from tests.safetensors_files import safetensors
 
 COMMAND_S: Final = 300.0
 """No command takes longer, killed or not."""
@@ -56,6 +57,21 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
     recovered: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """Return the cycle as the history keeps it."""
+        return {
+            "cycle": self.cycle.number,
+            "stack": self.cycle.stack,
+            "steps": self.history,
+            "kills": [
+                {"kill": str(done.kill), "hit": not done.missed, "seconds": round(done.seconds, 2)}
+                for done in self.kills
+            ],
+            "recovered": self.recovered,
+            "problems": self.problems,
+            "seconds": round(self.seconds, 1),
+        }
 
 
 class Runner:
@@ -111,7 +127,7 @@ class Runner:
         if command == "stage":
             checkpoint.mkdir(exist_ok=True)
             (checkpoint / "config.json").write_text("{}")
-            (checkpoint / "model.safetensors").write_bytes(b"\0" * 64)
+            (checkpoint / "model.safetensors").write_bytes(safetensors(b"\0" * 64))
         return {
             "up": lambda: world.pulumi(stack, "up", "--yes", "--skip-preview"),
             "update": lambda: world.pulumi(stack, "up", "--yes", "--skip-preview"),

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,12 +83,15 @@ class Series:
     each: int
     first: int = 0
     stacks: Sequence[str] = plan.STACKS
+    history: Path | None = None
+    """File that gets a line of JSON at the start, one after each cycle and one at the end."""
     outcomes: list[Outcome] = field(default_factory=list)
 
     def run(self, count: int) -> Summary:
         """Run cycles until so many kills have hit. After a cycle in which something did not hold, go on with a new cloud."""
         started_s, number, foreign = time.monotonic(), self.first, 0
         world: World | None = None
+        self._note({"seed": self.seed, "count": count, "each": self.each, "first": self.first, "stacks": self.stacks})
         try:
             while self._hits() < count:
                 if world is None:
@@ -97,6 +100,7 @@ class Series:
                 outcome = Runner(world, plan.cycle(self.seed, number, self.each, self.stacks)).run()
                 self.outcomes.append(outcome)
                 self._tell(outcome)
+                self._note(outcome.to_json())
                 if outcome.problems:
                     world.close()
                     world = None
@@ -104,7 +108,16 @@ class Series:
         finally:
             if world is not None:
                 world.close()
-        return Summary(seed=self.seed, outcomes=self.outcomes, foreign=foreign, seconds=time.monotonic() - started_s)
+        summary = Summary(seed=self.seed, outcomes=self.outcomes, foreign=foreign, seconds=time.monotonic() - started_s)
+        self._note({"end": "failed" if summary.problems else "held", **summary.figures()})
+        return summary
+
+    def _note(self, line: Mapping[str, object]) -> None:
+        """Append a line to the history at once: a series that is stopped keeps what it did."""
+        if self.history is not None:
+            self.history.parent.mkdir(parents=True, exist_ok=True)
+            with self.history.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(line)}\n")
 
     def _hits(self) -> int:
         return sum(not done.missed for each in self.outcomes for done in each.kills)

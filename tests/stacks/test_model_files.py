@@ -11,6 +11,7 @@ from stacks.loading import SettingsError, from_file
 from stacks.model_files import read_model
 from stacks.planned import to_deployment
 from stacks.program import run
+from tests.safetensors_files import safetensors
 from tests.stacks.test_program import ROOT, configured
 
 __all__ = ["configured"]
@@ -82,9 +83,7 @@ def test_a_file_and_its_folder_give_the_same_model_with_its_size(stack):
 
 def test_the_size_of_weights_without_an_index_is_that_of_their_files(stack, tmp_path):
     (tmp_path / "models" / "model.safetensors.index.json").unlink()
-    header = b'{"__metadata__": {}, "lm_head.weight": {}}'
-    content = len(header).to_bytes(8, "little") + header + b"\0" * 5_000
-    (tmp_path / "models" / "model.safetensors").write_bytes(content)
+    (tmp_path / "models" / "model.safetensors").write_bytes(safetensors(b"\0" * 5_000, "lm_head.weight"))
     spec = stack("modelConfig: models").model_spec
     assert (spec.checkpoint_bytes, spec.head_in_checkpoint) == (5_000, False)
     tied = {**json.loads((ROOT / FOLDER / "config.json").read_text()), "tie_word_embeddings": True}

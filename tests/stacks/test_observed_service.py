@@ -3,6 +3,7 @@
 import threading
 from dataclasses import replace
 
+import pulumi
 import pytest
 
 from contracts.service_traffic import BY_REVISION
@@ -30,10 +31,25 @@ def test_a_service_is_returned_as_google_has_it(monkeypatch):
     assert observed_service.observed_service(PLACE) == {"name": "n"}
 
 
-@pytest.mark.parametrize("error", [GoogleCallError(404, "no"), GoogleCallError(403, "off", "SERVICE_DISABLED")])
-def test_no_service_and_an_api_that_is_off_are_a_first_deployment(monkeypatch, error):
-    answer(monkeypatch, error)
+def test_no_service_is_a_first_deployment(monkeypatch):
+    answer(monkeypatch, GoogleCallError(404, "no"))
     assert observed_service.observed_service(PLACE) is None
+
+
+def test_an_api_that_is_off_lets_a_service_be_made_and_none_be_changed(monkeypatch, declare):
+    """A change would declare the traffic anew, and move it."""
+    transforms = []
+    monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    answer(monkeypatch, GoogleCallError(403, "off", "SERVICE_DISABLED"))
+    declare(lambda: observed_service.observed_service(PLACE))
+    (transform,) = transforms
+    given = pulumi.ResourceTransformationArgs(None, "gcp:cloudrunv2/service:Service", "n", {}, pulumi.ResourceOptions())
+    hooks = transform(given).opts.hooks
+    assert hooks.before_create is None
+    (hook,) = hooks.before_update
+    with pytest.raises(ServiceNotReadError, match=r"the traffic of service .* is unknown, and nothing was changed"):
+        hook.callback(pulumi.ResourceHookArgs("urn", "", "vllm", "t"))
 
 
 def test_a_service_that_cannot_be_read_stops_the_program_with_a_sentence(monkeypatch):

@@ -1,15 +1,19 @@
 """Weights that are not staged stop `up` before the service is made, and a preview warns."""
 
 import asyncio
+import json
+import re
 from dataclasses import replace
 
 import pulumi
 import pytest
 import requests
 
+from contracts.answers import Absent, Present
 from contracts.staged_weights import MANIFEST, manifest_hash
 from localcloud.services import storage_objects
-from localcloud.world.scenario import OperationDurations, Scenario
+from localcloud.world.scenario import Fault, OperationDurations, Scenario
+from scripts.cloud.staging.bucket import crc32c
 from stacks import staged_weights
 from stacks.base import Context
 from stacks.naming import Names
@@ -29,19 +33,33 @@ def cloud(monkeypatch):
         yield started
 
 
+CONTENT = b"{}"
+
+
+def manifest_of(*files, **changes):
+    entry = {"size_bytes": len(CONTENT), "sha256": None, "crc32c": crc32c(CONTENT), **changes}
+    return {"schema": 1, "files": [{"name": name, **entry} for name in files]}
+
+
+STAGED = manifest_of("config.json")
+HASH = manifest_hash(STAGED)
+
+
 @pytest.fixture
 def bucket(cloud):
-    """Return a function that puts empty objects into the bucket, and makes it."""
+    """Return a function that puts objects into the bucket, and makes it. A manifest is that of config.json, if the test says nothing else."""
     headers = {"Authorization": f"Bearer {cloud.token}"}
 
-    def put(*names):
+    def put(*names, manifest=STAGED):
         body, project = {"name": BUCKET, "location": "US-EAST4"}, {"project": PROJECT}
         url = f"{cloud.base_url}/storage/storage/v1/b"
         requests.post(url, json=body, params=project, headers=headers, timeout=60).raise_for_status()
         for name in names:
             target = f"{cloud.base_url}/upload/storage/v1/b/{BUCKET}/o"
             asked = {"uploadType": "media", "name": name}
-            requests.post(target, data=b"{}", params=asked, headers=headers, timeout=60).raise_for_status()
+            document = manifest if isinstance(manifest, bytes) else json.dumps(manifest).encode()
+            data = document if name.endswith(MANIFEST) else CONTENT
+            requests.post(target, data=data, params=asked, headers=headers, timeout=60).raise_for_status()
 
     return put
 
@@ -50,65 +68,90 @@ def weights(*, existing):
     return StagedWeights(project=PROJECT, bucket=BUCKET, prefix=FOLDER, stack="x", existing=existing)
 
 
-def found(*, existing=False):
-    return asyncio.run(weights(existing=existing).finding())
+def proof(*, existing=False):
+    return asyncio.run(weights(existing=existing).proof())
 
 
 def require(*, existing=False):
     asyncio.run(weights(existing=existing).require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
 
 
-def test_a_bucket_that_does_not_exist_holds_no_weights(cloud):
+def test_a_bucket_that_does_not_exist_holds_no_weights(monkeypatch, cloud):
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
     text = f"No weights are staged in gs://{BUCKET}/{FOLDER}, and the server cannot start without them. {REMEDY}"
-    assert found() == (text, True)
+    assert proof() == Absent()
+    with pytest.raises(WeightsNotStagedError, match=re.escape(text)):
+        require()
 
 
 def test_only_the_folder_of_the_stack_counts(bucket):
     bucket(f"models/other/{MANIFEST}", f"{FOLDER}-2/{MANIFEST}", f"{FOLDER}-2/config.json")
-    assert found()[1] is True
+    assert proof() == Absent()
 
 
-def test_staged_weights_are_no_finding(bucket):
+def test_staged_weights_are_proved_by_their_manifest(bucket):
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors", f"{FOLDER}/{MANIFEST}")
-    assert found() is None
+    assert proof() == Present(HASH)
 
 
-@pytest.mark.parametrize("bound", [None, manifest_hash({})])
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        (b"", f"{MANIFEST} cannot be read or lists no file"),
+        (b"\x00\xff\x00", f"{MANIFEST} cannot be read or lists no file"),
+        ([], f"{MANIFEST} cannot be read or lists no file"),
+        ({"files": []}, f"{MANIFEST} cannot be read or lists no file"),
+        ({"files": ["config.json"]}, f"{MANIFEST} cannot be read or lists no file"),
+        (manifest_of("config.json", "gone.safetensors"), "1 of 2 files are absent or have another size or checksum"),
+        (manifest_of("config.json", size_bytes=157_000_000), "1 of 1 files are absent or have another size"),
+        (manifest_of("config.json", crc32c="AAAAAA=="), "1 of 1 files are absent or have another size or checksum"),
+    ],
+)
+def test_damaged_weights_stop_up_before_the_service(monkeypatch, bucket, manifest, said):
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}", manifest=manifest)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    for existing in (False, True):
+        with pytest.raises(WeightsNotStagedError, match=said) as refused:
+            require(existing=existing)
+        assert str(refused.value).endswith(REMEDY)
+        assert f"The weights in gs://{BUCKET}/{FOLDER} are not those of their manifest: " in str(refused.value)
+
+
+@pytest.mark.parametrize("bound", [None, HASH])
 def test_weights_that_lie_in_no_folder_are_found(bucket, bound):
     bucket("config.json", MANIFEST)
     check = replace(weights(existing=True), prefix="", manifest=bound)
-    assert asyncio.run(check.finding()) is None
+    assert asyncio.run(check.proof()) == Present(HASH)
 
 
 def test_weights_of_another_tool_that_lie_in_no_folder_are_a_warning(bucket):
     bucket("config.json")
-    text, stops = asyncio.run(replace(weights(existing=True), prefix="").finding())
-    assert text.startswith(f"The weights in gs://{BUCKET} have no {MANIFEST}")
-    assert stops is False
+    found = asyncio.run(replace(weights(existing=True), prefix="").proof())
+    assert found.text.startswith(f"The weights in gs://{BUCKET} have no {MANIFEST}")
+    assert found.blocks is False
 
 
 @pytest.mark.parametrize(("existing", "blocks"), [(False, True), (True, False)])
 def test_weights_without_a_manifest_stop_the_stack_unless_the_bucket_is_somebody_elses(bucket, existing, blocks):
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")
-    text, stops = found(existing=existing)
-    assert f"have no {MANIFEST}: staging did not end, or another tool copied them." in text
-    assert stops is blocks
+    found = proof(existing=existing)
+    assert f"have no {MANIFEST}: staging did not end, or another tool copied them." in found.text
+    assert found.blocks is blocks
 
 
 def test_bound_weights_without_a_manifest_stop_the_stack_in_any_bucket(bucket):
     """The settings name a manifest, so that there was one: somebody stages other weights now, or did not end."""
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")
-    check = replace(weights(existing=True), manifest="0" * 64)
-    text, stops = asyncio.run(check.finding())
-    assert f"have no {MANIFEST}" in text
-    assert stops is True
+    found = asyncio.run(replace(weights(existing=True), manifest="0" * 64).proof())
+    assert f"have no {MANIFEST}" in found.text
+    assert found.blocks is True
 
 
 def test_many_other_objects_do_not_hide_the_manifest(monkeypatch, bucket):
-    bucket(f"{FOLDER}/a/1", f"{FOLDER}/b/2", f"{FOLDER}/{MANIFEST}")
+    bucket(f"{FOLDER}/a/1", f"{FOLDER}/b/2", f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
     whole = storage_objects.page
     monkeypatch.setattr(storage_objects, "page", lambda items, **options: whole(items, **{**options, "default": 2}))
-    assert found() is None
+    assert proof() == Present(HASH)
 
 
 @pytest.mark.parametrize(
@@ -126,13 +169,12 @@ def test_a_preview_warns_and_so_does_up_where_the_server_may_start(monkeypatch, 
 
 @pytest.mark.parametrize(("bound", "stops"), [(True, False), (False, True)])
 def test_a_server_is_bound_to_the_weights_that_the_settings_name(monkeypatch, bucket, bound, stops):
-    bucket(f"{FOLDER}/{MANIFEST}")
-    digest = manifest_hash({}) if bound else "0" * 64
-    check = replace(weights(existing=False), manifest=digest)
-    found = asyncio.run(check.finding())
-    assert (found is not None) is stops
-    if found is not None:
-        assert found[0].startswith(f"The weights in gs://{BUCKET}/{FOLDER} have the hash {manifest_hash({})}, and")
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
+    check = replace(weights(existing=False), manifest=HASH if bound else "0" * 64)
+    found = asyncio.run(check.proof())
+    assert (found != Present(HASH)) is stops
+    if stops:
+        assert found.text.startswith(f"The weights in gs://{BUCKET}/{FOLDER} have the hash {HASH}, and")
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
         with pytest.raises(WeightsNotStagedError, match=r"bucket.manifest is 0+\. Set it to the staged hash"):
             asyncio.run(check.require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
@@ -142,19 +184,24 @@ def test_up_is_stopped_before_the_service(monkeypatch, bucket):
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
     with pytest.raises(WeightsNotStagedError, match="No weights are staged"):
         require()
-    bucket(f"{FOLDER}/{MANIFEST}")
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
     require()
 
 
-@pytest.mark.parametrize("preview", [False, True])
-def test_what_cannot_be_told_stops_nothing(monkeypatch, cloud, preview):
-    said = []
-    monkeypatch.setattr(pulumi.log, "info", said.append)
-    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
+@pytest.mark.parametrize("method", ["storage.objects.list", "storage.objects.get"])
+def test_what_is_unknown_is_not_staged(monkeypatch, bucket, cloud, method):
+    """The bucket refuses the list, or the manifest. A preview may run without access to it."""
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
+    fault = {"method": method, "count": 999, "status": 403}
+    cloud.cloud.scenario = cloud.cloud.scenario.model_copy(update={"faults": (Fault.model_validate(fault),)})
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
+    require()
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    with pytest.raises(WeightsNotStagedError, match=f"Could not check the weights in gs://{BUCKET}/{FOLDER}"):
+        require()
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:9/")
-    require()
-    assert len(said) == (not preview)
-    assert all("Could not check whether weights are staged" in text for text in said)
+    with pytest.raises(WeightsNotStagedError, match="so nothing was changed: no connection to"):
+        require()
 
 
 @pytest.mark.parametrize(("mode", "hooked"), [("bucket", 1), ("hub", 0)])

@@ -81,7 +81,8 @@ def test_the_workflow_runs_targets_of_the_makefile_and_may_only_read():
     assert workflow["permissions"] == {"contents": "read"}
     assert not [name for name, job in workflow["jobs"].items() if "permissions" in job]
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in workflow["jobs"].items()}
-    kills = 'make kills SEED="$(date +%Y%m%d)" COUNT=1000'
+    kills = 'make kills SEED="$(date +%Y%m%d)$SERIES" COUNT=200 HISTORY=.work/kills.jsonl'
+    assert workflow["jobs"]["kills"]["strategy"] == {"fail-fast": False, "matrix": {"series": [1, 2, 3, 4, 5]}}
     assert commands == {
         "kills": ["make setup", kills],
         "long": ["make setup", 'make long PART="$PART"'],

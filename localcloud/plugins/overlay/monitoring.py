@@ -11,7 +11,7 @@ from localcloud.plugins.lifecycle import OperationContext, TypeOverlay
 from localcloud.plugins.resource import Mask, RestResource
 from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import Json, Object
-from localcloud.plugins.values import Properties, Unknown, Value, text_of
+from localcloud.plugins.values import Properties, UnknownValue, Value, text_of
 
 _V3: Final = "monitoring/v3"
 _V1: Final = "monitoring/v1"
@@ -99,7 +99,7 @@ def _parsed(values: Mapping[str, Value]) -> Json:
 
 def _same_dashboard(details: Details, state: Mapping[str, Value], inputs: Mapping[str, Value]) -> Details:
     """Compare only what the program wrote: what Google added to the text is not a difference."""
-    if isinstance(inputs.get("dashboardJson"), Unknown):
+    if isinstance(inputs.get("dashboardJson"), UnknownValue):
         return details
     left = {path: detail for path, detail in details.items() if path != ("dashboardJson",)}
     wanted = _parsed(inputs)

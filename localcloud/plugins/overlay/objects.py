@@ -15,7 +15,7 @@ from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay,
 from localcloud.plugins.resource import RestResource
 from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import Object, ValueKind
-from localcloud.plugins.values import Asset, Properties, Unknown, Value, text_of
+from localcloud.plugins.values import Asset, Properties, UnknownValue, Value, text_of
 
 _UPLOAD: Final = "upload/storage/v1"
 _UNCHANGED: Final = "different hash"
@@ -96,7 +96,7 @@ def _content(inputs: Properties) -> bytes:
 
 def _md5_of(values: Properties) -> str:
     """Return the content's MD5 as the storage API writes it; empty where the content is not at hand."""
-    if isinstance(values.get("content"), Unknown) or not {"content", "source"} & set(values):
+    if isinstance(values.get("content"), UnknownValue) or not {"content", "source"} & set(values):
         return ""
     try:
         content = _content(values)

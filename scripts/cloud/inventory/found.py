@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.labels import Ownership
 
 
@@ -57,10 +58,16 @@ class ListCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The result of a search. It proves something only if `untold` is empty."""
+    """The result of a search. `found` alone proves nothing: read `answer_about`."""
 
     found: Sequence[FoundResource]
     calls: Sequence[ListCall]
     untold: Sequence[str]
     """What could not be read, each a sentence."""
     elapsed_s: float
+
+    def answer_about(self, items: Sequence[FoundResource]) -> Answer[Sequence[FoundResource]]:
+        """Return whether any of these is there: some of `found`, those that count. Absent only if everything could be read."""
+        if items:
+            return Present(items)
+        return Unknown(" ".join(self.untold)) if self.untold else Absent()

@@ -5,28 +5,31 @@ No list uses the wildcard location `-`: Cloud Run refuses it, and for Cloud TPU 
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, cast
 
+from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.labels import PRODUCT, Ownership
-from scripts.cloud.google_api import CONNECTIONS, GoogleApi, GoogleListError
+from scripts.cloud.clock import WaitClock
+from scripts.cloud.enabled import enabled_apis
+from scripts.cloud.google_api import CONNECTIONS, GoogleApi, answer_of, enable_command
 from scripts.cloud.inventory.found import FoundResource, Inventory, ListCall
 from scripts.cloud.inventory.grants import Accounts, PolicyHolder, grants_in
 from scripts.cloud.inventory.kinds import GRANT, KINDS, LOCATIONS, Item, Places, ResourceKind, by_name
 from scripts.cloud.parallel import each
-from scripts.errors import ScriptError
 from stacks.naming import Names, NamingError
 
 READ: Final = "read"
 NOT_ENABLED: Final = "API not enabled"
 NO_SUCH_PLACE: Final = "no such place"
-_SERVICE_DISABLED: Final = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
-"""Reasons of a disabled API; the second is that of Cloud Storage and Compute Engine."""
-_NO_QUOTA_PROJECT: Final = "requires a quota project"
-"""Google's words, with the reason of a disabled API, for a call that names no project for quota: it proves nothing about the API."""
-_DENIED, _MISSING = 403, 404
+START_LIMIT_S: Final = 300.0
+"""How long a search waits for APIs that Service Usage calls enabled and that answer as if they were off: Google says "a few minutes"."""
+_PAUSE_S: Final = 10.0
+_SETTLE_S: Final = 30.0
+"""How long after such an API begins to answer its lists are read once more: nothing says that the first ones are complete (ledger
+`enabled-api-lists-late`)."""
 _HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
 """Codes of warnings of Compute Engine that leave nothing out (discovery: compute.v1 RoutersScopedList.warning.code)."""
 
@@ -46,6 +49,14 @@ class Scope:
     """Buckets, also of other projects, on which a stack may have grants."""
     kept: Sequence[str] = ()
     """Full names of resources that stay. Grants on them are found like those on resources of others."""
+    apis: frozenset[str] | None = None
+    """APIs that the stacks use by their settings and states. Another API that is off holds nothing of theirs. None: they may use any."""
+    held: Sequence[str] = ()
+    """Zones in which a state has a resource. If Google refuses to show such a zone, that does not mean that it is empty."""
+
+    def may_use(self, api: str) -> bool:
+        """Whether an API can hold something of the stacks."""
+        return self.apis is None or api in self.apis
 
     def wants(self, owner: Ownership | None) -> bool:
         """Whether a resource of this owner is searched for."""
@@ -58,8 +69,11 @@ class _Read:
 
     call: ListCall
     project: str
-    items: Sequence[Item] = ()
-    untold: str = ""
+    about: str
+    """What the list would prove, a clause."""
+    answer: Answer[Sequence[Item]]
+    seen: Sequence[Item] = ()
+    """Items that were read, also of a list that was not read to its end."""
     kind: ResourceKind | None = None
     """The kind of the items; None for locations and policies."""
     places: Places | None = None
@@ -67,23 +81,118 @@ class _Read:
     holder: PolicyHolder | None = None
     """For a policy: whose."""
 
+    @property
+    def service(self) -> tuple[str, str]:
+        """The project and the API that was asked."""
+        return self.project, self.call.api
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the API is off, or answers as if it were, and can hold something of the stacks."""
+        return isinstance(self.answer, Unknown) and self.answer.cause == "api off"
+
 
 _Task = Callable[[], _Read]
+Say = Callable[[str], None]
 
 
-def search(api: GoogleApi, scope: Scope) -> Inventory:
-    """Return every resource in scope, each call that was made, and what could not be read."""
+def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say: Say | None = None) -> Inventory:
+    """Return every resource in scope, each call that was made, and what could not be read.
+
+    Waits up to START_LIMIT_S for APIs that were enabled a moment ago; `say` is called before the wait.
+    """
     started_s = time.monotonic()
-    first = each([*_location_tasks(api, scope), *_project_tasks(api, scope)], workers=CONNECTIONS)
-    second = each([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)], workers=CONNECTIONS)
+    asking = _Asking(api=api, clock=clock or WaitClock(), say=say or _nothing)
+    first = asking.reads([*_location_tasks(api, scope), *_project_tasks(api, scope)])
+    second = asking.reads([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)])
     reads = (*first, *second)
     found = [*_resources(reads, scope), *_grants(reads, scope)]
     return Inventory(
         found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
         calls=tuple(read.call for read in reads),
-        untold=tuple(dict.fromkeys(read.untold for read in reads if read.untold)),
+        untold=tuple(dict.fromkeys([*_unread_lists(reads), *asking.switched_off(reads)])),
         elapsed_s=time.monotonic() - started_s,
     )
+
+
+def _nothing(_text: str) -> None:
+    """Say nothing."""
+
+
+def _unread_lists(reads: Sequence[_Read]) -> Iterator[str]:
+    """Yield a sentence for each list that proves nothing, except those of an API that is off."""
+    for read in reads:
+        match read.answer:
+            case Present() | Absent():
+                continue
+            case Unknown(cause="api off"):
+                continue  # one sentence names all lists of the API
+            case Unknown(why=why):
+                yield f"{read.about}: {why}"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asking:
+    """Runs the lists of a search, again where an API was enabled a moment ago."""
+
+    api: GoogleApi
+    clock: WaitClock
+    say: Say
+    enabled: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
+    """Project and API that answered as if it were off -> whether Service Usage calls it enabled."""
+    end_s: float | None = None
+
+    def reads(self, tasks: Sequence[_Task]) -> Sequence[_Read]:
+        """Return what each list answers. Lists of an API that was enabled a moment ago are read until they answer, and then once more."""
+        reads = list(each(tasks, workers=CONNECTIONS))
+        late = self._starting(reads)
+        settled = False
+        while late:
+            off = any(read.is_off and read.service in late for read in reads)
+            if settled and not off:
+                break
+            if off and not self._has_time(late):
+                break
+            settled = not off
+            self.clock.sleep(_SETTLE_S if settled else _PAUSE_S)
+            numbers = [number for number, read in enumerate(reads) if read.service in late]
+            again = each([tasks[number] for number in numbers], workers=CONNECTIONS)
+            for number, read in zip(numbers, again, strict=True):
+                reads[number] = read
+        return reads
+
+    def _has_time(self, late: Iterable[tuple[str, str]]) -> bool:
+        if self.end_s is None:
+            self.end_s = self.clock.now_s() + START_LIMIT_S
+            names = ", ".join(sorted({f"{api}.googleapis.com" for _, api in late}))
+            self.say(f"{names} was enabled a moment ago and does not answer yet: waiting up to {START_LIMIT_S:.0f} s")
+        return self.clock.now_s() < self.end_s
+
+    def _starting(self, reads: Sequence[_Read]) -> frozenset[tuple[str, str]]:
+        """Return what answers as if it were off, although Service Usage calls it enabled. Service Usage is called once per project."""
+        off = {read.service for read in reads if read.is_off} - self.enabled.keys()
+        for project in sorted({project for project, _ in off}):
+            apis = sorted(api for of, api in off if of == project)
+            match enabled_apis(self.api, project, apis):
+                case Present(value=names):
+                    self.enabled |= {(project, api): api in names for api in apis}
+                case Absent() | Unknown():
+                    self.enabled |= {(project, api): False for api in apis}
+        return frozenset(read.service for read in reads if read.is_off and self.enabled.get(read.service))
+
+    def switched_off(self, reads: Sequence[_Read]) -> Iterator[str]:
+        """Yield a sentence for each project with APIs that are off."""
+        off = [read for read in reads if read.is_off]
+        for project in dict.fromkeys(read.project for read in off):
+            apis = sorted({read.call.api for read in off if read.project == project})
+            starting = [api for api in apis if self.enabled.get((project, api))]
+            names = " and ".join(f"{api}.googleapis.com" for api in apis)
+            way_out = (
+                "Enabled a moment ago: run the same command again in some minutes."
+                if starting == apis
+                else f"Run `{enable_command(project, apis)}`, then the same command again."
+            )
+            yield f"Could not check what project {project} still has of {names}, which is off: what was made with it may still run. {way_out}"
 
 
 def accounts_of(scope: Scope, existing: Sequence[Item], owners: Sequence[Ownership]) -> Accounts:
@@ -122,26 +231,27 @@ def resource_of(kind: ResourceKind, item: Item, *, project: str, owner: Ownershi
 def _location_tasks(api: GoogleApi, scope: Scope) -> Iterator[_Task]:
     for project in scope.projects:
         for places, path in LOCATIONS.items():
-            yield partial(_locations, api, places, path.format(p=project), project)
+            yield partial(_locations, api, places, path.format(p=project), project, scope)
 
 
 def _project_tasks(api: GoogleApi, scope: Scope) -> Iterator[_Task]:
     """Yield the lists that need no location, and the projects' policies."""
     for project in scope.projects:
-        yield partial(_policy, api, PolicyHolder(kind="project", project=project, name=f"projects/{project}"))
+        yield partial(_policy, api, PolicyHolder(kind="project", project=project, name=f"projects/{project}"), scope)
         for kind in KINDS:
             if kind.places not in LOCATIONS:
-                yield partial(_items, api, kind, kind.path.format(p=project), project, listed=True)
+                yield partial(_items, api, kind, kind.path.format(p=project), project, scope, is_place=True)
 
 
 def _place_tasks(api: GoogleApi, scope: Scope, first: Sequence[_Read]) -> Iterator[_Task]:
     for read in first:
-        listed = {str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in read.items}
+        listed = {str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in read.seen}
         for kind in KINDS:
             if read.places is not None and kind.places == read.places:
                 for place in sorted({*listed, *scope.places.get(read.places, ())}):
                     path = kind.path.format(p=read.project, l=place)
-                    yield partial(_items, api, kind, path, read.project, listed=place in listed)
+                    known = place in listed or place in scope.held
+                    yield partial(_items, api, kind, path, read.project, scope, is_place=known)
 
 
 def _policy_tasks(api: GoogleApi, scope: Scope, first: Sequence[_Read]) -> Iterator[_Task]:
@@ -149,7 +259,7 @@ def _policy_tasks(api: GoogleApi, scope: Scope, first: Sequence[_Read]) -> Itera
     buckets = {f"projects/_/buckets/{name}": scope.projects[0] for name in scope.buckets}
     secrets: dict[str, str] = {}
     for read in first:
-        for item in read.items if read.kind else ():
+        for item in read.seen if read.kind else ():
             kind = cast("ResourceKind", read.kind)
             name = kind.name(item)
             if scope.wants(kind.owner(item)) and name not in scope.kept:
@@ -157,71 +267,66 @@ def _policy_tasks(api: GoogleApi, scope: Scope, first: Sequence[_Read]) -> Itera
             elif kind.kind in {"bucket", "secret"}:
                 (buckets if kind.kind == "bucket" else secrets)[name] = read.project
     for name, project in sorted(buckets.items()):
-        yield partial(_policy, api, PolicyHolder(kind="bucket", project=project, name=name))
+        yield partial(_policy, api, PolicyHolder(kind="bucket", project=project, name=name), scope)
     for name, project in sorted(secrets.items()):
-        yield partial(_policy, api, PolicyHolder(kind="secret", project=project, name=name))
+        yield partial(_policy, api, PolicyHolder(kind="secret", project=project, name=name), scope)
 
 
-def _locations(api: GoogleApi, places: Places, path: str, project: str) -> _Read:
-    items, outcome, call = _pages(api, f"locations of {places}", places, path, "locations", listed=True)
-    untold = "" if outcome in {READ, NOT_ENABLED} else f"Could not list the locations of {places}: {outcome}"
-    return _Read(call=call, project=project, items=items, untold=untold, places=places)
+def _locations(api: GoogleApi, places: Places, path: str, project: str, scope: Scope) -> _Read:
+    read = _pages(api, f"locations of {places}", places, path, "locations", project, scope, is_place=True)
+    return replace(read, about=f"Could not list the locations of {places}", places=places)
 
 
-def _items(api: GoogleApi, kind: ResourceKind, path: str, project: str, *, listed: bool) -> _Read:
-    items, outcome, call = _pages(api, kind.kind, kind.api, path, kind.items, listed=listed)
-    told = outcome in {READ, NOT_ENABLED, NO_SUCH_PLACE}
-    sentence = f"Could not check whether a {kind.kind} still exists: {call.path} answered: {outcome}"
-    return _Read(call=call, project=project, items=items, untold="" if told else sentence, kind=kind)
+def _items(api: GoogleApi, kind: ResourceKind, path: str, project: str, scope: Scope, *, is_place: bool) -> _Read:
+    read = _pages(api, kind.kind, kind.api, path, kind.items, project, scope, is_place=is_place)
+    about = f"Could not check whether a {kind.kind} still exists: {read.call.path} answered"
+    return replace(read, about=about, kind=kind)
 
 
-def _policy(api: GoogleApi, holder: PolicyHolder) -> _Read:
-    """Read a policy: its bindings are its items."""
+def _policy(api: GoogleApi, holder: PolicyHolder, scope: Scope) -> _Read:
+    """Read a policy: it is the only item."""
     started_s = time.monotonic()
-    policy: Item = {}
-    outcome = READ
-    try:
-        policy = holder.read(api)
-    except (GoogleListError, ScriptError) as error:
-        outcome = _outcome(error, listed=True)
-    bindings = cast("Sequence[Item]", policy.get("bindings") or ())
+    raw = answer_of(holder.api, lambda: (holder.read(api),))
+    answer, seen = _judged(raw, holder.api, scope, is_place=True), _seen(raw)
+    bindings = [binding for policy in seen for binding in cast("Sequence[Item]", policy.get("bindings") or ())]
     call = ListCall(
         kind=GRANT,
         api=holder.api,
         path=holder.path,
         items=len(bindings),
         elapsed_s=time.monotonic() - started_s,
-        outcome=outcome,
+        outcome=_outcome(raw, answer),
     )
-    told = outcome in {READ, NOT_ENABLED, NO_SUCH_PLACE}
-    sentence = f"Could not check whether {holder.name} still has an IAM grant: {outcome}"
-    return _Read(call=call, project=holder.project, items=(policy,), untold="" if told else sentence, holder=holder)
+    about = f"Could not check whether {holder.name} still has an IAM grant"
+    return _Read(call=call, project=holder.project, about=about, answer=answer, seen=seen, holder=holder)
 
 
-def _pages(
-    api: GoogleApi, kind: str, service: str, path: str, key: str, *, listed: bool
-) -> tuple[Sequence[Item], str, ListCall]:
+def _pages(  # noqa: PLR0917 - what one list is
+    api: GoogleApi, kind: str, service: str, path: str, key: str, project: str, scope: Scope, *, is_place: bool
+) -> _Read:
     started_s = time.monotonic()
     items: list[Item] = []
     unread: list[str] = []
-    outcome = READ
-    try:
+
+    def read() -> Sequence[Item]:
         for page in api.pages(service, path):
-            items += _items_of(page, key)
-            unread += _unread(page)
-    except (GoogleListError, ScriptError) as error:
-        outcome = _outcome(error, listed=listed)
+            items.extend(_items_of(page, key))
+            unread.extend(_unread(page))
+        return items
+
+    raw = answer_of(service, read)
+    answer = _judged(raw, service, scope, is_place=is_place)
     if unread:
-        outcome = f"{', '.join(unread)} could not be reached"
+        answer = Unknown(f"{', '.join(unread)} could not be reached")
     call = ListCall(
         kind=kind,
         api=service,
         path=path.partition("?")[0],
         items=len(items),
         elapsed_s=time.monotonic() - started_s,
-        outcome=outcome,
+        outcome=_outcome(raw, answer),
     )
-    return items, outcome, call
+    return _Read(call=call, project=project, about="", answer=answer, seen=items)
 
 
 def _items_of(page: Item, key: str) -> Sequence[Item]:
@@ -245,19 +350,43 @@ def _unread(page: Item) -> Iterator[str]:
             yield scope or str(warning.get("message") or warning.get("code"))
 
 
-def _outcome(error: GoogleListError | ScriptError, *, listed: bool) -> str:
-    """Return what an error means: a disabled API and a place that does not exist hold no resources."""
-    if isinstance(error, GoogleListError):
-        if error.reason in _SERVICE_DISABLED and _NO_QUOTA_PROJECT not in str(error):
-            return NOT_ENABLED
-        if error.status == _MISSING or (error.status == _DENIED and not listed):
+def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_place: bool) -> Answer[Sequence[Item]]:
+    """Return what an answer proves about the stacks. Google answers 403 for a place that does not exist."""
+    match answer:
+        case Present() | Absent():
+            return answer
+        case Unknown(cause="api off"):
+            return answer if scope.may_use(service) else Absent()
+        case Unknown(cause="denied"):
+            return answer if is_place else Absent()
+        case Unknown():
+            return answer
+
+
+def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str:
+    """Return what the record of a call says."""
+    if isinstance(raw, Unknown) and raw.cause == "api off":
+        return NOT_ENABLED
+    match answer:
+        case Present():
+            return READ
+        case Absent():
             return NO_SUCH_PLACE
-    return str(error)
+        case Unknown(why=why):
+            return why
+
+
+def _seen(answer: Answer[Sequence[Item]]) -> Sequence[Item]:
+    match answer:
+        case Present(value=items):
+            return items
+        case Absent() | Unknown():
+            return ()
 
 
 def _resources(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:
     for read in reads:
-        for item in read.items if read.kind else ():
+        for item in read.seen if read.kind else ():
             kind = cast("ResourceKind", read.kind)
             owner = kind.owner(item)
             if owner is not None and scope.wants(owner):
@@ -265,12 +394,12 @@ def _resources(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:
 
 
 def _grants(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:
-    existing = [item for read in reads if read.kind and read.kind.kind == "service account" for item in read.items]
-    owners = [owner for read in reads if read.kind for item in read.items if (owner := read.kind.owner(item))]
+    existing = [item for read in reads if read.kind and read.kind.kind == "service account" for item in read.seen]
+    owners = [owner for read in reads if read.kind for item in read.seen if (owner := read.kind.owner(item))]
     accounts = accounts_of(scope, existing, owners)
     for read in reads:
-        if read.holder is not None:
-            for grant in grants_in(read.items[0], read.holder, accounts):
+        for policy in read.seen if read.holder else ():
+            for grant in grants_in(policy, cast("PolicyHolder", read.holder), accounts):
                 if scope.wants(grant.owner):
                     yield grant
 

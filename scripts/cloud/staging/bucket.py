@@ -71,6 +71,13 @@ class WeightsBucket:
             except NotFound:
                 return None
 
+    def part(self, name: str, start: int, end: int) -> bytes:
+        """Return the bytes of an object from `start` up to `end`, which is larger. Raises ScriptError."""
+        with storage_errors(self.name):
+            # A part has no checksum of its own.
+            blob = self._bucket.blob(name)
+            return cast("bytes", blob.download_as_bytes(start=start, end=end - 1, timeout=_LIMIT_S, checksum=None))
+
     def soft_delete_s(self) -> int:
         """Return how many seconds the bucket keeps and bills deleted objects; 0 if it does not, or does not say."""
         from google.api_core.exceptions import Forbidden  # noqa: PLC0415 - slow to load

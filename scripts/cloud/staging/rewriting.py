@@ -55,6 +55,10 @@ class BucketSource:
             revision=str(manifest.get("revision") or self.uri), files=_files(wanted, manifest), objects=wanted
         )
 
+    def read(self, file: SourceFile, start: int, end: int) -> bytes:
+        """Return a part of a file. Raises ScriptError."""
+        return self.bucket.part(f"{self.prefix}/{file.name}" if self.prefix else file.name, start, end)
+
     def _manifest(self) -> Mapping[str, object]:
         """Return the source's own manifest; empty if it cannot be read."""
         return _document(self._text(MANIFEST))

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
@@ -11,8 +12,10 @@ from urllib.parse import urlsplit
 from contracts.staged_weights import MANIFEST, PARTS
 from scripts.cloud import google_api
 from scripts.cloud.hub import hub_errors, real_sizes
+from scripts.cloud.parallel import each
 from scripts.errors import CommandRefusedError, ScriptError
 from stacks.model_files import CONFIG, INDEX
+from stacks.safetensors_file import NotSafetensorsError, read_table
 
 _WANTED: Final = (".safetensors", ".json", ".jinja", ".model", ".txt")
 """Files that vLLM reads. Weights in other formats would double the copy."""
@@ -25,6 +28,7 @@ _RETRIES: Final = 10
 _LONGEST_PAUSE_S: Final = 30.0
 """Pauses of 1, 2, 4 s and so on up to this one: three minutes without a connection end no copy."""
 _PARTIAL: Final = 206
+_HEADERS_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +107,28 @@ def require_checkpoint(place: str, names: Collection[str], read_index: Callable[
     if absent:
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         raise CommandRefusedError(f"{place} lacks {absent[0]}{more}, which {INDEX} names; complete it there first.")
+
+
+def require_whole_weights(
+    place: str, files: Sequence[SourceFile], read: Callable[[SourceFile, int, int], bytes]
+) -> None:
+    """Read the header of each file of weights, which says how long the file is. `read` returns the bytes of a file between two positions.
+
+    Raises CommandRefusedError for a file that is empty, short or something else, and what `read` raises.
+    """
+    each(
+        [partial(_require_whole, place, file, read) for file in files if file.name.endswith(_WEIGHTS)],
+        workers=_HEADERS_AT_ONCE,
+    )
+
+
+def _require_whole(place: str, file: SourceFile, read: Callable[[SourceFile, int, int], bytes]) -> None:
+    try:
+        read_table(file.size_bytes, lambda start, end: read(file, start, end))
+    except NotSafetensorsError as error:
+        raise CommandRefusedError(
+            f"{file.name} of {place} {error}: its download did not end, or it is damaged. Get the file again, then stage it."
+        ) from None
 
 
 def git_blob(size_bytes: int) -> RunningHash:

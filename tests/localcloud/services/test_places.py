@@ -43,3 +43,13 @@ def test_a_deleted_account_keeps_its_grants_under_another_name_and_they_have_no_
     assert again["email"] == account["email"]
     assert own_client.ok("POST", f"{POLICY}:getIamPolicy", {})["bindings"] == after["bindings"]
     own_client.ok("POST", f"{POLICY}:setIamPolicy", {"policy": after})
+
+
+def test_an_api_that_was_turned_off_hides_its_resources_and_keeps_them(own_client):
+    secrets = "/secretmanager/v1/projects/local-project/secrets"
+    own_client.ok("POST", secrets, {"replication": {"automatic": {}}}, secretId="kept")
+    switch = "/serviceusage/v1/projects/local-project/services/secretmanager.googleapis.com"
+    own_client.ok("POST", f"{switch}:disable", {})
+    assert own_client.error("GET", secrets)[0] == 403
+    own_client.ok("POST", f"{switch}:enable", {})
+    assert [item["name"].rpartition("/")[2] for item in own_client.ok("GET", secrets)["secrets"]] == ["kept"]

@@ -16,6 +16,7 @@ from planning.errors import PlanningError
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option, Parser, add_options, read_options
 from scripts.errors import CommandRefusedError, ScriptError
+from tests.safetensors_files import safetensors
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
@@ -211,9 +212,9 @@ def test_sigterm_while_the_engine_works_is_one_sentence_and_exit_code_130(tmp_pa
 
 
 def while_the_engine_works(tmp_path, words, signum):
-    """A `pulumi` that never answers stands in for the engine; it gets the same signal, as on a terminal."""
+    """A `pulumi` that never answers stands in for the engine. The signal goes to the command alone, and reaches the engine."""
     engine = tmp_path / "pulumi"
-    engine.write_text("#!/bin/sh\ntouch started\nexec sleep 60\n")
+    engine.write_text("#!/bin/sh\ntouch started\nexec sleep 600\n")
     engine.chmod(0o755)
     ends_with_one_sentence(tmp_path, words, signum, ENGINE_THAT_WAITS)
 
@@ -240,7 +241,7 @@ def ends_with_one_sentence(folder, words, signum, preparation):
     (folder / "Pulumi.l4-qat.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
     (folder / "checkpoint").mkdir()
     (folder / "checkpoint" / "config.json").write_text("{}")
-    (folder / "checkpoint" / "model.safetensors").write_bytes(b"\0" * 64)
+    (folder / "checkpoint" / "model.safetensors").write_bytes(safetensors(b"\0" * 64))
     with (folder / "token").open() as token:
         process = subprocess.Popen(
             [sys.executable, "-c", starter],
@@ -255,7 +256,7 @@ def ends_with_one_sentence(folder, words, signum, preparation):
     while not (folder / "started").exists() and process.poll() is None:
         time.sleep(0.02)
     assert process.poll() is None, "".join(process.communicate())
-    os.killpg(process.pid, signum)
+    os.kill(process.pid, signum)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors

@@ -3,7 +3,8 @@
 import pytest
 
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from scripts.cloud.deletion import WaitClock, delete_all
+from scripts.cloud.clock import WaitClock
+from scripts.cloud.deletion import delete_all
 from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.inventory.kinds import KINDS, by_name, order_of
 from scripts.cloud.inventory.search import Scope, resource_of, search
@@ -138,9 +139,11 @@ def test_an_operation_that_fails_is_a_failed_deletion_with_googles_words():
 
 
 def test_a_deletion_that_never_ends_is_given_up():
-    patience = Patience()
-    (deletion,) = delete(Slow(10**6), [queued()], patience)
-    assert deletion.outcome == "failed"
+    patience, said = Patience(), []
+    (deletion,) = delete_all(Slow(10**6), [queued()], report=said.append, clock=patience.clock)
+    assert (deletion.outcome, deletion.timed_out) == ("failed", True)
+    assert len(said) > 30
+    assert said[0].endswith("gemma-x: still being deleted, 35 s of at most 1800 s")
     assert "it was still there after 1800 s" in deletion.detail
     assert 1800 <= patience.now_s < 1900
 

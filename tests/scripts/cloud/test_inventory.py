@@ -5,9 +5,11 @@ import threading
 import pytest
 from google.auth.transport.requests import AuthorizedSession
 
+from contracts.answers import Absent, Unknown
 from contracts.labels import owner_of
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
 from scripts.cloud import google_api
+from scripts.cloud.clock import WaitClock
 from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.inventory import search as searching
 from scripts.cloud.inventory.found import Inventory
@@ -126,12 +128,80 @@ def test_an_empty_cloud_proves_that_nothing_is_left():
         assert outcomes[f"{parent}/queuedResources"] == NO_SUCH_PLACE
 
 
-def test_an_api_that_is_off_holds_nothing():
+def test_an_api_that_is_off_proves_nothing_unless_the_stacks_do_not_use_it():
+    """Google says the same of an API that was never enabled and of one that was turned off while its resources run."""
     enabled = ("cloudresourcemanager.googleapis.com", "compute.googleapis.com", "iam.googleapis.com")
     with open_world(Scenario(operations=INSTANT, services=Services(enabled=enabled))) as world:
         found = search(world.api, scope(places={"tpu": ["us-east5-a"]}))
-    assert (found.found, found.untold) == ((), ())
+        unused = search(world.api, scope(apis=frozenset({"compute", "iam", "cloudresourcemanager"})))
+        some = search(world.api, scope(apis=frozenset({"compute", "tpu"})))
+    assert isinstance(found.answer_about(()), Unknown)
+    off = " ".join(f"{api}.googleapis.com" for api in ("artifactregistry", "run", "secretmanager", "storage", "tpu"))
+    (sentence,) = found.untold
+    assert f"Run `gcloud services enable {off} --project={PROJECT}`, then the same command again." in sentence
     assert {call.outcome for call in found.calls if call.api == "tpu"} == {NOT_ENABLED}
+    assert (unused.found, unused.untold, unused.answer_about(())) == ((), (), Absent())
+    assert [f"enable tpu.googleapis.com --project={PROJECT}" in line for line in some.untold] == [True]
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(comes):
+    """Service Usage calls it enabled at once, and for minutes it answers as if it were off."""
+    service = f"v1/projects/{PROJECT}/services/run.googleapis.com"
+    with open_world(Scenario(operations=INSTANT, services=Services(lag_s=1e9))) as world:
+        world.service("gemma-x", dict(owner("x").labels))
+        world.call("POST", "serviceusage", f"{service}:disable", {})
+        world.call("POST", "serviceusage", f"{service}:enable", {})
+        waited, said = [0.0], []
+
+        def sleep(seconds):
+            waited[0] += seconds
+            if comes and sum(waited) > 60:
+                world.api.session.post(f"{world.cloud.base_url}/admin/advance", json={"seconds": 2e9}, timeout=30)
+
+        clock = WaitClock(now_s=lambda: waited[0], sleep=sleep)
+        found = search(world.api, scope(), clock=clock, say=said.append)
+    assert said == ["run.googleapis.com was enabled a moment ago and does not answer yet: waiting up to 300 s"]
+    if comes:
+        assert [item.kind for item in found.found] == ["Cloud Run service"]
+        assert found.untold == ()
+    else:
+        assert waited[0] == searching.START_LIMIT_S
+        assert [line.endswith("run the same command again in some minutes.") for line in found.untold] == [True]
+
+
+def test_the_first_lists_of_an_api_that_begins_to_answer_are_read_once_more():
+    service = {"name": f"projects/{PROJECT}/locations/us-central1/services/gemma-x", "labels": dict(LABELS)}
+    off = GoogleListError(403, "Cloud Run Admin API has not been used", "SERVICE_DISABLED")
+
+    class Late(Pages):
+        answers = [off, {}, {"services": [service]}]  # noqa: RUF012 - of one test
+
+        def pages(self, api, path):
+            if path.endswith("/services"):
+                answer = self.answers.pop(0)
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
+            else:
+                yield from super().pages(api, path)
+
+        def get(self, api, path):
+            names = [{"name": "projects/1/services/run.googleapis.com", "state": "ENABLED"}]
+            return {"services": names} if api == "serviceusage" else {}
+
+    clock = WaitClock(now_s=lambda: 0.0, sleep=lambda _s: None)
+    found = search(Late("bucket", {}), scope(), clock=clock)
+    assert [item.id for item in found.found] == ["gemma-x"]
+
+
+def test_a_zone_that_google_refuses_is_unknown_where_a_state_has_something_in_it():
+    with open_world() as world:
+        gone = {"places": {"tpu": ["us-nowhere1-a"]}}
+        assert search(world.api, scope(**gone)).untold == ()
+        held = search(world.api, scope(**gone, held=["us-nowhere1-a"]))
+    assert len(held.untold) == 2
+    assert all("us-nowhere1-a" in line for line in held.untold)
 
 
 def test_a_login_without_a_project_for_quota_proves_nothing(monkeypatch):

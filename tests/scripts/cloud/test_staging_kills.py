@@ -17,6 +17,7 @@ import pytest
 from contracts.staged_weights import MANIFEST, PARTS
 from localcloud.services import storage_objects
 from tests.laws import examples
+from tests.safetensors_files import safetensors
 from tests.scripts.cloud.conftest import PROJECT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,7 +49,7 @@ def project(tmp_path, staging_world):
 @functools.cache
 def noise(seed):
     """Return the content of a large file."""
-    return random.Random(seed).randbytes(PARTS_EACH * MIB - 7)  # noqa: S311 - planted bytes, no secret
+    return safetensors(random.Random(seed).randbytes(PARTS_EACH * MIB - 1000))  # noqa: S311 - planted bytes, no secret
 
 
 def begin(project, cloud, log, *options, origin="checkpoint"):

@@ -1,9 +1,11 @@
 """A deployment ends with the new commit checked, or with the last good one back; nothing else is called success."""
 
+import contextlib
 import json
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -179,11 +181,12 @@ def test_only_a_report_of_a_failed_check_is_a_failed_check(monkeypatch, tmp_path
     monkeypatch.setattr(engine, "project_folder", lambda: tmp_path)
     asked = []
 
-    def run(words, **_):
+    @contextlib.contextmanager
+    def started(words, **_):
         asked.append(words[2])
-        return subprocess.CompletedProcess(words, code, printed, "")
+        yield SimpleNamespace(communicate=lambda: (printed, None), returncode=code)
 
-    monkeypatch.setattr("scripts.deploy.steps.subprocess.run", run)
+    monkeypatch.setattr("scripts.deploy.steps.started", started)
     steps = EngineSteps(stack="a", out=tmp_path, source=None, threshold=0.1)
     assert getattr(steps, script)("after") == verdict
     assert asked == [f"scripts.{script}"]

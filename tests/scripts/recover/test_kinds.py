@@ -118,15 +118,18 @@ def test_a_bucket_of_another_project_is_foreign():
 
 
 @pytest.mark.parametrize("reason", ["SERVICE_DISABLED", "accessNotConfigured"])
-def test_an_api_that_is_off_holds_nothing(reason):
+def test_an_api_that_is_off_hides_everything(reason):
     refused = GoogleListError(403, "it is disabled", reason)
     for type_, inputs, api, path, _ in (*LABELLED, *DESCRIBED):
-        assert find(type_, inputs, {(api, path): refused}).owner is Owner.NOBODY
+        found = find(type_, inputs, {(api, path): refused})
+        assert (found.owner, found.api_off) == (Owner.UNKNOWN, api)
+    for of_a in (("tpu", "v2alpha1/projects/p/locations"), in_zone("a")):
+        assert find(QUEUED, WANTED, {**ZONES, of_a: refused}).owner is Owner.UNKNOWN
 
 
 def test_a_refusal_is_no_absence():
     refused = GoogleListError(403, "Permission denied", "IAM_PERMISSION_DENIED")
-    with pytest.raises(ScriptError, match=r"Could not look up .*: Google answered 403: Permission denied"):
+    with pytest.raises(ScriptError, match=r"Could not look up .*: Permission denied"):
         find(
             "gcp:secretmanager/secret:Secret",
             {"project": "p", "secretId": "s"},

@@ -116,6 +116,28 @@ def test_what_is_foreign_is_named_and_the_rest_is_taken_over(world):
     assert not recovery.clean
 
 
+def test_what_an_api_that_is_off_hides_keeps_its_interrupted_operation(world):
+    """Without the operation nothing would know of a service that was made before the API was turned off."""
+    world.lose("vllm", "models")
+    world.owners["vllm"] = Owner.UNKNOWN
+    before = world.state
+    with pytest.raises(
+        ScriptError, match=r"is unknown while its API is off. Nothing was changed. Run `gcloud services enable "
+    ):
+        world.recover()
+    assert world.state is before
+    assert world.calls == []
+
+
+def test_what_is_only_declared_and_hidden_is_named(world):
+    world.lose("vllm")
+    world.state = world.state.changed(pending=[])
+    world.owners["vllm"] = Owner.UNKNOWN
+    recovery = world.recover()
+    assert [each.name for each in recovery.hidden] == ["vllm"]
+    assert (recovery.taken, recovery.clean) == ((), True)
+
+
 def test_a_whole_state_is_refreshed_only(world):
     recovery = world.recover()
     assert (recovery.taken, recovery.cleared, recovery.backups) == ((), (), ())

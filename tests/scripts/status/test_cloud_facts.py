@@ -245,3 +245,12 @@ def test_a_refusal_of_google_is_told_in_its_own_words(world):
 
 def test_a_stack_without_anything_that_serves_has_nothing_to_ask(world):
     assert serving(state(stack_resource())) is None
+
+
+@pytest.mark.parametrize("api", ["tpu", "run"])
+def test_what_an_api_that_is_off_hides_is_not_missing(world, api):
+    """In a project that turned the API off, the machine or the service may live."""
+    world.call("POST", "serviceusage", f"v1/projects/{PROJECT}/services/{api}.googleapis.com:disable", {})
+    found = state(stack_resource(), queued() if api == "tpu" else service())
+    with pytest.raises(ScriptError, match=f"Google says: the API {api}.googleapis.com is off"):
+        facts(world, found)

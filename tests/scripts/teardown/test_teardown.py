@@ -172,9 +172,11 @@ def test_a_dry_run_changes_nothing(desk):
     desk.world.everything(STACK)
     before = desk.world.resources()
     code, report, _ = desk.run("--dry-run", "--yes")
-    assert (code, report["dry_run"], report["deleted"]) == (ExitCode.DONE, True, [])
+    assert (code, report["dry_run"], report["deleted"]) == (ExitCode.FAILED, True, [])
     assert {item["kind"] for item in report["left"]} == ALL_KINDS
     assert desk.world.resources() == before
+    desk.run("--yes")
+    assert desk.run("--dry-run")[0] == ExitCode.DONE
 
 
 def test_the_bucket_can_be_kept(desk):
@@ -227,6 +229,57 @@ def test_what_cannot_be_read_is_not_called_gone(tmp_path, monkeypatch, capsys):
         code, report, _ = Desk(world, tmp_path, monkeypatch, capsys).run("--yes")
     assert (code, report["clean"]) == (ExitCode.FAILED, False)
     assert any("Could not check whether a bucket still exists" in line for line in report["untold"])
+
+
+ENABLE = f"`gcloud services enable run.googleapis.com --project={PROJECT}`"
+
+
+def switch(desk, api, verb):
+    desk.world.call("POST", "serviceusage", f"v1/projects/{PROJECT}/services/{api}.googleapis.com:{verb}", {})
+
+
+def test_a_service_whose_api_is_off_is_not_called_gone(desk):
+    """Without a state: the settings say that the stack uses Cloud Run. The GPU service lives and is billed."""
+    (desk.folder / f"Pulumi.{STACK}.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
+    desk.world.everything(STACK)
+    switch(desk, "run", "disable")
+    for words in (("--dry-run",), ("--yes",), ("--yes",)):
+        code, report, _ = desk.run(*words)
+        assert (code, report["clean"], len(report["untold"])) == (ExitCode.FAILED, False, 1), words
+        assert ENABLE in report["untold"][0]
+        assert "which is off: what was made with it may still run" in report["untold"][0]
+    assert desk.world.resources() == {f"projects/{PROJECT}/locations/us-east4/services/gemma-{STACK}"}
+    switch(desk, "run", "enable")
+    code, report, _ = desk.run("--yes")
+    assert (code, report["clean"]) == (ExitCode.DONE, True)
+    assert desk.world.resources() == set()
+
+
+def test_a_tpu_stack_is_proved_gone_in_a_project_that_never_enabled_cloud_run(desk):
+    switch(desk, "run", "disable")
+    desk.world.queued(f"gemma-{STACK}", dict(owner(STACK).labels))
+    code, report, _ = desk.run("--yes")
+    assert (code, report["clean"], report["untold"]) == (ExitCode.DONE, True, [])
+    assert desk.world.resources() == set()
+
+
+def test_without_settings_and_state_an_api_that_is_off_may_hold_anything(desk):
+    (desk.folder / f"Pulumi.{STACK}.yaml").unlink()
+    switch(desk, "run", "disable")
+    code, report, _ = desk.run("--yes")
+    assert (code, report["clean"]) == (ExitCode.FAILED, False)
+    assert ENABLE in report["untold"][0]
+
+
+def test_the_guard_does_not_call_a_project_empty_whose_api_is_off(desk):
+    (desk.folder / f"Pulumi.{STACK}.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
+    desk.world.service(f"gemma-{STACK}", dict(owner(STACK).labels))
+    switch(desk, "run", "disable")
+    code, report, said = desk.run("--yes", "--over-limit", stack=None)
+    assert (code, report["clean"]) == (ExitCode.FAILED, False)
+    assert ENABLE in report["untold"][0]
+    assert "whether a stack of this product has anything in the project is unknown" in said
+    assert "no stack of this product has anything" not in said
 
 
 def test_what_cannot_be_deleted_is_left_with_its_command(tmp_path, monkeypatch, capsys):
@@ -418,17 +471,39 @@ def test_what_a_failed_destroy_leaves_is_deleted_and_the_state_is_emptied(desk):
     assert desk.world.resources() == set()
 
 
-def test_a_state_that_no_engine_can_empty_is_left_and_says_what_to_do(desk):
+def test_a_state_that_no_engine_can_empty_is_empty_once_the_search_read_everything(desk):
     FakeEngine(desk, "error: incorrect passphrase", "error: incorrect passphrase")
     desk.world.everything(STACK)
     code, report, _ = desk.run("--yes")
-    assert (code, report["left"], len(report["state"])) == (ExitCode.FAILED, [], 1)
-    assert any(
-        "although the search found nothing: `pulumi stack rm --force --preserve-config --yes x` removes the state"
-        in line
-        for line in report["remarks"]
-    )
+    assert (code, report["left"], report["state"]) == (ExitCode.DONE, [], [])
+    (remark,) = [line for line in report["remarks"] if "although the search read everything and found nothing" in line]
+    assert "although the search read everything and found nothing; the state is empty now" in remark
+    copy = desk.folder / remark.rpartition("A copy is in ")[2].removesuffix(".")
+    assert [item["urn"] for item in json.loads(copy.read_text())["deployment"]["resources"]] == ["urn:network"]
     assert desk.world.resources() == set()
+
+
+def test_a_state_stays_while_a_kind_could_not_be_read(desk):
+    """`pulumi stack rm` would forget the service, which nobody can see."""
+    made = FakeEngine(desk, "error: 403 SERVICE_DISABLED", "error: 403 SERVICE_DISABLED")
+    made.resources.append({"urn": "urn:vllm", "type": "gcp:cloudrunv2/service:Service", "inputs": {"project": PROJECT}})
+    desk.world.everything(STACK)
+    switch(desk, "run", "disable")
+    code, report, _ = desk.run("--yes")
+    assert (code, report["clean"], report["left"], len(report["state"])) == (ExitCode.FAILED, False, [], 2)
+    assert ENABLE in report["untold"][0]
+    assert any("The state of stack x still names 2 resources" in line for line in report["remarks"])
+    assert "stack rm" not in json.dumps(report)
+    assert "stack import" not in made.calls
+
+
+def test_a_grant_of_the_state_without_a_mark_goes_although_the_engine_fails(desk):
+    desk.world.grant(TUNNEL_ROLE, "user:alice@example.com")
+    made = FakeEngine(desk, "error: incorrect passphrase", "error: incorrect passphrase")
+    inputs = {"project": PROJECT, "role": TUNNEL_ROLE, "member": "user:alice@example.com"}
+    made.resources.append({"urn": "urn:grant", "type": "gcp:projects/iAMMember:IAMMember", "inputs": inputs})
+    assert desk.run("--yes")[0] == ExitCode.DONE
+    assert TUNNEL_ROLE not in {role for role, _ in desk.world.policy()}
 
 
 def test_protection_is_taken_out_of_the_state_before_the_destroy(desk):

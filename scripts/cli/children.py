@@ -1,0 +1,120 @@
+"""Programs that a command starts: each signal that ends the command reaches each of them once, wherever it was sent.
+
+A child has a process group of its own. A terminal sends Ctrl-C to a whole group, `kill` to one process, and a second signal makes the
+engine end without its state: so the command alone gets the signal, and passes it on as SIGINT.
+"""
+
+import contextlib
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Final
+
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a command as Ctrl-C does."""
+
+
+@dataclass(eq=False, slots=True)
+class _Child:
+    """A program that runs."""
+
+    process: "subprocess.Popen[str]"
+    passed: bool = False
+    """Whether a signal was passed on to it."""
+
+    def interrupt(self) -> None:
+        self.passed = True
+        self.process.send_signal(signal.SIGINT)
+
+
+@dataclass(slots=True)
+class _Signals:
+    """What has come, and to whom it goes."""
+
+    children: set[_Child] = field(default_factory=set[_Child])
+    held: bool = False
+    """Whether the main thread starts a program just now: a signal waits until it is known."""
+    came: bool = False
+
+
+_SIGNALS: Final = _Signals()
+
+
+@contextlib.contextmanager
+def interruptible() -> Generator[None]:
+    """Handle the signals that end a command: pass them on to its children, and raise KeyboardInterrupt. One that is ignored stays ignored."""
+    _SIGNALS.came = False
+    before = {number: signal.getsignal(number) for number in ENDING}
+    taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, _take)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+
+
+@contextlib.contextmanager
+def started(
+    arguments: Sequence[str],
+    *,
+    read_by_caller: bool = False,
+    **options: Any,  # noqa: ANN401 - those of Popen
+) -> Generator["subprocess.Popen[str]"]:
+    """Start a program that reads and writes text. After an interrupt, wait for its end: the engine writes its state first.
+
+    `read_by_caller`: another thread reads its pipes to their end. Raises OSError if it cannot be started.
+    """
+    with _held():
+        child = _Child(subprocess.Popen(arguments, process_group=0, text=True, **options))
+        _SIGNALS.children.add(child)
+    try:
+        if _SIGNALS.came and not child.passed:  # it came in another thread, before the child was known
+            child.interrupt()
+        yield child.process
+    except KeyboardInterrupt:
+        if not child.passed:  # no command is running that could have passed it on
+            child.interrupt()
+        _await_end(child.process.wait if read_by_caller else child.process.communicate)
+        raise
+    finally:
+        _SIGNALS.children.discard(child)
+
+
+def _take(_number: int, _frame: FrameType | None) -> None:
+    _SIGNALS.came = True
+    if not _SIGNALS.held:
+        _interrupt()
+
+
+def _interrupt() -> None:
+    for child in tuple(_SIGNALS.children):
+        child.interrupt()
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _held() -> Generator[None]:
+    """Let a signal wait. Only the main thread handles signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came, _SIGNALS.held = _SIGNALS.came, True
+    try:
+        yield
+    finally:
+        _SIGNALS.held = False
+    if _SIGNALS.came and not came:
+        _interrupt()
+
+
+def _await_end(wait: Callable[[], object]) -> None:
+    """Wait for the end of a program. Further signals are passed on meanwhile."""
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):
+            wait()
+            return

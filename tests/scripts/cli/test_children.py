@@ -1,0 +1,85 @@
+"""Each signal that ends a command reaches what it started, once: a second one makes the engine end without its state."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts.cli.children import started
+
+ROOT = Path(__file__).resolve().parents[3]
+ENGINE = """#!/bin/sh
+trap 'echo interrupted >>heard' INT
+touch running
+while [ ! -f stop ]; do sleep 0.05; done
+"""
+COMMAND = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from scripts.cli.children import interruptible, started
+
+def work():
+    with started(["./engine"]) as process:
+        process.wait()
+
+try:
+    with interruptible():
+        if sys.argv[1] == "thread":
+            with ThreadPoolExecutor() as pool:
+                pool.submit(work).result()
+        else:
+            work()
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+class Started:
+    """A command whose engine writes each signal down, and ends when the test says so."""
+
+    def __init__(self, folder, where):
+        self.folder = folder
+        (folder / "engine").write_text(ENGINE)
+        (folder / "engine").chmod(0o755)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        words = [sys.executable, "-c", COMMAND, where]
+        self.process = subprocess.Popen(words, cwd=folder, env=environment, start_new_session=True)
+        self.wait((folder / "running").exists)
+
+    def wait(self, condition):
+        end = time.monotonic() + 120
+        while not condition():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def heard(self):
+        path = self.folder / "heard"
+        return path.read_text().split() if path.exists() else []
+
+    def end(self):
+        (self.folder / "stop").touch()
+        return self.process.wait(timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("where", "signals"),
+    [("main", (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)), ("thread", (signal.SIGTERM, signal.SIGINT))],
+)
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the command", "to the group, as Ctrl-C"])
+def test_each_signal_reaches_the_engine_once(tmp_path, send, where, signals):
+    command = Started(tmp_path, where)
+    for number, signum in enumerate(signals, 1):
+        send(command.process.pid, signum)
+        command.wait(lambda count=number: len(command.heard()) >= count)
+    assert command.end() == 130
+    assert command.heard() == ["interrupted"] * len(signals)
+
+
+def test_without_a_command_the_interrupt_is_passed_on_too():
+    with pytest.raises(KeyboardInterrupt), started([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        raise KeyboardInterrupt
+    assert process.returncode in {-signal.SIGINT, 1}
