@@ -197,8 +197,8 @@ class QueuedResourceArgs:
     """
     agent_abilities: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("agentAbilities", default=None)
     """What the program in `startup-script` can do, one entry for each of its versions, from 1 on: in words that follow
-    "until a reboot", what a machine cannot do that runs an older one. The machine publishes its version as the guest
-    attribute `agent-version`; an older one is a warning. A change is no change of the resource.
+    "until a reboot", what a machine cannot do that runs an older one. The machine publishes its version in its guest
+    attributes; an older one is a warning. A change is no change of the resource.
     """
     allow_replace_active: pulumi.Input[bool] | None = pulumi.property("allowReplaceActive", default=None)
     """Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take
@@ -306,8 +306,8 @@ class QueuedResource(pulumi.CustomResource):
     """
     agent_abilities: pulumi.Output[Sequence[str] | None] = pulumi.property("agentAbilities")
     """What the program in `startup-script` can do, one entry for each of its versions, from 1 on: in words that follow
-    "until a reboot", what a machine cannot do that runs an older one. The machine publishes its version as the guest
-    attribute `agent-version`; an older one is a warning. A change is no change of the resource.
+    "until a reboot", what a machine cannot do that runs an older one. The machine publishes its version in its guest
+    attributes; an older one is a warning. A change is no change of the resource.
     """
     allow_replace_active: pulumi.Output[bool | None] = pulumi.property("allowReplaceActive")
     """Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take

@@ -271,7 +271,7 @@ INPUTS: tuple[Property, ...] = (
         "agentAbilities",
         STRINGS,
         'What the program in `startup-script` can do, one entry for each of its versions, from 1 on: in words that follow "until a reboot", what a '
-        "machine cannot do that runs an older one. The machine publishes its version as the guest attribute `agent-version`; an older one is a warning. "
+        "machine cannot do that runs an older one. The machine publishes its version in its guest attributes; an older one is a warning. "
         "A change is no change of the resource.",
         change="words",
     ),

@@ -24,8 +24,8 @@ TRIED_WITHOUT_FORCE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED
 
 The discovery document does not list WAITING_FOR_RESOURCES among the states that are deleted without force; a public log does.
 """
-GUEST_ATTRIBUTE_KEYS = ("phase", "document-hash", "detail", "serving-hash", "pause-began-at", "pause-ended-at")
 SERVING_HASH_KEY = "serving-hash"
+GUEST_ATTRIBUTE_KEYS = ("phase", "document-hash", "detail", SERVING_HASH_KEY, "pause-began-at", "pause-ended-at")
 AGENT_VERSION_KEY = "agent-version"
 READY_PHASE = "ready"
 FAILED_PHASE = "failed"
