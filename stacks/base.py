@@ -1,6 +1,6 @@
 """What both targets share: the provider, the APIs, the server's account, image, token, bucket and command line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pulumi
@@ -114,13 +114,16 @@ class Foundation:
     """Grants of this run, which may take minutes to take effect."""
 
 
-def lay_foundation(context: Context, *, region: str, project_roles: Sequence[str]) -> Foundation:
+def lay_foundation(
+    context: Context, *, region: str, project_roles: Sequence[str], before_change: Callable[[], None]
+) -> Foundation:
     """Declare the resources that both targets share.
 
     Args:
         context: what the stack is made from.
         region: where they are.
         project_roles: roles of the server's account on the project.
+        before_change: what has to be done when the project can be read, and before anything is changed.
     """
     settings, names = context.settings, context.names
     # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google refuses most calls of a person without one.
@@ -128,6 +131,7 @@ def lay_foundation(context: Context, *, region: str, project_roles: Sequence[str
         "gcp", project=settings.project, region=region, billing_project=settings.project, user_project_override=True
     )
     require_resource_manager(settings.project, provider)
+    before_change()
     new_grants = wait_for_google(project=settings.project)
     enabled = _enable(settings.project, apis_of(settings), provider)
     options = pulumi.ResourceOptions(providers={"gcp": provider}, depends_on=enabled)

@@ -49,8 +49,7 @@ def deploy(context: Context) -> None:
     run = settings.cloud_run
     if run is None:
         raise ValueError("settings without cloudRun reached the Cloud Run stack")
-    keep_runs(context)
-    foundation = lay_foundation(context, region=run.region, project_roles=())
+    foundation = lay_foundation(context, region=run.region, project_roles=(), before_change=lambda: keep_runs(context))
     network = _network(context, run, foundation) if run.direct_vpc else None
     explain_failures(context, run, startup_probe(context.plan), foundation.new_grants)
     require_staged_weights(context)

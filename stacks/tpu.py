@@ -64,8 +64,9 @@ def deploy(context: Context) -> None:
     tpu = settings.tpu
     if tpu is None:
         raise ValueError("settings without tpu reached the TPU stack")
-    keep_runs(context)
-    foundation = lay_foundation(context, region=settings.regions[0], project_roles=_ROLES)
+    foundation = lay_foundation(
+        context, region=settings.regions[0], project_roles=_ROLES, before_change=lambda: keep_runs(context)
+    )
     network = (
         _existing_network(tpu.existing_network) if tpu.existing_network else _own_network(context, tpu, foundation)
     )
