@@ -29,6 +29,7 @@ def host_limits(subject: Subject) -> RuleResult | None:
     return RuleResult(
         message=f"{'; '.join(wrong)}.",
         remedies=_cloud_run_remedies(resolved) if resolved.platform == "cloud-run" else _machine_remedies(resolved),
+        advice=_quota_advice(resolved) if resolved.platform == "cloud-run" else "",
     )
 
 
@@ -117,6 +118,18 @@ def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
     kept = next(count for count in allowed if count >= vcpu)
     yield Remedy(changes={"host_memory_gib": float(kept * CLOUD_RUN_GIB_PER_VCPU), "vcpu": float(kept)})
     yield Remedy(changes={"host_memory_gib": float(host.memory_gib), "vcpu": float(host.vcpu)})
+
+
+def _quota_advice(resolved: Resolved) -> str:
+    """Return what to do where no size that Cloud Run rents is within the quota that the deployment states, so that no change helps."""
+    host, run = resolved.host, resolved.deployment.cloud_run
+    least = {"cloud_run.cpu_quota": min(cloud_run_vcpu(host)), "cloud_run.memory_quota_gib": host.min_memory_gib}
+    short = [
+        f"`{name}` is {quota:g}, and an instance needs {needed:g} at least"
+        for (name, needed), quota in zip(least.items(), (run.cpu_quota, run.memory_quota_gib), strict=True)
+        if quota is not None and quota < needed
+    ]
+    return f"{'; '.join(short)}: request more quota, and state it." if short else ""
 
 
 def _machine_remedies(resolved: Resolved) -> Iterator[Remedy]:

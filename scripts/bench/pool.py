@@ -137,6 +137,8 @@ class WorkerPool:
             raise WorkerError(f"the load generator was not ready within {READY_LIMIT_S:.0f} s") from error
         start_s = now_s() + START_DELAY_S
         results = [asyncio.ensure_future(self._result(worker, workers, progress, judge)) for worker in workers]
+        for result in results:
+            result.add_done_callback(_look)
         try:
             for worker in workers:
                 await worker.send(StartLoad(start_s))
@@ -151,7 +153,7 @@ class WorkerPool:
         except (asyncio.CancelledError, WorkerError):
             for result in results:
                 result.cancel()
-            await asyncio.gather(*results, return_exceptions=True)  # otherwise asyncio prints what nobody has awaited
+            await asyncio.gather(*results, return_exceptions=True)
             await self.close()
             raise
 
@@ -176,6 +178,12 @@ class WorkerPool:
                         await other.send(ending)
             progress(sum(w.finished for w in workers), sum(w.in_flight for w in workers))
         return message
+
+
+def _look(result: "asyncio.Future[WorkerResult]") -> None:
+    """Look at a failure: asyncio prints one that nobody has looked at, and a signal can end the point before anybody does."""
+    if not result.cancelled():
+        result.exception()
 
 
 async def _all_done(results: Sequence["asyncio.Future[WorkerResult]"], limit_s: float) -> bool:

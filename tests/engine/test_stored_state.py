@@ -126,6 +126,7 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_mos
         assert "validUntilDurationS" not in old
         # Words for people: a change of them is none.
         assert new.pop("nextSteps")
+        assert new.pop("agentAbilities")
         # The provider's default: states of earlier releases, which name no API, are of the Cloud TPU API. No change is shown.
         assert new.pop("api") == "cloud-tpu"
         assert old == new
