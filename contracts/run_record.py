@@ -8,7 +8,7 @@ Every stack has that account, `pulumi up` never replaces it, the guard lists it 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from contracts.labels import PRODUCT, words_of
 
@@ -21,8 +21,6 @@ MICROS: Final = 1_000_000
 """Millionths of a dollar in a dollar."""
 _HOUR_S: Final = 3600
 _TEXT: Final = re.compile(r"(\d+)/(\d+)/((?:\d+:\d+:(?:\d*|s))(?:,\d+:\d+:(?:\d*|s))*|)")
-
-Answer = Literal["present", "absent", "unknown"]
 
 
 class RecordError(ValueError):

@@ -6,7 +6,7 @@ account's description is one of its `ignoreChanges`, so that neither an `up` nor
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
@@ -58,14 +58,7 @@ class RunKeeper:
 
     def note(self) -> None:
         """Record what Google shows now; again if somebody else changed the account in between. Raises GoogleCallError, RecordError."""
-        for left in range(_TRIES - 1, -1, -1):
-            try:
-                self._note()
-            except GoogleCallError as error:
-                if not left or error.status != _CHANGED:
-                    raise
-            else:
-                return
+        _retried(self._note, _was_changed, pauses=False)
 
     def _note(self) -> None:
         headers: dict[str, str] = {}
@@ -84,7 +77,7 @@ class RunKeeper:
             raise RecordError(text)
         changed = {"description": text, **({"etag": account["etag"]} if "etag" in account else {})}
         body = {"serviceAccount": changed, "updateMask": "description"}
-        _retried(lambda: self._ask("iam", f"v1/{self.account}", body, verb="PATCH"))
+        self._ask("iam", f"v1/{self.account}", body, verb="PATCH")
 
     def note_first(self) -> None:
         """Record what this `up` may delete. Raises RunsNotKeptError if the stack has limits, which would then count too little."""
@@ -122,7 +115,7 @@ class RunKeeper:
 
     def _account(self, headers: MutableMapping[str, str]) -> Mapping[str, object] | None:
         try:
-            return _retried(lambda: self._ask("iam", f"v1/{self.account}", headers=headers))
+            return self._ask("iam", f"v1/{self.account}", headers=headers)
         except GoogleCallError as error:
             if error.status == _NOT_FOUND or error.reason == "SERVICE_DISABLED":
                 return None
@@ -132,9 +125,9 @@ class RunKeeper:
         """Return the machines and the service that exist, and whether all could be read."""
         found: list[Seen] = []
         complete = True
-        for read in (*(_machine_of(self, name) for name in self.machines), *self._services()):
+        for name in (*self.machines, *([self.service] if self.service else [])):
             try:
-                one = read()
+                one = self._look(name)
             except GoogleCallError as error:
                 if error.status not in _NO_SUCH_ZONE:
                     raise
@@ -143,10 +136,14 @@ class RunKeeper:
             found += [] if one is None else [one]
         return found, complete
 
-    def _services(self) -> Iterator[Callable[[], Seen | None]]:
-        if self.service:
-            region = self.service.split("/")[3]
-            yield lambda: seen_service(_retried(lambda: self._ask("run", f"v2/{self.service}")), region)
+    def _look(self, name: str) -> Seen | None:
+        """Return what Google shows of a machine or the service by its full name. Raises GoogleCallError."""
+        place = name.split("/")[3]
+        if "/services/" in name:
+            return seen_service(self._ask("run", f"v2/{name}"), place)
+        if "/instances/" in name:
+            return seen_instance(self._ask("compute", f"compute/v1/{name}"), place)
+        return self._queued(name)
 
     def _ask(
         self,
@@ -157,20 +154,20 @@ class RunKeeper:
         verb: str | None = None,
         headers: MutableMapping[str, str] | None = None,
     ) -> Mapping[str, object]:
-        return call_now(api, path, project=self.project, limit_s=LIMIT_S, body=body, verb=verb, headers=headers)
+        """Return an answer; what may pass is tried again. Raises GoogleCallError."""
 
-    def instance(self, name: str) -> Seen | None:
-        """Return an instance of Compute Engine. Raises GoogleCallError."""
-        return seen_instance(_retried(lambda: self._ask("compute", f"compute/v1/{name}")), name.split("/")[3])
+        def read() -> Mapping[str, object]:
+            return call_now(api, path, project=self.project, limit_s=LIMIT_S, body=body, verb=verb, headers=headers)
 
-    def queued(self, name: str) -> Seen | None:
-        """Return the machine of a queued resource. Raises GoogleCallError."""
-        document = _retried(lambda: self._ask("tpu", f"v2alpha1/{name}"))
+        return _retried(read)
+
+    def _queued(self, name: str) -> Seen | None:
+        document = self._ask("tpu", f"v2alpha1/{name}")
         node: Mapping[str, object] | None = None
         made = node_name(document)
         if made:
             try:
-                node = _retried(lambda: self._ask("tpu", f"v2alpha1/{made}"))
+                node = self._ask("tpu", f"v2alpha1/{made}")
             except GoogleCallError as error:
                 if error.status != _NOT_FOUND:
                     raise
@@ -218,20 +215,27 @@ def keeper_of(context: Context) -> RunKeeper:
     )
 
 
-def _machine_of(keeper: RunKeeper, name: str) -> Callable[[], Seen | None]:
-    return lambda: keeper.instance(name) if "/instances/" in name else keeper.queued(name)
+def _may_pass(error: BaseException) -> bool:
+    """Whether another attempt can succeed: there was no answer, or Google asks to wait."""
+    return isinstance(error, GoogleCallError) and (error.status in {0, _TOO_MANY} or error.status >= _FATAL)
 
 
-def _retried(read: Callable[[], T]) -> T:
-    """Return what a call returns; what may pass is tried again. Raises GoogleCallError."""
-    for left in range(_TRIES - 1, -1, -1):
-        try:
-            return read()
-        except GoogleCallError as error:
-            if not left or not (error.status in {0, _TOO_MANY} or error.status >= _FATAL):
-                raise
-            time.sleep(_PAUSE_S)
-    raise AssertionError("unreachable")
+def _was_changed(error: BaseException) -> bool:
+    """Whether somebody else changed the account in between."""
+    return isinstance(error, GoogleCallError) and error.status == _CHANGED
+
+
+def _retried(work: Callable[[], T], passes: Callable[[BaseException], bool] = _may_pass, *, pauses: bool = True) -> T:
+    """Return what work returns, in one of three attempts while its error passes. Raises its last error."""
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed  # noqa: PLC0415 - no preview needs it
+
+    attempts = Retrying(
+        stop=stop_after_attempt(_TRIES),
+        wait=wait_fixed(_PAUSE_S if pauses else 0),
+        retry=retry_if_exception(passes),
+        reraise=True,
+    )
+    return attempts(work)
 
 
 def _googles_time_s(headers: Mapping[str, str]) -> int:

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, cast
 from urllib.parse import quote
 
+from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.labels import Ownership, StackLimits
-from contracts.run_record import MICROS, Answer, RecordError, RunRecord, Seen, Use
+from contracts.run_record import MICROS, RecordError, RunRecord, Seen, Use
 from planning.units import duration
 from scripts.cloud.google_api import GoogleApi, GoogleListError
 from scripts.cloud.inventory.found import FoundResource
@@ -28,6 +29,7 @@ SERVICE: Final = "Cloud Run service"
 ACCOUNT: Final = "service account"
 SERVING: Final = (QUEUED, NODE, INSTANCE, SERVICE)
 """Kinds whose age counts. A bucket or an account may be as old as it likes."""
+RecordWord = Literal["present", "absent", "unknown"]
 COMPUTE_ENGINE: Final = "compute-engine"
 """Value of our provider's input `api` for instances of Compute Engine."""
 _HOUR_S: Final = 3600.0
@@ -64,7 +66,7 @@ class StackSpending:
     """What it costs now while nobody calls."""
     untold: Sequence[str] = ()
     """What could not be counted, each a sentence."""
-    record: Answer = "absent"
+    record: RecordWord = "absent"
     """Whether the record of past machines was read (contracts.run_record)."""
     since: str | None = None
     """When the first machine or service started (RFC 3339)."""
@@ -148,31 +150,37 @@ class _Read:
         """E-mail of that account."""
         return "" if self.account is None else self.account.id
 
-    def record(self) -> tuple[RunRecord, Answer]:
-        """Return the record of past machines; an empty one if there is none, or if it could not be read."""
+    def record(self) -> Answer[RunRecord]:
+        """Return the record of past machines."""
         account = self.account
         if account is None:
-            if any(item.kind in SERVING for item in self.found):
-                self.untold.append(
-                    "The stack's service account, which keeps its first start and what past machines have cost, was not found: "
-                    "what exists now counts alone."
-                )
-                return RunRecord(), "unknown"
-            return RunRecord(), "absent"
+            if not any(item.kind in SERVING for item in self.found):
+                return Absent()
+            return Unknown(
+                "The stack's service account, which keeps its first start and what past machines have cost, was not found: "
+                "what exists now counts alone."
+            )
         try:
             record = RunRecord.of(str(account.document.get("description") or ""))
         except RecordError as error:
-            self.untold.append(
+            return Unknown(
                 f"The record in the description of {account.name} cannot be read ({error}): what exists now counts alone."
             )
-            return RunRecord(), "unknown"
-        return (RunRecord(), "absent") if record is None else (record, "present")
+        return Absent() if record is None else Present(record)
 
 
 def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], now: datetime) -> StackSpending:
     read = _Read(api=api, now=now, found=found)
     limits, seen = _limits(found), _seen(found)
-    record, answer = read.record()
+    word: RecordWord
+    match read.record():
+        case Present(value=record):
+            word = "present"
+        case Absent():
+            record, word = RunRecord(), "absent"
+        case Unknown(why=why):
+            record, word = RunRecord(), "unknown"
+            read.untold.append(why)
     first_s = record.first_start_s(seen)
     age_s = 0.0 if first_s is None else max(0.0, now.timestamp() - first_s)
     if first_s is not None:
@@ -182,14 +190,14 @@ def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], 
     micros = record.spent_micros
     if micros:
         read.lines.append(f"${micros / MICROS:,.2f}: past machines, from the description of {read.account_name}")
-    for use in record.uses(seen, read.now_s):
+    uses = record.uses(seen, read.now_s)
+    for use in uses:
         micros += use.micros
         if not use.run.is_service:
             read.lines.append(_line(use))
             if not use.run.micros_per_hour and limits.max_usd is not None:
                 read.untold.append(f"The list of prices has none for {_name(use)}, so its cost is unknown.")
-    services = [use for use in record.uses(seen, read.now_s) if use.run.is_service]
-    usd = micros / MICROS + sum(_billed_usd(read, use, limits) for use in services)
+    usd = micros / MICROS + sum(_billed_usd(read, use, limits) for use in uses if use.run.is_service)
     return StackSpending(
         owner=owner,
         limits=limits,
@@ -197,7 +205,7 @@ def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], 
         usd=usd,
         usd_per_hour=sum(usd_per_hour(item) or 0.0 for item in found if item.kind in SERVING),
         untold=tuple(read.untold),
-        record=answer,
+        record=word,
         since=None if first_s is None else _shown(first_s),
         read=tuple(read.lines),
     )
