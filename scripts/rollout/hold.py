@@ -29,6 +29,8 @@ from stacks.rollout_state import RENEWAL_S, who
 
 Clock = Callable[[], datetime]
 _ID_DIGITS: Final = 12
+_ALL_REQUESTS: Final[frozenset[RecordedOutcome]] = frozenset(("rolled out", "gone back", "nothing to do"))
+"""Outcomes after which the record's revision gets all requests. After any other the refusal of a revision is still true."""
 
 
 class LostHoldError(ScriptError):
@@ -108,8 +110,8 @@ class Hold:
                 self.seen = self.service.read()
 
     def _refused(self, outcome: RecordedOutcome | None) -> RefusedRevision | None:
-        """Return what stays known against a revision: nothing against one that gets all requests."""
-        is_good = outcome is not None and self.record.refusal_of(self.record.revision) is not None
+        """Return what stays known against a revision: nothing against one that gets all requests with this outcome."""
+        is_good = outcome in _ALL_REQUESTS and self.record.refusal_of(self.record.revision) is not None
         return None if is_good else self.record.refused
 
     def renew(self) -> None:

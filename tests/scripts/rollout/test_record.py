@@ -13,6 +13,7 @@ from contracts.exit_codes import ExitCode
 from contracts.rollout_record import ROLLOUT_ANNOTATION, RolloutHolder, RolloutRecord, UnreadableRecord
 from contracts.service_traffic import BY_REVISION
 from scripts.cli.command import run_command
+from scripts.client.access import AccessError
 from scripts.cloud.google_api import GoogleListError, UnansweredError
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.rollout import __main__ as main
@@ -332,6 +333,21 @@ def test_a_refused_revision_is_not_offered_again_without_its_reason():
     assert len(google.seen) == steps
     assert rollout(google, time_=time_)[0].to_latest(again=True).outcome == "rolled out"
     assert google.record.refused is None
+
+
+class Unreachable(Checks):
+    """Checks on a machine that may not call the service."""
+
+    def smoke(self, url):
+        raise AccessError("no credentials for the service")
+
+
+def test_a_refusal_outlives_a_second_try_that_checked_nothing():
+    google = Google("s-1", "s-2")
+    rollout(google, Checks(slow_from=2))[0].to_latest()
+    assert rollout(google, Unreachable())[0].to_latest(again=True).outcome == "not verified"
+    assert google.record.refused.revision == "s-2"
+    assert rollout(google)[0].to_latest().outcome == "refused"
 
 
 def test_a_new_revision_after_a_refused_one_is_rolled_out():
