@@ -301,15 +301,18 @@ def _sweep(demo: Demo) -> str:
 
 def _served_length(stack: str) -> str:
     """Ask the running server for its max-model-len, with the stack's own access."""
-    import requests
+    from http import HTTPStatus
 
     from scripts.client.access import open_stack_access
+    from scripts.client.events import as_list, as_mapping
+    from scripts.client.openai import call_once
 
     outputs = stack_outputs(stack)
     with open_stack_access(outputs) as access:
-        answer = requests.get(f"{access.base_url}/v1/models", headers=dict(access.headers()), timeout=_CALL_LIMIT_S)
-    answer.raise_for_status()
-    found = answer.json()["data"][0]["max_model_len"]
+        answer = call_once(access.base_url, access.headers, "GET", "/v1/models", limit_s=_CALL_LIMIT_S)
+    if answer.status != HTTPStatus.OK:
+        raise StepError(f"The server answered HTTP {answer.status} to GET /v1/models: {answer.message}")
+    found = as_mapping(as_list(as_mapping(answer.body).get("data"))[0]).get("max_model_len")
     if found != NEW_MAX_MODEL_LEN:
         raise StepError(f"The server still runs with max-model-len {found}, not {NEW_MAX_MODEL_LEN}")
     return f"the running server says max_model_len {found}"

@@ -13,6 +13,7 @@ from typing import Final
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
+from contracts.plain_text import for_terminal
 from planning.types import StartupProbe
 from stacks.base import Context
 from stacks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
@@ -150,7 +151,7 @@ class FailureReport:
         return timedelta(seconds=self.start.startup_probe.budget_s) + _CLOCK_SKEW
 
     def _masked(self, lines: Sequence[ContainerLine]) -> Sequence[ContainerLine]:
-        return [ContainerLine(source=line.source, text=masked(line.text, self.secrets)) for line in lines]
+        return [ContainerLine(source=line.source, text=for_terminal(masked(line.text, self.secrets))) for line in lines]
 
     def _unread(self, error: GoogleCallError) -> str:
         project = self.start.settings.project

@@ -161,7 +161,12 @@ class GuestReport:
             return None
         stated = published.get(AGENT_VERSION_KEY, "")
         version = int(stated) if stated.isdecimal() else int(SERVING_HASH_KEY in published)
-        return cls(*(published.get(key, "") for key in GUEST_ATTRIBUTE_KEYS), agent_version=version)
+        return cls(*(_plain(published.get(key, "")) for key in GUEST_ATTRIBUTE_KEYS), agent_version=version)
+
+
+def _plain(text: str) -> str:
+    """Return a text that cannot steer the terminal that shows it: every process on the machine can write guest attributes."""
+    return "".join(char if char in "\n\t" or char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,7 +271,9 @@ class LoadGenerator:
         origin, proxy = self._origin, self._share.proxy
         name = origin.host if self._tls else None
         async with asyncio.timeout(CONNECT_LIMIT_S):
-            if proxy is not None and origin.tls:
+            if origin.socket is not None:
+                _, connection = await self._loop.create_unix_connection(WireConnection, origin.socket)
+            elif proxy is not None and origin.tls:
                 tunnel = await open_tunnel(proxy, origin.host, origin.port)
                 _, connection = await self._loop.create_connection(
                     WireConnection, sock=tunnel, ssl=self._tls, server_hostname=name

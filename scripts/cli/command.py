@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from contracts.exit_codes import ExitCode
+from contracts.plain_text import for_terminal
 from planning.errors import PlanningError
 from scripts.cli.children import interruptible
 from scripts.cli.options import Parser, add_options, positional_names, read_options
@@ -55,8 +56,8 @@ def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -
 
 
 def say(name: str, text: str) -> None:
-    """Print one line of a command's progress, or its last sentence, on stderr."""
-    print(f"{name}: {text}", file=sys.stderr, flush=True)
+    """Print one line of a command's progress, or its last sentence, on stderr. What others wrote in it cannot steer the terminal."""
+    print(f"{name}: {for_terminal(text)}", file=sys.stderr, flush=True)
 
 
 def _read(command: Command[Any], arguments: Sequence[str] | None) -> tuple[Command[Any], Any]:

@@ -3,7 +3,8 @@
 - `id-token`: an identity token from `google.oauth2.id_token` (a service account's file or the metadata server), from the service account
   that a workload identity federation stands for (GitHub Actions), else from `gcloud auth print-identity-token` (a person's login). It is
   renewed before it expires.
-- `tunnel`: the stack's own command with a free local port. The tunnel and its child processes are closed at the end.
+- `tunnel`: the stack's own command, whose local end is a Unix socket in a folder that only this user can open. The tunnel and its child
+  processes are closed at the end.
 - `none`: no credentials.
 
 vLLM's `--api-key` uses the Authorization header too. If both are needed, the identity token goes into X-Serverless-Authorization,
@@ -29,6 +30,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from contracts.outputs import Auth, StackOutputs, Tunnel
 from scripts.client.events import as_mapping
+from scripts.client.unix_url import MOST_PATH_BYTES, unix_url
 from scripts.errors import CommandRefusedError, ScriptError
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
@@ -213,6 +215,7 @@ class ServerAccess:
     """A server that can be called now: its address and the headers of each request."""
 
     base_url: str
+    """`http://HOST[:PORT]`, `https://HOST`, or for a tunnel `http+unix://PATH` (`scripts.client.unix_url`)."""
     auth: Auth
     id_tokens: IdTokenSource | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -274,10 +277,12 @@ def open_access(
             raise AccessError(
                 "the stack's output auth is tunnel, but its output tunnel is null; run `pulumi up` again."
             )
-        free_port = _free_port()
-        with _running_tunnel(_with_local_port(tunnel.argv, tunnel.local_port, free_port), free_port) as process:
+        with (
+            _private_socket() as path,
+            _running_tunnel(_with_socket(tunnel.argv, tunnel.local_port, path), path) as process,
+        ):
             yield ServerAccess(
-                base_url=f"http://127.0.0.1:{free_port}",
+                base_url=unix_url(path),
                 auth=auth,
                 api_key=api_key,
                 is_open=lambda: process.poll() is None,
@@ -328,33 +333,37 @@ def _api_key() -> str | None:
     return os.environ.get(API_KEY_VARIABLE) or None
 
 
-def _with_local_port(argv: Sequence[str], port: int, free_port: int) -> list[str]:
-    """Return the command with `free_port` as the local port of its forwarding (`-L PORT:host:port`, one argument or two)."""
+def _with_socket(argv: Sequence[str], port: int, path: str) -> list[str]:
+    """Return the command with the socket at `path` as the local end of its forwarding (`-L [HOST:]PORT:HOST:PORT`, one argument or two)."""
     replaced: list[str] = []
     for part in argv:
         prefix = "-L" if part.startswith("-L") else ""
-        forward = part.removeprefix(prefix)
-        bind, found = "", forward.startswith(f"{port}:")
-        for host in ("127.0.0.1:", "localhost:"):
-            if forward.startswith(f"{host}{port}:"):
-                bind, found = host, True
-        tail = forward.removeprefix(bind).removeprefix(str(port))
-        replaced.append(f"{prefix}{bind}{free_port}{tail}" if found else part)
-    if replaced == list(argv) and port != free_port:
+        forward = part.removeprefix(prefix).removeprefix("127.0.0.1:").removeprefix("localhost:")
+        head, colon, tail = forward.partition(":")
+        # Of a forwarding that names its local address, only the port and what follows is left.
+        replaced.append(f"{prefix}{path}:{tail}" if colon and head == str(port) else part)
+    if replaced == list(argv):
         raise AccessError(
             f"the stack's output tunnel has local port {port}, but its command does not forward that port; run `pulumi up` again."
         )
     return replaced
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextlib.contextmanager
+def _private_socket() -> Generator[str]:
+    """Yield a path for a socket, in a new folder that only this user can open. Raises AccessError if the folder for temporary files is too deep."""
+    with tempfile.TemporaryDirectory(prefix="tunnel-", ignore_cleanup_errors=True) as folder:
+        path = str(Path(folder) / "s")
+        if len(os.fsencode(path)) > MOST_PATH_BYTES or ":" in path:
+            raise AccessError(
+                f"the folder for temporary files is {tempfile.gettempdir()!r}, and a Unix socket in it needs a path of at most {MOST_PATH_BYTES} "
+                "bytes without a colon; set TMPDIR to a shorter one, such as /tmp."
+            )
+        yield path
 
 
 @contextlib.contextmanager
-def _running_tunnel(argv: Sequence[str], port: int) -> "Generator[subprocess.Popen[bytes]]":
+def _running_tunnel(argv: Sequence[str], path: str) -> "Generator[subprocess.Popen[bytes]]":
     with tempfile.TemporaryFile() as log:
         try:
             # A new session: gcloud starts ssh, and both have to end.
@@ -364,13 +373,13 @@ def _running_tunnel(argv: Sequence[str], port: int) -> "Generator[subprocess.Pop
                 f"the tunnel's command {argv[0]!r} cannot be run: {error.strerror}. Install it or put it on PATH."
             ) from error
         try:
-            _await_port(process, port, log)
+            _await_socket(process, path, log)
             yield process
         finally:
             _end_group(process)
 
 
-def _await_port(process: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> None:
+def _await_socket(process: subprocess.Popen[bytes], path: str, log: IO[bytes]) -> None:
     deadline_s = time.monotonic() + TUNNEL_OPEN_LIMIT_S
     while time.monotonic() < deadline_s:
         if process.poll() is not None:
@@ -378,7 +387,9 @@ def _await_port(process: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> 
             raise AccessError(
                 f"the tunnel ended with exit code {process.returncode} before it opened: {said}{_login_hint(said)}"
             )
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1)
+            probe.connect(path)
             return
         time.sleep(0.1)
     raise AccessError(f"the tunnel did not open within {TUNNEL_OPEN_LIMIT_S:.0f} s: {_tail(log)}")

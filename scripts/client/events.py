@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
+from contracts.plain_text import for_terminal
+
 DONE: Final = b"[DONE]"
 ABORT: Final = "abort"
 """The finish reason of a request that vLLM ended before its answer was complete."""
@@ -133,7 +135,7 @@ def error_message(value: object) -> str:
             found = inner.get("message") or inner.get("detail") or json.dumps(inner)
         else:
             found = error
-    text = " ".join(str(found).split())
+    text = for_terminal(" ".join(str(found).split()))
     return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
 
 

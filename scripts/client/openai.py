@@ -29,6 +29,7 @@ from scripts.client.events import (
 )
 from scripts.client.metrics import Scrape, parse_metrics
 from scripts.client.proxy import LOOPBACK
+from scripts.client.unix_url import plain_url, socket_path
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Returns the headers of the next request, so that tokens are renewed in time."""
@@ -118,18 +119,37 @@ def chat_body(
     return body | dict(extra or {})
 
 
+def connector_of(socket: str | None) -> aiohttp.BaseConnector:
+    """Return a connector for as many requests at once as are sent, over TCP or over the socket at a path."""
+    return aiohttp.TCPConnector(limit=0) if socket is None else aiohttp.UnixConnector(socket, limit=0)
+
+
+def call_once(
+    base_url: str, headers: Headers, method: str, path: str, *, body: object = None, limit_s: float
+) -> ServerAnswer:
+    """Send one request from code without an event loop, and return the whole answer. Raises UnreachableError."""
+
+    async def call() -> ServerAnswer:
+        async with OpenAIClient(base_url, headers) as client:
+            return await client.request(method, path, body=body, limit_s=limit_s)
+
+    return asyncio.run(call())
+
+
 class OpenAIClient:
     """One server. Use as an asynchronous context manager."""
 
     def __init__(self, base_url: str, headers: Headers | None = None) -> None:
-        self.base_url = base_url.rstrip("/")
+        self.base_url = plain_url(base_url).rstrip("/")
+        """Address as HTTP names it, for messages too: a server behind a socket is `http://localhost`."""
+        self._socket = socket_path(base_url)
         self._headers: Headers = headers or dict
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         # A proxy from the environment must not stand between a tunnel's local end and us.
         trust_env = urlsplit(self.base_url).hostname not in LOOPBACK
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = connector_of(self._socket)
         self._session = aiohttp.ClientSession(trust_env=trust_env, connector=connector)
         return self
 

@@ -13,6 +13,8 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from scripts.client.unix_url import plain_url
+
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 """Names that no proxy may stand before, because they may be the local end of a tunnel."""
 HEAD_LIMIT: Final = 16_384
@@ -38,7 +40,7 @@ def proxy_of(url: str) -> HttpProxy | None:
 
     Raises ValueError if its address is not usable.
     """
-    parts = urlsplit(url)
+    parts = urlsplit(plain_url(url))
     host = parts.hostname or ""
     if host in LOOPBACK:
         return None

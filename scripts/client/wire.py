@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from scripts.client.events import ABORT, DONE, EventSplitter, Usage, decoded, error_message, parse_event
 from scripts.client.proxy import HttpProxy
+from scripts.client.unix_url import plain_url, socket_path
 
 State: TypeAlias = Callable[["Exchange", bytes, float], None]
 
@@ -77,11 +78,13 @@ class Origin:
     """Value of the Host header."""
     prefix: str
     """Path before /v1, without a trailing slash."""
+    socket: str | None = None
+    """Path of the Unix socket to connect to; None connects to host and port."""
 
     @classmethod
     def of(cls, url: str) -> "Origin":
         """Return the parts of a URL. Raises ValueError if it is neither http nor https."""
-        parts = urlsplit(url)
+        parts = urlsplit(plain_url(url))
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"the URL is {url!r}; it must be http://HOST[:PORT] or https://HOST.")
         tls = parts.scheme == "https"
@@ -92,6 +95,7 @@ class Origin:
             tls=tls,
             authority=authority,
             prefix=parts.path.rstrip("/"),
+            socket=socket_path(url),
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import requests
 
+from contracts.plain_text import for_terminal
 from scripts.client.events import DONE, EventSplitter, as_list, as_mapping, decoded, error_message, parse_event
 from scripts.errors import ScriptError
 
@@ -97,7 +98,7 @@ class Chat:
                 if not turn.text and turn.thinking and self.shows_thinking:
                     self._note("")
                 turn.text += delta.text
-                print(delta.text, end="", file=self.out, flush=True)
+                print(for_terminal(delta.text), end="", file=self.out, flush=True)
             if delta.tool_call:
                 _add_tools(turn, payload)
 
@@ -146,7 +147,7 @@ class Chat:
 
     def _note(self, text: str, end: str = "\n") -> None:
         dim = ("\033[2m", "\033[0m") if self.notes.isatty() else ("", "")
-        print(f"{dim[0]}{text}{dim[1]}", end=end, file=self.notes, flush=True)
+        print(f"{dim[0]}{for_terminal(text)}{dim[1]}", end=end, file=self.notes, flush=True)
 
 
 def _add_tools(turn: Turn, payload: bytes) -> None:

@@ -2,7 +2,8 @@
 
 Clients need no token and no tunnel: they send plain requests to this port. The identity token is renewed before it expires, and once
 more if the server refuses it, because the clock of a machine that slept does not count the sleep. Only programs of this machine can
-connect. Pages of a browser are refused by their Origin and Host headers, because any page may send requests to 127.0.0.1.
+connect. Pages of a browser are refused by their Origin, Sec-Fetch-Site and Host headers, because any page may send requests to 127.0.0.1,
+and no answer allows a page to read it (`Access-Control-*`).
 """
 
 import asyncio
@@ -20,6 +21,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from scripts.client.access import ServerAccess
+from scripts.client.openai import connector_of
+from scripts.client.unix_url import plain_url, socket_path
 from scripts.connect.upstream import Upstream
 from scripts.errors import CommandRefusedError, ScriptError
 
@@ -47,6 +50,9 @@ _HOP_BY_HOP: Final = frozenset(
 _OURS: Final = frozenset({"host", "authorization", "x-serverless-authorization", "content-length", "expect", "cookie"})
 """Headers of a client's request that are not passed on: credentials are added here, lengths and hosts are the server's."""
 
+_FOR_PAGES: Final = "access-control-"
+"""Headers of an answer that let a web page read it (Fetch Standard, CORS protocol)."""
+
 
 class ConnectProxy:
     """The proxy. `key` is what clients must send as a bearer token; None admits every program of this machine."""
@@ -54,7 +60,8 @@ class ConnectProxy:
     def __init__(self, upstream: Upstream, *, key: str | None) -> None:
         self._upstream = upstream
         self._key = key
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[str | None, aiohttp.ClientSession] = {}
+        """One for TCP, and one for each socket of a tunnel: a tunnel that was opened again has another path."""
 
     @contextmanager
     def running(self, port: int) -> Generator[int]:
@@ -77,12 +84,6 @@ class ConnectProxy:
         return application
 
     async def _listen(self, runner: web.AppRunner, port: int) -> int:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_LIMIT_S),
-            auto_decompress=False,
-            trust_env=True,
-        )
         await runner.setup()
         try:
             await web.TCPSite(runner, HOST, port).start()
@@ -94,8 +95,20 @@ class ConnectProxy:
 
     async def _close(self, runner: web.AppRunner) -> None:
         await runner.cleanup()
-        if self._session is not None:
-            await self._session.close()
+        for session in self._sessions.values():
+            await session.close()
+
+    def _session(self, socket: str | None) -> aiohttp.ClientSession:
+        """Return the session for a server's socket, or for servers with a host and a port."""
+        found = self._sessions.get(socket)
+        if found is None:
+            found = self._sessions[socket] = aiohttp.ClientSession(
+                connector=connector_of(socket),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_LIMIT_S),
+                auto_decompress=False,
+                trust_env=socket is None,
+            )
+        return found
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         refusal = self._refusal(request)
@@ -122,12 +135,16 @@ class ConnectProxy:
         return _error(HTTPStatus.BAD_GATEWAY, f"the server cannot be reached: {why}")
 
     def _refusal(self, request: web.Request) -> web.Response | None:
+        if not request.raw_path.startswith("/"):
+            return _error(
+                HTTPStatus.BAD_REQUEST, "the request names a whole address; name the path only, such as /v1/models"
+            )
         host = urlsplit(f"//{request.headers.get('Host', '')}").hostname
-        origin = request.headers.get("Origin")
-        if host not in _LOCAL_NAMES or (origin is not None and urlsplit(origin).hostname not in _LOCAL_NAMES):
+        is_page = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none").lower() != "none"
+        if host not in _LOCAL_NAMES or is_page:
             return _error(
                 HTTPStatus.FORBIDDEN,
-                f"this port serves programs of this machine under {HOST} or localhost, and no pages from elsewhere",
+                f"this port serves programs of this machine under {HOST} or localhost, and no web page",
             )
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if self._key is not None and not secrets.compare_digest(given.encode(), self._key.encode()):
@@ -138,12 +155,11 @@ class ConnectProxy:
         self, request: web.Request, body: bytes, access: ServerAccess, *, may_renew: bool
     ) -> web.StreamResponse:
         """Return the server's answer, passed on as it comes. Errors after its first byte end the client's connection."""
-        assert self._session is not None  # noqa: S101 - requests come after _listen
         headers = _passed_on(request.headers.items(), _HOP_BY_HOP | _OURS)
         headers.update(await asyncio.to_thread(access.headers))
-        async with self._session.request(
+        async with self._session(socket_path(access.base_url)).request(
             request.method,
-            URL(access.base_url + request.raw_path, encoded=True),
+            URL(plain_url(access.base_url) + request.raw_path, encoded=True),
             headers=headers,
             data=body or None,
             allow_redirects=False,
@@ -153,6 +169,8 @@ class ConnectProxy:
             response = web.StreamResponse(
                 status=answer.status, reason=answer.reason, headers=_passed_on(answer.headers.items(), _HOP_BY_HOP)
             )
+            for name in [name for name in response.headers if name.lower().startswith(_FOR_PAGES)]:
+                del response.headers[name]
             await response.prepare(request)
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
+from contracts.plain_text import for_terminal
 from planning.units import parse_duration_s
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import Option, StackName
@@ -155,7 +156,7 @@ class Printer:
                 print(json.dumps(line.to_json()), flush=True)
             else:
                 moment = line.moment.astimezone(self.zone).strftime("%m-%d %H:%M:%S")
-                print(f"{moment} {line.source:<6} {line.text}", flush=self.follows)
+                print(f"{moment} {line.source:<6} {for_terminal(line.text)}", flush=self.follows)
 
 
 def _say(text: str) -> None:

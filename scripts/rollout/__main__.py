@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
+from contracts.plain_text import for_terminal
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.errors import CommandRefusedError
@@ -55,7 +56,9 @@ def _rollout(options: RolloutOptions) -> ExitCode:
     else:
         from stacks.rollout_state import shares_text
 
-        print(f"{report.stack}: {report.outcome}. {report.reason}\nRequests: {shares_text(report.traffic)}")
+        print(
+            f"{report.stack}: {report.outcome}. {for_terminal(report.reason)}\nRequests: {shares_text(report.traffic)}"
+        )
     return report.exit_code
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from scripts.client.access import AccessError, ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError
 from scripts.client.reach import not_reached
+from scripts.client.unix_url import plain_url
 from scripts.smoke import checks_basic, checks_features, checks_operations, checks_plan, checks_speed
 from scripts.smoke.context import Check, CheckContext, Say
 from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed, unknown
@@ -81,7 +82,7 @@ def run_smoke(
     ]
     return SmokeReport(
         stack=target.stack,
-        url=access.base_url,
+        url=plain_url(access.base_url),
         model=target.model,
         simulated=known.simulated,
         checks=(*known.results, *rest),

@@ -19,6 +19,7 @@ from contracts.guest_attributes import (
     serving_document,
 )
 from contracts.labels import PRODUCT, Ownership, StackLimits
+from contracts.plain_text import for_terminal
 from contracts.rollout_record import RolloutRecord
 from contracts.service_traffic import TEMPLATE_LABEL, known_shares
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
@@ -227,7 +228,7 @@ def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> Clo
     return replace(
         facts,
         phase=published.get(PHASE_KEY) or "booting",
-        phase_detail=published.get(DETAIL_KEY) or None,
+        phase_detail=for_terminal(published.get(DETAIL_KEY) or "") or None,
         phase_at=published.get(UPDATED_AT_KEY),
         reported=published.get(DOCUMENT_HASH_KEY) or None,
         running=serving_document(published) or None,
@@ -261,7 +262,7 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -
         state_since=str(condition.get("lastTransitionTime") or "") or None,
         place=str(document.get("name")).split("/")[3],
         phase=str(reason) if reason and state != "READY" else None,
-        phase_detail=str(condition.get("message") or "") or None,
+        phase_detail=for_terminal(str(condition.get("message") or "")) or None,
         declared=declared,
         stored=stored,
         running=None if shares is None else next(iter(shares), ready),

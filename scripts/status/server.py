@@ -1,7 +1,8 @@
 """Ask a stack's server for its health and its load."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from http import HTTPStatus
+from typing import Final
 
 from contracts.outputs import StackOutputs
 from scripts.client.metrics import KV_USAGE, RUNNING, WAITING, parse_metrics
@@ -9,9 +10,6 @@ from scripts.errors import ScriptError
 from scripts.pulumi.deployment import as_mapping
 from scripts.status.cloud import DeployedServer
 from scripts.status.report import ServerFacts
-
-if TYPE_CHECKING:
-    import requests
 
 ANSWER_LIMIT_S: Final = 15.0
 
@@ -33,26 +31,24 @@ def _sleeps(found: DeployedServer | None) -> bool:
 
 def server_facts(outputs: StackOutputs) -> ServerFacts:
     """Return what the server says. Raises ScriptError if there is no way to it."""
-    import requests  # noqa: PLC0415 - 0.1 s, and few stacks are asked
-
-    from scripts.client.access import open_stack_access  # noqa: PLC0415 - as above
+    from scripts.client.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are asked
+    from scripts.client.openai import UnreachableError, call_once  # noqa: PLC0415 - as above
 
     with open_stack_access(outputs) as access:
         try:
-            headers = dict(access.headers())
-            health = requests.get(f"{access.base_url}/health", headers=headers, timeout=ANSWER_LIMIT_S)
-            if not health.ok:
-                return ServerFacts(health=f"HTTP {health.status_code}")
-            answer = requests.get(f"{access.base_url}/metrics", headers=headers, timeout=ANSWER_LIMIT_S)
-        except requests.RequestException as error:
-            raise ScriptError(f"The server does not answer ({type(error).__name__}).") from None
-    if not answer.ok:
+            health = call_once(access.base_url, access.headers, "GET", "/health", limit_s=ANSWER_LIMIT_S)
+            if health.status != HTTPStatus.OK:
+                return ServerFacts(health=f"HTTP {health.status}")
+            answer = call_once(access.base_url, access.headers, "GET", "/metrics", limit_s=ANSWER_LIMIT_S)
+        except UnreachableError as error:
+            raise ScriptError(f"The server does not answer: {error}") from None
+    if answer.status != HTTPStatus.OK:
         return ServerFacts(health="ready")
-    return ServerFacts(health="ready", **_load(answer))
+    return ServerFacts(health="ready", **_load(str(answer.body)))
 
 
-def _load(answer: "requests.Response") -> Mapping[str, float | None]:
-    scrape = parse_metrics(answer.text)
+def _load(text: str) -> Mapping[str, float | None]:
+    scrape = parse_metrics(text)
     return {
         "running_requests": scrape.total(RUNNING),
         "waiting_requests": scrape.total(WAITING),

@@ -36,12 +36,13 @@ ROOMS = (
 LIMIT_S = 480
 
 ASK = """
-import sys, requests
+import sys
 from scripts.client.access import open_stack_access
+from scripts.client.openai import call_once
 from scripts.pulumi.stack import stack_outputs
 outputs = stack_outputs(sys.argv[1])
 with open_stack_access(outputs) as access:
-    models = requests.get(access.base_url + "/v1/models", headers=dict(access.headers()), timeout=30).json()
+    models = call_once(access.base_url, access.headers, "GET", "/v1/models", limit_s=30).body
 print(models["data"][0]["max_model_len"])
 """
 

@@ -18,8 +18,9 @@ from contracts.serving_document import document_hash
 STACK = "tpu-v6e1"
 UNKNOWN_FLAG = "--no-such-flag"
 CLIENT = """
-import json, sys, time, requests
+import json, sys, time
 from scripts.client.access import open_stack_access
+from scripts.client.openai import UnreachableError, call_once
 from scripts.pulumi.stack import stack_outputs
 outputs = stack_outputs(sys.argv[1])
 body = {"model": outputs.model, "prompt": "a", "max_tokens": 8}
@@ -27,10 +28,9 @@ with open_stack_access(outputs) as access, open(sys.argv[2], "a", buffering=1) a
     while True:
         began = time.time()
         try:
-            url = access.base_url + "/v1/completions"
-            answer = requests.post(url, json=body, headers=dict(access.headers()), timeout=60)
-            failed = "" if answer.ok else f"{answer.status_code} {answer.text[:200]}"
-        except requests.RequestException as error:
+            answer = call_once(access.base_url, access.headers, "POST", "/v1/completions", body=body, limit_s=60)
+            failed = "" if answer.status == 200 else f"{answer.status} {answer.message}"
+        except UnreachableError as error:
             failed = f"{type(error).__name__}: {error}"
         print(json.dumps([began, time.time(), failed]), file=log)
         time.sleep(0.1)

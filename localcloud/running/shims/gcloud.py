@@ -1,6 +1,7 @@
 """`gcloud` for users of the local cloud: tunnels to TPU machines, and tokens.
 
-Commands: `alpha compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`,
+Commands: `alpha compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`, where LOCAL is a port or a
+path of a Unix socket (ssh(1), `-L local_socket:host:hostport`),
 `compute ssh INSTANCE` with the same words,
 `auth print-identity-token [--audiences=]`, `auth print-access-token`, `config get account`, `version` (as JSON), and what an owner
 does to a project (`gcloud_project`), and the deletions of `gcloud_deletes`.
@@ -19,6 +20,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import time
 import urllib.error
@@ -57,6 +59,8 @@ This command is available in one or more alternate release tracks.  Try:
 _SSH_KEYS: Final = "ssh-keys"
 """The key of a node's metadata in which gcloud keeps public SSH keys, one in each line."""
 _OS_LOGIN: Final = "enable-oslogin"
+_SUN_PATH: Final = 108
+"""Bytes of a socket's path on Linux, the null at its end included (unix(7)); ssh refuses a longer one before it connects (readconf.c)."""
 _LIMIT_S: Final = 30.0
 _VERSION: Final = {"Google Cloud SDK": "528.0.0", "alpha": "2025.06.20", "beta": "2025.06.20", "core": "2025.06.20"}
 """What `gcloud version --format=json` of the modelled release prints, without components that are not simulated."""
@@ -84,11 +88,11 @@ class CrashError(CommandError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelRequest:
-    """A forward of a local port to a port of a node."""
+    """A forward of a local port, or of a Unix socket, to a port of a node."""
 
     node: str
-    local_host: str
-    local_port: int
+    local: str | tuple[str, int]
+    """Path of a socket, or host and port."""
     remote_port: int
     account: str = ""
     """The account of `--account`; empty for that of the environment."""
@@ -142,19 +146,22 @@ def parse_tunnel(words: Sequence[str], *, to_instance: bool = False) -> TunnelRe
     if len(names) != 1 or not zone or not project:
         raise CommandError("the stand-in needs one NODE with --project=PROJECT and --zone=ZONE, each in one word.", 2)
     forward = re.search(
-        r"(?:^|\s)-L\s*(?:(?P<host>[\w.]+):)?(?P<local>\d+):(?P<target>[\w.]+):(?P<remote>\d+)(?:\s|$)", " ".join(after)
+        r"(?:^|\s)-L\s*(?:(?P<path>/[^:\s]+)|(?:(?P<host>[\w.]+):)?(?P<local>\d+)):(?P<target>[\w.]+):(?P<remote>\d+)(?:\s|$)",
+        " ".join(after),
     )
     if forward is None or "-N" not in after or _IAP not in before:
         raise CommandError(
             f"the stand-in opens tunnels only: give {_IAP} and end the command with `-- -N -L LOCAL_PORT:127.0.0.1:PORT`.",
             2,
         )
+    path = forward["path"]
+    if path is not None and len(os.fsencode(path)) >= _SUN_PATH:
+        raise CommandError(f"Bad local forwarding specification '{path}:{forward['target']}:{forward['remote']}'", 255)
     node = names[0].rpartition("@")[2]
     folder = f"zones/{zone}/instances" if to_instance else f"locations/{zone}/nodes"
     return TunnelRequest(
         node=f"projects/{project}/{folder}/{node}",
-        local_host=forward["host"] or "127.0.0.1",
-        local_port=int(forward["local"]),
+        local=path or (forward["host"] or "127.0.0.1", int(forward["local"])),
         remote_port=int(forward["remote"]),
         account=options.get("account", ""),
     )
@@ -172,12 +179,7 @@ async def _run_tunnel(tunnel: TunnelRequest) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopped.set)
-    try:
-        server = await asyncio.start_server(
-            lambda reader, writer: _forward(tunnel, reader, writer), tunnel.local_host, tunnel.local_port
-        )
-    except OSError as error:
-        raise CommandError(f"bind [{tunnel.local_host}]:{tunnel.local_port}: {error.strerror}") from error
+    server = await listen(tunnel)
     parent = os.getppid()
     async with server:
         # End with the parent: if it was killed, nothing else closes the tunnel.
@@ -186,6 +188,28 @@ async def _run_tunnel(tunnel: TunnelRequest) -> int:
                 await asyncio.wait_for(stopped.wait(), 0.5)
         server.close()
     return 0 if not stopped.is_set() else 130
+
+
+async def listen(tunnel: TunnelRequest) -> asyncio.Server:
+    """Listen at the local end, as ssh does: it replaces no file, and only its user can open its socket (ssh_config(5), StreamLocalBindMask)."""
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _forward(tunnel, reader, writer)
+
+    try:
+        if not isinstance(tunnel.local, str):
+            return await asyncio.start_server(carry, *tunnel.local)
+        bound = socket.socket(socket.AF_UNIX)
+        before = os.umask(0o177)
+        try:
+            bound.bind(tunnel.local)
+        finally:
+            os.umask(before)
+        return await asyncio.start_unix_server(carry, sock=bound)
+    except OSError as error:
+        if isinstance(tunnel.local, str):
+            raise CommandError(f"unix_listener: cannot bind to path {tunnel.local}: {error.strerror}") from error
+        raise CommandError("bind [{}]:{}: {}".format(*tunnel.local, error.strerror)) from error
 
 
 def _login(account: str) -> Login:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from localcloud.running.shims import install
-from localcloud.running.shims.gcloud import CommandError, parse_tunnel
+from localcloud.running.shims.gcloud import CommandError, listen, parse_tunnel
 from localcloud.running.shims.gcloud_project import Words
 from stacks.tpu import ssh_tunnel
 from tests.localcloud.running.running_server import ask, environment
@@ -218,6 +219,30 @@ def test_a_tunnel_of_a_tpu_stack_is_understood():
     tunnel = parse_tunnel(argv[argv.index("ssh") + 1 :])
     assert argv[1] == "alpha"
     assert (tunnel.node, tunnel.remote_port) == (NODE.replace("/p/", "/p-123456/"), 8000)
+
+
+def forwarding(local):
+    return parse_tunnel(
+        ["n1", "--project=p", "--zone=z", "--tunnel-through-iap", "--", "-N", "-L", f"{local}:127.0.0.1:8000"]
+    )
+
+
+def test_the_local_end_may_be_a_socket_that_only_its_user_can_open(tmp_path: Path):
+    async def listened() -> None:
+        server = await listen(forwarding(tmp_path / "s"))
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
+        server.close()
+
+    asyncio.run(listened())
+
+
+def test_a_socket_is_refused_as_ssh_refuses_it(tmp_path: Path):
+    (tmp_path / "taken").touch()
+    with pytest.raises(CommandError, match=r"unix_listener: cannot bind to path .*/taken: Address already in use"):
+        asyncio.run(listen(forwarding(tmp_path / "taken")))
+    with pytest.raises(CommandError, match=r"^Bad local forwarding specification '/d+:127\.0\.0\.1:8000'$"):
+        forwarding("/" + "d" * 107)
+    assert forwarding("/" + "d" * 106).local == "/" + "d" * 106
 
 
 @pytest.mark.parametrize("track", [[], ["beta"]])

@@ -1,8 +1,12 @@
+import asyncio
 import base64
+import contextlib
 import json
-import socket
+import os
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.parse
@@ -21,11 +25,14 @@ from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from scripts.client import access
 from scripts.client.access import AccessError, IdTokenSource, ServerAccess, open_access, open_stack_access
+from scripts.client.openai import call_once
+from scripts.client.unix_url import socket_path
+from scripts.client.wire import Origin, WireConnection, request_bytes, request_head
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
 
-# A stand-in for `gcloud ... ssh -- -N -L PORT:host:port`: forwards by a child of its own, as gcloud does by ssh.
+# A stand-in for `gcloud ... ssh -- -N -L SOCKET:host:port`: forwards by a child of its own, as gcloud does by ssh.
 FORWARDER = """
 import asyncio, subprocess, sys
 if sys.argv[1] == "parent":
@@ -39,7 +46,7 @@ async def serve(reader, writer):
     there = await asyncio.open_connection(host, int(port))
     await asyncio.gather(pipe(reader, there[1]), pipe(there[0], writer))
 async def main():
-    async with await asyncio.start_server(serve, "127.0.0.1", int(local)) as server:
+    async with await asyncio.start_unix_server(serve, local) as server:
         await server.serve_forever()
 asyncio.run(main())
 """
@@ -59,37 +66,79 @@ def forwarder(tmp_path, url):
     return Tunnel([sys.executable, str(script), "parent", str(script), "-N", "-L", f"8000:127.0.0.1:{port}"])
 
 
-def listening(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def processes_with(word):
+    """Return the processes of this machine that have a word in their command."""
+    found = subprocess.run(["pgrep", "-f", word], capture_output=True, text=True, check=False).stdout
+    return {int(line) for line in found.split()}
 
 
-def gone(port, seconds=30.0):
-    end = time.monotonic() + seconds
-    while listening(port) and time.monotonic() < end:
+def gone(path):
+    """Wait until no process of the tunnel to a socket is left."""
+    end = time.monotonic() + 60
+    while processes_with(path) and time.monotonic() < end:
         time.sleep(0.05)
-    return not listening(port)
+    return not processes_with(path) and not Path(path).parent.exists()
 
 
-def test_a_tunnel_is_opened_on_a_free_port_used_and_closed_with_its_children(forwarder):
+def listening_ports(group):
+    """Return the ports of this machine on which the processes of a group listen."""
+    inodes = set()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and os.getpgid(int(entry.name)) == group:
+                inodes |= {str(fd.readlink()) for fd in (entry / "fd").iterdir()}
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {
+        int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in inodes
+    }
+
+
+def test_the_local_end_of_a_tunnel_is_a_socket_that_only_its_owner_can_open_and_it_ends_with_its_children(forwarder):
     with open_access(endpoint="http://127.0.0.1:8000", auth="tunnel", tunnel=forwarder) as way:
-        port = int(way.base_url.rsplit(":", 1)[1])
-        assert port != 8000
-        with urllib.request.urlopen(f"{way.base_url}/health", timeout=30) as answer:  # noqa: S310 - our own loopback server
-            assert answer.status == 200
-    assert gone(port)
+        path = socket_path(way.base_url)
+        assert stat.S_ISSOCK(Path(path).stat().st_mode)
+        assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
+        groups = {os.getpgid(process) for process in processes_with(path)}
+        assert len(processes_with(path)) == 2
+        assert [listening_ports(group) for group in groups] == [set()]
+        assert call_once(way.base_url, way.headers, "GET", "/health", limit_s=30).status == 200
+        exchange = asyncio.run(streamed(way.base_url))
+        assert (exchange.status, exchange.error) == (200, None)
+    assert gone(path)
+
+
+async def streamed(url):
+    """Send one request as the benchmark does."""
+    origin = Origin.of(url)
+    _, connection = await asyncio.get_running_loop().create_unix_connection(WireConnection, origin.socket)
+    head = request_head(origin, "/v1/completions", {})
+    body = json.dumps({"model": "timed", "prompt": "a", "max_tokens": 4, "stream": True}).encode()
+    exchange, done = connection.exchange(request_bytes(head, body))
+    await asyncio.wait_for(done, 60)
+    connection.close()
+    return exchange
 
 
 def test_a_tunnel_is_closed_when_what_runs_in_it_breaks(forwarder):
     def broken():
         with open_access(endpoint="http://127.0.0.1:8000", auth="tunnel", tunnel=forwarder) as way:
-            ports.append(int(way.base_url.rsplit(":", 1)[1]))
+            paths.append(socket_path(way.base_url))
             raise KeyboardInterrupt
 
-    ports = []
+    paths = []
     with pytest.raises(KeyboardInterrupt):
         broken()
-    assert gone(ports[0])
+    assert gone(paths[0])
+
+
+def test_a_folder_that_is_too_deep_for_a_socket_names_the_way_out(forwarder, tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(
+        AccessError, match=r"at most 103 bytes without a colon; set TMPDIR to a shorter one, such as /tmp"
+    ):
+        open_tunnel(forwarder)
 
 
 def open_tunnel(tunnel):
@@ -146,13 +195,14 @@ def test_a_command_that_is_not_there_and_one_that_forwards_nothing_are_named():
 @pytest.mark.parametrize(
     ("part", "wanted"),
     [
-        ("8000:127.0.0.1:8000", "7:127.0.0.1:8000"),
-        ("-L8000:127.0.0.1:8000", "-L7:127.0.0.1:8000"),
-        ("127.0.0.1:8000:127.0.0.1:8000", "127.0.0.1:7:127.0.0.1:8000"),
+        ("8000:127.0.0.1:8000", "/d/s:127.0.0.1:8000"),
+        ("-L8000:127.0.0.1:8000", "-L/d/s:127.0.0.1:8000"),
+        ("127.0.0.1:8000:127.0.0.1:8000", "/d/s:127.0.0.1:8000"),
+        ("-Llocalhost:8000:127.0.0.1:8000", "-L/d/s:127.0.0.1:8000"),
     ],
 )
 def test_only_the_local_end_of_a_forwarding_changes(part, wanted):
-    assert access._with_local_port(["ssh", "-p", "8000", part], 8000, 7) == ["ssh", "-p", "8000", wanted]
+    assert access._with_socket(["ssh", "-p", "8000", part], 8000, "/d/s") == ["ssh", "-p", "8000", wanted]
 
 
 def test_an_identity_token_goes_where_the_platform_looks_for_it():

@@ -5,6 +5,8 @@ import itertools
 import json
 import os
 import signal
+import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ from typing import ClassVar
 import pytest
 
 from scripts.client.access import IdTokenSource, ServerAccess
+from scripts.client.unix_url import unix_url
 from scripts.connect import child
 from scripts.connect.__main__ import command_of, main
 from scripts.connect.chat import Chat, ChatError
@@ -60,6 +63,7 @@ class Private(BaseHTTPRequestHandler):
         raw = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(raw)))
+        self.send_header("Access-Control-Allow-Origin", "*")  # vLLM's default, --allowed-origins '["*"]'
         self.end_headers()
         self.wfile.write(raw)
 
@@ -176,15 +180,44 @@ def test_a_refusal_that_no_new_token_changes_is_passed_on(private):
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Host": "rebound.example"}, {"Origin": "https://page.example"}, {"Origin": "null"}]
+    "headers",
+    [
+        {"Host": "rebound.example"},
+        {"Origin": "https://page.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:3000"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
 )
 def test_pages_of_a_browser_are_refused(private, headers):
     with proxied(lambda: opened(ServerAccess(base_url=private, auth="none"))) as url:
         status, said = call(f"{url}/v1/chat/completions", body={}, headers=headers)
         assert status == 403
-        assert "no pages from elsewhere" in said["error"]["message"]
-        assert call(f"{url}/v1/models", headers={"Origin": "http://localhost:3000"})[0] == 200
+        assert "no web page" in said["error"]["message"]
+        assert call(f"{url}/v1/models", headers={"Sec-Fetch-Site": "none"})[0] == 200  # a person typed the address
     assert len(Private.seen) == 1
+
+
+def test_no_answer_lets_a_page_read_it(private):
+    with (
+        proxied(lambda: opened(ServerAccess(base_url=private, auth="none"))) as url,
+        urllib.request.urlopen(f"{url}/v1/models", timeout=60) as answer,  # noqa: S310 - our own loopback server
+    ):
+        assert answer.status == 200
+        assert [name for name in answer.headers if name.lower().startswith("access-control")] == []
+
+
+@pytest.mark.parametrize("target", ["http://x/v1/models", "le://evil/v1/models", "*"])
+def test_a_request_for_a_whole_address_is_refused_and_goes_nowhere(private, target):
+    with proxied(lambda: opened(ServerAccess(base_url=private, auth="none"))) as url:
+        host = url.removeprefix("http://")
+        with socket.create_connection(tuple(host.split(":"))) as raw:
+            verb = "OPTIONS" if target == "*" else "GET"
+            raw.sendall(f"{verb} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            said = b"".join(iter(lambda: raw.recv(65_536), b""))
+    assert b" 40" in said.partition(b"\r\n")[0], said
+    assert Private.seen == []
 
 
 def test_a_required_key_keeps_other_users_of_the_machine_out(private):
@@ -229,6 +262,30 @@ def test_a_lost_tunnel_is_opened_again_and_a_waiting_request_is_answered(private
     assert tunnels.opened == tunnels.closed == 2
     assert said[0] == "the tunnel ended; opening it again."
     assert sum("Trying again in 0.1 s" in text for text in said) == 2
+
+
+@contextmanager
+def at_socket(path):
+    """Serve on a Unix socket, as the local end of a tunnel does."""
+    with socketserver.ThreadingUnixStreamServer(str(path), Private) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield unix_url(str(path))
+        server.shutdown()
+
+
+def test_a_tunnel_that_comes_back_has_another_socket(private, tmp_path, monkeypatch):
+    monkeypatch.setattr("scripts.connect.upstream._PAUSES_S", (0.1,))
+    with at_socket(tmp_path / "first") as first, at_socket(tmp_path / "second") as second:
+        tunnels, said = Tunnels(first), []
+        with proxied(tunnels.open, said=said) as url:
+            assert call(f"{url}/v1/models")[0] == 200
+            assert call(f"{url}/v1/chat/completions", body={"a": 1})[1]["body"] == {"a": 1}
+            tunnels.base_url = second
+            (tmp_path / "first").unlink()
+            tunnels.is_cut.set()
+            until(lambda: said and said[-1] == "the tunnel is open again.")
+            assert call(f"{url}/v1/models")[0] == 200
+    assert {seen["host"] for seen in Private.seen} == {"localhost"}
 
 
 def test_ending_while_a_tunnel_is_lost_ends_at_once(private, monkeypatch):

@@ -115,7 +115,7 @@ def test_a_tunnel_that_opens_to_a_machine_where_nothing_serves_rolls_back(deploy
     """ssh takes the connection and resets it: the machine is reached, and its server is not there."""
     code = (
         "import socket, sys; forward = next(word for word in sys.argv if word.count(':') == 2); "
-        "server = socket.create_server(('127.0.0.1', int(forward.split(':')[0])))\n"
+        "server = socket.socket(socket.AF_UNIX); server.bind(forward.split(':')[0]); server.listen()\n"
         "while True: server.accept()[0].close()"
     )
     report, done, _ = deploy(**tunnel(sys.executable, "-c", code))

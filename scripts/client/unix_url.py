@@ -1,0 +1,29 @@
+"""Addresses of Unix sockets: `http+unix://%2Ftmp%2Fdir%2Fs` is plain HTTP over the socket /tmp/dir/s.
+
+A port of 127.0.0.1 is open to every user of the machine and to every web page in a browser. A socket in a folder that only its owner can
+open is not (unix(7), "Pathname socket ownership and permissions").
+"""
+
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit
+
+_SCHEME: Final = "http+unix"
+_PLAIN: Final = "http://localhost"
+MOST_PATH_BYTES: Final = 103
+"""Longest path of a socket: `sun_path` has 104 bytes on macOS and 108 on Linux, the last one null (unix(7), unix(4))."""
+
+
+def unix_url(path: str) -> str:
+    """Return the address of a server that listens on the socket at `path`."""
+    return f"{_SCHEME}://{quote(path, safe='')}"
+
+
+def socket_path(url: str) -> str | None:
+    """Return the path of the socket that an address names; None for an address with a host and a port."""
+    parts = urlsplit(url)
+    return unquote(parts.netloc) if parts.scheme == _SCHEME else None
+
+
+def plain_url(url: str) -> str:
+    """Return the address as HTTP names it: a socket's server is `http://localhost`, any other address stays."""
+    return _PLAIN + urlsplit(url).path if urlsplit(url).scheme == _SCHEME else url
