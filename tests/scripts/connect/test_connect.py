@@ -533,6 +533,17 @@ def test_thinking_is_folded_and_tool_calls_are_shown(private, streams):
     assert chat.messages == [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello there."}]
 
 
+def test_an_answer_cannot_steer_the_terminal_and_is_kept_as_it_came(private, streams):
+    clipboard = "\x1b]52;c;ZXZpbA==\x07"
+    tool = [{"index": 0, "function": {"name": clipboard, "arguments": "{}"}}]
+    Private.events = [delta(content="hi "), delta(content=clipboard), delta(tool_calls=tool), *THOUGHTFUL[-3:]]
+    chat = conversation(private, streams)
+    chat.ask("Hi.")
+    assert text_of(streams[0]) == "hi \\u001b]52;c;ZXZpbA==\\u0007\n"
+    assert "\x1b" not in text_of(streams[1])
+    assert chat.messages[-1]["content"] == f"hi {clipboard}"
+
+
 def test_thinking_can_be_shown(private, streams):
     Private.events = THOUGHTFUL
     conversation(private, streams, shows_thinking=True).ask("Hi.")

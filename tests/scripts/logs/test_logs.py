@@ -222,6 +222,11 @@ class TestTheCommand:
         assert "times are in UTC." in said.err
         assert "logs: known cause: gs://local-project-gemma-l4-qat-models/" in said.err
 
+    def test_a_line_cannot_steer_the_terminal(self, deployed, capsys):
+        write(deployed, RUN, "hi \x1b]52;c;ZXZpbA==\x07", source="stderr")
+        assert run_command(command.COMMAND, ["--stack", "l4-qat", "--utc"]) == 0
+        assert capsys.readouterr().out.endswith(" stderr hi \\u001b]52;c;ZXZpbA==\\u0007\n")
+
     def test_the_json_is_one_object(self, deployed, capsys):
         write(deployed, TPU, "INFO fine", "Ran out of memory in memory space hbm", source="server")
         assert run_command(command.COMMAND, ["--stack", "tpu-v6e4", "--json"]) == 0
