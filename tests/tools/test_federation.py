@@ -24,7 +24,7 @@ SAME_NAME = replace(NEW, owner_id="7", id="8", immutable=False)
 BRANCH = "refs/heads/feature"
 JOBS = {
     "preview.yml": ({"event": "pull_request", "ref": "refs/pull/1/merge"}, {"ci-preview"}),
-    "drift.yml": ({"event": "schedule"}, {"ci-preview"}),
+    "drift.yml": ({"event": "schedule"}, {"ci-preview", "ci-guard"}),
     "deploy.yml": ({"event": "workflow_dispatch", "environment": "deploy"}, {"ci-deploy"}),
     "deploy.yml of a pull request": (
         {"event": "workflow_dispatch", "ref": BRANCH, "environment": "preview"},
@@ -32,10 +32,15 @@ JOBS = {
     ),
     "plan of deploy.yml": ({"event": "workflow_dispatch", "environment": "plan"}, {"ci-preview"}),
     "plan of a pull request": ({"event": "workflow_dispatch", "ref": BRANCH, "environment": "plan"}, {"ci-preview"}),
-    "teardown.yml": ({"event": "workflow_dispatch", "environment": "teardown"}, {"ci-teardown"}),
+    "teardown.yml": ({"event": "workflow_dispatch", "environment": "teardown-by-hand"}, {"ci-teardown"}),
+    "guard.yml": ({"event": "schedule"}, {"ci-preview", "ci-guard"}),
     "teardown.yml of a pull request": ({"event": "pull_request_target", "environment": "teardown"}, {"ci-teardown"}),
     "deploy from a branch": ({"event": "workflow_dispatch", "ref": BRANCH, "environment": "deploy"}, set()),
     "teardown from a branch": ({"event": "push", "ref": BRANCH, "environment": "teardown"}, set()),
+    "teardown by hand from a branch": (
+        {"event": "workflow_dispatch", "ref": BRANCH, "environment": "teardown-by-hand"},
+        set(),
+    ),
     "deploy in a pull request": ({"event": "pull_request", "ref": "refs/pull/1/merge", "environment": "deploy"}, set()),
     "a branch": ({"ref": BRANCH}, set()),
     "a tag": ({"ref": "refs/tags/v1"}, set()),
