@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from planning import (
     rules_arguments,
+    rules_exposure,
     rules_host,
     rules_loading,
     rules_memory,
@@ -28,6 +29,7 @@ __all__ = [
     "check_accepted",
     "findings_of",
     "rules_arguments",
+    "rules_exposure",
     "rules_host",
     "rules_loading",
     "rules_memory",

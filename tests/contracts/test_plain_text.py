@@ -1,13 +1,6 @@
 """Text of others cannot steer a terminal, and hides nothing from a model."""
 
-import io
-
-import pytest
-from gcp_tpu_provider.tpu_api import GuestReport
-
 from contracts.plain_text import for_model, for_terminal
-from scripts.cli.command import say
-from scripts.client.events import error_message
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07\x1b[2J"
 
@@ -32,14 +25,3 @@ def test_languages_and_emoji_stay_readable():
 def test_a_model_sees_what_a_person_cannot():
     assert for_model("a\u200bb\u3164c\U000e0101") == "a\\u200bb\\u3164c\\U000e0101"
     assert for_model(f"x{CLIPBOARD}") == for_terminal(f"x{CLIPBOARD}")
-
-
-def test_messages_of_servers_and_machines_are_plain_wherever_they_are_said(monkeypatch: pytest.MonkeyPatch):
-    said = io.StringIO()
-    monkeypatch.setattr("sys.stderr", said)
-    say("smoke", f"it answered {CLIPBOARD}")
-    report = GuestReport.of({"phase": "failed", "detail": f"line\nlast {CLIPBOARD}"})
-    assert report is not None
-    for text in (said.getvalue(), error_message({"error": {"message": CLIPBOARD}}), report.detail):
-        assert "\x1b" not in text
-        assert "u001b]52;c;ZXZpbA==" in text

@@ -131,7 +131,7 @@ def test_a_workload_on_a_device_without_a_price_has_no_dollars(run):
 
 def test_a_stated_price_is_of_today_and_never_old(run):
     out = run(*MODEL, "--device", f"{RTX_3090},usd=0.3/h", "--json")[1]
-    assert {finding["id"] for finding in json.loads(out)["findings"]} == {"CST01"}
+    assert {finding["id"] for finding in json.loads(out)["findings"]} == {"CST01", "SEC04"}
     (price,) = json.loads(out)["cost"]["prices"]
     assert (price["usd"], price["is_own"]) == (0.3, True)
 

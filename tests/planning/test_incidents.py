@@ -94,6 +94,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "HST01": Incident("l4-qat", {"cloudRun.memory": "64Gi"}, "block", r"64 GiB, .* 16 to 32 GiB beside L4\. Set cloudRun\.memory: 32Gi"),
     "SEC03": Incident("tpu-v6e1", {"tpu.ssh": "metadata-key"}, "warn", r"OS Login is off.*is root on it.*tpu\.ssh: os-login"),
     "SEC02": Incident("l4-qat", {"cloudRun.public": True}, "block", r"up to \$974 .*cloudRun\.public: false"),
+    "SEC04": Incident("l4-qat", {}, "info", r"vLLM 0\.28\.0 .*structured output \(PYSEC-2026-4199\).*\(PYSEC-2026-4344, PYSEC-2026-4349\)\. vLLM 0\.32\.0"),
     "WRK01": Incident("tpu-v6e1", {"workload": {"ratePerS": 40.0}}, "warn", r"workload\.ratePerS is 40, .* grows by .* [sS]et workload\.ratePerS: \d"),
     "WRK02": Incident("l4-qat", {"workload": {"users": 64}}, "warn", r"workload\.users is 64, .*48 of them wait.*[sS]et workload\.users: 16"),
     "WRK03": Incident("tpu-v6e1", {"workload": {"inputTokens": 20_000}}, "block", r"20,512 tokens .* is 16,384.*[Ss]et vllm\.maxModelLen: 20512"),

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.accuracy.measured import load
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, Workload, plan
+from planning.advisories import ADVISORIES
 from planning.catalog import spec_of
 from planning.fields import changed
 from planning.reference import rules_page
@@ -234,6 +235,11 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         replace(on_cloud_run(), weights_mode="fuse-buffered"),
         "info",
         replace(on_cloud_run(direct_vpc=True), weights_mode="fuse-buffered"),
+    ),
+    "SEC04": (
+        replace(on_cloud_run(), image_version="0.28.0"),
+        "info",
+        replace(on_cloud_run(), image_version="0.32.0"),
     ),
     "CST02": (on_cloud_run(min_instances=1), "info", on_cloud_run(min_instances=0)),
     "CST03": (replace(on_tpu(), max_usd=5), "warn", replace(on_tpu(), max_usd=50)),
@@ -622,3 +628,22 @@ def test_findings_that_stop_come_first():
     severities = [f.severity for f in plan(replace(REPLAY["FIT03"][0], public=True)).findings]
     assert severities == sorted(severities, key=order.index)
     assert severities[0] == "block"
+
+
+def test_a_known_vulnerability_is_worse_where_everybody_may_call_and_depends_on_what_the_stack_has():
+    def said(**changes):
+        found_one = found(plan(replace(on_cloud_run(), **{"image_version": "0.28.0", **changes})), "SEC04")
+        return found_one and (found_one.severity, re.findall(r"\b(?:PYSEC|CVE)-[\d-]+", found_one.message))
+
+    vllm = on_cloud_run().vllm
+    template = replace(vllm, chat_template="/t.jinja")
+    everything = [one.id for one in ADVISORIES if one.needs != "trustRemoteCode"]
+    assert said() == ("info", everything)
+    assert said(public=True) == ("warn", everything)
+    assert said(image_version="0.30.1rc1.dev221+gc8d7a7dd1") == ("info", ["PYSEC-2026-4344", "PYSEC-2026-4349"])
+    assert said(image_version="0.30.0rc1.dev5") == ("info", everything), "its commit may be older than the repair"
+    assert said(image_version="0.31.0", vllm=template) is None
+    assert said(vllm=replace(template, limit_mm_per_prompt={"image": 1, "video": 0}))[1] == everything[:2]
+    own_code = replace(template, trust_remote_code=True)
+    assert said(image_version="0.30.0", vllm=own_code) == ("info", ["CVE-2026-114053"])
+    assert said(image_version="") == ("info", [])

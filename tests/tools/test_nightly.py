@@ -91,6 +91,7 @@ def test_the_workflow_runs_targets_of_the_makefile_and_may_only_read():
             "sudo rm -rf /usr/local/lib/android /usr/share/dotnet /opt/ghc /opt/hostedtoolcache/CodeQL",
             'images/build.sh "$IMAGE"',
         ],
+        "audit": ["make setup", "make audit"],
         "published": ["make setup", ".venv/bin/python -m scripts.published"],
         "oracle": ["make setup", "make oracle ROUNDS=9"],
     }

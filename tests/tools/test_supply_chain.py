@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKED = sorted(
     [*ROOT.glob("requirements*.txt"), *(ROOT / name / "requirements.txt" for name in ("localcloud", "provider"))]
 )
-APART = [ROOT / "tools" / "installer.txt", ROOT / "tools" / "oracle" / "requirements.txt"]
-"""Locks of the installer, and of the oracle's environment, which share nothing with the project's."""
+APART = [ROOT / "tools" / "installer.txt", ROOT / "tools" / "oracle" / "requirements.txt", ROOT / "tools" / "audit.txt"]
+"""Locks of the installer, of the oracle's environment and of the auditor, which share nothing with the project's."""
 OVERRIDES = ROOT / "tools" / "oracle" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
@@ -59,6 +59,14 @@ def test_the_locks_apart_have_hashes_and_name_no_registry(path):
     assert set(asked) <= set(found)
     for pinned in re.findall(r"^[\w.-]+==\S+$", OVERRIDES.read_text(), re.MULTILINE):
         assert pinned in hashes(APART[1])
+
+
+def test_every_lock_but_the_oracles_is_audited_each_night():
+    audited = re.search(r"^AUDITED = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    assert {ROOT / name for name in audited} == {*LOCKED, *APART} - {APART[1]}
+    assert "run: make audit" in (ROOT / ".github/workflows/nightly.yml").read_text()
+    recipe = (ROOT / "Makefile").read_text().partition("\naudit: ")[2].partition("\n\n")[0]
+    assert "--strict" in recipe, "a package without an answer would pass"
 
 
 def test_packages_with_compiled_parts_have_a_file_for_every_python_and_system():
