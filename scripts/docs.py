@@ -108,10 +108,9 @@ def _planning() -> Mapping[str, str]:
 
 
 def _agent() -> Mapping[str, str]:
-    from scripts.agent.names import names_table
-    from scripts.agent.permissions import permissions_table
+    from scripts.agent.permissions import permissions_table, toolsets_table
 
-    return {"agent-names": names_table(), "agent-permissions": permissions_table()}
+    return {"agent-permissions": permissions_table(), "agent-toolsets": toolsets_table()}
 
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {

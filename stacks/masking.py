@@ -1,31 +1,106 @@
 """Secrets in text that others wrote, such as a container's output."""
 
+import base64
+import binascii
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 MASK: Final = "[masked]"
 _SHORTEST: Final = 6
 """A shorter value is no secret, and would mask words of the text."""
+_START: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))"
+"""The beginning of a word, in a URL too. Only forms that are part of usual words need it, such as `sk-` of `task-`."""
 _KNOWN: Final = re.compile(
-    r"hf_[A-Za-z0-9]{6,}"  # Hugging Face
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
+    r"|hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{6,}"  # Hugging Face; not its options, such as hf_overrides
     r"|ya29\.[\w.-]{6,}"  # Google's access tokens
+    r"|1//0[\w-]{20,}"  # Google's refresh tokens
+    r"|GOCSPX-[\w-]{10,}"  # secrets of Google's OAuth clients
     r"|AIza[\w-]{20,}"  # Google's API keys
     r"|eyJ[\w-]{6,2048}\.[\w-]+\.[\w-]*"  # JSON web tokens; without a limit the search takes the square of a long word
-    r"|gh[pousr]_[A-Za-z0-9]{20,}"  # GitHub
-    r"|sk-[\w-]{16,}"  # API keys in OpenAI's form
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"  # GitHub
+    r"|glpat-[\w-]{16,}"  # GitLab
+    rf"|{_START}pul-[0-9a-f]{{20,}}"  # Pulumi
+    rf"|{_START}(?:AKIA|ASIA|GOOG1)[A-Z0-9]{{16,}}"  # ids of access keys of Amazon and of Cloud Storage
+    rf"|{_START}xox[a-z]-[\w-]{{10,}}|{_START}xapp-[\w-]{{10,}}"  # Slack
+    rf"|{_START}(?:sk|rk)-[\w-]{{16,}}|{_START}(?:sk|rk)_(?:live|test)_\w{{10,}}"  # API keys in the form of OpenAI, and of Stripe
+    r"|npm_[A-Za-z0-9]{30,}|dckr_pat_[\w-]{16,}|pypi-[\w-]{30,}"  # registries of packages and images
+)
+_PEM_LINE: Final = re.compile(r"^(?=[^\n]*[a-z])(?=[^\n]*[A-Z])(?=[^\n]*\d)[A-Za-z0-9+/]{60,76}={0,2}$", re.MULTILINE)
+"""A line of a key whose first line is elsewhere. Not a hash: those have no capital letters."""
+_PEM_BEGIN: Final = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_PEM_END: Final = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_MOST_PEM_LINES: Final = 120
+"""Lines of an RSA key of 8192 bits, and some. A first line alone does not hide all that follows."""
+_USER_AND_PASSWORD: Final = re.compile(r"(?<=://)(?P<user>[^\s/@:\"'<>]{0,256}:)[^\s/\"'<>]{1,1024}(?=@)")
+_SIGNATURE: Final = re.compile(
+    r"(?P<name>(?:x-(?:goog|amz)-(?:signature|security-token)|[?&](?:signature|sig))(?:=|%3D))(?!\[masked\])[^\s&\"'<>]+",
+    re.IGNORECASE,
+)
+_BASIC: Final = re.compile(r"(?P<name>\bbasic\s{1,4})(?P<value>[A-Za-z0-9+/]{8,4096}={0,2})", re.IGNORECASE)
+_VALUE: Final = (
+    r"(?P<open>(?:(?!\[masked\])[\\\[(\"'])*+)(?!\[masked\])"
+    r"(?P<value>(?:\[masked\]|\\(?![\"'])|[^\s\"',\])\\]){6,}+\]?)"
 )
 _NAMED: Final = re.compile(
-    r"""(?P<name>(?:\bbearer\s|(?:api[_-]?key|token|secret|password)["']?\s*[:=]\s*))(?P<open>[\[("']*)(?P<value>[^\s"',\])]{6,})""",
+    r"(?P<name>\bbearer\s{1,4}+|(?:\\?[\"'])?(?:api[_-]?key|access[_-]?key|private[_-]?key|secret|passw(?:or)?d|passphrase|token|_pat)"
+    rf"(?:\\?[\"'])?\s{{0,4}}+[:=]\s{{0,4}}+(?:bearer\s{{1,4}}+)?+){_VALUE}",
     re.IGNORECASE,
+)
+_COUNT: Final = re.compile(
+    r"[+-]?\d{1,15}(?:[.,:]\d{1,15}){0,3}(?:e[+-]?\d{1,3})?(?:%|[a-z]{1,2}|tok/s)?[.;]?", re.IGNORECASE
 )
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return the text without the given secrets, without tokens of known forms, and without values that are called key, token, secret or password."""
+    """Return the text without the given secrets, without tokens of known forms, and without values that are called key, token, secret or password.
+
+    What was masked before stays as it is.
+    """
     for secret in sorted({secret.strip() for secret in secrets}, key=len, reverse=True):
-        if len(secret) >= _SHORTEST:
+        if len(secret) >= _SHORTEST and secret not in MASK:
             text = text.replace(secret, MASK)
-    text = _KNOWN.sub(MASK, text)
-    return _NAMED.sub(lambda found: f"{found['name']}{found['open']}{MASK}", text)
+    text = _PEM_LINE.sub(MASK, _KNOWN.sub(MASK, text))
+    text = _USER_AND_PASSWORD.sub(lambda found: f"{found['user']}{MASK}", text)
+    text = _SIGNATURE.sub(lambda found: f"{found['name']}{MASK}", text)
+    text = _BASIC.sub(_without_credentials, text)
+    return _NAMED.sub(_without_value, text)
+
+
+@dataclass(slots=True)
+class LineMask:
+    """Masks lines that come one after another. A private key that is spread over lines is masked as a whole."""
+
+    secrets: tuple[str, ...] = ()
+    _left: int = 0
+    """Lines that may still belong to the key that has begun."""
+
+    def __call__(self, line: str) -> str:
+        """Return the next line without secrets."""
+        if self._left:
+            end = _PEM_END.search(line)
+            self._left = 0 if end else self._left - 1
+            return MASK + (masked(line[end.end() :], self.secrets) if end else "")
+        begins = [found.end() for found in _PEM_BEGIN.finditer(line)]
+        if begins and not _PEM_END.search(line, begins[-1]):
+            self._left = _MOST_PEM_LINES
+        return masked(line, self.secrets)
+
+
+def _without_credentials(found: re.Match[str]) -> str:
+    """Return `Basic` with a mask if what follows is a user and a password, and not a word of a sentence."""
+    value = found["value"].rstrip("=")
+    try:
+        pair = base64.b64decode(value + "=" * (-len(value) % 4))
+    except binascii.Error:
+        return found[0]
+    return f"{found['name']}{MASK}" if b":" in pair else found[0]
+
+
+def _without_value(found: re.Match[str]) -> str:
+    """Return the name with a mask. A number that is called token is a count: `time per output token: 12.3456 ms`."""
+    if "token" in found["name"].lower() and _COUNT.fullmatch(found["value"]):
+        return found[0]
+    return f"{found['name']}{found['open']}{MASK}"

@@ -20,7 +20,7 @@ from stacks.container_logs import ContainerLine, RevisionLog, last_lines, why_un
 from stacks.failure_hints import Cause, FailedStart, cause_of
 from stacks.google_calls import GoogleCallError
 from stacks.late_grants import LateGrants, denied_secret, denies_bucket
-from stacks.masking import masked
+from stacks.masking import LineMask, masked
 from stacks.propagation import NewGrants
 from stacks.settings import CloudRunSettings
 from stacks.units import format_memory
@@ -151,7 +151,8 @@ class FailureReport:
         return timedelta(seconds=self.start.startup_probe.budget_s) + _CLOCK_SKEW
 
     def _masked(self, lines: Sequence[ContainerLine]) -> Sequence[ContainerLine]:
-        return [ContainerLine(source=line.source, text=for_terminal(masked(line.text, self.secrets))) for line in lines]
+        mask = LineMask(tuple(self.secrets))
+        return [ContainerLine(source=line.source, text=for_terminal(mask(line.text))) for line in lines]
 
     def _unread(self, error: GoogleCallError) -> str:
         project = self.start.settings.project

@@ -41,7 +41,13 @@ LOG_PHASES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (LOADING, re.compile(r"load\w* .*(model|weights|checkpoint|shards)", re.IGNORECASE)),
 )
 # Patterns of tokens that must never be published, whichever program printed them.
-TOKEN_PATTERNS = re.compile(r"hf_[A-Za-z0-9]{8,}|ya29\.[\w.-]+|(?<=[Bb]earer )\S+|eyJ[\w-]{10,}\.[\w-]+\.[\w-]+")
+TOKEN_PATTERNS = re.compile(
+    r"hf_[A-Za-z0-9]{8,}|ya29\.[\w.-]+|1//0[\w-]{20,}|GOCSPX-[\w-]{10,}|AIza[\w-]{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}"
+    r"|(?<=[Bb]earer )\S+|(?<=: Basic )[A-Za-z0-9+/=]+|eyJ[\w-]{10,2048}\.[\w-]+\.[\w-]+"
+    r"|(?<=://)[^\s/@:]{0,256}:[^\s/@]{1,1024}(?=@)|(?<=[Xx]-[Gg]oog-[Ss]ignature=)[^\s&\"']+"
+    r"|^(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[A-Za-z0-9+/]{60,76}={0,2}$",  # a line of a private key
+    re.MULTILINE,
+)
 
 
 def utc_now() -> str:

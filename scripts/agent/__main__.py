@@ -2,10 +2,12 @@
 
   python -m scripts.agent
   python -m scripts.agent --allow up,smoke,rollout --max-usd-per-hour 6
+  python -m scripts.agent --toolsets plan,status,logs
   python -m scripts.agent --http 8765 --token-file .work/agent-token
+  python -m scripts.agent code --stack l4-qat
 
-A change runs only a plan that `preview` made and that still holds. Deleting a stack needs a person who types its name, each time. Every
-call is written to the audit file. docs/agent.md says what is protected, and how.
+A change runs only a plan that `preview` made and that still holds. Deleting a stack needs a person who types its name and a code, each
+time; `code` shows the code. Every call is written to the audit file. docs/agent.md says what is protected, and how.
 """
 
 import sys
@@ -14,10 +16,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
-from scripts.agent.permissions import Permissions, parse_permissions
+from scripts.agent.permissions import Permissions, parse_permissions, parse_toolsets
 from scripts.agent.purse import DEFAULT_USD, DEFAULT_USD_PER_HOUR
 from scripts.cli.command import Command, run_command, say
-from scripts.cli.options import Option
+from scripts.cli.options import Option, StackName
 from scripts.errors import CommandRefusedError
 
 AUDIT: Final = Path(".work") / "agent-audit.jsonl"
@@ -30,6 +32,13 @@ class AgentOptions:
     allow: Annotated[
         str,
         Option("What it may change, a list of up, smoke, bench, stage, rollout, recover, teardown.", metavar="LIST"),
+    ] = ""
+    toolsets: Annotated[
+        str,
+        Option(
+            "Tools that it offers, a list of plan, status, logs, measure, deploy, delete; all without it. Resources and prompts stay.",
+            metavar="LIST",
+        ),
     ] = ""
     max_usd_per_hour: Annotated[
         float, Option("Most US dollars an hour that its deployments may cost together.", above=0)
@@ -51,10 +60,30 @@ class AgentOptions:
     ] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions:
+    """Options of `code`."""
+
+    stack: StackName
+
+
+def _code(options: CodeOptions) -> ExitCode:
+    from scripts.agent.codes import FOLDER, CodeShelf, show_codes
+    from scripts.pulumi import engine
+
+    folder = engine.project_folder()
+    if not (folder / f"Pulumi.{options.stack}.yaml").is_file():
+        raise CommandRefusedError(f"There is no Pulumi.{options.stack}.yaml in {folder}; name a stack with settings.")
+    show_codes(options.stack, CodeShelf(folder=folder / FOLDER))
+    return ExitCode.DONE
+
+
 def _agent(options: AgentOptions) -> ExitCode:
     permissions = parse_permissions(options.allow)
+    tools = parse_toolsets(options.toolsets, permissions)
     _require_packages()
     from scripts.agent.audit import AuditFile
+    from scripts.agent.leftovers import own_folder, remove_leftovers
     from scripts.agent.plans import PlanShelf
     from scripts.agent.purse import Purse
     from scripts.agent.server import build, http_token, run_http, run_stdio
@@ -70,13 +99,15 @@ def _agent(options: AgentOptions) -> ExitCode:
         shelf=PlanShelf(),
         secrets=(*environment_secrets(), *([token] if token else [])),
     )
-    server = build(bench, AuditFile(path=path))
+    server = build(bench, AuditFile(path=path), tools)
     ceilings = f"ceilings ${options.max_usd_per_hour:g} an hour and ${options.max_usd:g} in all"
     say("agent", f"{_rights(permissions)}; {ceilings}; audit in {path}")
-    if options.http is None:
-        run_stdio(server)
-    else:
-        run_http(server, options.http, token, lambda url: say("agent", f"{url}, with the token in {place}"))
+    remove_leftovers()
+    with own_folder():
+        if options.http is None:
+            run_stdio(server)
+        else:
+            run_http(server, options.http, token, lambda url: say("agent", f"{url}, with the token in {place}"))
     return ExitCode.DONE
 
 
@@ -98,6 +129,14 @@ COMMAND: Final = Command(
     help=__doc__,
     options=AgentOptions,
     run=_agent,
+    subcommands=(
+        Command(
+            name="code",
+            help="Show the code that a deletion by an assistant needs, on this terminal only.",
+            options=CodeOptions,
+            run=_code,
+        ),
+    ),
     after_interrupt="What it had begun was ended as Ctrl-C ends it; the audit file has the calls.",
 )
 

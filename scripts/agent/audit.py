@@ -1,20 +1,36 @@
-"""The record of every call: one JSON object a line, written before a call begins and after it ended."""
+"""The record of every call: one JSON object a line, written before a call begins and after it ended.
+
+A file that has grown large becomes PATH.1, and a new one begins. That happens only if the PATH.1 before it has no line of the last
+24 hours: the two files together always hold these, since what was spent is counted from them.
+"""
 
 import errno
+import fcntl
+import hashlib
 import json
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from scripts.errors import ScriptError
+from scripts.pulumi.deployment import as_mapping, as_sequence
 
 Outcome = Literal["begun", "done", "asked", "failed", "refused", "cancelled"]
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+LARGE_BYTES: Final = 10_000_000
+KEPT_S: Final = 24 * 3600
+"""A line is kept for so long at the least."""
+_LONG_CHARACTERS: Final = 500
+_MOST_CHARACTERS: Final = 4000
+"""Of all arguments of one line."""
+_PRIVATE: Final = frozenset({"prompt"})
+"""Arguments that hold what people write: only their length and a hash are recorded."""
 _OWNER_ONLY: Final = 0o600
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 """Without O_NONBLOCK the open of a named pipe waits for a reader."""
@@ -47,23 +63,85 @@ class AuditFile:
     """The file. Only its owner can read it. It is a file, not a link: who can make a link could let the record vanish."""
 
     path: Path
+    large_bytes: int = LARGE_BYTES
 
     def write(self, entry: AuditEntry) -> None:
         """Append a line and wait until it is on the disk. Raises ScriptError: without a record nothing may happen."""
         line = json.dumps(asdict(entry), ensure_ascii=False, default=str) + "\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, _FLAGS, _OWNER_ONLY)
-            try:
+            with self._opened() as descriptor:
                 _append(descriptor, line.encode(errors="backslashreplace"))
-            finally:
-                os.close(descriptor)
         except OSError as error:
             why = "it is a link" if error.errno == errno.ELOOP else error.strerror
             raise ScriptError(
                 f"The audit file {self.path} cannot be written ({why}), so nothing is done; free the disk, or "
                 "start the agent with --audit FILE."
             ) from None
+
+    @contextmanager
+    def _opened(self) -> Generator[int]:
+        """Open the file for one line, alone among the servers that write to it. Begin a new one where it is large."""
+        while True:
+            descriptor = os.open(self.path, _FLAGS, _OWNER_ONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                found = os.fstat(descriptor)
+                if stat.S_ISREG(found.st_mode) and not self._is_current(found):
+                    continue  # another server has begun a new file meanwhile
+                if found.st_size >= self.large_bytes and self._is_old():
+                    self.path.rename(self.older)
+                    continue
+                yield descriptor
+                return
+            finally:
+                os.close(descriptor)
+
+    @property
+    def older(self) -> Path:
+        """The file before this one."""
+        return self.path.with_name(f"{self.path.name}.1")
+
+    def _is_current(self, found: os.stat_result) -> bool:
+        try:
+            return os.path.samestat(found, self.path.lstat())
+        except FileNotFoundError:
+            return False
+
+    def _is_old(self) -> bool:
+        """Return whether the file before this one has no line that has to be kept. Its last line was written when it was changed."""
+        try:
+            return time.time() - self.older.lstat().st_mtime > KEPT_S
+        except FileNotFoundError:
+            return True
+
+
+def recorded(arguments: Mapping[str, object], *, again: bool = False) -> Mapping[str, object]:
+    """Return arguments as a line has them: what people write as length and hash, and long ones cut.
+
+    `again` is for the second line of a call: what is long is stored once.
+    """
+    kept = {key: _digest(value) if key in _PRIVATE else _short(value, again=again) for key, value in arguments.items()}
+    text = json.dumps(kept, ensure_ascii=False, default=str)
+    return kept if len(text) <= _MOST_CHARACTERS else {"all": _digest(arguments)}
+
+
+def _short(value: object, *, again: bool) -> object:
+    if isinstance(value, str):
+        if len(value) <= _LONG_CHARACTERS:
+            return value
+        return _digest(value) if again else {"begins": value[:_LONG_CHARACTERS], **_digest(value)}
+    if isinstance(value, Mapping):
+        return {key: _short(item, again=again) for key, item in as_mapping(cast("object", value)).items()}
+    if isinstance(value, list):
+        return [_short(item, again=again) for item in as_sequence(cast("object", value))]
+    return value
+
+
+def _digest(value: object) -> dict[str, object]:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    found = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+    return {"characters": len(text), "sha256": found[:16]}
 
 
 def _append(descriptor: int, line: bytes) -> None:

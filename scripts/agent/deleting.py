@@ -1,4 +1,7 @@
-"""`teardown`: a person types the stack's name, each time. No argument of a model stands in for that, and no answer counts twice."""
+"""`teardown`: a person types the stack's name and a code, each time. No argument of a model stands in for that, and no answer counts twice.
+
+The name stands in the question, so a client could answer with it by itself. The code is shown on a terminal only.
+"""
 
 from collections import Counter
 from typing import Annotated, Any, Final
@@ -16,10 +19,12 @@ from mcp.server.mcpserver import (
 from mcp.types import ClientCapabilities
 from pydantic import BaseModel, Field
 
+from scripts.agent.codes import FOLDER, VALID_S, CodeShelf
 from scripts.agent.hints import DELETES
 from scripts.agent.reading import Stack
 from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
 from scripts.errors import CommandRefusedError
+from scripts.pulumi import engine
 
 TOOL: Final = "teardown"
 
@@ -28,6 +33,7 @@ class TypedName(BaseModel):
     """What the person types."""
 
     stack_name: str = Field(description="The name of the stack to delete, typed by you.")
+    code: str = Field(description="The code that the command shows on your terminal.")
 
 
 def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
@@ -48,7 +54,8 @@ def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
         return Elicit(
             f"An assistant asks to DELETE stack {stack!r} with its server and its capacity"
             f"{', and keeps its bucket' if keep_bucket else ' and with its BUCKET and the weights in it'}. This cannot be undone. "
-            f"Type the name of the stack to delete it; decline to keep it. (Question {answered[stack] + 1} about this stack.)",
+            f"To delete it, run `{command(stack)}` in your own terminal, in {engine.project_folder()}, and type the stack's name and the "
+            f"code that it shows. Decline to keep the stack. (Question {answered[stack] + 1} about this stack.)",
             TypedName,
         )
 
@@ -60,14 +67,14 @@ def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
         keep_bucket: bool = True,
         typed: Annotated[ElicitationResult[TypedName], Resolve(ask_a_person)],
     ) -> CommandAnswer:
-        """Delete a stack: what it made and what carries its labels. A person is asked to type its name each time.
+        """Delete a stack: what it made and what carries its labels. A person is asked to type its name and a code each time.
 
-        The bucket with the weights is kept unless `keep_bucket` is false.
+        The code is shown on the person's own terminal only. The bucket with the weights is kept unless `keep_bucket` is false.
         """
         answered[stack] += 1
         with sentences(bench):
             bench.require("teardown")
-            _require_typed(stack, typed)
+            _require_typed(stack, typed, keeps_bucket=keep_bucket)
             answer = await bench.answer(
                 context, "teardown", *option("--stack", stack), "--yes", *option("--keep-bucket", keep_bucket)
             )
@@ -82,13 +89,32 @@ def can_ask(client: ClientCapabilities | None) -> bool:
     return asks is not None and (asks.form is not None or asks.url is None)
 
 
+def command(stack: str) -> str:
+    """Return the command that shows a person the code."""
+    return f"python -m scripts.agent code --stack {stack}"
+
+
+def shelf() -> CodeShelf:
+    """Return where this project's codes are."""
+    return CodeShelf(folder=engine.project_folder() / FOLDER)
+
+
 def _require_typed(
-    stack: str, typed: AcceptedElicitation[TypedName] | DeclinedElicitation | CancelledElicitation
+    stack: str,
+    typed: AcceptedElicitation[TypedName] | DeclinedElicitation | CancelledElicitation,
+    *,
+    keeps_bucket: bool,
 ) -> None:
-    """Refuse if no person typed exactly this name. Raises CommandRefusedError."""
+    """Refuse if no person typed exactly this name and the code for this deletion. Raises CommandRefusedError."""
     if not isinstance(typed, AcceptedElicitation):
         raise CommandRefusedError(f"Stack {stack} was not deleted: the person did not agree.")
     if typed.data.stack_name != stack:
         raise CommandRefusedError(
             f"Stack {stack} was not deleted: the person typed {typed.data.stack_name[:60]!r}, which is another name."
+        )
+    why = shelf().take(stack, typed.data.code, keeps_bucket=keeps_bucket)
+    if why is not None:
+        raise CommandRefusedError(
+            f"Stack {stack} was not deleted: {why}. A person has to run `{command(stack)}` in their own terminal, within "
+            f"{VALID_S // 60} minutes before they answer."
         )

@@ -16,10 +16,11 @@ from typing import Final, cast
 
 import anyio
 
+from scripts.agent.leftovers import held
 from scripts.agent.untrusted import each_text, shown
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
-from stacks.masking import masked
+from stacks.masking import LineMask, masked
 
 INTERRUPT_GRACE_S: Final = 600.0
 """How long a command may take to end after SIGINT: the engine ends the calls that it has begun and writes its state."""
@@ -105,9 +106,10 @@ async def run_program(
     `watch` is called again and again while it runs. When the call is cancelled, the command gets what Ctrl-C sends, and has `grace_s`
     seconds to end; the cancellation goes on after its end.
     """
-    with TemporaryDirectory(prefix="gemma-agent-") as kept:
+    with TemporaryDirectory(prefix="command-") as kept:
         out, said = Path(kept, "out"), Path(kept, "said")
-        process = _started(argv, out, said, folder or engine.project_folder())
+        with held(Path(kept)) as lock:
+            process = _started(argv, out, said, folder or engine.project_folder(), lock)
         lines = _Tail(said, secrets)
         try:
             while process.poll() is None:
@@ -131,8 +133,11 @@ async def run_program(
         )
 
 
-def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subprocess.Popen[bytes]":
-    """Start a command in a process group of its own, so that it alone gets an interrupt, with all that it started."""
+def _started(argv: Sequence[str], out: Path, said: Path, folder: Path, lock: int) -> "subprocess.Popen[bytes]":
+    """Start a command in a process group of its own, so that it alone gets an interrupt, with all that it started.
+
+    It gets the lock of its folder, which says that it still writes there, also when this process is killed.
+    """
     with out.open("wb") as out_file, said.open("wb") as said_file:
         return subprocess.Popen(
             argv,
@@ -142,6 +147,7 @@ def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subpr
             stdout=out_file,
             stderr=said_file,
             process_group=0,
+            pass_fds=(lock,),
         )
 
 
@@ -174,14 +180,18 @@ def _read(path: Path) -> str:
 
 def shortened(text: str, secrets: Sequence[str], most_characters: int) -> str:
     """Return the beginning of a text without secrets, with what hides text as escapes."""
-    return shown(masked(text[: most_characters + _LONGEST_SECRET], secrets))[:most_characters]
+    return _cut(text, lambda part: masked(part, secrets), most_characters)
+
+
+def _cut(text: str, mask: Callable[[str], str], most_characters: int) -> str:
+    return shown(mask(text[: most_characters + _LONGEST_SECRET]))[:most_characters]
 
 
 class _Tail:
     """The lines of a file that grows, without secrets."""
 
     def __init__(self, path: Path, secrets: Sequence[str]) -> None:
-        self._path, self._secrets = path, secrets
+        self._path, self._mask = path, LineMask(tuple(secrets))
         self._at, self._rest = 0, b""
         self.all: list[str] = []
 
@@ -206,4 +216,4 @@ class _Tail:
 
     def _plain(self, lines: Sequence[bytes]) -> Sequence[str]:
         texts = (line.decode(errors="replace").rstrip() for line in lines[-LAST_LINES:])
-        return [shortened(text, self._secrets, MOST_LINE_CHARACTERS) for text in texts if text]
+        return [_cut(text, self._mask, MOST_LINE_CHARACTERS) for text in texts if text]

@@ -11,8 +11,6 @@ from scripts.agent.hints import ASKS, READS
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.agent.workbench import CommandAnswer, Workbench, option, pairs, sentences, word
 from scripts.errors import CommandRefusedError
-from scripts.logs.causes import known_cause
-from scripts.logs.place import log_of_settings
 from scripts.pulumi.deployment import as_mapping, as_sequence
 from scripts.pulumi.settings import stack_settings
 from stacks.failure_hints import Cause
@@ -246,6 +244,9 @@ def _recognising(server: MCPServer[Any], bench: Workbench) -> None:
 
 def recognised(stack: str, text: str) -> LogAnswer:
     """Return the cause that a text shows. Raises CommandRefusedError if the stack has no settings."""
+    from scripts.logs.causes import known_cause  # noqa: PLC0415 - brings Pulumi's SDK, which a start does not need
+    from scripts.logs.place import log_of_settings  # noqa: PLC0415
+
     settings = stack_settings(stack)
     log = log_of_settings(stack, settings)
     return _log_answer(stack, settings.target, (), known_cause(log, text.splitlines()))

@@ -13,7 +13,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.types import INTERNAL_ERROR
 from pydantic import BaseModel
 
-from scripts.agent.audit import AuditEntry, AuditFile, Outcome, seconds_since
+from scripts.agent.audit import AuditEntry, AuditFile, Outcome, recorded, seconds_since
 from scripts.agent.deleting import TOOL, can_ask
 from scripts.agent.untrusted import each_text
 from scripts.agent.workbench import ENDING, CallEnding, Workbench
@@ -59,7 +59,7 @@ class Recorder:
             return AuditEntry(
                 call=call,
                 tool=tool,
-                arguments=arguments,
+                arguments=recorded(arguments, again=outcome != "begun"),
                 outcome=outcome,
                 detail=self.bench.mask(detail)[:_DETAIL_CHARACTERS],
                 plan_id=str(found.get("plan_id") or arguments.get("plan_id") or "") or None,

@@ -6,23 +6,24 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
 import anyio
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 from scripts.agent.audit import AuditFile
 from scripts.agent.changing import add_changing_tools
 from scripts.agent.deleting import add_teardown
-from scripts.agent.elsewhere import add_elsewhere
 from scripts.agent.pages import add_prompts, add_resources
-from scripts.agent.permissions import CHANGES
+from scripts.agent.permissions import CHANGES, TOOLSETS
 from scripts.agent.programs import TOKEN_VARIABLE
 from scripts.agent.reading import add_reading_tools
 from scripts.agent.recording import Recorder
+from scripts.agent.sessions import HARD_LIMIT, App, LatestSessions, Receive, Scope, Send
 from scripts.agent.talking import add_talking_tools
 from scripts.agent.workbench import Workbench
 from scripts.agent.working import add_working_tools
@@ -30,19 +31,13 @@ from scripts.errors import CommandRefusedError
 
 NAME: Final = "gemma-serving"
 HOST: Final = "127.0.0.1"
-MOST_SESSIONS: Final = 16
 _SHORTEST_TOKEN: Final = 24
 _OWNER_ONLY: Final = 0o600
 _CHUNK_BYTES: Final = 65536
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-
-def build(bench: Workbench, audit: AuditFile) -> MCPServer[Any]:
-    """Return the server with the tools that are allowed."""
+def build(bench: Workbench, audit: AuditFile, tools: frozenset[str] | None = None) -> MCPServer[Any]:
+    """Return the server with the tools that are allowed; with `tools` only those of them."""
     server: MCPServer[Any] = MCPServer(
         NAME,
         title="Gemma 4 behind vLLM on Google Cloud",
@@ -52,10 +47,13 @@ def build(bench: Workbench, audit: AuditFile) -> MCPServer[Any]:
     server.middleware.insert(0, Recorder(bench=bench, audit=audit))  # outermost: also what the SDK refuses is recorded
     add_reading_tools(server, bench)
     add_talking_tools(server, bench)
-    add_elsewhere(server, bench)
     add_changing_tools(server, bench)
     add_working_tools(server, bench)
     add_teardown(server, bench)
+    if tools is not None:
+        for name in {name for group in TOOLSETS.values() for name in group} - tools:
+            with suppress(ToolError):  # it is not allowed
+                server.remove_tool(name)
     add_resources(server)
     add_prompts(server)
     return server
@@ -122,7 +120,7 @@ def run_http(server: MCPServer[Any], port: int, token: str, ready: Callable[[str
     """
     import uvicorn  # noqa: PLC0415 - only this way of running needs it
 
-    app = guarded(server.streamable_http_app(host=HOST, max_sessions=MOST_SESSIONS), token)
+    app = http_app(server, token)
     config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
     with socket.socket() as listening:
         try:
@@ -135,6 +133,11 @@ def run_http(server: MCPServer[Any], port: int, token: str, ready: Callable[[str
             ) from None
         ready(f"http://{HOST}:{listening.getsockname()[1]}/mcp")
         anyio.run(lambda: uvicorn.Server(config).serve(sockets=[listening]))
+
+
+def http_app(server: MCPServer[Any], token: str) -> App:
+    """Return what serves HTTP: the SDK's app behind the token, with a bounded number of sessions."""
+    return guarded(LatestSessions(server.streamable_http_app(host=HOST, max_sessions=HARD_LIMIT)), token)
 
 
 def guarded(app: App, token: str) -> App:

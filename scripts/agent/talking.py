@@ -1,9 +1,12 @@
-"""Tools that talk to a deployed server: where it is, what it says of itself, an answer of its model."""
+"""Tools that talk to a deployed server: where it is, what it says of itself, an answer of its model.
+
+What opens connections is imported when it is used: a client waits for the start of this server, and some wait only 10 s.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
 import anyio.to_thread
@@ -18,12 +21,13 @@ from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.agent.workbench import Workbench, sentences
 from scripts.client.access import ServerAccess, open_stack_access
 from scripts.client.metrics import Scrape
-from scripts.client.openai import OpenAIClient, ServerError, chat_body
-from scripts.cloud.staging.bucket import WeightsBucket
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi.settings import stack_settings
 from scripts.pulumi.stack import stack_outputs
 from stacks.naming import Names
+
+if TYPE_CHECKING:
+    from scripts.client.openai import OpenAIClient
 
 ANSWER_LIMIT_S: Final = 300.0
 SCRAPE_LIMIT_S: Final = 30.0
@@ -123,6 +127,8 @@ def add_talking_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
         A service that is scaled to zero starts an instance for it, which costs money.
         """
+        from scripts.client.openai import ServerError, chat_body  # noqa: PLC0415
+
         with sentences(bench):
             bench.purse.require_left()
             await context.report_progress(0, 2, f"opening the way to stack {stack}")
@@ -155,11 +161,13 @@ def add_talking_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
 
 @asynccontextmanager
-async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, OpenAIClient]]:
+async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClient"]]:
     """Open the way to a stack's server. A tunnel and tokens block, so they are made in a thread.
 
     A cancelled call waits until the tunnel is open, and closes it: a thread cannot be ended in between.
     """
+    from scripts.client.openai import OpenAIClient  # noqa: PLC0415
+
     outputs = await asyncio.to_thread(stack_outputs, stack)
     opening = open_stack_access(outputs)
     access: ServerAccess = await anyio.to_thread.run_sync(opening.__enter__)
@@ -177,6 +185,8 @@ def _figures(scrape: Scrape) -> dict[str, float]:
 
 
 def _weights(stack: str) -> WeightsAnswer:
+    from scripts.cloud.staging.bucket import WeightsBucket  # noqa: PLC0415
+
     settings = stack_settings(stack)
     if settings.weights != "bucket":
         raise CommandRefusedError(f"Stack {stack} has weights: {settings.weights}, so no bucket holds its weights.")

@@ -4,8 +4,10 @@ import os
 import re
 from typing import Final
 
-_SECRET_VARIABLE: Final = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|ACCESS_?KEY|CREDENTIALS_JSON)$")
-"""Names of variables whose values are secrets, such as HF_TOKEN and OPENAI_API_KEY."""
+_SECRET_VARIABLE: Final = re.compile(
+    r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|ACCESS_?KEY|CREDENTIALS_JSON|(^|_)PAT)$"
+)
+"""Names of variables whose values are secrets, such as HF_TOKEN, OPENAI_API_KEY and GITHUB_PAT."""
 
 
 def environment_secrets() -> tuple[str, ...]:

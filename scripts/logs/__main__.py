@@ -6,7 +6,7 @@ there itself. Known causes of failures are named at the end, with what to change
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Annotated, Final
@@ -59,13 +59,14 @@ def _logs(options: LogsOptions) -> ExitCode:
     from scripts.logs.place import server_log
     from scripts.logs.reading import follow, newest
     from scripts.pulumi import state as states
+    from stacks.masking import LineMask
 
     log = server_log(states.read(options.stack))
-    mask, api = _mask(log), google_api.connect(log.project)
+    secrets, api = _secrets(log), google_api.connect(log.project)
     seconds = options.since_s if options.since_s is not None else parse_duration_s(DEFAULT_SINCE)
     since = datetime.now(UTC) - timedelta(seconds=seconds)
     show = Printer(log=log, zone=UTC if options.utc else None, as_json=options.as_json, follows=options.follow)
-    found = newest(api, log, since, options.lines, mask)
+    found = newest(api, log, since, options.lines, LineMask(secrets))
     if not options.follow:
         cause = newest_cause(log, found)
         show.whole(found, cause)
@@ -81,7 +82,7 @@ def _logs(options: LogsOptions) -> ExitCode:
     # Lines before the first printed one were left out on purpose; one between them may only become visible now.
     begun = found[0].moment if len(found) == options.lines else since
     fresh = True
-    for line in follow(api, log, begun, mask, say=_say):
+    for line in follow(api, log, begun, LineMask(secrets), say=_say):
         if line is not None:
             if (line.moment, line.text) in printed:
                 continue
@@ -96,11 +97,10 @@ def _logs(options: LogsOptions) -> ExitCode:
     raise AssertionError("unreachable: the lines are followed until Ctrl-C")
 
 
-def _mask(log: "ServerLog") -> Callable[[str], str]:
-    """Return what removes secrets from a line: those that this stack is known to have, and what looks like one."""
+def _secrets(log: "ServerLog") -> tuple[str, ...]:
+    """Return the secrets that this stack is known to have and that a line could show bare."""
     from scripts.cloud.secret_values import read_secret
     from scripts.errors import ScriptError
-    from stacks.masking import masked
 
     secrets: list[str] = []
     if log.api_key_secret:
@@ -108,7 +108,7 @@ def _mask(log: "ServerLog") -> Callable[[str], str]:
             secrets.append(read_secret(log.api_key_secret, project=log.project))
         except ScriptError:
             _say("the stack's API key cannot be read, so a line that shows it bare would not be masked.")
-    return lambda text: masked(text, secrets)
+    return tuple(secrets)
 
 
 def _remark(options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]") -> None:

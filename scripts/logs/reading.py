@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
@@ -44,10 +44,11 @@ def newest(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Ma
     """Return the newest `count` lines since a time, the oldest first. Raises ScriptError if the log cannot be read."""
     found: list[PrintedLine] = []
     for entry in _entries(api, log, since, order="timestamp desc", limit=count):
-        found[:0] = _log_lines(entry, mask)
+        found[:0] = _log_lines(entry, str)
         if len(found) >= count:
             break
-    return found[-count:]
+    # In their order: a mask can remember what the line before began.
+    return [replace(line, text=mask(line.text)) for line in found][-count:]
 
 
 def follow(

@@ -1,49 +1,146 @@
 """No secret of a container's output is shown."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stacks.masking import MASK, masked
+from stacks.masking import MASK, LineMask, masked
+
+CANARY = "canaryCANARY0123456789"
+SECRETS = (
+    "HF_TOKEN=hf_canary0123456789",
+    "downloading with hf_canaryCANARY0123456789 now",
+    "Authorization: Bearer canary0123456789",
+    "non-default args: {'model_tag': 'm', 'api_key': ['canary0123456789']}",
+    '{"password": "canary0123456789", "x": 1}',
+    '"{\\"token\\": \\"canary0123456789\\"}"',
+    "--api-key=canary0123456789",
+    "ya29.canary0123456789",
+    "eyJhbGciOi.canary0123456789.x",
+    "the secret of the stack: canary-of-the-stack",
+    "my-own_API-KEY : canary0123456789",
+    "-----BEGIN RSA PRIVATE KEY-----\ncanary0123\ncanary4567\n-----END RSA PRIVATE KEY-----\nand more",
+    "-----BEGIN PRIVATE KEY-----\ncanary that is cut off",
+    "Authorization: Basic Y2FuYXJ5OmNhbmFyeQ==",  # canary:canary
+    "proxy says basic dXNlcjpjYW5hcnk",
+    "cloning https://me:canary0123@example.com/x.git",
+    "postgres://me:canary@with@at@10.0.0.1:5432/x",
+    "GET /o/x?X-Goog-Algorithm=A&X-Goog-Signature=canary0123456789&x=1",
+    "https://x.example/?a=1&Signature=canary%2B0123456789",
+    "refresh_token 1//0canary-CANARY_0123456789",
+    "client GOCSPX-canary_CANARY-0123",
+    f"github_pat_{CANARY}_{CANARY}",
+    f"glpat-{CANARY}",
+    "AWS_KEY AKIACANARY0123456789",
+    "hook xoxb-canary-0123456789-CANARY",
+    "GITHUB_PAT=canary0123456789",
+    "MY_PAT: 'canary0123456789'",
+    "AWS_SECRET_ACCESS_KEY=canary/0123456789",
+    "PULUMI_CONFIG_PASSPHRASE=canary-0123",
+    "password=12345678canary",
+    "redirect=https%3A%2F%2Fx%2F%3Fk%3Dsk-canaryCANARY0123456789",
+    f"token=prefix{MASK}canary",
+)
+PLAIN = (
+    "Maximum concurrency for 8,192 tokens per request: 4.10x",
+    "--max-num-batched-tokens=8192",
+    "ValueError: max_num_batched_tokens: 8192 is less",
+    "PermissionError: [Errno 13] Permission denied: '/mnt/models/gemma/config.json'",
+    "tokenizer=google/gemma-4-12B-it",
+    "time per output token: 12.3456 ms",
+    "time to first token: 1234.5678ms, inter-token: 0.000123",
+    "cost per token: 1.2345e-05",
+    "Basic authentication is not used; basic Configuration holds",
+    "ssh://git@github.com/x/y http://127.0.0.1:8000/v1 http://host:8000,mail",
+    "task-0123456789abcdef01234 disk-0123456789abcdef01234",
+    "vllm option hf_overrides and hf_config_path",
+    "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+)
+PEM = ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQCcanaryXyZ0123", "canaryShortTail==")
+
+
+def test_a_secret_is_masked(subtests):
+    for text in SECRETS:
+        with subtests.test(text):
+            hidden = masked(text, ["canary-of-the-stack\n", ""])
+            assert "canary" not in hidden.lower()
+            assert "Y2FuYXJ5"[2:] not in hidden
+            assert MASK in hidden
+    assert masked("pul-0a1b2c3d4e5f60718293a4b5c6d7e8f901234567") == MASK
+
+
+def test_what_is_no_secret_stays(subtests):
+    for text in PLAIN:
+        with subtests.test(text):
+            assert masked(text, ["", "x", "masked"]) == text
+
+
+def test_what_surrounds_a_secret_stays_and_masks_do_not_nest():
+    for text, expected in (
+        ("HF_TOKEN=hf_canary0123456789", f"HF_TOKEN={MASK}"),
+        ("see https://me:canary@example.com/x now", f"see https://me:{MASK}@example.com/x now"),
+        ("?X-Goog-Signature=ab12&x=1", f"?X-Goog-Signature={MASK}&x=1"),
+        ("args: ['--api-key=canary0123456789', 'x']", f"args: ['--api-key={MASK}', 'x']"),
+        ("{'api_key': ['canary0123456789']}", f"{{'api_key': ['{MASK}']}}"),
+    ):
+        assert masked(text) == expected
+
+
+PIECES = st.one_of(
+    st.sampled_from(
+        [*SECRETS, *PLAIN, *PEM, MASK, "token=", "Bearer ", "Basic ", "://a:", "@", "[", "]", "'", "=", " ", "\n"]
+    ),
+    st.text(max_size=12),
+)
+
+
+@given(st.lists(PIECES, max_size=8).map("".join), st.lists(st.text(max_size=12), max_size=2))
+def test_what_is_masked_twice_is_masked_once(text, secrets):
+    once = masked(text, [*secrets, "masked", "canary-of-the-stack"])
+    assert masked(once) == once
+
+
+def test_a_key_that_comes_line_by_line_is_masked_to_its_last_line():
+    lines = ["before", "(x) -----BEGIN PRIVATE KEY-----", *PEM, "-----END PRIVATE KEY----- after", "canary is a bird"]
+    mask = LineMask()
+    shown = [mask(line) for line in lines]
+    assert shown == ["before", f"(x) {MASK}", MASK, MASK, f"{MASK} after", "canary is a bird"]
+    assert [LineMask()(line) for line in ("-----BEGIN PRIVATE KEY-----x-----END PRIVATE KEY-----", "y")] == [MASK, "y"]
+
+
+def test_a_key_whose_first_line_is_not_shown_is_masked():
+    assert masked(f"a\n{PEM[0]}\nb") == f"a\n{MASK}\nb"
+
+
+def test_a_first_line_alone_does_not_hide_a_whole_log():
+    mask = LineMask()
+    shown = [mask(line) for line in ("-----BEGIN PRIVATE KEY-----", *("line of a log" for _ in range(500)))]
+    assert shown[200:] == ["line of a log"] * 301
 
 
 @pytest.mark.parametrize(
-    "text",
+    "word",
     [
-        "HF_TOKEN=hf_canary0123456789",
-        "downloading with hf_canaryCANARY0123456789 now",
-        "Authorization: Bearer canary0123456789",
-        "non-default args: {'model_tag': 'm', 'api_key': ['canary0123456789']}",
-        '{"password": "canary0123456789", "x": 1}',
-        "--api-key=canary0123456789",
-        "ya29.canary0123456789",
-        "eyJhbGciOi.canary0123456789.x",
-        "the secret of the stack: canary-of-the-stack",
-        "my-own_API-KEY : canary0123456789",
-        "-----BEGIN RSA PRIVATE KEY-----\ncanary0123\ncanary4567\n-----END RSA PRIVATE KEY-----\nand more",
-        "-----BEGIN PRIVATE KEY-----\ncanary that is cut off",
+        "a-",
+        "token-",
+        "eyJ",
+        "-----BEGIN A ",
+        "://a:",
+        "://a:b@",
+        "basic ",
+        "hf_",
+        "token=",
+        "[",
+        "[masked]",
+        "a=",
+        "&sig=",
+        "1//0",
+        "token=[",
     ],
 )
-def test_a_secret_is_masked(text):
-    hidden = masked(text, ["canary-of-the-stack\n", ""])
-    assert "canary" not in hidden
-    assert MASK in hidden
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Maximum concurrency for 8,192 tokens per request: 4.10x",
-        "--max-num-batched-tokens=8192",
-        "ValueError: max_num_batched_tokens: 8192 is less",
-        "PermissionError: [Errno 13] Permission denied: '/mnt/models/gemma/config.json'",
-        "tokenizer=google/gemma-4-12B-it",
-    ],
-)
-def test_what_is_no_secret_stays(text):
-    assert masked(text, ["", "x"]) == text
-
-
-@pytest.mark.parametrize("word", ["a-", "token-", "eyJ", "-----BEGIN A "])
 def test_a_long_line_of_a_stranger_is_searched_in_a_time_that_grows_with_its_length(word):
     """With the square of its length, `a-` takes an hour here and holds a server up that long."""
     text = word * (300_000 // len(word))
-    assert masked(text) == text
+    once = masked(text)
+    assert masked(once) == once

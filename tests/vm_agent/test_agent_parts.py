@@ -217,6 +217,21 @@ class TestWhatIsPublished:
         assert len(detail.encode()) <= 2048
         assert detail.endswith("[removed] [removed] Authorization: Bearer [removed] [removed] the end")
 
+    def test_known_forms_of_secrets_are_removed_from_a_line(self):
+        """The command that reads the log masks more forms; Cloud Logging keeps what the machine writes."""
+        mask = PhasePublisher(MetadataClient()).mask
+        key = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQCcanaryXyZ0123"
+        for line, shown in (
+            ("GOCSPX-canary_CANARY-0 1//0canary-CANARY_0123456789", "[removed] [removed]"),
+            ("https://me:canary@example.com/x", "https://[removed]@example.com/x"),
+            ("x?X-Goog-Signature=canary01&x=1", "x?X-Goog-Signature=[removed]&x=1"),
+            ("Authorization: Basic Y2FuYXJ5OmNhbmFyeQ==", "Authorization: Basic [removed]"),
+            (f"a\n{key}\nb", "a\n[removed]\nb"),
+            ("http://127.0.0.1:8000/v1 ssh://git@github.com", "http://127.0.0.1:8000/v1 ssh://git@github.com"),
+            ("9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",) * 2,
+        ):
+            assert mask(line) == shown
+
     def test_fast_progress_is_told_at_most_every_two_seconds_and_the_last_word_is_not_lost(
         self, machine: Machine, monkeypatch: pytest.MonkeyPatch
     ):

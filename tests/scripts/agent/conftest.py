@@ -9,8 +9,9 @@ import pytest
 from mcp import types
 from mcp.client.client import Client
 
-from scripts.agent import changing
+from scripts.agent import changing, deleting
 from scripts.agent.audit import AuditFile
+from scripts.agent.codes import CodeShelf
 from scripts.agent.permissions import parse_permissions
 from scripts.agent.plans import KeptPlan, PlanShelf
 from scripts.agent.programs import ProgramResult
@@ -82,6 +83,14 @@ def commands(monkeypatch):
     return Commands(monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def codes(monkeypatch, tmp_path):
+    """Where the codes of deletions are."""
+    shelf = CodeShelf(folder=tmp_path / "codes")
+    monkeypatch.setattr(deleting, "shelf", lambda: shelf)
+    return shelf
+
+
 @pytest.fixture
 def bench_of():
     def make(allow="", *, secrets=(CANARY,), **purse):
@@ -105,6 +114,13 @@ def answering(action, content=None):
         return types.ElicitResult(action=action, content=content)
 
     return answer
+
+
+def typing(codes, stack=STACK, *, bucket=False, **other):
+    """The answer of a person who looks at their terminal."""
+    code = codes.new(stack)
+    typed = {"stack_name": stack, "code": code.deletes_bucket if bucket else code.keeps_bucket}
+    return answering("accept", {**typed, **other})
 
 
 async def call(server, tool, arguments, **client):

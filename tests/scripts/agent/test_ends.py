@@ -1,12 +1,14 @@
 """How a server ends: SIGTERM and Ctrl-C while a call runs, the client still there. The command that runs gets what Ctrl-C sends."""
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from scripts.agent.leftovers import own_folder, remove_leftovers
 from scripts.agent.programs import TOKEN_VARIABLE
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +41,7 @@ def write(word):
     with open(sys.argv[1], "a") as file:
         file.write(word + "\\n")
 signal.signal(signal.SIGINT, told)
-write("works")
+write("works " + str(os.getpid()))
 while True:
     time.sleep(0.05)
 """
@@ -79,13 +82,13 @@ def server(tmp_path):
 def ended_by(process, number, told):
     """Send a signal when the command works, and return what it was told and the server's last words."""
     end = time.monotonic() + LIMIT_S
-    while not told.exists():
+    while not (told.exists() and told.read_text()):
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < end
         time.sleep(0.05)
     process.send_signal(number)
     process.wait(LIMIT_S)
-    return told.read_text().split(), process.stderr.read()
+    return re.sub(r" \d+", "", told.read_text()).split(), process.stderr.read()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
@@ -127,6 +130,55 @@ def test_a_signal_ends_a_server_of_http_without_a_traceback(server, tmp_path, nu
     assert "Traceback" not in said
     assert TOKEN not in said
     assert outcomes(tmp_path) == ["begun", "cancelled"]
+
+
+def test_a_killed_server_leaves_a_folder_that_the_next_one_removes(server, tmp_path, monkeypatch):
+    """Its command goes on and writes there: the folder stays until the command has ended."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "gemma-agent-not-ours").mkdir()
+    (tmp_path / "tmp" / "gemma-agent-link").symlink_to(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    process = server()
+    for message in (INITIALIZE, READY, CALL):
+        process.stdin.write(json.dumps(message) + "\n")
+        process.stdin.flush()
+    ended_by(process, signal.SIGKILL, tmp_path / "told")
+    (left,) = (path.parent for path in (tmp_path / "tmp").glob("gemma-agent-*/lock"))
+    assert remove_leftovers() == 0  # the command still works
+    assert list(left.glob("command-*/said"))
+    command = int((tmp_path / "told").read_text().split()[1])
+    os.kill(command, signal.SIGINT)
+    end = time.monotonic() + LIMIT_S
+    while not remove_leftovers():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert sorted(path.name for path in (tmp_path / "tmp").iterdir()) == ["gemma-agent-link", "gemma-agent-not-ours"]
+    assert (tmp_path / "told").exists()
+
+
+def test_a_server_that_ends_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with own_folder() as folder, tempfile.TemporaryDirectory() as inner:
+        assert Path(inner).parent == folder
+        assert remove_leftovers() == 0
+    assert tempfile.tempdir == str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_being_made_is_not_removed(tmp_path, monkeypatch):
+    """Another server looks for leftovers between any two steps of this one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen, lock = [], fcntl.flock
+
+    def look_first(descriptor, how):
+        if how == fcntl.LOCK_SH:
+            seen.append(remove_leftovers())
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", look_first)
+    with own_folder() as folder:
+        assert (seen, folder.exists()) == ([0], True)
 
 
 def outcomes(tmp_path):

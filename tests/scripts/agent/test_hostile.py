@@ -1,6 +1,7 @@
 """What a hostile client, a hostile model or a hostile line of a log tries; and what a crash, a full disk or a second call leaves."""
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ import time
 from itertools import product
 
 import anyio
+import httpx2
 import pytest
 from mcp import MCPError, types
 from mcp.client.client import Client
@@ -23,13 +25,13 @@ from scripts.agent.events import EventLog
 from scripts.agent.plans import PlanShelf
 from scripts.agent.programs import MOST_BYTES, MOST_LINE_CHARACTERS, ProgramResult, run_program
 from scripts.agent.purse import Purse, awake_or_not_s
-from scripts.agent.server import build, guarded, http_token, run_http
+from scripts.agent.server import build, guarded, http_app, http_token, run_http
 from scripts.agent.untrusted import untrusted
 from scripts.agent.workbench import ERROR_NOTE, MOST_COMMANDS, word
 from scripts.cli.hidden import environment_secrets
 from scripts.client.openai import ServerError
 from scripts.errors import CommandRefusedError, ScriptError
-from tests.scripts.agent.conftest import CANARY, PREVIEW, STACK, answering, call, identity, kept, lines
+from tests.scripts.agent.conftest import CANARY, PREVIEW, STACK, answering, call, identity, kept, lines, typing
 
 QUOTED = 'pass"word\\of\nthe person'
 """A secret that JSON writes differently."""
@@ -41,7 +43,7 @@ QUOTED = 'pass"word\\of\nthe person'
 def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project(
     subtests, bench_of, audit, commands, monkeypatch
 ):
-    tools = ("status", "preview", "endpoint", "list_weights", "configuration_for", "recover", "metrics")
+    tools = ("status", "preview", "endpoint", "list_weights", "recover", "metrics")
     stacks = ("--yes", "../x", "a/b", "organization/other/prod", "a\0b", "a\n", "", ".", "\u202ea", "a b")
     server = build(bench_of(), audit)
     for tool, stack in product(tools, stacks):
@@ -50,8 +52,7 @@ def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project
             touched = []
             for module, name in ((changing, "freeze"), (talking, "stack_outputs"), (talking, "stack_settings")):
                 monkeypatch.setattr(module, name, touched.append)
-            arguments = {"stack": stack, **({"place": "gke"} if tool == "configuration_for" else {})}
-            found = anyio.run(call, server, tool, arguments)
+            found = anyio.run(call, server, tool, {"stack": stack})
             assert found.is_error
             assert commands.run == []
             assert touched == []
@@ -87,13 +88,13 @@ def recording_rounds(server):
     return rounds
 
 
-def test_an_answer_that_is_sent_again_deletes_nothing(bench_of, audit, commands):
+def test_an_answer_that_is_sent_again_deletes_nothing(bench_of, audit, commands, codes):
     """A client's retry, or a client that kept the answer: the person typed the name for another call."""
     server = build(bench_of("teardown"), audit)
     rounds = recording_rounds(server)
 
     async def twice():
-        accepts = answering("accept", {"stack_name": STACK})
+        accepts = typing(codes)
         async with Client(server, elicitation_callback=accepts) as client:
             await client.call_tool("teardown", {"stack": STACK})
             sent = types.CallToolRequestParams.model_validate(rounds[-1])
@@ -144,8 +145,8 @@ def test_a_client_that_only_opens_pages_cannot_ask_for_a_name(capability, asks):
 
 
 @pytest.mark.parametrize("typed", [STACK.upper(), f"{STACK}\u200b", STACK.replace("l", "\u217c", 1)])
-def test_a_name_that_only_looks_like_the_stack_deletes_nothing(bench_of, audit, commands, typed):
-    accepts = answering("accept", {"stack_name": typed})
+def test_a_name_that_only_looks_like_the_stack_deletes_nothing(bench_of, audit, commands, codes, typed):
+    accepts = typing(codes, stack_name=typed)
     found = anyio.run(
         lambda: call(build(bench_of("teardown"), audit), "teardown", {"stack": STACK}, elicitation_callback=accepts)
     )
@@ -318,6 +319,67 @@ def test_the_record_is_a_file_of_its_owner(tmp_path):
         with pytest.raises(ScriptError, match=f"{why}.*so nothing is done"):
             AuditFile(path=tmp_path / name).write(ENTRY)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_people_write_is_recorded_as_length_and_hash_and_what_is_long_once(bench_of, audit, commands):
+    """A prompt can be private, and a line of 250,000 characters is nobody's record."""
+    server = build(bench_of(), audit)
+    for tool, arguments in (
+        ("ask", {"stack": "--yes", "prompt": "what Ann told me"}),
+        ("recognise_failure", {"stack": "nosuch", "text": "first " + "x" * 250_000}),
+        ("status", {"stack": "nosuch", "more": {"deep": ["y" * 600]}}),
+        ("status", {"stack": "nosuch", "many": ["z"] * 5000}),
+    ):
+        anyio.run(lambda tool=tool, arguments=arguments: call(server, tool, arguments))
+    text, found = audit.path.read_text(), lines(audit)
+    assert "Ann" not in text
+    assert found[0]["arguments"] == {"stack": "--yes", "prompt": {"characters": 16, "sha256": "3762ce98a31e7d1a"}}
+    assert found[0]["arguments"] == found[1]["arguments"]
+    assert found[2]["arguments"]["text"]["begins"].startswith("first x")
+    assert found[3]["arguments"]["text"]["characters"] == 250_006
+    assert "begins" not in found[3]["arguments"]["text"]
+    assert found[4]["arguments"]["more"]["deep"][0]["characters"] == 600
+    assert set(found[6]["arguments"]) == {"all"}
+    assert max(len(line) for line in text.splitlines()) < 5000
+
+
+def test_a_large_record_begins_a_new_file_and_a_day_stays_readable(tmp_path):
+    audit = AuditFile(path=tmp_path / "audit", large_bytes=1000)
+    while not audit.older.exists():
+        audit.write(ENTRY)
+    first = audit.older.read_text()
+    assert audit.path.stat().st_size < 1000 <= len(first)
+    for _ in range(20):
+        audit.write(ENTRY)
+    assert audit.path.stat().st_size > 2000  # the older file has lines of today
+    assert audit.older.read_text() == first
+    yesterday = time.time() - 24 * 3600 - 60
+    os.utime(audit.older, (yesterday, yesterday))
+    audit.write(ENTRY)
+    assert len(lines(audit)) == 1
+    assert len(audit.older.read_text()) > 2000
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (audit.path, audit.older)} == {0o600}
+    os.utime(audit.older, (yesterday, yesterday))
+    audit.older.unlink()
+    audit.older.symlink_to(tmp_path / "elsewhere")
+    os.utime(audit.older, (yesterday, yesterday), follow_symlinks=False)
+    while audit.older.is_symlink():
+        audit.write(ENTRY)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_line_goes_to_the_new_file_when_another_server_begins_one_meanwhile(tmp_path, monkeypatch):
+    audit, lock = AuditFile(path=tmp_path / "audit"), fcntl.flock
+    audit.write(ENTRY)
+
+    def after_the_other(descriptor, how):
+        if not audit.older.exists():
+            audit.path.rename(audit.older)
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", after_the_other)
+    audit.write(ENTRY)
+    assert [len(path.read_text().splitlines()) for path in (audit.older, audit.path)] == [1, 1]
 
 
 def test_a_client_reads_why_nothing_is_done_without_a_record(bench_of, commands, tmp_path):
@@ -587,6 +649,47 @@ def test_a_token_file_is_made_with_its_folder_and_a_bad_one_is_one_sentence(tmp_
             http_token(place)
     monkeypatch.setenv(programs.TOKEN_VARIABLE, f" {token}\n")
     assert http_token(None)[0] == token
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
+}
+CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "status", "arguments": {}}}
+
+
+def test_a_client_that_connects_again_and_again_does_not_lock_itself_out(bench_of, audit, commands):
+    """It ends no session. The one that was idle for longest goes, never one with a call that runs."""
+    server, token = build(bench_of(), audit), "t" * 30
+    headers = {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
+
+    async def connect(client, session=None, message=INITIALIZE):
+        more = {"mcp-session-id": session} if session else {}
+        return await client.post("/mcp", json=message, headers=more)
+
+    async def many():
+        app = http_app(server, token)
+        transport, commands.hold = httpx2.ASGITransport(app), anyio.Event()
+        async with (
+            server.session_manager.run(),
+            httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1", headers=headers) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            busy = (await connect(client)).headers["mcp-session-id"]
+            tasks.start_soon(connect, client, busy, CALL)
+            await commands.hold.wait()
+            opened = [await connect(client) for _ in range(40)]
+            known = [busy, *(answer.headers["mcp-session-id"] for answer in opened)]
+            ping = {"jsonrpc": "2.0", "id": 3, "method": "ping"}
+            found = [(await connect(client, session, ping)).status_code for session in known]
+            tasks.cancel_scope.cancel()
+        return [answer.status_code for answer in opened], found
+
+    opened, found = with_limit(many)
+    assert set(opened) == {200}
+    assert found == [200, *[404] * 25, *[200] * 15]
 
 
 def test_a_port_that_is_taken_is_one_sentence(bench_of, audit):

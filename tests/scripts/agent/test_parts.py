@@ -1,9 +1,10 @@
-"""Programs and their end, marked text, the token of HTTP, the engine's events, the table of names, the skill."""
+"""Programs and their end, marked text, the token of HTTP, the engine's events, the skill."""
 
 import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,9 @@ import pytest
 from mcp import MCPError
 from mcp.client.client import Client
 
+from benchmarks import agent_start
 from scripts.agent.audit import AuditFile
-from scripts.agent.elsewhere import NOT_TRIED, configuration
 from scripts.agent.events import EventLog
-from scripts.agent.names import NAMED_TOOLS
 from scripts.agent.permissions import CHANGES, parse_permissions
 from scripts.agent.plans import PlanShelf
 from scripts.agent.programs import run_program
@@ -30,40 +30,6 @@ from tests.evals import drivers
 from tests.evals.tasks import Transcript
 
 ROOT = Path(__file__).parents[3]
-REPORTED = {
-    *("deploy_vllm", "destroy_vllm", "status_vllm", "update_vllm_scaling", "get_vllm_deployment_config"),
-    *(
-        "get_vllm_gpu_deployment_config",
-        "check_gpu_quotas",
-        "list_vertex_models",
-        "list_bucket_models",
-        "save_hf_token",
-    ),
-    *(
-        "get_vertex_ai_model_copy_instructions",
-        "get_huggingface_model_copy_instructions",
-        "get_huggingfacehub_download_path",
-    ),
-    *(
-        "get_system_status",
-        "get_endpoint",
-        "get_vllm_endpoint",
-        "get_active_models",
-        "get_model_details",
-        "get_system_details",
-        "verify_model_health",
-        "run_benchmark",
-    ),
-    *("query_gemma4", "query_gemma4_with_stats", "query_vllm", "analyze_cloud_logging", "analyze_gpu_logs"),
-    *(
-        "suggest_sre_remediation",
-        "get_help",
-        "query_queued_gemma4_with_stats",
-        "get_metrics",
-        "get_zones_with_available_quota",
-    ),
-}
-"""Names of tools in the two field reports, as they print them."""
 
 
 @pytest.fixture
@@ -239,16 +205,37 @@ def test_a_token_is_made_for_its_owner_only(tmp_path, monkeypatch):
 # Pages.
 
 
-def test_every_reported_tool_has_a_row_and_every_row_names_tools_that_exist(everything):
+REPORTED = {
+    *("deploy_vllm", "destroy_vllm", "status_vllm", "update_vllm_scaling", "get_vllm_deployment_config"),
+    *("get_vllm_gpu_deployment_config", "check_gpu_quotas", "list_vertex_models", "list_bucket_models"),
+    *("save_hf_token", "get_vertex_ai_model_copy_instructions", "get_huggingface_model_copy_instructions"),
+    *("get_huggingfacehub_download_path", "get_system_status", "get_endpoint", "get_vllm_endpoint"),
+    *("get_active_models", "get_model_details", "get_system_details", "verify_model_health", "run_benchmark"),
+    *("query_gemma4", "query_gemma4_with_stats", "query_vllm", "analyze_cloud_logging", "analyze_gpu_logs"),
+    *("suggest_sre_remediation", "get_help", "query_queued_gemma4_with_stats", "get_metrics"),
+    "get_zones_with_available_quota",
+}
+"""Names of tools in the two field reports, as they print them."""
+
+
+def test_the_page_has_a_row_for_every_reported_tool_and_names_tools_that_exist(everything):
     async def tools():
         async with Client(everything, elicitation_callback=lambda *_: None) as client:
             return {tool.name: tool for tool in (await client.list_tools()).tools}
 
     ours = anyio.run(tools)
-    named = [tool.name for tool in NAMED_TOOLS]
-    assert len(named) == len(set(named))
-    assert set(named) >= REPORTED
-    assert {name for tool in NAMED_TOOLS for name in tool.ours} <= set(ours)
+    table = (
+        (ROOT / "docs" / "agent.md").read_text().partition("## The tools of the field reports")[2].partition("\n## ")[0]
+    )
+    rows = [
+        [*re.findall(r"`([a-z0-9_]+)`", cell)]
+        for row in table.splitlines()
+        if row.startswith("| `")
+        for cell in row.split("|")[1:3]
+    ]
+    theirs, named = ({name for row in rows[part::2] for name in row} for part in (0, 1))
+    assert theirs == REPORTED
+    assert named <= set(ours)
     for tool in ours.values():
         assert tool.output_schema, tool.name
         assert tool.description.strip(), tool.name
@@ -305,34 +292,25 @@ def test_resources_can_be_read_and_do_not_leave_their_folders(everything, monkey
     assert len(refused) == 3
 
 
-# Other places.
+# The start.
+
+NOT_AT_START = ("aiohttp", "google", "grpc", "pulumi", "pulumi_gcp", "requests")
+"""Packages that take long to import, and that only some calls need."""
 
 
-@pytest.mark.parametrize(
-    ("stack", "place", "words"),
-    [
-        ("tpu-v6e4", "gke", ["gke-tpu-topology: 2x2", "google.com/tpu: '4'", "--tensor-parallel-size=4"]),
-        ("l4-qat", "gke", ["gke-accelerator: nvidia-l4", "nvidia.com/gpu: '1'", "startupProbe"]),
-        (
-            "l4-qat",
-            "vertex",
-            ["gcloud ai models upload", "--machine-type=g2-standard-8", "--container-health-route=/health"],
-        ),
-        ("tpu-v6e1", "docker", ["docker run", "--privileged", "@sha256:"]),
-    ],
-)
-def test_a_configuration_for_another_place_is_text(monkeypatch, stack, place, words):
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
-    text = configuration(stack, place)
-    assert [word for word in words if word not in text] == []
-    assert "*id" not in text
-    assert "not tried" in NOT_TRIED
+def test_the_start_imports_no_package_that_only_some_calls_need():
+    """A client waits for it, Codex for 10 s: these take about 0.5 s of a processor, a third of the start."""
+    script = f"import sys, scripts.agent.server; print([name for name in {NOT_AT_START} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
-def test_a_place_without_such_a_machine_is_refused(monkeypatch):
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
-    with pytest.raises(CommandRefusedError, match="No Vertex AI machine for stack tpu-v6e4"):
-        configuration("tpu-v6e4", "vertex")
+@pytest.mark.long
+def test_the_benchmark_of_the_start_measures_a_server_that_answers(capsys):
+    assert agent_start.main(["--runs", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ratio"] == pytest.approx(found["server_cpu_s"] / found["empty_cpu_s"])
+    assert found["ratio"] > 1
 
 
 # Evaluations.

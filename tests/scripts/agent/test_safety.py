@@ -1,7 +1,14 @@
 """What protects: permissions, plans, ceilings, a person's word, the audit file. No engine, no cloud."""
 
 import json
+import os
+import pty
+import re
 import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import anyio
 import pytest
@@ -9,14 +16,29 @@ from mcp.client.client import Client
 
 from scripts.agent import changing, deleting, working
 from scripts.agent.audit import AuditEntry, AuditFile
-from scripts.agent.permissions import CHANGES, Permissions, parse_permissions
+from scripts.agent.codes import FOLDER, CodeShelf
+from scripts.agent.permissions import CHANGES, TOOLSETS, Permissions, parse_permissions, parse_toolsets
 from scripts.agent.plans import VALID_S, PlanShelf
 from scripts.agent.purse import Purse
 from scripts.agent.recording import Recorder
 from scripts.agent.server import build
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
-from tests.scripts.agent.conftest import CANARY, IDENTITY, PREVIEW, STACK, answering, call, identity, kept, lines, names
+from tests.scripts.agent.conftest import (
+    CANARY,
+    IDENTITY,
+    PREVIEW,
+    STACK,
+    answering,
+    call,
+    identity,
+    kept,
+    lines,
+    names,
+    typing,
+)
+
+ROOT = Path(__file__).parents[3]
 
 READING = {
     *(
@@ -30,7 +52,7 @@ READING = {
         "logs",
         "recognise_failure",
     ),
-    *("endpoint", "metrics", "ask", "list_weights", "configuration_for", "preview", "compare_benchmarks", "recover"),
+    *("endpoint", "metrics", "ask", "list_weights", "preview", "compare_benchmarks", "recover"),
 }
 
 
@@ -53,6 +75,24 @@ def test_without_a_permission_there_is_no_tool_that_changes(bench_of, audit):
 def test_each_permission_adds_its_tool_and_no_other(bench_of, audit, change, tool):
     server = build(bench_of(change), audit)
     assert anyio.run(lambda: names(server, elicitation_callback=answering("accept"))) == {*READING, tool}
+
+
+def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, audit):
+    person, everything = answering("accept"), ",".join(CHANGES)
+
+    def offered(allow, toolsets):
+        tools = parse_toolsets(toolsets, parse_permissions(allow))
+        server = build(bench_of(allow), audit, tools)
+        return anyio.run(lambda: names(server, elicitation_callback=person))
+
+    assert offered(everything, "") == {tool for group in TOOLSETS.values() for tool in group}
+    for name, group in TOOLSETS.items():
+        assert offered("", name) == {*group} & READING
+    assert offered("up", "plan, deploy,") == {*TOOLSETS["plan"], "preview", "up", "recover"}
+    with pytest.raises(CommandRefusedError, match="--toolsets has 'gke'; it takes a list of plan, status, logs, "):
+        offered("", "plan,gke")
+    with pytest.raises(CommandRefusedError, match="leaves its tool benchmark out; add measure to --toolsets"):
+        offered("up,bench", "plan,deploy")
 
 
 def test_an_unknown_permission_is_refused_with_the_list():
@@ -91,35 +131,104 @@ def test_recover_only_looks_without_the_permission(bench_of, audit, commands):
 # A person's word.
 
 
-@pytest.mark.parametrize(
-    ("action", "content"),
-    [
+def test_nothing_is_deleted_without_the_typed_name_and_the_code_of_the_terminal(bench_of, audit, commands, codes):
+    """A client that answers by itself knows the name, which is in the question, and no code."""
+    server = build(bench_of("teardown"), audit)
+    for action, content in (
         ("decline", None),
         ("cancel", None),
-        ("accept", {"stack_name": "other"}),
-        ("accept", {"stack_name": ""}),
-        ("accept", {"stack_name": f"{STACK} "}),
-    ],
-)
-def test_nothing_is_deleted_without_the_typed_name(bench_of, audit, commands, action, content):
-    server = build(bench_of("teardown"), audit)
-    found = anyio.run(
-        lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=answering(action, content))
-    )
-    assert found.is_error
-    assert "was not deleted" in found.content[0].text
-    assert commands.run == []
+        ("accept", {"stack_name": "other", "code": None}),
+        ("accept", {"stack_name": "", "code": None}),
+        ("accept", {"stack_name": f"{STACK} ", "code": None}),
+        ("accept", {"stack_name": STACK}),
+        ("accept", {"stack_name": STACK, "code": ""}),
+        ("accept", {"stack_name": STACK, "code": STACK}),
+    ):
+        code = codes.new(STACK).keeps_bucket
+        typed = content and {key: code if value is None else value for key, value in content.items()}
+        person = answering(action, typed)
+        found = anyio.run(lambda person=person: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
+        assert found.is_error, content
+        assert commands.run == []
+    assert "python -m scripts.agent code --stack l4-qat" in found.content[0].text
 
 
-def test_the_typed_name_deletes(bench_of, audit, commands):
+def test_the_typed_name_and_the_code_delete_once(bench_of, audit, commands, codes):
     server = build(bench_of("teardown"), audit)
-    found = anyio.run(
-        lambda: call(
-            server, "teardown", {"stack": STACK}, elicitation_callback=answering("accept", {"stack_name": STACK})
-        )
-    )
+    person = typing(codes)
+    found = anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
     assert not found.is_error
     assert commands.run[0][2:] == ["scripts.teardown", "--stack", STACK, "--yes", "--keep-bucket", "--json"]
+    again = anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
+    assert "there is no code for it now" in again.content[0].text
+    assert len(commands.run) == 1
+
+
+def test_a_code_is_for_one_stack_and_one_extent_and_only_for_minutes(bench_of, audit, commands, codes, monkeypatch):
+    server = build(bench_of("teardown"), audit)
+
+    def refusal(arguments, person):
+        found = anyio.run(lambda: call(server, "teardown", arguments, elicitation_callback=person))
+        assert found.is_error
+        assert commands.run == []
+        return found.content[0].text
+
+    other = typing(codes, "tpu-v6e1", stack_name=STACK)
+    assert "there is no code for it now" in refusal({"stack": STACK}, other)
+    assert "a deletion that deletes the bucket" in refusal({"stack": STACK}, typing(codes, bucket=True))
+    assert "a deletion that keeps the bucket" in refusal({"stack": STACK, "keep_bucket": False}, typing(codes))
+    person = typing(codes)
+    late = CodeShelf(folder=codes.folder, clock=lambda: time.time() + 601)
+    monkeypatch.setattr(deleting, "shelf", lambda: late)
+    assert "older than 10 minutes" in refusal({"stack": STACK}, person)
+
+
+def test_a_wrong_code_uses_the_right_one_up(codes):
+    right = codes.new(STACK).keeps_bucket
+    assert codes.take(STACK, "AAAA-AAAA", keeps_bucket=True) == "the code is wrong, and is used up"
+    assert codes.take(STACK, right, keeps_bucket=True) == "there is no code for it now"
+    again = codes.new(STACK)
+    assert codes.take(STACK, again.keeps_bucket.lower().replace("-", " "), keeps_bucket=True) is None
+    assert list(codes.folder.iterdir()) == []
+
+
+def test_the_folder_holds_no_code_and_only_its_owner_reads_it(codes):
+    made = codes.new("../x")
+    (file,) = codes.folder.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert made.keeps_bucket not in file.read_text()
+    assert made.keeps_bucket.replace("-", "") not in file.read_text()
+    file.write_text("{}")
+    assert codes.take("../x", made.keeps_bucket, keeps_bucket=True) == "its code cannot be read"
+
+
+def test_a_code_is_shown_on_a_terminal_and_in_no_captured_output(tmp_path):
+    """The command runs once without a terminal, and once with one of its own while a pipe captures its output."""
+    words = [sys.executable, "-m", "scripts.agent", "code", "--stack", STACK]
+    options = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120}
+    without = subprocess.run(words, start_new_session=True, check=False, **options)
+    assert (without.returncode, without.stdout) == (2, "")
+    assert "this process has none. Run the command in a terminal of your own." in without.stderr
+    (tmp_path / "Pulumi.yaml").write_text("name: x\n")
+    (tmp_path / f"Pulumi.{STACK}.yaml").write_text("")
+    person, terminal = pty.openpty()
+    takes = f"import fcntl, runpy, sys, termios; fcntl.ioctl({terminal}, termios.TIOCSCTTY, 0); sys.argv = ['x', *{words[3:]}]; "
+    script = f"{takes}runpy.run_module('scripts.agent', run_name='__main__')"
+    with_one = subprocess.run(
+        [sys.executable, "-c", script],
+        start_new_session=True,
+        pass_fds=(terminal,),
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        **{**options, "cwd": tmp_path},
+    )
+    shown = os.read(person, 10_000).decode()
+    os.close(person)
+    os.close(terminal)
+    assert (with_one.returncode, with_one.stdout, with_one.stderr) == (0, "", "")
+    found = re.findall(r"^  (\S{4}-\S{4})  ", shown, re.MULTILINE)
+    assert len(found) == 2, shown
+    assert CodeShelf(folder=tmp_path / FOLDER).take(STACK, found[0], keeps_bucket=True) is None
 
 
 @pytest.mark.parametrize(
@@ -127,7 +236,7 @@ def test_the_typed_name_deletes(bench_of, audit, commands):
     [
         {"stack": STACK, "typed": {"action": "accept", "data": {"stack_name": STACK}}},
         {"stack": STACK, "confirm": True, "yes": True, "force": True},
-        {"stack": STACK, "stack_name": STACK},
+        {"stack": STACK, "stack_name": STACK, "code": "AAAA-AAAA"},
     ],
 )
 def test_no_argument_stands_in_for_a_person(bench_of, audit, commands, arguments):
@@ -147,7 +256,7 @@ def test_a_client_that_cannot_ask_is_not_shown_the_tool_and_cannot_call_it(bench
 
 def test_the_check_of_the_typed_name_is_what_protects(bench_of, audit, commands, monkeypatch):
     """Planted: without the check a wrong name deletes, so that the tests above can fail."""
-    monkeypatch.setattr(deleting, "_require_typed", lambda *_: None)
+    monkeypatch.setattr(deleting, "_require_typed", lambda *_, **__: None)
     server = build(bench_of("teardown"), audit)
     anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=answering("decline")))
     assert commands.run
@@ -276,16 +385,13 @@ def test_the_purse_counts_what_runs_and_what_ran():
         purse.require_left()
 
 
-def test_money_that_is_spent_stops_requests_but_not_the_teardown(bench_of, audit, commands):
+def test_money_that_is_spent_stops_requests_but_not_the_teardown(bench_of, audit, commands, codes):
     bench = bench_of("smoke,teardown", usd_limit=1e-9)
     bench.purse.begins("x", 1e9)
     server = build(bench, audit)
     assert anyio.run(lambda: call(server, "smoke", {"stack": STACK})).is_error
-    found = anyio.run(
-        lambda: call(
-            server, "teardown", {"stack": STACK}, elicitation_callback=answering("accept", {"stack_name": STACK})
-        )
-    )
+    person = typing(codes)
+    found = anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
     assert not found.is_error
 
 
@@ -308,14 +414,11 @@ def test_every_call_is_recorded_before_and_after(bench_of, audit, commands):
     assert "has been run already" in lines(audit)[-1]["detail"]
 
 
-def test_a_person_who_is_asked_and_a_failure_are_recorded(bench_of, audit, commands):
+def test_a_person_who_is_asked_and_a_failure_are_recorded(bench_of, audit, commands, codes):
     server = build(bench_of("teardown"), audit)
     commands.code = 1
-    anyio.run(
-        lambda: call(
-            server, "teardown", {"stack": STACK}, elicitation_callback=answering("accept", {"stack_name": STACK})
-        )
-    )
+    person = typing(codes)
+    anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
     outcomes = [line["outcome"] for line in lines(audit)]
     assert outcomes[-1] == "failed"
     assert lines(audit)[-1]["detail"] == "said"

@@ -16,7 +16,7 @@ from scripts.logs.causes import known_cause, newest_cause
 from scripts.logs.place import ServerLog, server_log
 from scripts.logs.reading import PrintedLine, follow, newest
 from scripts.pulumi.state import StackState
-from stacks.masking import masked
+from stacks.masking import MASK, LineMask, masked
 from tests.google_bodies import google_request
 from tests.scripts.cloud.populated import PROJECT, open_world
 from tests.scripts.status.planted import stack_resource, state
@@ -85,7 +85,7 @@ def of_service(log, source):
 def followed(world, log, *, second):
     """The lines of three reads, and what was said; `second` is called before the second read."""
     said, reads, seen = [], 0, []
-    for line in follow(world.api, log, since(), masked, say=said.append, pause=lambda _: None):
+    for line in follow(world.api, log, since(), LineMask(), say=said.append, pause=lambda _: None):
         if line is not None:
             seen.append(line.text)
             continue
@@ -122,6 +122,15 @@ class TestBothTargets:
         found = newest(world.api, log, since(), 100, masked)
         assert len(found) == 2
         assert CANARY not in json.dumps([line.to_json() for line in found])
+
+    def test_a_key_that_is_spread_over_lines_is_in_no_line(self, world, log):
+        """The newest lines are read backwards, and the last lines of a short key look like any word."""
+        write(
+            world, log, "one", "-----BEGIN PRIVATE KEY-----", "aCanary0", "bCanary1", "-----END PRIVATE KEY-----", "two"
+        )
+        shown = ["one", *[MASK] * 4, "two"]
+        assert texts(newest(world.api, log, since(), 100, LineMask())) == shown
+        assert followed(world, log, second=lambda: None)[0] == shown
 
     def test_followed_lines_come_once_also_those_that_become_visible_late(self, world, log):
         """The second read sees an entry that is older than the newest one of the first read."""
